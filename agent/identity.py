@@ -1,0 +1,62 @@
+"""The names by which sources and the rank table speak of the same thing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+COMM_DIGITS = 14
+UNKNOWN_RANK = "unknown"
+"""Rank label of records whose rank inside a process of several ranks cannot be told."""
+
+
+class ProcessKey(NamedTuple):
+    """One process of this boot: its pid as the agent sees it, and its start time in clock ticks after boot."""
+
+    pid: int
+    start_ticks: int
+
+
+class RankLabel(NamedTuple):
+    """The two labels that every rank series carries; ``rank`` is the global rank."""
+
+    job_id: str
+    rank: str
+
+
+class Origin(NamedTuple):
+    """Who wrote a stream of records: the file, which filling of it, and the writer by its own words.
+
+    ``pid`` is that of the writer's pid namespace, ``hostname`` that of its UTS namespace. ``generation`` counts how
+    often the file was begun anew (truncated), so that a restarted writer of the same name is another origin.
+    """
+
+    device: int
+    inode: int
+    generation: int
+    hostname: str
+    pid: int
+
+
+class Membership(msgspec.Struct, frozen=True, gc=False):
+    """A rank's place in one communicator, as one record or report tells it.
+
+    ``comm`` is the communicator's hash in the form of :func:`comm_label`, ``nodes`` NCCL's count of NVLink domains.
+    """
+
+    comm: str
+    comm_rank: int
+    size: int
+    name: str = ""
+    nodes: int = 0
+
+
+def comm_label(hash_text: str) -> str:
+    """Return the `comm` label for a communicator hash written as hex, with or without ``0x``.
+
+    The first 14 digits of the unpadded form; shorter hashes whole. Inspector cuts its ids to 16 characters ("0x" and
+    14 digits: plugins/profiler/inspector, NCCL 2.28-2.30), RAS pads to 16 digits.
+    """
+    digits = hash_text.removeprefix("0x").removeprefix("0X").lower()
+    return (digits.lstrip("0") or "0")[:COMM_DIGITS]

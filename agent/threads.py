@@ -1,0 +1,66 @@
+"""Threads that belong to one owner each: blocking work never shares a thread, and never the default executor."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_Job = tuple[Callable[[], object], asyncio.AbstractEventLoop, "asyncio.Future[object]"]
+
+
+class OwnThread:
+    """One daemon thread that runs the blocking calls of one owner, in order.
+
+    A call that hangs holds up its owner alone, and never the exit of the process (the thread is a daemon and is not
+    joined: a thread in uninterruptible sleep cannot be).
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._started = False
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run ``function`` on this thread and return its result; its exception is raised here.
+
+        Cancelling the caller does not stop ``function``: its result is then dropped.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+        if not self._started:
+            self._started = True
+            self._thread.start()
+        self._jobs.put((function, loop, future))
+        return await future  # type: ignore[return-value]  # the future carries what `function` returned
+
+    def stop(self) -> None:
+        """Let the thread end after the calls already queued; returns at once."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, loop, future = job
+            try:
+                result: object = function()
+                error: BaseException | None = None
+            except BaseException as caught:  # noqa: BLE001  # handed to the caller, whatever it is
+                result, error = None, caught
+            try:
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:  # the loop closed while the call was under way: nobody waits for the result
+                return
+
+
+def _settle(future: asyncio.Future[object], result: object, error: BaseException | None) -> None:
+    if future.done():  # the caller was cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
