@@ -82,4 +82,5 @@ class Job(NamedTuple):
 def decode(text: str) -> Job:
     """Return the job that :meth:`Job.encode` wrote."""
     fields: dict[str, Any] = json.loads(text)
-    return Job(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    fields |= {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Job(**fields)
