@@ -48,7 +48,6 @@ def open_listeners(address: ListenAddress) -> list[socket.socket]:
             opened = socket.create_server((host, address.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
             sockets.append(opened)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-            opened.setblocking(False)
     except OSError as error:
         for opened in sockets:
             opened.close()

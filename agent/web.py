@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Literal, TypeAlias, get_args
-from urllib.parse import parse_qs
 
 import h11
 
-from agent.listen import ListenAddress, open_listeners
+from agent.http_message import TEXT, Request, Response, head_of, request_of
+from agent.listen import BACKLOG, ListenAddress, open_listeners
 from agent.log import Logger
 from agent.threads import OwnThread
 
@@ -20,7 +19,6 @@ WRITE_PIECE_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
 """How much of a refused request is read away after the answer: closing on unread data would destroy the answer."""
-TEXT = "text/plain; charset=utf-8"
 
 CloseReason: TypeAlias = Literal[
     "all_busy",  # the cap was reached and every connection waited for its answer: the new one was refused
@@ -53,25 +51,6 @@ class Limits:
     query_fields: int = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined."""
-
-    path: str
-    query: Mapping[str, list[str]] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """What to answer; the length, the date and what concerns the connection are added when it is sent."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
@@ -93,7 +72,6 @@ class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     http: h11.Connection
-    task: asyncio.Task[None] | None = None
     served: bool = False
     header_begun: bool = False
     held_bytes: int = 0
@@ -114,6 +92,7 @@ class WebServer:
         self._limits = limits or Limits()
         self._servers: list[asyncio.Server] = []
         self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[_Connection, None] = {}
         self._writing: dict[_Connection, None] = {}
         self._stopping = False
@@ -127,7 +106,7 @@ class WebServer:
             thread.stop()
         for opened in sockets:
             self._servers.append(
-                await asyncio.start_server(self._accept, sock=opened, limit=self._limits.header_bytes, backlog=1024)
+                await asyncio.start_server(self._accept, sock=opened, limit=self._limits.header_bytes, backlog=BACKLOG)
             )
         port: int = sockets[0].getsockname()[1]
         return port
@@ -139,9 +118,8 @@ class WebServer:
             server.close()
         for connection in list(self._waiting):
             self._close(connection, "stopped")
-        tasks = [connection.task for connection in self._connections if connection.task]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=deadline_seconds)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=deadline_seconds)
             for connection in list(self._connections):
                 self._close(connection, "stopped")
             for task in late:
@@ -152,7 +130,7 @@ class WebServer:
         # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes - 1)
         connection = _Connection(reader, writer, http)
-        if len(self._connections) >= self._limits.connections and not self._evict():
+        if len(self._connections) >= self._limits.connections and not self._evict(self._waiting, self._writing):
             self._close(connection, "all_busy")
             self._log.warning("connection refused: all are being answered", connections=len(self._connections))
             return
@@ -161,11 +139,13 @@ class WebServer:
         self._connections.add(connection)
         self._waiting[connection] = None
         self.stats.connections = len(self._connections)
-        connection.task = asyncio.get_running_loop().create_task(self._serve(connection))
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def _evict(self, keep: _Connection | None = None, *, writing_only: bool = False) -> bool:
-        queues = (self._writing,) if writing_only else (self._waiting, self._writing)
-        victim = next((one for queue in queues for one in queue if one is not keep), None)
+    def _evict(self, *queues: dict[_Connection, None]) -> bool:
+        """Close the oldest connection of the first of ``queues`` that has one; False when none has."""
+        victim = next((one for queue in queues for one in queue), None)
         if victim is not None:
             self._close(victim, "evicted")
         return victim is not None
@@ -191,6 +171,9 @@ class WebServer:
             reason = closed.reason
         except OSError:
             reason = "peer_gone"
+        except Exception as error:  # noqa: BLE001  # ends this connection alone; counted and logged
+            self.stats.failures += 1
+            self._log.error("connection failed", error=error)
         finally:
             if connection in self._connections:
                 self._close(connection, reason)
@@ -214,6 +197,7 @@ class WebServer:
         if isinstance(request, Response):
             await self._refuse(connection, "refused_request", request, head.method)
         else:
+            connection.http.next_event()  # the end of a request without a body
             response = await self._answer(request)
             await self._send(connection, response, head.method, close=self._stopping)
         return connection.http.our_state is h11.DONE and not self._stopping
@@ -255,6 +239,8 @@ class WebServer:
     ) -> None:
         """Answer, wait until the client has had a chance to read it, and close for ``reason``."""
         self._waiting.pop(connection, None)
+        if connection.writer.transport.is_closing():  # evicted in the middle of its header
+            raise _Closed(reason)
         await self._send(connection, response, method, close=True)
         self._waiting[connection] = None  # may be evicted while it lingers
         try:
@@ -269,10 +255,10 @@ class WebServer:
 
     async def _send(self, connection: _Connection, response: Response, method: bytes, *, close: bool) -> None:
         self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
-        head = connection.http.send(_head_of(response, close=close))
+        head = connection.http.send(head_of(response, close=close))
         body = b"" if method == b"HEAD" else response.body
         held = self._limits.held_bytes - len(body)
-        while sum(one.held_bytes for one in self._writing) > held and self._evict(writing_only=True):
+        while sum(one.held_bytes for one in self._writing) > held and self._evict(self._writing):
             pass
         self._writing[connection] = None
         connection.held_bytes = len(body)
@@ -293,49 +279,12 @@ class _Closed(Exception):  # noqa: N818  # a way out, not an error
         self.reason: CloseReason = reason
 
 
-def request_of(head: h11.Request, query_fields: int) -> Request | Response:
-    """Return the request that ``head`` makes, or the refusal of what is not served: other methods, bodies, odd targets.
-
-    More than ``query_fields`` fields in the query are refused too.
-    """
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in head.headers:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    if head.method not in (b"GET", b"HEAD"):
-        return Response(405, TEXT, b"Only GET and HEAD\n", (("Allow", "GET, HEAD"),))
-    if "transfer-encoding" in headers or headers.get("content-length", "0").strip("0"):
-        return Response(413, TEXT, b"No request bodies\n")
-    path, _, query = head.target.decode("latin-1").partition("?")
-    if not path.startswith("/"):
-        return Response(400, TEXT, b"The target is not a path\n")
-    try:
-        fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
-    except ValueError:
-        return Response(400, TEXT, b"The query cannot be read\n")
-    return Request(path, fields, headers)
-
-
-def _head_of(response: Response, *, close: bool) -> h11.Response:
-    headers = [
-        ("Content-Type", response.content_type),
-        ("Content-Length", str(len(response.body))),
-        ("Date", email.utils.formatdate(usegmt=True)),
-        ("X-Content-Type-Options", "nosniff"),
-        *response.headers,
-    ]
-    if close:
-        headers.append(("Connection", "close"))
-    reason = HTTPStatus(response.status).phrase.encode()
-    return h11.Response(status_code=response.status, headers=headers, reason=reason)
-
-
 async def _write_pieces(connection: _Connection, head: bytes | None, body: bytes) -> None:
     """Write piece by piece: what a slow client has not taken is never copied into a buffer of its own."""
     connection.writer.write(head or b"")
     view = memoryview(body)
     for start in range(0, len(view), WRITE_PIECE_BYTES):
-        piece = h11.Data(data=view[start : start + WRITE_PIECE_BYTES])
+        piece = h11.Data(data=view[start : start + WRITE_PIECE_BYTES])  # type: ignore[arg-type]  # any bytes-like will do
         for part in connection.http.send_with_data_passthrough(piece) or ():
             connection.writer.write(part)
         await connection.writer.drain()
