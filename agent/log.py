@@ -1,0 +1,250 @@
+"""Logs: one line per event, a constant message plus fields, limited when it repeats, never blocking who logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TextIO, TypeAlias, get_args
+
+Level: TypeAlias = Literal["debug", "info", "warn", "error"]
+Format: TypeAlias = Literal["logfmt", "json"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+MAX_VALUE_CHARACTERS = 512
+"""A longer value (or message) is cut and ends in an ellipsis."""
+REPEATS_PER_WINDOW = 10
+WINDOW_SECONDS = 60.0
+MAX_MESSAGES = 1024
+"""Distinct (logger, level, message) whose repeats are counted; the oldest gives way."""
+MAX_QUEUED_LINES = 1000
+"""Lines that wait for a standard error that does not take them; more are lost, and counted on the next line."""
+FLUSH_SECONDS = 1.0
+
+_PREFIX = "rankwatch."
+_NUMBERS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+_MessageKey: TypeAlias = tuple[str, int, str]
+
+
+class Logger:
+    """The log of one part of the agent, named ``name``; every method takes a constant message and fields.
+
+    What varies belongs in the fields: the message is what repeats are counted by. Values of any type; an exception
+    shows as its type, text and, unless it is an OSError, the place it was raised at.
+    """
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(_PREFIX + name)
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        """Say what only a developer wants to know."""
+        self._log(logging.DEBUG, message, fields)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        """Say that something changed as it should."""
+        self._log(logging.INFO, message, fields)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Say that something is wrong which the agent works around."""
+        self._log(logging.WARNING, message, fields)
+
+    def error(self, message: str, /, **fields: object) -> None:
+        """Say that the agent cannot do a part of its work."""
+        self._log(logging.ERROR, message, fields)
+
+    def _log(self, level: int, message: str, fields: dict[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, message, extra={"fields": fields})
+
+
+def configure(
+    level: Level = "info",
+    format: Format = "logfmt",  # the flag is --log.format
+    stream: TextIO | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Send every log of the process, libraries' too, to ``stream`` (standard error) from ``level`` on.
+
+    May be called again: the last call holds. ``monotonic`` gives seconds and is what repeats are timed by. Raises
+    ValueError for a level or format that does not exist.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
+    if format not in FORMATS:
+        raise ValueError(f"log format {format!r} is none of {', '.join(FORMATS)}")
+    root = logging.getLogger()
+    for old in _own_handlers():
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(_LineHandler(stream or sys.stderr, logfmt_line if format == "logfmt" else json_line, monotonic))
+    root.setLevel(_NUMBERS[level])
+
+
+def flush() -> None:
+    """Wait, FLUSH_SECONDS at most, until what was logged is written. Blocks: not for the event loop."""
+    for handler in _own_handlers():
+        handler.flush()
+
+
+def logfmt_line(fields: Mapping[str, object]) -> str:
+    """Return ``fields`` as one line of key=value, values quoted and escaped where they need it; no newline."""
+    return " ".join(f"{key}={_logfmt_value(_plain(value))}" for key, value in fields.items())
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    """Return ``fields`` as one line of ASCII JSON; no newline."""
+    return json.dumps({key: _plain(value) for key, value in fields.items()})
+
+
+class RepeatLimit:
+    """Lets the same key through REPEATS_PER_WINDOW times per WINDOW_SECONDS."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._windows: dict[_MessageKey, tuple[float, int]] = {}
+        self.forgotten = 0
+
+    def admit(self, key: _MessageKey) -> int | None:
+        """Return how many of ``key`` were held back since the last one let through, None to hold back this one.
+
+        ``forgotten`` grows by what was held back of a key that gave way to a new one.
+        """
+        now = self._monotonic()
+        start, count = self._windows.get(key, (now, 0))
+        held_back = max(0, count - REPEATS_PER_WINDOW)
+        if now - start >= WINDOW_SECONDS:
+            del self._windows[key]  # set anew below: the dict stays in the order of the windows' starts
+            start, count = now, 0
+        elif count >= REPEATS_PER_WINDOW:
+            self._windows[key] = (start, count + 1)
+            return None
+        if len(self._windows) >= MAX_MESSAGES and key not in self._windows:
+            _, oldest = self._windows.pop(next(iter(self._windows)))
+            self.forgotten += max(0, oldest - REPEATS_PER_WINDOW)
+        self._windows[key] = (start, count + 1)
+        return held_back
+
+
+class _LineHandler(logging.Handler):
+    """Makes lines where the event happens and writes them on a thread: a stuck reader of the log stops nobody."""
+
+    def __init__(
+        self, stream: TextIO, line_of: Callable[[Mapping[str, object]], str], monotonic: Callable[[], float]
+    ) -> None:
+        super().__init__()
+        self._stream = stream
+        self._line_of = line_of
+        self._limit = RepeatLimit(monotonic)
+        self._lost = 0
+        self._queue: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        held_back = self._limit.admit((record.name, record.levelno, str(record.msg)))
+        if held_back is None:
+            return
+        if self._queue.qsize() >= MAX_QUEUED_LINES:
+            self._lost += 1
+            return
+        try:
+            fields = _fields_of(record)
+            if held_back:
+                fields["suppressed"] = held_back
+            if lost := self._lost + self._limit.forgotten:
+                fields["lines_lost"] = lost
+            line = self._line_of(fields)
+        except Exception:  # noqa: BLE001  # a value that cannot be shown must not harm who logs it; counted
+            self._lost += 1
+            return
+        self._queue.put(line)
+        self._lost = self._limit.forgotten = 0
+
+    def flush(self) -> None:
+        if self._thread.is_alive():
+            written = threading.Event()
+            self._queue.put(written)
+            written.wait(FLUSH_SECONDS)
+
+    def close(self) -> None:
+        self.flush()
+        self._queue.put(None)
+        super().close()
+
+    def _write_lines(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self._stream.write(item + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # closed, or its reader went away: there is nowhere left to say it
+                self._lost += 1
+
+
+def _own_handlers() -> list[_LineHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _LineHandler)]
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, object]:
+    level = next((name for name in reversed(LEVELS) if record.levelno >= _NUMBERS[name]), "debug")
+    fields: dict[str, object] = {
+        "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": level,
+        "logger": record.name.removeprefix(_PREFIX),
+        "msg": record.getMessage(),
+    }
+    if record.exc_info and record.exc_info[1]:
+        fields["error"] = record.exc_info[1]
+    own = getattr(record, "fields", None)
+    return fields | own if own else fields
+
+
+def _plain(value: object) -> str | int | float | bool | None:
+    """Return ``value`` as something both formats can show: numbers, truth and None as they are, the rest as text."""
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    text = _error_text(value) if isinstance(value, BaseException) else str(value)
+    if len(text) > MAX_VALUE_CHARACTERS:
+        text = text[: MAX_VALUE_CHARACTERS - 1] + "…"
+    return text.encode("utf-8", "backslashreplace").decode()  # names of files may hold lone surrogates
+
+
+def _error_text(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"
+    place = None if isinstance(error, OSError) else _last_frame(error.__traceback__)
+    return f"{text} ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})" if place else text
+
+
+def _last_frame(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback and traceback.tb_next:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _logfmt_value(value: str | float | bool | None) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    escaped = "".join(_ESCAPES.get(c) or (c if c.isprintable() else _escape(c)) for c in value)
+    return escaped if escaped == value and value and not _NEEDS_QUOTES.intersection(value) else f'"{escaped}"'
+
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"'}
+_NEEDS_QUOTES = frozenset(" =")
+
+
+def _escape(character: str) -> str:
+    """Write a control, format or separator character visibly: it could forge a line or turn the terminal."""
+    return character.encode("unicode_escape").decode()

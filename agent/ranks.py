@@ -1,0 +1,481 @@
+"""The rank table: which processes are ranks, which rank each is, and what became of it.
+
+Owned by the event loop: every method is called there. Sources write evidence; the table alone makes labels. A binding
+(process -> job and rank) is frozen when it is published, for the life of the process: later contradictions are counted
+and never change a label.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from agent import claims
+from agent.claims import Claim
+from agent.clock import Clock
+from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel
+from agent.procfs import ProcessFacts
+from agent.verdict import Evidence, ExitStatus, Verdict, judge_job
+
+MAX_PROCESSES = 1024
+MAX_ORIGINS = 4096
+MAX_MEMBERSHIPS = 256
+SETTLE_SECONDS = 1.0
+"""How long a claim read from the environment waits for siblings that claim the same rank."""
+BINDING_SECONDS = 10.0
+"""How long a binding waits for the world communicator, or for another holder of the same label to go."""
+LINK_SECONDS = 60.0
+"""A writer whose process was not found in this time has none here any more."""
+TOMBSTONE_SECONDS = 900.0
+FINISHED_SECONDS = 60.0
+ORIGIN_IDLE_SECONDS = 900.0
+FUTURE_SLACK_SECONDS = 2.0
+
+
+class RankProcess(msgspec.Struct):
+    """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
+
+    ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
+    label of another live process is None. Times ending in ``_at`` are monotonic.
+    """
+
+    found_at: float
+    facts: ProcessFacts | None = None
+    claim: Claim = Claim()
+    members: dict[tuple[str, int], Membership] = {}
+    seen_at: dict[str, float] = {}
+    slots: list[RankLabel | None] | None = None
+    source: str = ""
+    exited_at: float | None = None
+    exited_seconds: float = 0.0
+    exit: ExitStatus | None = None
+    state: str = "S"
+    blocked_since: float | None = None
+    kill_pending: bool = False
+    finalized: bool = False
+    progress_seconds: float | None = None
+    confirmed: bool = True
+    verdict: Verdict | None = None
+
+    def local_ranks(self, comm: str) -> list[int]:
+        """This process' ranks in ``comm``, in order."""
+        return sorted(rank for name, rank in self.members if name == comm)
+
+    def world(self) -> Membership | None:
+        """A membership of its largest communicator (the smallest hash among equals)."""
+        return min(self.members.values(), key=lambda m: (-m.size, m.comm, m.comm_rank), default=None)
+
+
+class OriginRecord(msgspec.Struct):
+    """One writer of records: the process it belongs to, or itself in lieu of one."""
+
+    seen_at: float
+    process: ProcessKey | None = None
+    unseen: RankProcess | None = None
+    expired_at: float | None = None
+
+
+class RankView(msgspec.Struct, frozen=True):
+    """One rank as published: its label and process, frozen at the time of the snapshot."""
+
+    label: RankLabel
+    slot: int
+    process: RankProcess
+
+
+class RankSnapshot(msgspec.Struct, frozen=True):
+    """What ``rank_families`` renders."""
+
+    ranks: tuple[RankView, ...]
+    conflicts: int
+    duplicates: int
+    refused: int
+    unidentified: int
+    unreadable: int
+
+
+class _Saved(msgspec.Struct):
+    """The table's section of the checkpoint."""
+
+    processes: list[RankProcess]
+    origins: list[tuple[Origin, OriginRecord]]
+    conflicts: int
+
+
+class RankTable:
+    """See the module. ``settle_at_once``: bind without waiting (a single pass over recorded data)."""
+
+    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool = False) -> None:
+        self._clock = clock
+        self._hostname = hostname
+        self._settle_at_once = settle_at_once
+        self._processes: dict[ProcessKey, RankProcess] = {}
+        self._origins: dict[Origin, OriginRecord] = {}
+        self._holders: dict[RankLabel, RankProcess] = {}
+        self._conflicts = 0
+        self._refused = 0
+        self._duplicates: set[ProcessKey | Origin] = set()
+        self.held_files: frozenset[tuple[int, int]] = frozenset()
+        self.hostnames: frozenset[str] = frozenset({hostname})
+        self.revision = 0
+
+    # -- evidence of processes -------------------------------------------------------------------------------------
+
+    def observe_process(self, facts: ProcessFacts) -> bool:
+        """Add a rank process; False when the table is full."""
+        now = self._clock.monotonic()
+        if facts.key in self._processes:
+            return True
+        if len(self._processes) >= MAX_PROCESSES:
+            self._refused += 1
+            return False
+        claim = claims.read_claim(facts.environment or {}, self._hostname)
+        kept = msgspec.structs.replace(facts, environment=None if facts.environment is None else {})
+        self._processes[facts.key] = RankProcess(found_at=now, facts=kept, claim=claim)
+        self.revision += 1
+        return True
+
+    def observe_state(
+        self,
+        key: ProcessKey,
+        state: str,
+        blocked_since: float | None,
+        kill_pending: bool,
+        finalized: bool,
+    ) -> None:
+        """Note how a rank process stands: the kernel's letter, since when it is blocked, and what was seen of it."""
+        process = self._processes.get(key)
+        if process is None or process.exited_at is not None:
+            return
+        process.state, process.blocked_since, process.kill_pending = state, blocked_since, kill_pending
+        process.finalized = finalized
+
+    def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
+        """Note that a process is gone; called again when its status is learnt. Judges its job at once."""
+        process = self._processes.get(key)
+        if process is None:
+            return
+        if process.exited_at is None:
+            process.exited_at = self._clock.monotonic()
+            process.exited_seconds = self._clock.time()
+            process.confirmed = True
+            if process.slots is None:
+                self._bind(process, key)
+        if status is not None and status.known:
+            process.exit = status
+        self.revision += 1
+        self._judge()
+
+    def confirm(self, key: ProcessKey) -> None:
+        """Say that a process kept from before a restart of the agent still runs."""
+        if key in self._processes:
+            self._processes[key].confirmed = True
+
+    def environment_readable(self, key: ProcessKey) -> bool:
+        """True when the process' environment could be read: the right that also shows its exit status."""
+        process = self._processes.get(key)
+        return process is not None and process.facts is not None and process.facts.environment is not None
+
+    def processes(self) -> dict[ProcessKey, RankProcess]:
+        """The rank processes that run, as far as is known."""
+        return {key: process for key, process in self._processes.items() if process.exited_at is None}
+
+    # -- evidence of records ---------------------------------------------------------------------------------------
+
+    def observe_records(
+        self, origin: Origin, memberships: Iterable[Membership], last_progress_seconds: float | None
+    ) -> None:
+        """Note what records of ``origin`` say: new memberships, and the time (epoch) of the newest record."""
+        record = self._origins.get(origin)
+        now = self._clock.monotonic()
+        if record is None or record.expired_at is not None:
+            if record is None and len(self._origins) >= MAX_ORIGINS:
+                self._refused += 1
+                return
+            record = self._origins[origin] = OriginRecord(now, None, RankProcess(found_at=now))
+        record.seen_at = now
+        process = self._process_of(record)
+        if process is None:
+            return
+        for membership in memberships:
+            self._add_member(process, membership, now)
+        if last_progress_seconds is not None:
+            newest = min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS)
+            process.progress_seconds = max(process.progress_seconds or 0.0, newest)
+
+    def unlinked_origins(self) -> tuple[Origin, ...]:
+        """Writers whose process is not known yet, while it is worth looking for."""
+        now = self._clock.monotonic()
+        return tuple(
+            origin
+            for origin, record in self._origins.items()
+            if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
+        )
+
+    def link(self, origin: Origin, key: ProcessKey) -> None:
+        """Say that ``origin`` was written by process ``key``: what was learnt of the one belongs to the other."""
+        record, process = self._origins.get(origin), self._processes.get(key)
+        if record is None or process is None or record.process is not None:
+            return
+        unseen, record.process, record.unseen = record.unseen, key, None
+        self.hostnames |= {origin.hostname}
+        if unseen is None:
+            return
+        for membership in unseen.members.values():
+            self._add_member(process, membership, unseen.seen_at[membership.comm])
+        if unseen.progress_seconds is not None:
+            process.progress_seconds = max(process.progress_seconds or 0.0, unseen.progress_seconds)
+        for label in unseen.slots or ():
+            if label is not None and self._holders.get(label) is unseen:
+                del self._holders[label]
+                self._conflicts += process.slots is not None and label not in process.slots
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def label(self, origin: Origin, comm: str, comm_rank: int) -> RankLabel | None:
+        """The frozen label of one rank of a writer; None while it is not published."""
+        record = self._origins.get(origin)
+        process = None if record is None else self._process_of(record)
+        return None if process is None else self.label_in(process, comm, comm_rank)
+
+    def label_in(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
+        """The frozen label of one rank of ``process``, told by its rank in a communicator."""
+        if not process.slots:
+            return None
+        if len(process.slots) == 1:
+            return process.slots[0]
+        local = process.local_ranks(comm)
+        if len(local) == len(process.slots) and comm_rank in local:
+            return process.slots[local.index(comm_rank)]
+        waited = self._clock.monotonic() - process.seen_at.get(comm, process.found_at)
+        first = process.slots[0]
+        if first is None or (waited < BINDING_SECONDS and process.exited_at is None and not self._settle_at_once):
+            return None
+        return RankLabel(first.job_id, UNKNOWN_RANK)
+
+    def is_expired(self, origin: Origin) -> bool:
+        """True when the series of a writer must go: its rank's tombstone was taken down."""
+        record = self._origins.get(origin)
+        return record is not None and record.expired_at is not None
+
+    def snapshot(self) -> RankSnapshot:
+        """Copy what the render thread needs."""
+        ranks = []
+        unidentified = unreadable = 0
+        for process in self._processes.values():
+            if process.slots is None:
+                unidentified += process.exited_at is None
+            if process.facts is not None and process.facts.environment is None and process.exited_at is None:
+                unreadable += 1
+            if not process.confirmed or not process.slots:
+                continue
+            frozen = msgspec.structs.replace(process, members=dict(process.members))
+            for slot, label in enumerate(process.slots):
+                if label is not None and self._holders.get(label) is process:
+                    ranks.append(RankView(label, slot, frozen))
+        ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
+        return RankSnapshot(
+            tuple(ranks), self._conflicts, len(self._duplicates), self._refused, unidentified, unreadable
+        )
+
+    # -- the tick --------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Publish bindings that are due, judge every job, and take down old tombstones. Called at 1 Hz."""
+        now = self._clock.monotonic()
+        claimed: Counter[tuple[str, str, int | None]] = Counter(
+            (p.claim.job_id, p.claim.group, p.claim.rank)
+            for p in self._processes.values()
+            if p.exited_at is None and p.claim.rank is not None
+        )
+        for key, process in self._processes.items():
+            if process.slots is None or key in self._duplicates:
+                self._bind_when_due(process, key, now, claimed)
+        for origin, record in self._origins.items():
+            if record.unseen is not None and record.unseen.slots is None:
+                self._bind_when_due(record.unseen, origin, now, claimed)
+        self._judge()
+        self._expire(now)
+
+    def _bind_when_due(
+        self, process: RankProcess, name: ProcessKey | Origin, now: float, claimed: Counter[tuple[str, str, int | None]]
+    ) -> None:
+        waited = now - process.found_at
+        claim, world = process.claim, process.world()
+        unique = claimed[(claim.job_id, claim.group, claim.rank)] <= 1
+        if (
+            self._settle_at_once
+            or waited >= BINDING_SECONDS
+            or (claim.rank is not None and unique and waited >= SETTLE_SECONDS)
+            or (world is not None and world.size == claim.world_size)
+        ):
+            self._bind(process, name, unique)
+
+    def _bind(self, process: RankProcess, name: ProcessKey | Origin, unique: bool = True) -> None:
+        """Freeze the labels of a process; without any word on its rank it stays unidentified."""
+        ranks, source = _ranks_of(process, unique)
+        if not ranks:
+            return
+        world = process.world()
+        job_id = process.claim.job_id or (claims.communicator_job_id(world.comm) if world else "")
+        if not job_id:
+            job_id = claims.short_hash("job", self._hostname)
+        slots = [self._take(RankLabel(job_id, str(rank)), process) for rank in ranks]
+        if None in slots:
+            waited = self._clock.monotonic() - process.found_at
+            if waited < BINDING_SECONDS and process.exited_at is None and not self._settle_at_once:
+                self._release(slots, process)
+                return
+            self._duplicates.add(name)
+        else:
+            self._duplicates.discard(name)
+        process.slots, process.source = slots, source
+        self.revision += 1
+
+    def _take(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
+        """Take ``label`` unless a live process holds it; of another group, take the group's own label instead."""
+        holder = self._holders.get(label)
+        if holder is None or holder is process or holder.exited_at is not None or holder.facts is None:
+            self._holders[label] = process
+            return label
+        group = process.claim.group
+        waited = self._clock.monotonic() - process.found_at
+        if group and holder.claim.group != group and waited >= BINDING_SECONDS:
+            return self._take_grouped(RankLabel(claims.group_job_id(label.job_id, group), label.rank), process)
+        return None
+
+    def _take_grouped(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
+        holder = self._holders.setdefault(label, process)
+        if holder is not process and holder.exited_at is not None:
+            self._holders[label] = holder = process
+        return label if holder is process else None
+
+    def _release(self, slots: list[RankLabel | None], process: RankProcess) -> None:
+        for label in slots:
+            if label is not None and self._holders.get(label) is process:
+                del self._holders[label]
+
+    def _judge(self) -> None:
+        now = self._clock.monotonic()
+        jobs: dict[str, list[tuple[ProcessKey, RankProcess]]] = {}
+        for key, process in self._processes.items():
+            if label := _held_label(process, self._holders):
+                jobs.setdefault(label.job_id, []).append((key, process))
+        for members in jobs.values():
+            verdicts = judge_job([_evidence(key, process) for key, process in members], now)
+            for key, process in members:
+                process.verdict = verdicts[key]
+
+    def _expire(self, now: float) -> None:
+        gone = [key for key, process in self._processes.items() if self._is_over(process, now)]
+        for key in gone:
+            process = self._processes.pop(key)
+            self._duplicates.discard(key)
+            self._release(process.slots or [], process)
+            self.revision += 1
+        for origin, record in list(self._origins.items()):
+            if record.expired_at is None:
+                owner = self._process_of(record)
+                idle = record.process is None and now - record.seen_at > ORIGIN_IDLE_SECONDS
+                if owner is None or idle:
+                    record.expired_at, record.unseen = now, None
+                    self._duplicates.discard(origin)
+                    self._release(owner.slots or [] if owner else [], owner or RankProcess(now))
+            elif now - record.expired_at > ORIGIN_IDLE_SECONDS:
+                del self._origins[origin]
+
+    def _is_over(self, process: RankProcess, now: float) -> bool:
+        if process.exited_at is None:
+            return False
+        superseded = _held_label(process, self._holders) is None  # never bound, or a new incarnation took its labels
+        finished = superseded or (process.verdict is not None and process.verdict.state == "finished")
+        return now - process.exited_at > (FINISHED_SECONDS if finished else TOMBSTONE_SECONDS)
+
+    # -- the checkpoint --------------------------------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """Encode the table for the checkpoint."""
+        return msgspec.msgpack.encode(
+            _Saved(list(self._processes.values()), list(self._origins.items()), self._conflicts)
+        )
+
+    def load(self, section: bytes) -> None:
+        """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
+
+        Processes count as unconfirmed, and are not shown, until they are observed or found gone.
+        """
+        saved = msgspec.msgpack.decode(section, type=_Saved)
+        self._conflicts = saved.conflicts
+        for process in saved.processes:
+            if process.facts is None:
+                continue
+            process.confirmed = process.exited_at is not None
+            self._processes[process.facts.key] = process
+        for origin, record in saved.origins:
+            self._origins[origin] = record
+        for process in sorted(self._all(), key=lambda p: p.exited_at is None):  # live ones last: they hold the label
+            for label in process.slots or ():
+                if label is not None:
+                    self._holders[label] = process
+        self._judge()
+
+    def _all(self) -> list[RankProcess]:
+        unseen = [record.unseen for record in self._origins.values() if record.unseen is not None]
+        return [*self._processes.values(), *unseen]
+
+    def _process_of(self, record: OriginRecord) -> RankProcess | None:
+        return self._processes.get(record.process) if record.process is not None else record.unseen
+
+    def _add_member(self, process: RankProcess, membership: Membership, now: float) -> None:
+        place = (membership.comm, membership.comm_rank)
+        if place in process.members:
+            return
+        if len(process.members) >= MAX_MEMBERSHIPS:
+            self._refused += 1
+            return
+        process.members[place] = membership
+        process.seen_at.setdefault(membership.comm, now)
+        self._conflicts += _contradicts(process, membership)
+
+
+def _ranks_of(process: RankProcess, unique: bool) -> tuple[list[int], str]:
+    """The global ranks of a process and who says so; nothing while nobody does.
+
+    The environment names one rank, so it is not believed of a process of several, nor when siblings claim the same
+    number (then it is a node's rank): the communicator is.
+    """
+    world = process.world()
+    local = process.local_ranks(world.comm) if world is not None else []
+    if process.claim.rank is not None and len(local) <= 1 and (unique or not local):
+        return [process.claim.rank], "environment"
+    return local, "communicator"
+
+
+def _contradicts(process: RankProcess, membership: Membership) -> bool:
+    """True when the world communicator gives a bound process another rank than its label says."""
+    if not process.slots or membership.size != process.claim.world_size:
+        return False
+    return all(label is None or label.rank != str(membership.comm_rank) for label in process.slots)
+
+
+def _held_label(process: RankProcess, holders: dict[RankLabel, RankProcess]) -> RankLabel | None:
+    return next((label for label in process.slots or () if label is not None and holders.get(label) is process), None)
+
+
+def _evidence(key: ProcessKey, process: RankProcess) -> Evidence:
+    late = 0.0
+    if process.exited_at is not None and process.progress_seconds is not None:
+        late = process.progress_seconds - process.exited_seconds
+    return Evidence(
+        key=key,
+        found_at=process.found_at,
+        exited_at=process.exited_at,
+        exit=process.exit,
+        state=process.state,
+        blocked_since=process.blocked_since,
+        kill_pending=process.kill_pending,
+        finalized=process.finalized,
+        progress_after_exit_seconds=late,
+    )

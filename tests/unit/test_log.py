@@ -1,0 +1,258 @@
+import io
+import json
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import log
+
+
+class ManualTime:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Sink:
+    """A configured log and the lines it wrote."""
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+        self.time = ManualTime()
+
+    def configure(self, level: log.Level = "debug", format: log.Format = "logfmt") -> None:
+        log.configure(level, format, self.stream, self.time)
+
+    def lines(self) -> list[str]:
+        log.flush()
+        return self.stream.getvalue().splitlines()
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    """Give a configured log; the logging of the test run is as before afterwards."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    made = Sink()
+    made.configure()
+    yield made
+    for handler in root.handlers[:]:
+        if handler not in handlers:
+            root.removeHandler(handler)
+            handler.close()
+    root.setLevel(level)
+
+
+def without_time(line: str) -> str:
+    """Cut the timestamp off a logfmt line."""
+    return line.split(" ", 1)[1]
+
+
+def test_line_in_logfmt(sink: Sink) -> None:
+    """An event is one line of time, level, logger, message and fields."""
+    log.Logger("web").warning("connection refused", peer="10.0.0.1", open=128, share=0.5, idle=True, error=None)
+    (line,) = sink.lines()
+    assert line.startswith("ts=2") and line.split(" ")[0].endswith("Z")
+    assert without_time(line) == (
+        'level=warn logger=web msg="connection refused" peer=10.0.0.1 open=128 share=0.5 idle=true error=null'
+    )
+
+
+def test_line_in_json(sink: Sink) -> None:
+    """The json format carries the same fields with their types."""
+    sink.configure(format="json")
+    log.Logger("web").error("odd", count=3, peer="a\nb", ratio=float("nan"))
+    (line,) = sink.lines()
+    fields = json.loads(line)
+    del fields["ts"]
+    assert fields == {"level": "error", "logger": "web", "msg": "odd", "count": 3, "peer": "a\nb", "ratio": "nan"}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("", '""'),
+        ("a b", '"a b"'),
+        ("a=b", '"a=b"'),
+        ('say "x"', r'"say \"x\""'),
+        ("back\\slash", r'"back\\slash"'),
+        ("line\nlevel=error", r'"line\nlevel=error"'),
+        ("\x1b[2J", r'"\x1b[2J"'),
+        ("\u202eevil", r'"\u202eevil"'),
+        ("\u2028", r'"\u2028"'),
+        ("\udc80", r'"\\udc80"'),
+        ("Grüße", "Grüße"),
+    ],
+)
+def test_hostile_values_are_escaped(sink: Sink, value: str, shown: str) -> None:
+    """A value can neither end its line, nor forge a field, nor reach the terminal."""
+    log.Logger("x").info("m", v=value)
+    assert without_time(sink.lines()[0]) == f"level=info logger=x msg=m v={shown}"
+
+
+@given(st.text(alphabet=st.characters(codec=None)))
+def test_any_text_stays_on_one_printable_line(value: str) -> None:
+    """Whatever a field holds, both formats give one printable line."""
+    assert log.logfmt_line({"v": value}).isprintable()
+    shown = log.json_line({"v": value})
+    assert "\n" not in shown and shown.isascii() and "v" in json.loads(shown)
+
+
+@pytest.mark.parametrize("line_of", [log.logfmt_line, log.json_line])
+def test_value_over_the_bound_is_cut(line_of: object) -> None:
+    """A value of the bound is whole, one character more is cut to the bound with an ellipsis."""
+    assert callable(line_of)
+    whole = line_of({"v": "a" * log.MAX_VALUE_CHARACTERS})
+    cut = line_of({"v": "a" * (log.MAX_VALUE_CHARACTERS + 1)})
+    assert whole.count("a") == 512
+    assert cut.count("a") == 511
+    assert "…" in cut or "\\u2026" in cut
+
+
+def test_level_is_a_floor(sink: Sink) -> None:
+    """Events below the level are not written."""
+    sink.configure(level="warn")
+    logger = log.Logger("x")
+    logger.debug("no")
+    logger.info("no")
+    logger.warning("yes")
+    assert len(sink.lines()) == 1
+
+
+@pytest.mark.parametrize(("level", "form"), [("loud", "logfmt"), ("info", "xml")])
+def test_unknown_setting_is_refused(level: log.Level, form: log.Format) -> None:
+    """A level or format that does not exist is an error that names it."""
+    with pytest.raises(ValueError, match=r"loud|xml"):
+        log.configure(level, form)
+
+
+def test_repeats_are_held_back_and_told(sink: Sink) -> None:
+    """Of one message N pass per window; the first of the next window says how many did not."""
+    logger = log.Logger("x")
+    for i in range(log.REPEATS_PER_WINDOW + 7):
+        logger.info("again", i=i)
+    assert len(sink.lines()) == 10
+    sink.time.now += log.WINDOW_SECONDS - 0.001
+    logger.info("again", i=100)
+    assert len(sink.lines()) == 10
+    sink.time.now += 0.001
+    logger.info("again", i=101)
+    logger.info("again", i=102)
+    assert [without_time(line) for line in sink.lines()[10:]] == [
+        "level=info logger=x msg=again i=101 suppressed=8",
+        "level=info logger=x msg=again i=102",
+    ]
+
+
+def test_repeats_are_counted_apart(sink: Sink) -> None:
+    """Another message, level or logger has its own allowance."""
+    for _ in range(log.REPEATS_PER_WINDOW + 1):
+        log.Logger("x").info("again")
+    log.Logger("x").info("other")
+    log.Logger("x").warning("again")
+    log.Logger("y").info("again")
+    assert len(sink.lines()) == 13
+
+
+def test_remembered_messages_are_bounded() -> None:
+    """One message more than the bound makes the oldest give way, and what was held back of it is not lost silently."""
+    limit = log.RepeatLimit(lambda: 0.0)
+    for _ in range(log.REPEATS_PER_WINDOW + 3):
+        limit.admit(("x", 20, "0"))
+    for i in range(1, log.MAX_MESSAGES):
+        assert limit.admit(("x", 20, str(i))) == 0
+    assert limit.admit(("x", 20, "0")) is None
+    assert limit.forgotten == 0
+    assert limit.admit(("x", 20, "one more")) == 0
+    assert limit.forgotten == 4
+    assert limit.admit(("x", 20, "0")) == 0
+
+
+def test_exception_shows_its_place(sink: Sink) -> None:
+    """An exception is logged with type, text and line, an OSError without the line."""
+    try:
+        raise KeyError("gone")
+    except KeyError as caught:
+        log.Logger("x").error("failed", error=caught)
+    log.Logger("x").error("failed", error=FileNotFoundError(2, "No such file", "/a"))
+    first, second = sink.lines()
+    assert "error=\"KeyError: 'gone' (test_log.py:" in first
+    assert "error=\"FileNotFoundError: [Errno 2] No such file: '/a'\"" in second
+
+
+def test_logs_of_libraries_take_the_same_form(sink: Sink) -> None:
+    """What a library logs, tracebacks included, becomes one line too."""
+    try:
+        raise RuntimeError("boom\nboom")
+    except RuntimeError:
+        logging.getLogger("asyncio").exception("task %s failed", "t1")
+    (line,) = sink.lines()
+    assert without_time(line).startswith(r'level=error logger=asyncio msg="task t1 failed" error="RuntimeError: boom\n')
+
+
+class Unshowable:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_unshowable_value_harms_nobody_and_is_counted(sink: Sink) -> None:
+    """A value that cannot be turned into text costs its line, and the next line says so."""
+    log.Logger("x").info("bad", v=Unshowable())
+    log.Logger("x").info("bad number", v=10**5000)
+    log.Logger("x").info("good")
+    log.Logger("x").info("better")
+    assert [without_time(line) for line in sink.lines()] == [
+        "level=info logger=x msg=good lines_lost=2",
+        "level=info logger=x msg=better",
+    ]
+
+
+class StuckStream(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.released = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.entered.set()
+        self.released.wait()
+        return super().write(text)
+
+
+def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
+    """While the log's reader hangs, callers go on, the queue stays bounded, and what did not fit is counted."""
+    sink.stream = stuck = StuckStream()
+    sink.configure()
+    logger = log.Logger("x")
+    logger.info("first")
+    assert stuck.entered.wait(10)
+    for i in range(log.MAX_QUEUED_LINES + 1):
+        sink.time.now += log.WINDOW_SECONDS
+        logger.info("more", i=i)
+    stuck.released.set()
+    assert len(sink.lines()) == 1001
+    logger.info("last")
+    assert sink.lines()[-1].endswith("msg=last lines_lost=1")
+
+
+def test_closed_stream_is_survived(sink: Sink) -> None:
+    """A stream that was closed costs lines, not the agent."""
+    log.Logger("x").info("one")
+    sink.lines()
+    sink.stream.close()
+    log.Logger("x").info("two")
+    log.flush()
+
+
+def test_configuring_again_replaces(sink: Sink) -> None:
+    """After a second configuration an event is written once, in the new form."""
+    sink.configure(format="json")
+    sink.configure(format="json")
+    log.Logger("x").info("once")
+    assert [json.loads(line)["msg"] for line in sink.lines()] == ["once"]
