@@ -11,21 +11,25 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 
 from agent.admission import Admission
+from agent.claims import KEPT_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
 from agent.log import Logger
 from agent.metrics import Family, Rows
-from agent.procfs import ProcessFacts, ProcFS
+from agent.procfs import ProcessFacts, ProcFS, Stat
 from agent.ranks import RankTable
 from agent.state import StateSection
 from agent.threads import OwnThread
+from agent.verdict import ExitStatus
 
 __all__ = [
+    "KEPT_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
     "Clock",
     "Context",
+    "ExitStatus",
     "Exporter",
     "ExporterConfig",
     "Family",
@@ -44,6 +48,7 @@ __all__ = [
     "Roots",
     "Rows",
     "Spec",
+    "Stat",
     "StateSection",
     "comm_label",
 ]

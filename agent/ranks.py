@@ -26,6 +26,8 @@ SETTLE_SECONDS = 1.0
 """How long a claim read from the environment waits for siblings that claim the same rank."""
 BINDING_SECONDS = 10.0
 """How long a binding waits for the world communicator, or for another holder of the same label to go."""
+LINK_SECONDS = 60.0
+"""A writer whose process was not found in this time has none here any more."""
 TOMBSTONE_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 ORIGIN_IDLE_SECONDS = 900.0
@@ -122,11 +124,9 @@ class RankTable:
     # -- evidence of processes -------------------------------------------------------------------------------------
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process, or confirm one kept from before; False when the table is full."""
+        """Add a rank process; False when the table is full."""
         now = self._clock.monotonic()
-        known = self._processes.get(facts.key)
-        if known is not None:
-            known.confirmed = True
+        if facts.key in self._processes:
             return True
         if len(self._processes) >= MAX_PROCESSES:
             self._refused += 1
@@ -168,6 +168,16 @@ class RankTable:
         self.revision += 1
         self._judge()
 
+    def confirm(self, key: ProcessKey) -> None:
+        """Say that a process kept from before a restart of the agent still runs."""
+        if key in self._processes:
+            self._processes[key].confirmed = True
+
+    def environment_readable(self, key: ProcessKey) -> bool:
+        """True when the process' environment could be read: the right that also shows its exit status."""
+        process = self._processes.get(key)
+        return process is not None and process.facts is not None and process.facts.environment is not None
+
     def processes(self) -> dict[ProcessKey, RankProcess]:
         """The rank processes that run, as far as is known."""
         return {key: process for key, process in self._processes.items() if process.exited_at is None}
@@ -196,8 +206,13 @@ class RankTable:
             process.progress_seconds = max(process.progress_seconds or 0.0, newest)
 
     def unlinked_origins(self) -> tuple[Origin, ...]:
-        """Writers whose process is not known yet."""
-        return tuple(o for o, record in self._origins.items() if record.process is None and record.expired_at is None)
+        """Writers whose process is not known yet, while it is worth looking for."""
+        now = self._clock.monotonic()
+        return tuple(
+            origin
+            for origin, record in self._origins.items()
+            if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
+        )
 
     def link(self, origin: Origin, key: ProcessKey) -> None:
         """Say that ``origin`` was written by process ``key``: what was learnt of the one belongs to the other."""
@@ -205,6 +220,7 @@ class RankTable:
         if record is None or process is None or record.process is not None:
             return
         unseen, record.process, record.unseen = record.unseen, key, None
+        self.hostnames |= {origin.hostname}
         if unseen is None:
             return
         for membership in unseen.members.values():
@@ -269,7 +285,7 @@ class RankTable:
     def tick(self) -> None:
         """Publish bindings that are due, judge every job, and take down old tombstones. Called at 1 Hz."""
         now = self._clock.monotonic()
-        claimed = Counter(
+        claimed: Counter[tuple[str, str, int | None]] = Counter(
             (p.claim.job_id, p.claim.group, p.claim.rank)
             for p in self._processes.values()
             if p.exited_at is None and p.claim.rank is not None
@@ -373,9 +389,8 @@ class RankTable:
     def _is_over(self, process: RankProcess, now: float) -> bool:
         if process.exited_at is None:
             return False
-        if process.slots and _held_label(process, self._holders) is None:
-            return True  # a new incarnation took every label it held
-        finished = process.slots is None or (process.verdict is not None and process.verdict.state == "finished")
+        superseded = _held_label(process, self._holders) is None  # never bound, or a new incarnation took its labels
+        finished = superseded or (process.verdict is not None and process.verdict.state == "finished")
         return now - process.exited_at > (FINISHED_SECONDS if finished else TOMBSTONE_SECONDS)
 
     # -- the checkpoint --------------------------------------------------------------------------------------------

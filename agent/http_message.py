@@ -1,0 +1,70 @@
+"""HTTP messages as the handlers see them, and what of HTTP is not served."""
+
+from __future__ import annotations
+
+import email.utils
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import parse_qs
+
+import h11
+
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined."""
+
+    path: str
+    query: Mapping[str, list[str]] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What to answer; the length, the date and what concerns the connection are added when it is sent."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def request_of(head: h11.Request, query_fields: int) -> Request | Response:
+    """Return the request that ``head`` makes, or the refusal of what is not served: other methods, bodies, odd targets.
+
+    More than ``query_fields`` fields in the query are refused too.
+    """
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in head.headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    if head.method not in (b"GET", b"HEAD"):
+        return Response(405, TEXT, b"Only GET and HEAD\n", (("Allow", "GET, HEAD"),))
+    if "transfer-encoding" in headers or headers.get("content-length", "0").strip("0"):
+        return Response(413, TEXT, b"No request bodies\n")
+    path, _, query = head.target.decode("latin-1").partition("?")
+    if not path.startswith("/"):
+        return Response(400, TEXT, b"The target is not a path\n")
+    try:
+        fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
+    except ValueError:
+        return Response(400, TEXT, b"The query cannot be read\n")
+    return Request(path, fields, headers)
+
+
+def head_of(response: Response, *, close: bool) -> h11.Response:
+    """Return the status line and headers for ``response``; ``close``: it is the last one of its connection."""
+    headers = [
+        ("Content-Type", response.content_type),
+        ("Content-Length", str(len(response.body))),
+        ("Date", email.utils.formatdate(usegmt=True)),
+        ("X-Content-Type-Options", "nosniff"),
+        *response.headers,
+    ]
+    if close:
+        headers.append(("Connection", "close"))
+    reason = HTTPStatus(response.status).phrase.encode()
+    return h11.Response(status_code=response.status, headers=headers, reason=reason)

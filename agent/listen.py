@@ -1,0 +1,63 @@
+"""The address to listen on: what may be written, and the sockets it means."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+
+BACKLOG = 1024
+"""Connections the kernel keeps until they are accepted: a burst must not cost a scrape a second for a retried SYN."""
+RECEIVE_BUFFER_BYTES = 64 * 1024
+"""What a client may send ahead of being read."""
+
+_FORM = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """A host (name or address; empty for every address of the machine) and a TCP port (0: any free one)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen_address(text: str) -> ListenAddress:
+    """Read ``host:port``, ``:port`` or ``[v6]:port``; ValueError says what is wrong with any other text."""
+    form = _FORM.fullmatch(text)
+    if form is None:
+        raise ValueError(f"listen address {text!r} is not host:port, :port or [address]:port")
+    port = int(form["port"])
+    if port > 65535:
+        raise ValueError(f"listen address {text!r}: the port is above 65535")
+    return ListenAddress(form["v6"] or form["host"] or "", port)
+
+
+def open_listeners(address: ListenAddress) -> list[socket.socket]:
+    """Return listening sockets for ``address``, at least one; OSError names the address and the reason.
+
+    Blocks while a host name is resolved. The caller closes the sockets.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for family, host in _targets(address):
+            dual = not address.host and family == socket.AF_INET6
+            opened = socket.create_server((host, address.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+            sockets.append(opened)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        reason = (error.strerror or str(error)).split(" (while attempting")[0]
+        raise OSError(error.errno, f"cannot listen on {address}: {reason}") from error
+    return sockets
+
+
+def _targets(address: ListenAddress) -> list[tuple[socket.AddressFamily, str]]:
+    if not address.host:
+        return [(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, "")]
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
