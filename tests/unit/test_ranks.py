@@ -5,6 +5,7 @@ from __future__ import annotations
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
+from fake_clock import FakeClock
 
 from agent import rank_families
 from agent.claims import communicator_job_id, group_job_id
@@ -21,7 +22,6 @@ from agent.ranks import (
     RankTable,
 )
 from agent.verdict import ExitStatus
-from fake_clock import FakeClock
 
 WORLD = "aaaaaaaaaaaaaa"
 TENSOR = "bbbbbbbbbbbbbb"
@@ -297,6 +297,7 @@ def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
     table.tick(1.0)
     again = Table()
+    again.clock.advance(30.0)
     again.ranks.load(table.ranks.dump())
     again.ranks.confirm(lives)
     again.ranks.observe_exit(gone, None)

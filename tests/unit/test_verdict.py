@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
@@ -178,4 +179,4 @@ def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus 
     verdicts = judge_job(processes, NOW)
     at_once = ("fatal_signal", "oom_killed", "failure_status")
     times = sorted(p.exited_at for p in processes if p.exited_at is not None and verdicts[p.key].reason in at_once)
-    assert all(later - earlier > 60.0 for earlier, later in zip(times, times[1:], strict=False))
+    assert all(later - earlier > 60.0 for earlier, later in itertools.pairwise(times))
