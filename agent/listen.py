@@ -41,7 +41,8 @@ def parse_listen_address(text: str) -> ListenAddress:
 def open_listeners(address: ListenAddress) -> list[socket.socket]:
     """Return listening sockets for ``address``, at least one; OSError names the address and the reason.
 
-    The connections they accept inherit the bounds on buffers. Blocks while a host name is resolved. The caller closes the sockets.
+    The connections they accept inherit the bounds on buffers. Blocks while a host name is resolved. The caller closes
+    the sockets.
     """
     sockets: list[socket.socket] = []
     try:
