@@ -125,11 +125,11 @@ def test_openmetrics_format() -> None:
 
 
 def test_gzip_holds_the_same() -> None:
-    """A compressed exposition decompresses to the plain one, and is the same bytes each time."""
+    """A compressed exposition decompresses to the plain one, and holds no time: the same bytes each time."""
     rendered = encode(families(), Selection(gzip=True))
     assert rendered.encoding == "gzip"
     assert gzip.decompress(rendered.body).decode() == TEXT
-    assert encode(families(), Selection(gzip=True)) == rendered
+    assert rendered.body[4:8] == bytes(4)  # MTIME of RFC 1952
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent import web
 from agent.http_message import TEXT, Request, Response
 from agent.listen import ListenAddress
 from agent.log import Logger
@@ -183,6 +184,35 @@ async def test_header_is_bounded(excess: int, status: bytes) -> None:
         assert served.server.stats.closed["header_too_large"] == (1 if excess else 0)
 
 
+async def test_pipelined_header_has_the_same_bound() -> None:
+    """A header of one byte too many is a 431 also when part of it came along with the request before."""
+    start, end = LAST_GET[:-2] + b"X-Pad: ", b"\r\n\r\n"
+    async with serving() as served:
+        answer = await served.ask(GET + start + b"x" * (16 * 1024 - len(start) - len(end) + 1) + end)
+        assert answer.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 431" in answer
+
+
+async def test_refused_client_may_finish_sending() -> None:
+    """Who sends too much can send on for a while, reads the answer and a clean end: no reset destroys the answer."""
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET /" + b"x" * (100 * 1024))
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize(("seconds", "sent_bytes"), [(0.05, 0), (60.0, web.LINGER_BYTES + 1)])
+async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, seconds: float, sent_bytes: int) -> None:
+    """A refused client that neither ends nor closes is closed after its time or one byte over its bound."""
+    monkeypatch.setattr(web, "LINGER_SECONDS", seconds)
+    async with serving() as served:
+        _, writer = await served.connect()
+        writer.write(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
+        await served.until(lambda: served.server.stats.closed["refused_request"] == 1)
+        writer.transport.abort()
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", GET + b"GET"])
 async def test_header_deadline(sent: bytes) -> None:
     """Who does not send a whole header in time is closed, on a kept connection too."""
@@ -274,6 +304,15 @@ async def test_oldest_waiting_connection_gives_way() -> None:
         assert served.server.stats.closed["evicted"] == 1
         for writer in (held_writer, first_writer, second_writer, third_writer):
             writer.close()
+
+
+async def test_client_that_does_not_read_gives_way() -> None:
+    """At the cap, with nobody waiting, the connection that writes longest is closed for the new one."""
+    async with serving(Limits(connections=1)) as served:
+        with await stuck_reader(served, b"/huge"):
+            await served.until(lambda: len(served.site.requests) == 1)
+            assert (await served.ask(LAST_GET)).endswith(b"small\n")
+            assert served.server.stats.closed["evicted"] == 1
 
 
 async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
