@@ -19,10 +19,12 @@ FOUR = ("--ranks", "4", "--tp", "2", *FAST)
 
 
 def records_of(path: Path) -> list[dict[str, Any]]:
+    """Return the file's records; a cut line fails."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def kinds_of(path: Path) -> Counter[tuple[str, str, int]]:
+    """Count the file's records by (communicator id, collective, size)."""
     return Counter(
         (each["header"]["id"], each["coll_perf"]["coll"], each["coll_perf"]["coll_msg_size_bytes"])
         for each in records_of(path)
@@ -30,6 +32,7 @@ def kinds_of(path: Path) -> Counter[tuple[str, str, int]]:
 
 
 def sizes(dump_dir: Path) -> dict[str, int]:
+    """Return the sizes of all files by name."""
     return {path.name: path.stat().st_size for path in dump_dir.iterdir()}
 
 
@@ -47,6 +50,7 @@ def wait_for_silence(dump_dir: Path, seconds: float = 0.5) -> None:
 
 
 def alive(pid: int) -> bool:
+    """Return whether the process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
