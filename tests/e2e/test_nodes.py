@@ -43,7 +43,7 @@ def test_init_reaps_orphans_and_close_ends_them() -> None:
     """A process whose parent left belongs to init: reaped when it dies, ended when the node closes."""
     with Node("reaper") as node:
         for _ in range(2):
-            assert node.run([sys.executable, "-S", "-c", ORPHAN]).returncode == 0
+            assert node.popen([sys.executable, "-S", "-c", ORPHAN]).wait() == 0
         first, second = sorted(node.pids() - {1})
         outside = node.host_pid(second)
         node.kill(first, signal.SIGKILL)

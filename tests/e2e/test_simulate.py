@@ -122,6 +122,18 @@ def test_torchrun_ends_the_others_when_one_crashes(tmp_path: Path) -> None:
     assert not list(Path.cwd().glob("core*"))
 
 
+def test_teardown_reaches_the_other_hosts(tmp_path: Path) -> None:
+    """A rank that dies on one host ends the ranks of all hosts."""
+    options = ("--hosts", "2", *FOUR, "--kill", "3", "--kill-at", "0.2", "--kill-signal", "ABRT", "--teardown", "srun")
+    with (
+        SimulatedJob(tmp_path, *options, "--host-index", "0") as here,
+        SimulatedJob(tmp_path, *options, "--host-index", "1") as there,
+    ):
+        assert (here.wait(), there.wait()) == (1, 1)
+    assert here.exits() == {0: "SIGTERM", 1: "SIGTERM"}
+    assert there.exits() == {2: "SIGTERM", 3: "SIGABRT"}
+
+
 @pytest.mark.parametrize(("slow_seconds", "grace_seconds", "signal_name"), [(0.7, 5, "SIGTERM"), (9, 0.7, "SIGKILL")])
 def test_a_slow_sigterm_is_waited_for_within_the_grace(
     tmp_path: Path, slow_seconds: float, grace_seconds: float, signal_name: str
