@@ -161,7 +161,7 @@ def _how_it_left(status: int) -> dict[str, int | str]:
     """Return the exit status or the signal's name for a return code of Popen."""
     if status >= 0:
         return {"code": status}
-    return {"signal": {number: f"SIG{name}" for name, number in KNOWN_SIGNALS.items()}.get(-status, f"SIG{-status}")}
+    return {"signal": next((f"SIG{name}" for name, each in KNOWN_SIGNALS.items() if each == -status), f"SIG{-status}")}
 
 
 def _forbid_core() -> None:
