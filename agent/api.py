@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from prometheus_client.metrics_core import Metric
@@ -68,9 +68,12 @@ class Roots:
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every exporter's section of the configuration holds; each exporter extends it."""
+    """What every exporter's section of the configuration holds; each exporter extends it.
 
-    enabled: bool | str = "auto"
+    ``enabled``: ``auto`` takes a missing source for an absent one, true for a fault.
+    """
+
+    enabled: bool | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

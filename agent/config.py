@@ -45,14 +45,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Loaded:
     """A parsed file: the configuration, and where in the text each part of it stands.
 
-    ``source`` names the file in messages.
+    ``text`` is the file's, ``source`` names it in messages.
     """
 
     def __init__(self, text: str, source: str) -> None:
+        self.text = text
         self._source = source
         self._root = _compose(text, source)
         try:
-            raw = yaml.load(text, Loader=yaml.CSafeLoader)  # noqa: S506  # CSafeLoader is the safe loader in C
+            raw = yaml.load(text, Loader=yaml.CSafeLoader)  # the safe loader, in C
         except yaml.YAMLError as error:
             raise ConfigError(_yaml_message(error, source)) from None
         self.config = self._convert({} if raw is None else raw, Config, "$")

@@ -103,7 +103,7 @@ class _Families:
 
 def _generate(families: list[Metric], selection: Selection) -> bytes:
     generate = openmetrics.generate_latest if selection.openmetrics else text.generate_latest
-    body: bytes = generate(_Families(families))  # type: ignore[operator]  # only collect() is called
+    body: bytes = generate(_Families(families))
     return body
 
 

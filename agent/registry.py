@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client.metrics_core import Metric
 
@@ -35,7 +35,7 @@ class Source(Protocol):
         """A frozen copy of its state, taken on the loop."""
         ...
 
-    def families(self, snapshot: object) -> Iterable[Metric]:
+    def families(self, snapshot: Any) -> Iterable[Metric]:
         """Its families; on the render thread."""
         ...
 
@@ -77,7 +77,7 @@ class Registry:
         """Take snapshots on the loop, render them on the render thread."""
         taken: list[tuple[Source, object]] = []
         for source in self._sources():
-            if not _selected(source.name, selection) or not source.shown():
+            if not selection.takes(source.name) or not source.shown():
                 continue
             try:
                 taken.append((source, source.snapshot()))
@@ -104,12 +104,6 @@ class Registry:
         self._log.error("exporter could not be rendered", exporter=name, error=error)
 
 
-def _selected(name: str, selection: Selection) -> bool:
-    if selection.collect is not None:
-        return name in selection.collect
-    return name not in selection.exclude
-
-
 def _render(taken: Sequence[tuple[Source, object]], selection: Selection) -> tuple[Rendered, list[_Outcome]]:
     outcomes = [gather(source, snapshot) for source, snapshot in taken]
     families = [family for outcome in outcomes for family in outcome.families]
@@ -128,9 +122,7 @@ def gather(source: Source, snapshot: object) -> _Outcome:
     return outcome
 
 
-def _limited(
-    family: Metric, cap: int, seen: set[tuple[str, tuple[str, ...]]], outcome: _Outcome
-) -> Metric:
+def _limited(family: Metric, cap: int, seen: set[tuple[str, tuple[str, ...]]], outcome: _Outcome) -> Metric:
     kept = []
     for sample in family.samples:
         series = (sample.name, tuple(sample.labels.values()))

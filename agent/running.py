@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from prometheus_client.metrics_core import Metric
+
 from agent.api import Exporter, ExporterConfig, NoData, Spec
 from agent.clock import Clock
 from agent.log import Logger
-from agent.metrics import Metric
 
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
@@ -41,6 +42,11 @@ class Running:
     def name(self) -> str:
         """The exporter's name."""
         return self.spec.name
+
+    @property
+    def series_cap(self) -> int:
+        """The most series it may give."""
+        return self.spec.series_cap
 
     @property
     def stale_after_seconds(self) -> float:
@@ -84,6 +90,10 @@ class Running:
             await asyncio.wait({update})
         self.last_duration_seconds = self._clock.monotonic() - started
         self._note(update)
+
+    def snapshot(self) -> object:
+        """The exporter's frozen state."""
+        return self.exporter.snapshot()
 
     def families(self, snapshot: object) -> Iterable[Metric]:
         """The exporter's families of ``snapshot``; on the render thread."""
