@@ -95,8 +95,7 @@ class Launcher:
                 continue
             del self._running[index]
             ranks = self._groups[index]
-            how = {"code": status} if status >= 0 else {"signal": signal.Signals(-status).name}
-            self._event("exited", rank=ranks[0], ranks=list(ranks), pid=process.pid, **how)
+            self._event("exited", rank=ranks[0], ranks=list(ranks), pid=process.pid, **_how_it_left(status))
             if status != 0:
                 self._all_well = False
                 if self._job.teardown != "none" and self._sigkill_at is None:
@@ -156,6 +155,13 @@ def prepare(job: Job) -> None:
     Path(job.dump_dir).mkdir(exist_ok=True)
     with job.file().open("x") as file:
         file.write(job.encode())
+
+
+def _how_it_left(status: int) -> dict[str, int | str]:
+    """Return the exit status or the signal's name for a return code of Popen."""
+    if status >= 0:
+        return {"code": status}
+    return {"signal": next((f"SIG{name}" for name, each in KNOWN_SIGNALS.items() if each == -status), f"SIG{-status}")}
 
 
 def _forbid_core() -> None:
