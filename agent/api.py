@@ -5,30 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from prometheus_client.metrics_core import Metric
 
 from agent.admission import Admission
+from agent.claims import KEPT_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
+from agent.followed_file import FollowedFile, Position
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
 from agent.log import Logger
 from agent.metrics import Family, Rows
-from agent.procfs import ProcessFacts, ProcFS
+from agent.procfs import ProcessFacts, ProcFS, Stat
 from agent.ranks import RankTable
 from agent.state import StateSection
 from agent.threads import OwnThread
+from agent.verdict import ExitStatus
 
 __all__ = [
+    "KEPT_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
     "Clock",
     "Context",
+    "ExitStatus",
     "Exporter",
     "ExporterConfig",
     "Family",
+    "FollowedFile",
     "Follower",
     "Logger",
     "Membership",
@@ -36,6 +42,7 @@ __all__ = [
     "NoData",
     "Origin",
     "OwnThread",
+    "Position",
     "ProcFS",
     "ProcessFacts",
     "ProcessKey",
@@ -44,6 +51,7 @@ __all__ = [
     "Roots",
     "Rows",
     "Spec",
+    "Stat",
     "StateSection",
     "comm_label",
 ]
@@ -63,9 +71,12 @@ class Roots:
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every exporter's section of the configuration holds; each exporter extends it."""
+    """What every exporter's section of the configuration holds; each exporter extends it.
 
-    enabled: bool | str = "auto"
+    ``enabled``: ``auto`` takes a missing source for an absent one, true for a fault.
+    """
+
+    enabled: bool | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _DECIMAL = re.compile(r"^[0-9]{1,7}$", re.ASCII)
 KEPT_VARIABLES = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | {*_LOCAL_RANK_VARIABLES, *_SCHEDULER_VARIABLES, *_JOB_NAME_VARIABLES}
-    | {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "HOSTNAME"}
+    | {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"}
 )
 """The variables that identity is made of: nothing else of an environment is kept."""
 

@@ -1,0 +1,7 @@
+"""`python -m agent` is `rankwatch`."""
+
+import sys
+
+from agent.cli import main
+
+sys.exit(main())

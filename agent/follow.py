@@ -1,0 +1,354 @@
+"""Lines from growing files that others write: identity, truncation, holes, bounds. It knows no format.
+
+Used from one thread, which it may block. A file is its (device, inode) and the first bytes of what it holds; the offset
+always lies at a line's start, so the durable position is the offset alone: a partial last line is read again later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.followed_file import (
+    FINGERPRINT_BYTES,
+    HEAD_BYTES,
+    MAX_LINE_BYTES,
+    Chunk,
+    FollowedFile,
+    Position,
+    Verdict,
+    end_of_lines,
+    judge,
+    next_lines,
+)
+
+IDLE_SECONDS = 60.0
+MAX_FORGOTTEN = 65_536
+
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
+"""Errors that say that there is nothing to read; any other may hide files that are there."""
+
+
+class Limits(NamedTuple):
+    """How much of a directory tree is looked at; what lies beyond is counted in ``Follower.skipped``."""
+
+    open_files: int = 256
+    files: int = 4096
+    entries: int = 65_536
+    directories: int = 256
+
+
+class Follower:
+    """Follows the files of one directory and of its subdirectories, one level deep.
+
+    ``matches`` chooses by file name. ``start_at_end``: files there at the first look and not in ``resume`` are read
+    from their last newline on; files that appear later always from their first byte. ``generations`` holds the first
+    free generation of identities used in the past, so that a reused inode is never taken for its former file.
+    ``skipped`` counts by reason what was refused, once per look. No OSError leaves this class.
+
+    ``available`` says whether the directory was there at the last look, ``looked`` whether one look was complete.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        matches: Callable[[str], bool],
+        clock: Callable[[], float],
+        *,
+        resume: Sequence[Position] = (),
+        generations: Mapping[tuple[int, int], int] | None = None,
+        start_at_end: bool = False,
+        limits: Limits = Limits(),  # noqa: B008  # immutable
+    ) -> None:
+        self._root = root
+        self._matches = matches
+        self._clock = clock
+        self._resume = {(position.device, position.inode): position for position in resume}
+        self._start_at_end = start_at_end
+        self._limits = limits
+        self._files: dict[tuple[int, int], FollowedFile] = {}
+        self._generations = dict(generations or {})
+        self._open = 0
+        self._whole = True
+        self.skipped: Counter[str] = Counter()
+        self.available = False
+        self.looked = False
+
+    def files(self) -> list[FollowedFile]:
+        """All files followed now."""
+        return list(self._files.values())
+
+    def positions(self) -> list[Position]:
+        """Where reading stands in each file that was read, and in each of ``resume`` not found again yet."""
+        read = [
+            Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint)
+            for file in self._files.values()
+            if file.fingerprint
+        ]
+        return [*self._resume.values(), *read]
+
+    def lag_bytes(self, file: FollowedFile) -> int:
+        """Bytes of ``file`` not yet read."""
+        return 0 if file.start_at_end else max(0, file.size_bytes - file.offset)
+
+    def discover(self) -> list[FollowedFile]:
+        """Look through the directories, take up new files, let go of those gone; return the files followed now."""
+        seen: set[tuple[int, int]] = set()
+        self._whole = True
+        try:
+            root = os.open(self._root, _DIRECTORY_FLAGS)
+        except OSError as error:
+            self.available = False
+            if error.errno != errno.ENOENT:
+                self._skip(error)
+        else:
+            self.available = True
+            with _closing(root):
+                self._look(root, seen)
+        self._release(seen)
+        if self._whole:
+            self.looked = True
+            self._start_at_end = False  # whatever appears later is new
+        if self._whole and self.available:
+            for position in self._resume.values():  # gone while nobody looked
+                self._retire(position.device, position.inode, position.generation)
+            self._resume.clear()
+        return self.files()
+
+    def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
+        """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.
+
+        A chunk's ``data`` may be empty when only holes or overlong lines were skipped.
+        """
+        if file.drained and file.descriptor is None:
+            return None
+        try:
+            return self._read(file, budget_bytes)
+        except OSError as error:
+            self._skip(error)
+            self._close(file)
+            file.drained = True
+            return None
+
+    def head(self, file: FollowedFile) -> bytes:
+        """Return up to 4 KiB from the front of the file; empty when it cannot be read."""
+        held = file.descriptor is not None
+        try:
+            if not self._opened(file):
+                return b""
+            return os.pread(_descriptor(file), HEAD_BYTES, 0)
+        except OSError as error:
+            self._skip(error)
+            return b""
+        finally:
+            if not held:
+                self._close(file)
+
+    def close(self) -> None:
+        """Close all descriptors; the follower is of no use after it."""
+        for file in self._files.values():
+            self._close(file)
+
+    # The directories.
+
+    def _look(self, root: int, seen: set[tuple[int, int]]) -> None:
+        prefix = str(self._root)
+        directories = self._take(root, prefix, seen)
+        for name in directories[: self._limits.directories]:
+            try:
+                directory = os.open(name, _DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=root)
+            except OSError as error:
+                self._skip(error)
+                continue
+            with _closing(directory):
+                self._take(directory, f"{prefix}/{name}", seen)
+        self.skipped["directory_limit"] += max(0, len(directories) - self._limits.directories)
+
+    def _take(self, directory: int, prefix: str, seen: set[tuple[int, int]]) -> list[str]:
+        """Take up the files of one directory; return the names of its subdirectories."""
+        directories = []
+        try:
+            with os.scandir(directory) as entries:
+                for number, entry in enumerate(entries):
+                    if number >= self._limits.entries:
+                        self.skipped["entry_limit"] += 1
+                        break
+                    if entry.is_dir(follow_symlinks=False):
+                        directories.append(entry.name)
+                    elif self._matches(entry.name):
+                        self._take_entry(entry, prefix, seen)
+        except OSError as error:
+            self._skip(error)
+        return directories
+
+    def _take_entry(self, entry: os.DirEntry[str], prefix: str, seen: set[tuple[int, int]]) -> None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError as error:
+            self._skip(error)
+            return
+        if not stat.S_ISREG(status.st_mode):
+            self.skipped["not_a_regular_file"] += 1
+            return
+        identity = (status.st_dev, status.st_ino)
+        seen.add(identity)
+        path = f"{prefix}/{entry.name}"
+        file = self._files.get(identity)
+        if file is None:
+            self._take_up(identity, path, status.st_size)
+            return
+        file.path = path
+        file.unlinked = False
+        self._note(file, status)
+
+    def _take_up(self, identity: tuple[int, int], path: str, size_bytes: int) -> None:
+        if len(self._files) >= self._limits.files:
+            self.skipped["file_limit"] += 1
+            return
+        file = FollowedFile(*identity, path, size_bytes, self._clock())
+        file.generation = self._generations.pop(identity, 0)
+        position = self._resume.pop(identity, None)
+        if position is not None:
+            file.generation = position.generation
+            file.offset = position.offset
+            file.fingerprint = position.fingerprint
+            file.from_start = file.caught_up = False
+        elif self._start_at_end:
+            file.start_at_end = True
+            file.from_start = False
+        self._files[identity] = file
+
+    def _note(self, file: FollowedFile, status: os.stat_result) -> None:
+        """Take in a fresh look at size and time; the content is judged when it is read."""
+        if status.st_size == file.size_bytes and status.st_mtime_ns == file.modified_ns:
+            return
+        never_read = not file.fingerprint
+        if status.st_size < file.offset or (never_read and status.st_size < file.size_bytes):
+            file.begin_anew()
+        if status.st_size != file.size_bytes:
+            file.grown_at = self._clock()
+        file.size_bytes = status.st_size
+        file.modified_ns = status.st_mtime_ns
+        file.drained = False
+
+    def _release(self, seen: set[tuple[int, int]]) -> None:
+        """Let go of files that are gone, and of the descriptors of idle ones."""
+        now = self._clock()
+        for identity, file in list(self._files.items()):
+            if identity not in seen and not self._still_there(file):
+                file.unlinked = True  # or renamed to what is not followed: read on while open
+            if file.descriptor is not None and file.drained and now - file.grown_at >= IDLE_SECONDS:
+                self._close(file)
+            if file.unlinked and file.descriptor is None:
+                self.skipped["gone_unread"] += self.lag_bytes(file) > 0
+                self._retire(*identity, file.generation)
+                del self._files[identity]
+
+    def _retire(self, device: int, inode: int, generation: int) -> None:
+        """Remember which generation comes next, should the inode be used again."""
+        self._generations[device, inode] = generation + 1
+        if len(self._generations) > MAX_FORGOTTEN:
+            del self._generations[next(iter(self._generations))]
+
+    def _still_there(self, file: FollowedFile) -> bool:
+        """Whether the name still leads to the file; an error (a hung or stale mount) is no proof that it is gone."""
+        try:
+            status = os.stat(file.path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._skip(error)
+            return True
+        return (status.st_dev, status.st_ino) == file.identity
+
+    # One file.
+
+    def _opened(self, file: FollowedFile) -> bool:
+        """Open the file unless it is open; False (and counted) when it may not be or is another one now."""
+        if file.descriptor is not None:
+            return True
+        if self._open >= self._limits.open_files and not self._make_room():
+            self.skipped["open_limit"] += 1
+            return False
+        # By way of its directory, so that no link is followed below the root.
+        directory, name = os.path.split(file.path)
+        at_root = directory == str(self._root)
+        parent = os.open(directory, _DIRECTORY_FLAGS | (0 if at_root else os.O_NOFOLLOW))
+        with _closing(parent):
+            descriptor = os.open(name, _FILE_FLAGS, dir_fd=parent)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
+            os.close(descriptor)
+            self.skipped["replaced"] += 1
+            return False
+        file.descriptor = descriptor
+        self._open += 1
+        return True
+
+    def _make_room(self) -> bool:
+        idle = [file for file in self._files.values() if file.descriptor is not None and file.drained]
+        kept = [file for file in idle if not file.unlinked]  # an unlinked one could not be opened again
+        if not kept:
+            return False
+        self._close(min(kept, key=lambda file: file.grown_at))
+        return True
+
+    def _close(self, file: FollowedFile) -> None:
+        if file.descriptor is not None:
+            os.close(file.descriptor)
+            file.descriptor = None
+            self._open -= 1
+
+    def _skip(self, error: OSError) -> None:
+        self.skipped[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
+        self._whole = self._whole and error.errno in _NO_ENTRY
+
+    def _read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
+        if not self._opened(file):
+            file.drained = True
+            return None
+        descriptor = _descriptor(file)
+        self._note(file, os.fstat(descriptor))
+        if file.drained:
+            return None
+        head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
+        verdict = judge(file.fingerprint, file.offset, file.size_bytes, head)
+        if verdict is Verdict.BEGUN_ANEW:
+            file.begin_anew()
+        if file.start_at_end:
+            file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
+            file.start_at_end = False
+        start = file.offset
+        chunk = next_lines(descriptor, file, budget_bytes)
+        # Replaced between the two looks at its head: what was read may be of either filling, so none of it counts.
+        if not os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head):
+            file.offset = start
+            file.scanned = 0
+            return None
+        file.fingerprint = head[: min(FINGERPRINT_BYTES, file.offset)]
+        file.drained = chunk is None
+        if chunk is None or file.offset >= file.size_at_start:
+            file.caught_up = True
+        return chunk
+
+
+def _descriptor(file: FollowedFile) -> int:
+    if file.descriptor is None:
+        raise OSError(errno.EBADF, "not open")
+    return file.descriptor
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,236 @@
+"""What the agent says of itself; pure."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from prometheus_client.metrics_core import Metric
+
+from agent import __version__
+from agent.metrics import Family
+from agent.registry import SourceCounts
+
+BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
+EXPORTER_UP = Family(
+    "rankwatch_exporter_up",
+    "gauge",
+    "1 when the exporter's last update worked (or found, in mode auto, that its source is not there), 0 when it "
+    "failed or is late.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_PRESENT = Family(
+    "rankwatch_exporter_source_present",
+    "gauge",
+    "1 when the exporter's source exists on this node, 0 when it does not.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_DURATION = Family(
+    "rankwatch_exporter_update_duration_seconds",
+    "gauge",
+    "How long the exporter's last update took.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_LAST_SUCCESS = Family(
+    "rankwatch_exporter_last_success_timestamp_seconds",
+    "gauge",
+    "When the exporter's last successful update ended; absent before the first.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_LATE = Family(
+    "rankwatch_exporter_updates_late_total",
+    "counter",
+    "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_FAILED = Family(
+    "rankwatch_exporter_updates_failed_total",
+    "counter",
+    "Updates that ended in an error.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_SERIES = Family(
+    "rankwatch_exporter_series",
+    "gauge",
+    "Series that the exporter gave in the last scrape that asked for it.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_DROPPED = Family(
+    "rankwatch_exporter_series_dropped_total",
+    "counter",
+    "Series left out of scrapes because the exporter was over its cap, counted at each scrape.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_DOUBLES = Family(
+    "rankwatch_exporter_series_duplicated_total",
+    "counter",
+    "Series left out of scrapes because the exporter had given the same one before, counted at each scrape.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_RENDER_FAILED = Family(
+    "rankwatch_exporter_renders_failed_total",
+    "counter",
+    "Scrapes in which the exporter's state could not be rendered, or only in part.",
+    ("exporter",),
+    "1 per exporter",
+)
+SERIES_REFUSED = Family(
+    "rankwatch_series_refused_total",
+    "counter",
+    "Accumulators that found their rank's budget of series spent, and go on under `other`.",
+)
+LOOP_LAG = Family(
+    "rankwatch_event_loop_lag_seconds",
+    "gauge",
+    "The longest that the event loop was late for a timer in the last minute.",
+    aggregate="max",
+)
+RELOAD_OK = Family(
+    "rankwatch_config_last_reload_successful",
+    "gauge",
+    "1 when the configuration in use is the one last read, 0 when that one was refused.",
+)
+RELOAD_TIME = Family(
+    "rankwatch_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "When a configuration was last taken into use.",
+)
+CHECKPOINT_TIME = Family(
+    "rankwatch_checkpoint_last_save_timestamp_seconds",
+    "gauge",
+    "When the checkpoint was last written; absent before the first time and without a checkpoint.",
+)
+CHECKPOINT_ERRORS = Family(
+    "rankwatch_checkpoint_save_errors_total",
+    "counter",
+    "Times the checkpoint could not be written.",
+)
+WEB_CONNECTIONS = Family("rankwatch_web_connections_total", "counter", "Connections accepted.")
+WEB_RESPONSES = Family(
+    "rankwatch_web_responses_total", "counter", "HTTP responses by status.", ("code",), "1 per status given"
+)
+WEB_CLOSED = Family(
+    "rankwatch_web_connections_closed_total",
+    "counter",
+    "Connections that the agent closed, or lost in mid-request, by reason.",
+    ("reason",),
+    "10 per node",
+)
+WEB_SHARED = Family(
+    "rankwatch_web_renders_shared_total",
+    "counter",
+    "Scrapes answered with the rendering that another, equal and concurrent one had begun.",
+)
+
+FAMILIES: tuple[Family, ...] = (
+    BUILD_INFO,
+    EXPORTER_UP,
+    EXPORTER_PRESENT,
+    EXPORTER_DURATION,
+    EXPORTER_LAST_SUCCESS,
+    EXPORTER_LATE,
+    EXPORTER_FAILED,
+    EXPORTER_SERIES,
+    EXPORTER_DROPPED,
+    EXPORTER_DOUBLES,
+    EXPORTER_RENDER_FAILED,
+    SERIES_REFUSED,
+    LOOP_LAG,
+    RELOAD_OK,
+    RELOAD_TIME,
+    CHECKPOINT_TIME,
+    CHECKPOINT_ERRORS,
+    WEB_CONNECTIONS,
+    WEB_RESPONSES,
+    WEB_CLOSED,
+    WEB_SHARED,
+)
+
+
+class ExporterStatus(msgspec.Struct, frozen=True):
+    """How one exporter fares."""
+
+    name: str
+    up: bool
+    present: bool
+    duration_seconds: float = 0.0
+    last_success_seconds: float | None = None
+    late: int = 0
+    failures: int = 0
+
+
+class SelfSnapshot(msgspec.Struct, frozen=True):
+    """How the agent fares."""
+
+    exporters: tuple[ExporterStatus, ...]
+    counts: Mapping[str, SourceCounts]
+    refused: int
+    loop_lag_seconds: float
+    reload_ok: bool
+    reload_seconds: float
+    saved_seconds: float | None
+    save_errors: int
+    connections: int
+    responses: Mapping[int, int]
+    closed: Mapping[str, int]
+    shared: int
+
+
+def families(snapshot: SelfSnapshot) -> Iterable[Metric]:
+    """Render what the agent says of itself."""
+    build = BUILD_INFO.rows()
+    build.add((__version__, platform.python_version()), 1.0)
+    yield build.metric
+    yield from _exporters(snapshot.exporters)
+    yield from _sources(snapshot.counts)
+    yield SERIES_REFUSED.single(snapshot.refused)
+    yield LOOP_LAG.single(snapshot.loop_lag_seconds)
+    yield RELOAD_OK.single(float(snapshot.reload_ok))
+    yield RELOAD_TIME.single(snapshot.reload_seconds)
+    if snapshot.saved_seconds is not None:
+        yield CHECKPOINT_TIME.single(snapshot.saved_seconds)
+    yield CHECKPOINT_ERRORS.single(snapshot.save_errors)
+    yield WEB_CONNECTIONS.single(snapshot.connections)
+    responses, closed = WEB_RESPONSES.rows(), WEB_CLOSED.rows()
+    for code, count in sorted(snapshot.responses.items()):
+        responses.add((str(code),), count)
+    for reason, count in snapshot.closed.items():
+        closed.add((reason,), count)
+    yield from (responses.metric, closed.metric)
+    yield WEB_SHARED.single(snapshot.shared)
+
+
+def _exporters(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
+    up, present, duration = EXPORTER_UP.rows(), EXPORTER_PRESENT.rows(), EXPORTER_DURATION.rows()
+    success, late, failed = EXPORTER_LAST_SUCCESS.rows(), EXPORTER_LATE.rows(), EXPORTER_FAILED.rows()
+    for exporter in exporters:
+        name = (exporter.name,)
+        up.add(name, float(exporter.up))
+        present.add(name, float(exporter.present))
+        duration.add(name, exporter.duration_seconds)
+        if exporter.last_success_seconds is not None:
+            success.add(name, exporter.last_success_seconds)
+        late.add(name, exporter.late)
+        failed.add(name, exporter.failures)
+    return [rows.metric for rows in (up, present, duration, success, late, failed)]
+
+
+def _sources(counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
+    series, dropped, doubles = EXPORTER_SERIES.rows(), EXPORTER_DROPPED.rows(), EXPORTER_DOUBLES.rows()
+    failed = EXPORTER_RENDER_FAILED.rows()
+    for name, count in sorted(counts.items()):
+        series.add((name,), count.series)
+        dropped.add((name,), count.dropped)
+        doubles.add((name,), count.doubles)
+        failed.add((name,), count.failures)
+    return [rows.metric for rows in (series, dropped, doubles, failed)]

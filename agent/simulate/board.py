@@ -1,0 +1,65 @@
+"""The arrival board: a small shared file on which every rank of the job shows how far it is."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable
+
+WORD_BYTES = 8
+END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
+"""Words before the slots: somebody asks for an orderly end; the operation to end at (0: none); a rank died badly."""
+
+
+class Board:
+    """One word per rank: 0 not initialised, n+1 when it has arrived at n operations. Each slot has one writer.
+
+    Words are native and aligned and written through a cast view, which is one store: readers never see half a word.
+    """
+
+    def __init__(self, path: str, ranks: int) -> None:
+        """Open the board, making it when this is the first to come; all openers agree on ``ranks``."""
+        size_bytes = (HEADER_WORDS + ranks) * WORD_BYTES
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            os.ftruncate(fd, size_bytes)
+            self._words = memoryview(mmap.mmap(fd, size_bytes)).cast("Q")
+        finally:
+            os.close(fd)
+
+    def show(self, rank: int, arrivals: int) -> None:
+        """Show that ``rank`` is initialised and has arrived at ``arrivals`` operations."""
+        self._words[HEADER_WORDS + rank] = arrivals + 1
+
+    def initialised(self) -> bool:
+        """Whether every rank of the job is."""
+        return all(self._words[HEADER_WORDS:])
+
+    def all_arrived(self, ranks: Iterable[int], arrivals: int) -> bool:
+        """Whether every one of ``ranks`` has arrived at ``arrivals`` operations or more."""
+        words = self._words
+        return all(words[HEADER_WORDS + rank] > arrivals for rank in ranks)
+
+    def request_end(self) -> None:
+        """Ask rank 0 to choose where the job ends."""
+        self._words[END_REQUESTED] = 1
+
+    def end_requested(self) -> bool:
+        """Whether somebody asked for an orderly end."""
+        return self._words[END_REQUESTED] != 0
+
+    def end_at(self, operation: int) -> None:
+        """Set the number of operations after which all ranks end; for rank 0 alone."""
+        self._words[END_OPERATION] = operation
+
+    def end_operation(self) -> int:
+        """Return the number of operations after which all ranks end, 0 when nobody said."""
+        return self._words[END_OPERATION]
+
+    def fail(self) -> None:
+        """Tell the launchers of the other hosts that a rank died."""
+        self._words[FAILED] = 1
+
+    def failed(self) -> bool:
+        """Whether a rank of the job died."""
+        return self._words[FAILED] != 0

@@ -1,0 +1,86 @@
+"""What one launcher is asked to do, as it travels to its rank processes. Imports the standard library only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Job(NamedTuple):
+    """One job as one launcher sees it; every launcher of a job is given the same, but for ``host_index``.
+
+    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until told to end. Times of accidents count
+    from the moment all ranks of the job are initialised. ``job_dir`` is shared by all hosts, ``dump_dir`` need not be.
+    """
+
+    job_dir: str
+    dump_dir: str
+    ranks: int
+    hosts: int = 1
+    host_index: int = 0
+    tp: int = 1
+    seed: int = 0
+    job_id: str = "4711"
+    records_per_second: float = 50.0
+    steps: int = 0
+    duration_seconds: float = 0.0
+    dump_interval_us: int = 100_000
+    flush_at_end: bool = False
+    straggler: int | None = None
+    straggler_delay_us: float = 2000.0
+    slow_link: int | None = None
+    slow_link_factor: float = 3.0
+    from_step: int = 0
+    stuck: int | None = None
+    stuck_at_step: int = 0
+    exit_ranks: tuple[int, ...] = ()
+    exit_code: int = 1
+    exit_at_seconds: float = 0.0
+    slow_sigterm_ranks: tuple[int, ...] = ()
+    slow_sigterm_seconds: float = 5.0
+    kill_ranks: tuple[int, ...] = ()
+    kill_at_seconds: float = 0.0
+    kill_signal: str = "KILL"
+    teardown: str = "none"
+    grace_seconds: float = 30.0
+    dataloaders: int = 1
+    thread_names: str = "nccl"
+    ranks_per_process: int = 1
+    scheduler: str = "none"
+    rank_environment: bool = True
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+    outlive_launcher: bool = False
+
+    @property
+    def ranks_per_host(self) -> int:
+        """How many ranks each host has."""
+        return self.ranks // self.hosts
+
+    def processes(self) -> list[tuple[int, ...]]:
+        """Return the ranks that each process of this host holds."""
+        first = self.host_index * self.ranks_per_host
+        return [
+            tuple(range(start, start + self.ranks_per_process))
+            for start in range(first, first + self.ranks_per_host, self.ranks_per_process)
+        ]
+
+    def file(self) -> Path:
+        """Where the launcher leaves the job for its ranks."""
+        return Path(self.job_dir) / f"job-{self.host_index}.json"
+
+    def end_marker(self) -> Path:
+        """The file whose appearance tells the data loaders of this host to leave."""
+        return Path(self.job_dir) / f"end-{self.host_index}"
+
+    def encode(self) -> str:
+        """Return the job as JSON text."""
+        return json.dumps(self._asdict())
+
+
+def decode(text: str) -> Job:
+    """Return the job that :meth:`Job.encode` wrote."""
+    fields: dict[str, Any] = json.loads(text)
+    fields |= {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Job(**fields)

@@ -1,0 +1,183 @@
+"""Starts the rank processes of one host, hurts them as asked, and ends them as torchrun or srun would."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.simulate.board import Board
+from agent.simulate.environment import rank_environment
+from agent.simulate.job import Job
+from agent.simulate.layout import STEP
+
+POLL_SECONDS = 0.02
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal a process gets when its parent dies; kept over exec, cleared in forked children."""
+
+KNOWN_SIGNALS = {each.name.removeprefix("SIG"): each for each in signal.Signals}
+
+
+class Launcher:
+    """One host's part of the job; ``emit`` takes one JSON line per event."""
+
+    def __init__(self, job: Job, emit: Callable[[str], object]) -> None:
+        self._job = job
+        self._emit = emit
+        self._board = Board(f"{job.job_dir}/board", job.ranks)
+        self._groups = job.processes()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._asked: set[int] = set()
+        self._ready_at: float | None = None
+        self._killed = False
+        self._give_up_at: float | None = None
+        self._sigkill_at: float | None = None
+        self._all_well = True
+
+    def run(self) -> int:
+        """Run the job to its end; return 0 when every rank here left with status 0, else 1."""
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(each, lambda number, _frame: self._asked.add(number))
+        self._event("launcher", pid=os.getpid(), job_dir=self._job.job_dir, dump_dir=self._job.dump_dir)
+        try:
+            for index, ranks in enumerate(self._groups):
+                self._running[index] = self._start(index, ranks)
+                self._event("started", rank=ranks[0], ranks=list(ranks), pid=self._running[index].pid)
+            while self._running:
+                self._tick(time.monotonic())
+                time.sleep(POLL_SECONDS)
+        finally:
+            for process in self._running.values():
+                process.kill()
+                process.wait()
+            self._job.end_marker().touch()
+        self._event("ended", exit_code=0 if self._all_well else 1)
+        return 0 if self._all_well else 1
+
+    def _start(self, index: int, ranks: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        # -S: the ranks need the standard library only, and site-packages would slow their start.
+        command = [sys.executable, "-S", "-m", "agent.simulate.rank", str(self._job.file()), str(index)]
+        return subprocess.Popen(  # noqa: S603  # our own module
+            command,
+            env=rank_environment(self._job, ranks, os.environ, sys.path),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_prepare_rank if not self._job.outlive_launcher else _forbid_core,  # noqa: PLW1509  # no threads here
+        )
+
+    def _tick(self, now: float) -> None:
+        self._reap(now)
+        self._notice_ready(now)
+        self._obey(now)
+        if self._ready_at is not None and not self._killed and now >= self._ready_at + self._job.kill_at_seconds:
+            self._killed = True
+            self._hurt()
+        if self._give_up_at is not None and now >= self._give_up_at:
+            self._terminate(now, "over_time")
+        if self._job.teardown != "none" and self._board.failed():
+            self._terminate(now, "teardown")
+        if self._sigkill_at is not None and now >= self._sigkill_at:
+            self._sigkill_at = now + self._job.grace_seconds
+            self._signal_all(signal.SIGKILL)
+
+    def _reap(self, now: float) -> None:
+        for index, process in list(self._running.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            del self._running[index]
+            ranks = self._groups[index]
+            self._event("exited", rank=ranks[0], ranks=list(ranks), pid=process.pid, **_how_it_left(status))
+            if status != 0:
+                self._all_well = False
+                if self._job.teardown != "none" and self._sigkill_at is None:
+                    self._board.fail()
+                    self._terminate(now, "teardown")
+
+    def _notice_ready(self, now: float) -> None:
+        if self._ready_at is None and self._board.initialised():
+            self._ready_at = now
+            children = {str(self._groups[index][0]): _children(each.pid) for index, each in self._running.items()}
+            self._event("ready", data_loaders=children)
+            if self._job.duration_seconds:
+                self._give_up_at = now + self._job.duration_seconds + self._end_takes_seconds()
+
+    def _obey(self, now: float) -> None:
+        asked, self._asked = self._asked, set()
+        if signal.SIGUSR1 in asked:
+            self._board.request_end()
+            self._give_up_at = now + self._end_takes_seconds()
+            self._event("end_requested")
+        if asked & {signal.SIGTERM, signal.SIGINT}:
+            self._terminate(now, "cancelled")
+
+    def _end_takes_seconds(self) -> float:
+        """How long an orderly end may take: the step under way and the next, and the grace."""
+        return self._job.grace_seconds + 3 * len(STEP) / self._job.records_per_second
+
+    def _hurt(self) -> None:
+        for index, process in self._running.items():
+            if {*self._groups[index]} & {*self._job.kill_ranks}:
+                self._event("killing", rank=self._groups[index][0], pid=process.pid, signal=self._job.kill_signal)
+                process.send_signal(KNOWN_SIGNALS[self._job.kill_signal])
+
+    def _terminate(self, now: float, event: str) -> None:
+        if self._sigkill_at is not None:  # already under way
+            return
+        self._sigkill_at = now + self._job.grace_seconds
+        self._event(event)
+        self._signal_all(signal.SIGTERM)
+        if self._job.teardown == "srun":  # Slurm wakes stopped tasks, so that they can die
+            self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for process in self._running.values():
+            process.send_signal(number)
+
+    def _event(self, event: str, **facts: object) -> None:
+        self._emit(json.dumps({"event": event, "timestamp_seconds": time.time(), **facts}) + "\n")
+
+
+def prepare(job: Job) -> None:
+    """Make the directories and leave the job for its ranks.
+
+    Raises FileExistsError when this host's part of the job ran in ``job_dir`` before, OSError when it cannot write.
+    """
+    Path(job.job_dir).mkdir(exist_ok=True)
+    Path(job.dump_dir).mkdir(exist_ok=True)
+    with job.file().open("x") as file:
+        file.write(job.encode())
+
+
+def _how_it_left(status: int) -> dict[str, int | str]:
+    """Return the exit status or the signal's name for a return code of Popen."""
+    if status >= 0:
+        return {"code": status}
+    return {"signal": next((f"SIG{name}" for name, each in KNOWN_SIGNALS.items() if each == -status), f"SIG{-status}")}
+
+
+def _forbid_core() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _prepare_rank() -> None:
+    _forbid_core()
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:  # gone already
+        return []

@@ -1,0 +1,101 @@
+"""Who talks to whom: the communicators of the job and the operations of one training step. Pure."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal, NamedTuple
+
+Kind = Literal["tp", "dp", "world"]
+Collective = Literal["AllReduce", "AllGather", "ReduceScatter"]
+
+KIB = 1024
+MIB = 1024 * KIB
+
+ID_CHARACTERS = 16
+"""Inspector keeps the communicator's id in 17 bytes with the final NUL (plugins/profiler/inspector, NCCL 2.28-2.30)."""
+
+
+class Operation(NamedTuple):
+    """One collective of a step; ``size_bytes`` is the message size as NCCL gives it to the profiler."""
+
+    kind: Kind
+    collective: Collective
+    size_bytes: int
+
+
+STEP = (
+    Operation("tp", "AllGather", 8 * MIB),
+    Operation("tp", "ReduceScatter", 8 * MIB),
+    Operation("tp", "AllReduce", 4 * MIB),
+    Operation("tp", "AllGather", 8 * MIB),
+    Operation("tp", "ReduceScatter", 8 * MIB),
+    Operation("dp", "ReduceScatter", 32 * MIB),
+    Operation("dp", "AllGather", 32 * MIB),
+    Operation("world", "AllReduce", 16 * KIB),
+)
+"""A training step; the world's operation comes last, so that all ranks end a step together."""
+
+
+class Communicator(NamedTuple):
+    """One communicator: ``members`` are global ranks, a member's place is its rank in the communicator.
+
+    ``nodes`` counts the hosts of its members; ``network`` says that its traffic leaves the NVLink domain.
+    """
+
+    kind: Kind
+    name: str
+    hash: int
+    members: tuple[int, ...]
+    nodes: int
+    network: bool
+
+    @property
+    def id(self) -> str:
+        """The id as Inspector prints it: ``0x`` and unpadded hex, cut to 16 characters."""
+        return f"{self.hash:#x}"[:ID_CHARACTERS]
+
+
+class Layout(NamedTuple):
+    """All communicators of a job with two or more members, by kind; ``steps`` is what each rank does in a step."""
+
+    ranks: int
+    communicators: dict[Kind, tuple[Communicator, ...]]
+    step: tuple[Operation, ...]
+
+    def of(self, rank: int) -> list[Communicator]:
+        """Return the communicators that ``rank`` is in, in the order of their creation: world, tp, dp."""
+        return [each for group in self.communicators.values() for each in group if rank in each.members]
+
+
+def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layout:
+    """Lay out ``ranks`` over ``hosts``: TP groups of ``tp`` consecutive ranks, DP groups of equal TP index, the world.
+
+    The same arguments give the same hashes on every host. Communicators of one rank are left out: NCCL launches no
+    kernel for them. Raises ValueError when the numbers do not divide.
+    """
+    if ranks < 2 or ranks % hosts:
+        raise ValueError(f"{ranks} ranks cannot be spread over {hosts} hosts (two or more ranks, evenly)")
+    per_host = ranks // hosts
+    if per_host % tp:
+        raise ValueError(f"TP groups of {tp} do not fit into {per_host} ranks per host")
+
+    def communicator(kind: Kind, name: str, members: range) -> Communicator:
+        nodes = len({rank // per_host for rank in members})
+        return Communicator(kind, name, _hash(job_id, seed, name), tuple(members), nodes, nodes > 1 or kind == "dp")
+
+    groups: dict[Kind, tuple[Communicator, ...]] = {"world": (communicator("world", "world", range(ranks)),)}
+    if tp > 1:
+        groups["tp"] = tuple(
+            communicator("tp", f"tensor_model_parallel_group_{index}", range(index * tp, (index + 1) * tp))
+            for index in range(ranks // tp)
+        )
+    if ranks // tp > 1:
+        groups["dp"] = tuple(
+            communicator("dp", f"data_parallel_group_{index}", range(index, ranks, tp)) for index in range(tp)
+        )
+    return Layout(ranks, groups, tuple(operation for operation in STEP if operation.kind in groups))
+
+
+def _hash(job_id: str, seed: int, name: str) -> int:
+    # A str seeds Random through SHA-512: the same number in every process and Python version.
+    return random.Random(f"{job_id}/{seed}/{name}").getrandbits(64)  # noqa: S311  # make-believe, no secret

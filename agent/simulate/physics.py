@@ -1,0 +1,113 @@
+"""When each rank arrives at each collective and how long its kernel runs. Pure; the same in every process of the job.
+
+A rank's kernel time holds its wait for the last to arrive, so the late rank has the shortest time (NVIDIA's Inspector
+measures each GPU's own kernel from its own start to its own stop).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from agent.simulate.layout import Collective, Communicator, Layout, Operation
+
+NVLINK_GIGABYTES_PER_SECOND = 350.0
+NETWORK_GIGABYTES_PER_SECOND = 45.0
+NVLINK_LATENCY_US = 12.0
+NETWORK_LATENCY_US = 30.0
+TRANSFER_JITTER = 0.05
+COMPUTE_JITTER_US = 150.0
+LEAST_COMPUTE_US = 20.0
+CALIBRATION_STEPS = 32
+
+
+class Accidents(NamedTuple):
+    """What goes wrong from step ``from_step`` on: a rank that computes longer, a rank behind a slow link."""
+
+    straggler: int | None = None
+    straggler_delay_us: float = 0.0
+    slow_link: int | None = None
+    slow_link_factor: float = 1.0
+    from_step: int = 0
+
+
+class OperationTimes(NamedTuple):
+    """One operation, for all ranks by global rank: arrival in us after the step's start, kernel time in us."""
+
+    arrival_us: list[float]
+    kernel_us: list[float]
+
+
+class StepTimes(NamedTuple):
+    """One step: its operations in order, and its length in us (all ranks end it together)."""
+
+    operations: list[OperationTimes]
+    duration_us: float
+
+
+class Plan(NamedTuple):
+    """All that decides the times; ``pace`` is real seconds per simulated second, so that the asked rate holds."""
+
+    layout: Layout
+    seed: int
+    compute_us: float
+    jitter_us: float
+    accidents: Accidents
+    pace: float
+
+
+def bus_factor(collective: Collective, ranks: int) -> float:
+    """Return bus bandwidth divided by algorithm bandwidth for a communicator of ``ranks``."""
+    return (2.0 if collective == "AllReduce" else 1.0) * (ranks - 1) / ranks
+
+
+def moved_bytes(collective: Collective, size_bytes: int, ranks: int) -> int:
+    """Return the numerator of the algorithm bandwidth for a message of ``size_bytes``."""
+    return size_bytes if collective == "AllReduce" else size_bytes * ranks
+
+
+def transfer_us(operation: Operation, communicator: Communicator) -> float:
+    """Return how long ``operation`` takes once all members are there, on healthy links, in us."""
+    ranks = len(communicator.members)
+    bus_bytes = moved_bytes(operation.collective, operation.size_bytes, ranks) * bus_factor(operation.collective, ranks)
+    if communicator.network:
+        return NETWORK_LATENCY_US + bus_bytes / (NETWORK_GIGABYTES_PER_SECOND * 1e3)
+    return NVLINK_LATENCY_US + bus_bytes / (NVLINK_GIGABYTES_PER_SECOND * 1e3)
+
+
+def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: Accidents) -> Plan:
+    """Choose the compute time between operations so that a healthy rank completes ``records_per_second``.
+
+    Where the transfers alone take longer than that, ``pace`` squeezes simulated time into the real time there is.
+    """
+    operations = len(layout.step)
+    wanted_us = 1e6 / records_per_second
+    transfers_us = sum(transfer_us(each, layout.communicators[each.kind][0]) for each in layout.step) / operations
+    compute_us = max(LEAST_COMPUTE_US, wanted_us - transfers_us - COMPUTE_JITTER_US)
+    jitter_us = min(COMPUTE_JITTER_US, compute_us)
+    healthy = Plan(layout, seed, compute_us, jitter_us, Accidents(), 1.0)
+    mean_us = sum(step_times(healthy, step).duration_us for step in range(CALIBRATION_STEPS)) / CALIBRATION_STEPS
+    return healthy._replace(accidents=accidents, pace=wanted_us * operations / mean_us)
+
+
+def step_times(plan: Plan, step: int) -> StepTimes:
+    """Return the times of step number ``step``; any step can be asked for on its own."""
+    dice = random.Random(f"{plan.seed}/{step}").random  # noqa: S311  # make-believe, no secret
+    accidents = plan.accidents if step >= plan.accidents.from_step else Accidents()
+    clock_us = [0.0] * plan.layout.ranks
+    operations = []
+    for operation in plan.layout.step:
+        arrival_us = [start + plan.compute_us + plan.jitter_us * dice() for start in clock_us]
+        if accidents.straggler is not None:
+            arrival_us[accidents.straggler] += accidents.straggler_delay_us
+        kernel_us = [0.0] * plan.layout.ranks
+        for communicator in plan.layout.communicators[operation.kind]:
+            took_us = transfer_us(operation, communicator) * (1.0 + TRANSFER_JITTER * dice())
+            if communicator.network and accidents.slow_link in communicator.members:
+                took_us *= accidents.slow_link_factor
+            end_us = max([arrival_us[rank] for rank in communicator.members]) + took_us
+            for rank in communicator.members:
+                kernel_us[rank] = end_us - arrival_us[rank]
+                clock_us[rank] = end_us
+        operations.append(OperationTimes(arrival_us, kernel_us))
+    return StepTimes(operations, clock_us[0])

@@ -1,0 +1,126 @@
+"""How far a rank may go: it arrives when its time has come, and completes when its whole communicator has arrived."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from agent.simulate.board import Board
+from agent.simulate.physics import OperationTimes, Plan, StepTimes, step_times
+from agent.simulate.records import Record
+from agent.simulate.writer import CommunicatorLog
+
+RUN_AHEAD_SECONDS = 0.03
+"""How far arrivals may run ahead of completions: three polls, or else fast jobs would crawl from poll to poll."""
+
+CATCH_UP_SECONDS = 1.0
+"""A rank further behind its schedule than this does not catch up: time spent stalled is lost, as in life."""
+
+
+class Timeline:
+    """The steps still in use by the ranks of one process, each simulated once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._length = len(plan.layout.step)
+        self._first = 0
+        self._steps: deque[tuple[float, StepTimes]] = deque()
+        self._next_start_us = 0.0
+
+    def at(self, operation: int) -> tuple[float, OperationTimes]:
+        """Return the start of the step (us since the job's start) and the times of operation number ``operation``."""
+        step, place = divmod(operation, self._length)
+        while step >= self._first + len(self._steps):
+            times = step_times(self._plan, self._first + len(self._steps))
+            self._steps.append((self._next_start_us, times))
+            self._next_start_us += times.duration_us
+        start_us, times = self._steps[step - self._first]
+        return start_us, times.operations[place]
+
+    def forget_before(self, operation: int) -> None:
+        """Drop the steps that end before ``operation``."""
+        while self._steps and (self._first + 1) * self._length <= operation:
+            self._steps.popleft()
+            self._first += 1
+
+
+class RankProgress:
+    """One rank: ``arrived`` and ``completed`` count operations since the job's start.
+
+    ``stuck_at`` is the operation at which it stops arriving, None for never.
+    """
+
+    def __init__(self, rank: int, plan: Plan, timeline: Timeline, board: Board, stuck_at: int | None = None) -> None:
+        self.rank = rank
+        self.arrived = 0
+        self.completed = 0
+        self.logs = [CommunicatorLog(each, rank) for each in plan.layout.of(rank)]
+        self._timeline = timeline
+        self._board = board
+        self._pace = plan.pace
+        self._stuck_at = stuck_at
+        self._step = plan.layout.step
+        of_kind = {log.communicator.kind: log for log in self.logs}
+        self._log_at = [of_kind[operation.kind] for operation in self._step]
+        self._members_at: list[Sequence[int]] = [log.communicator.members for log in self._log_at]
+        self._sequences: Counter[tuple[str, str]] = Counter()
+        self._run_ahead = run_ahead_operations(plan)
+        self._started_seconds = 0.0
+
+    def start(self, now_seconds: float) -> None:
+        """Start the schedule; ``now_seconds`` is any monotonic clock."""
+        self._started_seconds = now_seconds
+
+    def advance(self, now_seconds: float, end_operation: int | None) -> None:
+        """Complete what the others have arrived at, then arrive at what is due, up to ``end_operation``."""
+        while self.completed < self.arrived and self._board.all_arrived(
+            self._members_at[self.completed % len(self._step)], self.completed + 1
+        ):
+            self._complete()
+        arrived = self.arrived
+        while self._may_arrive(end_operation) and self._due(now_seconds):
+            self.arrived += 1
+        if self.arrived != arrived:
+            self._board.show(self.rank, self.arrived)
+
+    def _may_arrive(self, end_operation: int | None) -> bool:
+        return (
+            self.arrived < self.completed + self._run_ahead
+            and self.arrived != self._stuck_at
+            and (end_operation is None or self.arrived < end_operation)
+        )
+
+    def _due(self, now_seconds: float) -> bool:
+        start_us, times = self._timeline.at(self.arrived)
+        due_seconds = self._started_seconds + (start_us + times.arrival_us[self.rank]) * self._pace / 1e6
+        behind_seconds = now_seconds - due_seconds
+        if behind_seconds > CATCH_UP_SECONDS:
+            self._started_seconds += behind_seconds
+        return behind_seconds >= 0.0
+
+    def _complete(self) -> None:
+        place = self.completed % len(self._step)
+        operation, log = self._step[place], self._log_at[place]
+        _, times = self._timeline.at(self.completed)
+        key = (operation.kind, operation.collective)
+        # The plugin floors the GPU's nanoseconds and never prints a zero (it drops such operations).
+        kernel_us = max(1, int(times.kernel_us[self.rank]))
+        log.add(Record(operation.collective, self._sequences[key], operation.size_bytes, kernel_us))
+        self._sequences[key] += 1
+        self.completed += 1
+
+
+def run_ahead_operations(plan: Plan) -> int:
+    """Return how many operations a rank may have arrived at without having completed them."""
+    operation_us = (plan.compute_us + plan.jitter_us) * plan.pace
+    return 1 + int(RUN_AHEAD_SECONDS * 1e6 / operation_us)
+
+
+def orderly_end(arrived: int, run_ahead: int, step_operations: int) -> int:
+    """Return the first end of a step that no rank can have passed, seen from a rank that ``arrived`` this far.
+
+    Nobody completes the world's operation at the end of this rank's step without this rank, so nobody has arrived
+    more than ``run_ahead`` beyond it.
+    """
+    world_operation = (arrived // step_operations + 1) * step_operations - 1
+    return -(-(world_operation + run_ahead) // step_operations) * step_operations

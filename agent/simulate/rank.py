@@ -1,0 +1,166 @@
+"""One rank process of the make-believe job (or several ranks in one): ``python -m agent.simulate.rank JOB.json N``.
+
+Started by the launcher. Imports the standard library only, so that it starts fast and stays small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from agent.simulate.board import Board
+from agent.simulate.job import Job, decode
+from agent.simulate.layout import make_layout
+from agent.simulate.loader import fork_data_loaders
+from agent.simulate.physics import Accidents, Plan, make_plan
+from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
+from agent.simulate.writer import InspectorFile
+
+POLL_SECONDS = 0.01
+THREAD_NAMES = {"nccl": "NCCL RAS", "pytorch": "pt_nccl_watchdg", "none": ""}
+"""What the library's thread is called: NCCL's with NCCL_SET_THREAD_NAME=1, PyTorch's always; at most 15 characters."""
+
+
+class RankProcess:
+    """The ranks of one process, their Inspector file and their end."""
+
+    def __init__(self, job: Job, ranks: tuple[int, ...]) -> None:
+        self._job = job
+        self._launcher = os.getppid()
+        self._terminated_at: float | None = None
+        signal.signal(signal.SIGTERM, self._note_sigterm)
+        plan = plan_of(job)
+        self._step_operations = len(plan.layout.step)
+        self._run_ahead = run_ahead_operations(plan)
+        self._board = Board(f"{job.job_dir}/board", job.ranks)
+        self._timeline = Timeline(plan)
+        self._ranks = [self._progress(rank, plan) for rank in ranks]
+        self._logs = [log for each in self._ranks for log in each.logs]
+        self._file = InspectorFile(job.dump_dir, os.uname().nodename, os.getpid())
+        fork_data_loaders(job.dataloaders, job.end_marker(), None if job.outlive_launcher else self._launcher)
+        start_library_thread(THREAD_NAMES[job.thread_names])
+
+    def run(self) -> int:
+        """Be the ranks until their end; return the exit status, or die by SIGTERM when that was asked."""
+        for each in self._ranks:
+            self._board.show(each.rank, 0)
+        while not self._board.initialised() and not self._must_leave():
+            time.sleep(POLL_SECONDS)
+        started = time.monotonic()
+        for each in self._ranks:
+            each.start(started)
+        status = self._train(started)
+        self._write_summary()
+        if self._terminated_at is not None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return status
+
+    def _train(self, started: float) -> int:
+        job = self._job
+        leaves_at = started + job.exit_at_seconds if {each.rank for each in self._ranks} & {*job.exit_ranks} else None
+        next_dump = started
+        while not self._must_leave():
+            now = time.monotonic()
+            if leaves_at is not None and now >= leaves_at:
+                return job.exit_code
+            end = self._end_operation(now - started)
+            for each in self._ranks:
+                each.advance(now, end)
+            self._timeline.forget_before(min(each.completed for each in self._ranks))
+            if now >= next_dump:
+                self._file.dump(self._logs)
+                next_dump = now + job.dump_interval_us / 1e6
+            if all(each.completed == end for each in self._ranks):
+                return self._destroy()
+            time.sleep(POLL_SECONDS)
+        self._linger()
+        return 1
+
+    def _destroy(self) -> int:
+        """End in order, as ncclCommDestroy of all communicators does."""
+        if self._job.flush_at_end:
+            self._file.dump(self._logs)
+        self._file.close()
+        return 0
+
+    def _end_operation(self, elapsed_seconds: float) -> int | None:
+        """Return the operation to end at; rank 0 chooses it when the time is up or somebody asked."""
+        chosen = self._board.end_operation() or self._job.steps * self._step_operations
+        if chosen or self._ranks[0].rank != 0:
+            return chosen or None
+        time_is_up = 0 < self._job.duration_seconds <= elapsed_seconds
+        if time_is_up or self._board.end_requested():
+            chosen = orderly_end(self._ranks[0].arrived, self._run_ahead, self._step_operations)
+            self._board.end_at(chosen)
+        return chosen or None
+
+    def _must_leave(self) -> bool:
+        orphaned = os.getppid() != self._launcher and not self._job.outlive_launcher
+        return self._terminated_at is not None or orphaned
+
+    def _linger(self) -> None:
+        """Take the time that a rank with a slow SIGTERM handler takes."""
+        if self._terminated_at is not None and {each.rank for each in self._ranks} & {*self._job.slow_sigterm_ranks}:
+            time.sleep(max(0.0, self._terminated_at + self._job.slow_sigterm_seconds - time.monotonic()))
+
+    def _note_sigterm(self, _signal: int, _frame: object) -> None:
+        if self._terminated_at is None:
+            self._terminated_at = time.monotonic()
+
+    def _progress(self, rank: int, plan: Plan) -> RankProgress:
+        stuck_at = self._job.stuck_at_step * self._step_operations if rank == self._job.stuck else None
+        return RankProgress(rank, plan, self._timeline, self._board, stuck_at)
+
+    def _write_summary(self) -> None:
+        for each in self._ranks:
+            records = [
+                {"comm": log.communicator.id, "collective": collective, "size_bytes": size, "records": count}
+                for log in each.logs
+                for (collective, size), count in sorted(log.written.items())
+            ]
+            summary = {
+                "rank": each.rank,
+                "pid": os.getpid(),
+                "file": self._file.path,
+                "file_bytes": self._file.bytes_written,
+                "completed": each.completed,
+                "overflowed": sum(log.overflowed for log in each.logs),
+                "records": records,
+            }
+            Path(self._job.job_dir, f"written-{each.rank}.json").write_text(json.dumps(summary))
+
+
+def plan_of(job: Job) -> Plan:
+    """Return the times of the whole job, equal in all its processes."""
+    layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
+    accidents = Accidents(
+        job.straggler, job.straggler_delay_us, job.slow_link, job.slow_link_factor, from_step=job.from_step
+    )
+    return make_plan(layout, job.seed, job.records_per_second, accidents)
+
+
+def start_library_thread(name: str) -> None:
+    """Start the thread that a process with NCCL has; an empty ``name`` leaves it the process's."""
+    named = threading.Event()
+
+    def stay() -> None:
+        try:
+            if name:
+                Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        finally:
+            named.set()
+        threading.Event().wait()
+
+    threading.Thread(target=stay, daemon=True).start()
+    named.wait()
+
+
+if __name__ == "__main__":
+    job = decode(Path(sys.argv[1]).read_text())
+    sys.exit(RankProcess(job, job.processes()[int(sys.argv[2])]).run())

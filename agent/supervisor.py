@@ -1,0 +1,213 @@
+"""Runs the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Iterable
+
+import msgspec
+from prometheus_client.metrics_core import Metric
+
+from agent import rank_families
+from agent.admission import Admission
+from agent.api import Context, ExporterConfig, Roots, Spec
+from agent.clock import Clock
+from agent.config import Loaded
+from agent.discovery import exporter_names, load_spec
+from agent.log import Logger
+from agent.ranks import RankSnapshot, RankTable
+from agent.running import Running
+from agent.state import SAVE_INTERVAL_SECONDS, StateFile
+from agent.threads import OwnThread
+
+TICK_SECONDS = 1.0
+_RANK_SERIES_CAP = 50_000
+
+
+class RankSource:
+    """The rank table as a source of series, called ``ranks``."""
+
+    name = "ranks"
+    series_cap = _RANK_SERIES_CAP
+
+    def __init__(self, table: RankTable) -> None:
+        self._table = table
+
+    def shown(self) -> bool:
+        """Always: the table is the agent's own."""
+        return True
+
+    def snapshot(self) -> RankSnapshot:
+        """Copy the table."""
+        return self._table.snapshot()
+
+    def families(self, snapshot: RankSnapshot) -> Iterable[Metric]:
+        """Render the table."""
+        return rank_families.families(snapshot)
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """One enabled exporter as configured: what it is, and its section."""
+
+    spec: Spec
+    config: ExporterConfig
+
+
+def prepare(loaded: Loaded, log: Logger) -> dict[str, Prepared]:
+    """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
+
+    An exporter that cannot be imported is logged and left out: it must not cost the others their start.
+    """
+    names = exporter_names()
+    for name in loaded.config.exporters:
+        if name not in names:
+            raise loaded.error(f"$.exporters.{name}", f"no such exporter; there are: {', '.join(names)}")
+    prepared = {}
+    for name in names:
+        if loaded.config.exporters.get(name, {}).get("enabled") is False:
+            continue
+        try:
+            spec = load_spec(name)
+        except Exception:  # noqa: BLE001  # whatever a broken module raises
+            log.error("exporter could not be loaded", exporter=name, error=traceback.format_exc(limit=-2))
+            continue
+        prepared[name] = Prepared(spec, loaded.section(name, spec.config))
+    return prepared
+
+
+class Supervisor:
+    """Owns the exporters under way, the rank table and the checkpoint."""
+
+    def __init__(self, clock: Clock, hostname: str, roots: Roots, state: StateFile, once: bool = False) -> None:
+        self._clock = clock
+        self._hostname = hostname
+        self._roots = roots
+        self._once = once
+        self._log = Logger("supervisor")
+        self._state = state
+        self._state_thread = OwnThread("checkpoint")
+        self._ranks_section = state.section("ranks")
+        self._saved_at = clock.monotonic()
+        self.admission = Admission()
+        self.ranks = RankTable(clock, hostname, settle_at_once=once)
+        self.rank_source = RankSource(self.ranks)
+        self.running: dict[str, Running] = {}
+        self._restore_ranks()
+
+    # -- exporters -------------------------------------------------------------------------------------------------
+
+    async def apply(self, wanted: dict[str, Prepared]) -> bool:
+        """Bring what runs to ``wanted``: equal sections stay untouched; of the others all start, or none.
+
+        Returns False, with the old ones running again, when one of the new refuses to start.
+        """
+        changed = [name for name in wanted if not self._same(name, wanted[name])]
+        removed = [name for name in self.running if name not in wanted]
+        old = {name: self.running[name] for name in [*changed, *removed] if name in self.running}
+        await asyncio.gather(*(running.end() for running in old.values()))
+        for name in old:
+            del self.running[name]
+        started: list[Running] = []
+        for name in changed:
+            running = await self._start(wanted[name])
+            if running is None:
+                await self._return_to(old, started)
+                return False
+            started.append(running)
+        self._begin(started)
+        return True
+
+    async def update_once(self) -> None:
+        """Update every exporter once, to its end, then bind every rank (a single pass)."""
+        await asyncio.gather(*(running.update_once() for running in self.running.values()))
+        self.ranks.tick()
+
+    async def start_only(self, wanted: dict[str, Prepared]) -> None:
+        """Start exporters without a schedule (a single pass)."""
+        for prepared in wanted.values():
+            running = await self._start(prepared)
+            if running is not None:
+                self.running[prepared.spec.name] = running
+
+    async def stop(self) -> None:
+        """Drain every exporter, then write the checkpoint a last time."""
+        await asyncio.gather(*(running.end() for running in self.running.values()))
+        if not self._once:
+            self._ranks_section.publish(self.ranks.dump())
+            await self._save()
+        self._state_thread.stop()
+
+    def ready(self) -> bool:
+        """True when every exporter's first update is behind it."""
+        return all(running.ok or running.late or running.failures for running in self.running.values())
+
+    # -- the tick --------------------------------------------------------------------------------------------------
+
+    async def run(self, beat: asyncio.Event) -> None:
+        """Tick for ever at 1 Hz; each completed tick sets ``beat``. A checkpoint that hangs holds up no tick."""
+        saving: asyncio.Task[None] | None = None
+        revision = -1
+        while True:
+            self.ranks.tick()
+            now = self._clock.monotonic()
+            if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
+                self._saved_at = now
+                if self.ranks.processes() or self.ranks.revision != revision:
+                    revision = self.ranks.revision
+                    self._ranks_section.publish(self.ranks.dump())
+                if self._state.changed():
+                    saving = asyncio.get_running_loop().create_task(self._save())
+            beat.set()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _save(self) -> None:
+        content, now = self._state.encode(), self._clock.time()
+        await self._state_thread.call(lambda: self._state.write(content, now))
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _same(self, name: str, prepared: Prepared) -> bool:
+        running = self.running.get(name)
+        return running is not None and running.config == prepared.config
+
+    async def _start(self, prepared: Prepared) -> Running | None:
+        name = prepared.spec.name
+        context = Context(
+            roots=self._roots,
+            clock=self._clock,
+            hostname=self._hostname,
+            ranks=self.ranks,
+            state=self._state.section(f"exporter {name}"),
+            admit=self.admission,
+            thread=OwnThread,
+            log=Logger(name),
+            once=self._once,
+        )
+        try:
+            exporter = prepared.spec.build(prepared.config)
+            await exporter.start(context)
+        except Exception:  # noqa: BLE001  # whatever a broken exporter raises
+            self._log.error("exporter did not start", exporter=name, error=traceback.format_exc(limit=-2))
+            return None
+        return Running(prepared.spec, prepared.config, exporter, self._clock, Logger(name))
+
+    def _begin(self, started: Iterable[Running]) -> None:
+        for running in started:
+            self.running[running.name] = running
+            running.begin()
+
+    async def _return_to(self, old: dict[str, Running], started: list[Running]) -> None:
+        """Undo a start that failed: drain what had started and start the old ones from their checkpoints."""
+        await asyncio.gather(*(running.end() for running in started))
+        again = [await self._start(Prepared(running.spec, running.config)) for running in old.values()]
+        self._begin(running for running in again if running is not None)
+
+    def _restore_ranks(self) -> None:
+        section = self._ranks_section.restored
+        if section is None:
+            return
+        try:
+            self.ranks.load(section)
+        except ValueError as error:
+            self._log.warning("checkpoint of the rank table not readable, starting without it", error=error)

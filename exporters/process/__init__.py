@@ -1,0 +1,5 @@
+"""Rank processes from /proc: which there are, how they stand, and, within milliseconds, that and how they left."""
+
+from exporters.process.exporter import SPEC, ProcessConfig, ProcessExporter
+
+__all__ = ["SPEC", "ProcessConfig", "ProcessExporter"]

@@ -1,0 +1,48 @@
+"""How a process that is not our child ended.
+
+Two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) answers once the
+parent has reaped it; before that, field 52 of /proc/PID/stat answers while it is a zombie, with ptrace rights.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import struct
+
+from agent.api import ExitStatus, ProcessKey, ProcFS
+
+_INFO_BYTES = 64  # PIDFD_INFO_SIZE_VER0
+_PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)
+_PIDFD_INFO_EXIT = 1 << 3
+_EXIT_CODE_OFFSET = 60
+
+
+def from_pidfd(pidfd: int) -> ExitStatus | None:
+    """The status by the kernel's own record; None while it is not reaped, or where the kernel has no such answer."""
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EINVAL, errno.ESRCH):
+            return None
+        raise
+    (mask,) = struct.unpack_from("Q", info, 0)
+    if not mask & _PIDFD_INFO_EXIT:
+        return None
+    (status,) = struct.unpack_from("i", info, _EXIT_CODE_OFFSET)
+    return ExitStatus.from_wait(status)
+
+
+def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus | None:
+    """The status of a process nobody has reaped yet; None when it is gone, or we may not see it.
+
+    ``may_ptrace`` must be False where its environment could not be read: the kernel then shows 0 for every status.
+    """
+    if not may_ptrace:
+        return None
+    stat = proc.stat(key.pid)
+    if stat is None or stat.key != key or stat.state not in "ZX":
+        return None
+    return ExitStatus.from_wait(stat.exit_code)

@@ -1,0 +1,232 @@
+"""The exporter: looks at /proc once a second in its own thread, and waits for exits with pidfds on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from signal import SIGKILL
+
+import msgspec
+
+from agent.api import (
+    Context,
+    ExitStatus,
+    ExporterConfig,
+    Family,
+    Metric,
+    OwnThread,
+    ProcessKey,
+    ProcFS,
+    RankLabel,
+    Spec,
+)
+from exporters.process.exit_status import from_pidfd, from_zombie
+from exporters.process.scan import Found, Scanner
+
+EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""When, after the one before, a dead process is asked for its status again: its parent may reap it late."""
+
+PROCESS_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "I": "sleeping",
+    "D": "disk_sleep",
+    "T": "stopped",
+    "t": "traced",
+    "Z": "zombie",
+    "X": "zombie",
+}
+_STATE_NAMES = ("running", "sleeping", "disk_sleep", "stopped", "traced", "zombie")
+
+PROCESS_STATE = Family(
+    "rankwatch_rank_process_state",
+    "gauge",
+    "1 for the state the kernel shows for the main thread of the rank's process, 0 for the rest; absent once it left.",
+    ("job_id", "rank", "state"),
+    "6 per live rank",
+    "max",
+)
+PROCESSES_SEEN = Family(
+    "rankwatch_process_seen",
+    "gauge",
+    "Processes of this node that the last look at /proc went over, kernel threads not counted.",
+)
+EXIT_STATUS_UNKNOWN = Family(
+    "rankwatch_process_exit_status_unknown_total",
+    "counter",
+    "Rank processes whose exit status could not be learnt: no Linux 6.15 or newer, and no ptrace right on a zombie.",
+    aggregate="sum",
+)
+PIDFD_ERRORS = Family(
+    "rankwatch_process_pidfd_errors_total",
+    "counter",
+    "Rank processes that could not be watched by pidfd; their exit is seen at the next look at /proc.",
+    aggregate="sum",
+)
+
+
+class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15."""
+
+    exit_status_ioctl: bool = True
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What ``families`` renders: each live rank's label and the kernel's letter for its state."""
+
+    states: tuple[tuple[RankLabel, str], ...]
+    processes: int
+    unknown_exits: int
+    pidfd_errors: int
+
+
+class ProcessExporter:
+    """See the module. Its evidence goes into the rank table."""
+
+    def __init__(self, config: ProcessConfig) -> None:
+        self._config = config
+        self._watched: dict[ProcessKey, int] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._processes = 0
+        self._unknown_exits = 0
+        self._pidfd_errors = 0
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare the scanner and its two threads (looks may be slow; asking for an exit must not wait for one)."""
+        self._ctx = ctx
+        self._proc = ProcFS(ctx.roots.proc)
+        self._thread: OwnThread = ctx.thread("process")
+        self._exits: OwnThread = ctx.thread("process-exit")
+        self._scanner: Scanner | None = None
+
+    async def update(self) -> None:
+        """Look at /proc once."""
+        if self._scanner is None:
+            self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots))
+        scanner, ranks, now = self._scanner, self._ctx.ranks, self._ctx.clock.monotonic()
+        known, origins = tuple(ranks.processes()), ranks.unlinked_origins()
+        self._apply(await self._thread.call(lambda: scanner.look(now, known, origins)))
+
+    def snapshot(self) -> Snapshot:
+        """Copy the states of the live ranks."""
+        views = self._ctx.ranks.snapshot().ranks
+        states = tuple((view.label, view.process.state) for view in views if view.process.exited_at is None)
+        return Snapshot(states, self._processes, self._unknown_exits, self._pidfd_errors)
+
+    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+        """Render."""
+        states = PROCESS_STATE.rows()
+        for label, letter in snapshot.states:
+            current = PROCESS_STATES.get(letter, "sleeping")
+            for name in _STATE_NAMES:
+                states.add((*label, name), float(name == current))
+        yield states.metric
+        yield PROCESSES_SEEN.single(snapshot.processes)
+        yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)
+        yield PIDFD_ERRORS.single(snapshot.pidfd_errors)
+
+    async def drain(self) -> None:
+        """Stop watching."""
+        for task in self._asking:
+            task.cancel()
+        for key in list(self._watched):
+            self._unwatch(key)
+        self._thread.stop()
+        self._exits.stop()
+
+    def _apply(self, found: Found) -> None:
+        ranks = self._ctx.ranks
+        self._processes = found.processes
+        ranks.held_files = found.held
+        for facts in found.new:
+            if ranks.observe_process(facts):
+                self._ctx.log.info("rank process found", pid=facts.key.pid, user=facts.user, evidence=facts.evidence)
+        if found.unreadable:
+            self._ctx.log.warning(
+                "environment of rank processes not readable, ranks are named by their communicators alone; "
+                "CAP_SYS_PTRACE for the service would mend it",
+                processes=found.unreadable,
+            )
+        for key, standing in found.standing.items():
+            if key not in self._watched:
+                self._watch(key)
+            ranks.confirm(key)
+            ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
+        for origin, key in found.links:
+            ranks.link(origin, key)
+        for key in found.gone:
+            if key in ranks.processes():
+                self._on_exit(key)
+
+    def _watch(self, key: ProcessKey) -> None:
+        """Have the loop call ``_on_exit`` when the process leaves; a pid reused meanwhile is found by the next look."""
+        try:
+            pidfd = os.pidfd_open(key.pid)
+        except OSError as error:
+            self._pidfd_errors += 1
+            self._ctx.log.warning("process not watched by pidfd", pid=key.pid, error=error.strerror)
+            return
+        self._watched[key] = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit, key)
+
+    def _unwatch(self, key: ProcessKey) -> None:
+        pidfd = self._watched.pop(key, None)
+        if pidfd is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    def _on_exit(self, key: ProcessKey) -> None:
+        """Tell the table at once, then find out how it ended."""
+        pidfd = self._watched.get(key)
+        if pidfd is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+        self._ctx.ranks.observe_exit(key, None)
+        task = asyncio.get_running_loop().create_task(self._learn_status(key, pidfd))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _learn_status(self, key: ProcessKey, pidfd: int | None) -> None:
+        status = None
+        for delay in EXIT_TRIES_SECONDS:
+            await asyncio.sleep(delay)
+            status = await self._exits.call(lambda: self._ask(key, pidfd))
+            if status is not None:
+                break
+            if pidfd is None:
+                break
+        self._unwatch(key)
+        if status is None:
+            self._unknown_exits += 1
+            self._ctx.ranks.observe_exit(key, ExitStatus(known=False))
+        else:
+            self._ctx.ranks.observe_exit(key, status)
+        self._ctx.log.info(
+            "rank process left",
+            pid=key.pid,
+            signal=status.signal if status else None,
+            code=status.code if status else None,
+            oom=status.oom if status else None,
+        )
+
+    def _ask(self, key: ProcessKey, pidfd: int | None) -> ExitStatus | None:
+        """Both ways, then the cgroup (blocking; on the exit thread)."""
+        status = from_pidfd(pidfd) if self._config.exit_status_ioctl and pidfd is not None else None
+        status = status or from_zombie(self._proc, key, self._may_ptrace(key))
+        if status is not None and status.signal == SIGKILL and self._scanner is not None:
+            return msgspec.structs.replace(status, oom=self._scanner.oom_killed(key))
+        return status
+
+    def _may_ptrace(self, key: ProcessKey) -> bool:
+        """A status of 0 from /proc means nothing where we may not ptrace; its other processes' environ tells."""
+        return self._ctx.ranks.environment_readable(key)
+
+
+SPEC = Spec(
+    name="process",
+    config=ProcessConfig,
+    build=ProcessExporter,
+    interval_seconds=1.0,
+    deadline_seconds=1.0,
+    families=(PROCESS_STATE, PROCESSES_SEEN, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS),
+)

@@ -1,0 +1,94 @@
+"""A make-believe job under test: starts the launcher, follows its events, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nodes import Node, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+LEAVE_SECONDS = 10.0
+
+
+class SimulatedJob:
+    """One launcher and its ranks, on this machine or in ``node``; pids are those of where it runs.
+
+    A context manager; ``close`` cancels what still runs and waits for it.
+    """
+
+    def __init__(self, job_dir: Path, *options: str, node: Node | None = None) -> None:
+        self.job_dir = job_dir
+        self.dump_dir = job_dir / "inspector"
+        self.events: list[dict[str, Any]] = []
+        self._node = node
+        argv = [sys.executable, "-m", "agent.simulate", "--job-dir", str(job_dir), *options]
+        self._popen: Callable[..., subprocess.Popen[str]] = node.popen if node else subprocess.Popen
+        self.process = self._popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self) -> SimulatedJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait_for(self, event: str, seconds: float = 15.0, **facts: Any) -> dict[str, Any]:
+        """Wait for an event with these facts and return it; raises AssertionError."""
+
+        def found() -> dict[str, Any] | None:
+            return next((each for each in self.events if {"event": event, **facts}.items() <= each.items()), None)
+
+        return dict(wait_until(found, seconds, f"event {event} {facts} (seen: {self.events})"))
+
+    def pid(self, rank: int) -> int:
+        """Return the pid of the process whose first rank is ``rank``."""
+        return int(self.wait_for("started", rank=rank)["pid"])
+
+    def exits(self) -> dict[int, int | str]:
+        """Return how each rank that left did so: its exit status or the signal's name."""
+        left = [each for each in self.events if each["event"] == "exited"]
+        return {each["rank"]: each.get("signal", each.get("code")) for each in left}
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a process where the job runs."""
+        (self._node.kill if self._node else os.kill)(pid, number)
+
+    def signal_launcher(self, number: int) -> None:
+        """Send a signal to the launcher."""
+        self.kill(self.wait_for("launcher")["pid"], number)
+
+    def wait(self, seconds: float = 20.0) -> int:
+        """Wait for the launcher's end and return its exit code, once all its events are read."""
+        code = self.process.wait(seconds)
+        self._reader.join(seconds)
+        return code
+
+    def close(self) -> None:
+        """End the job, hard when it does not end by itself."""
+        if self.process.poll() is None:
+            try:
+                self.signal_launcher(signal.SIGTERM)
+                self.process.wait(LEAVE_SECONDS)
+            except (AssertionError, ProcessLookupError, subprocess.TimeoutExpired):
+                self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
