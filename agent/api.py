@@ -14,6 +14,7 @@ from agent.admission import Admission
 from agent.claims import KEPT_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
+from agent.followed_file import FollowedFile, Position
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
 from agent.log import Logger
 from agent.metrics import Family, Rows
@@ -33,6 +34,7 @@ __all__ = [
     "Exporter",
     "ExporterConfig",
     "Family",
+    "FollowedFile",
     "Follower",
     "Logger",
     "Membership",
@@ -40,6 +42,7 @@ __all__ = [
     "NoData",
     "Origin",
     "OwnThread",
+    "Position",
     "ProcFS",
     "ProcessFacts",
     "ProcessKey",

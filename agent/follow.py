@@ -107,18 +107,17 @@ class Follower:
             root = os.open(self._root, _DIRECTORY_FLAGS)
         except OSError as error:
             self.available = False
-            if error.errno == errno.ENOENT:
-                self._start_at_end = False  # whatever appears later is new
-            else:
+            if error.errno != errno.ENOENT:
                 self._skip(error)
         else:
             self.available = True
             with _closing(root):
                 self._look(root, seen)
         self._release(seen)
-        if self.available and self._whole and not self.looked:
+        if self._whole:
             self.looked = True
-            self._start_at_end = False
+            self._start_at_end = False  # whatever appears later is new
+        if self._whole and self.available:
             for position in self._resume.values():  # gone while nobody looked
                 self._retire(position.device, position.inode, position.generation)
             self._resume.clear()

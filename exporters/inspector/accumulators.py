@@ -1,0 +1,94 @@
+"""The accumulators that records are added up in, and the size classes. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+import msgspec
+
+REORDER = 1024
+"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as begun anew."""
+
+SIZE_BOUNDS = tuple(8192 * 4**step for step in range(12))
+"""Upper bounds of the size classes in bytes, inclusive: powers of four from 8 KiB to 32 GiB."""
+SIZE_LABELS = (*(str(bound) for bound in SIZE_BOUNDS), "+Inf")
+
+
+class SeriesKey(NamedTuple):
+    """One accumulator of a writer; ``size`` is a label of SIZE_LABELS, or `other` when the series was not admitted.
+
+    ``comm`` is `other` only beyond MAX_COMMUNICATORS: what was refused keeps its communicator here, so that its rank
+    can be told, and is shown under `other`.
+    """
+
+    comm: str
+    comm_rank: int
+    collective: str
+    size: str
+
+
+class Accumulator(msgspec.Struct, gc=False, array_like=True):
+    """Totals since the first record."""
+
+    operations: int = 0
+    message_bytes: int = 0
+    microseconds: int = 0
+    bus_bytes: int = 0
+
+
+class Sequence(msgspec.Struct, gc=False, array_like=True):
+    """`coll_sn` of one (communicator, rank, collective): what is not there although a later one is.
+
+    ``first`` is None until a record came, unless the numbers are known to begin at 0. ``missing`` never falls: a record
+    that comes late lowers what the next gap adds.
+    """
+
+    first: int | None
+    highest: int = -1
+    seen: int = 0
+    before: int = 0
+    missing: int = 0
+
+    def add(self, numbers: list[int]) -> None:
+        """Take in the numbers of some records, in any order."""
+        lowest, highest = min(numbers), max(numbers)
+        if highest + REORDER < self.highest:  # begun anew
+            self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
+        self.first = lowest if self.first is None else min(self.first, lowest)
+        self.highest = max(self.highest, highest)
+        self.seen += len(numbers)
+
+    def settle(self) -> int:
+        """Count the gaps, when no record is under way; return all that is missing."""
+        if self.first is not None and self.highest >= 0:
+            self.missing = max(self.missing, self.before + self.highest - self.first + 1 - self.seen)
+        return self.missing
+
+
+class Window:
+    """Bus bandwidth over the last window with data, of one (communicator, rank, collective)."""
+
+    __slots__ = ("bus_bytes", "bytes_per_second", "microseconds")
+
+    def __init__(self) -> None:
+        self.bytes_per_second: float | None = None
+        self.bus_bytes = 0
+        self.microseconds = 0
+
+    def roll(self) -> None:
+        """End the window; one without data leaves the value as it is."""
+        if self.microseconds:
+            self.bytes_per_second = self.bus_bytes * 1_000_000 / self.microseconds
+            self.bus_bytes = self.microseconds = 0
+
+    def value(self) -> float | None:
+        """Bytes per second of the last window with data; of the first one while it lasts; None before."""
+        if self.bytes_per_second is None and self.microseconds:
+            return self.bus_bytes * 1_000_000 / self.microseconds
+        return self.bytes_per_second
+
+
+def size_label(size_bytes: int) -> str:
+    """Return the size class of a message: its upper bound in bytes, inclusive, or "+Inf"."""
+    return SIZE_LABELS[bisect_left(SIZE_BOUNDS, size_bytes)]

@@ -1,0 +1,267 @@
+"""Records added up: per writer, communicator, rank in it, collective and size class, in integers. Pure.
+
+Only operations timed by the GPU are added: the four counters of a series must speak of the same operations, or a mean
+made of two of them would name the wrong rank as the late one. The others are counted by result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from itertools import islice
+
+import msgspec
+
+from agent.api import Membership, Origin
+from exporters.inspector.accumulators import Accumulator, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.records import (
+    COLLECTIVES,
+    KERNEL_TIMING,
+    MAX_BUS_BYTES_PER_US,
+    MAX_COMM_NAME_CHARACTERS,
+    MAX_EXEC_TIME_US,
+    MAX_SEQUENCE_NUMBER,
+    MAX_SIZE_BYTES,
+    OTHER,
+    CollectivePerf,
+    Header,
+    Result,
+    bus_bytes_per_operation,
+    communicator,
+)
+
+MAX_COMMUNICATORS = 64
+"""Per writer; records of further ones are added up under `other`."""
+MAX_MEMBERSHIPS = 256
+MAX_BINDINGS = 4096
+"""Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
+SERIES_PER_ACCUMULATOR = 4
+SERIES_PER_GAUGE = 1
+
+Admit = Callable[[Hashable, int], bool]
+Owner = tuple[Origin, int]
+RecordKey = tuple[str, int, int, str, int, str]
+"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
+
+
+class Binding:
+    """Where the records of one RecordKey go, and what each of them counts."""
+
+    __slots__ = ("accumulator", "bus_bytes", "least_us", "result", "sequence", "size_bytes", "window")
+
+    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
+        self.result = result
+        self.sequence = sequence
+        self.accumulator = Accumulator()
+        self.window: Window | None = None
+        self.size_bytes = self.bus_bytes = 0
+        self.least_us = 1 if result is Result.ACCEPTED else 0
+
+    def add_up(self, operations: int, microseconds: int) -> None:
+        """Add operations that took so long in all."""
+        accumulator = self.accumulator
+        bus_bytes = operations * self.bus_bytes
+        accumulator.operations += operations
+        accumulator.message_bytes += operations * self.size_bytes
+        accumulator.microseconds += microseconds
+        accumulator.bus_bytes += bus_bytes
+        if self.window is not None:
+            self.window.bus_bytes += bus_bytes
+            self.window.microseconds += microseconds
+
+
+class Saved(msgspec.Struct, array_like=True):
+    """One writer's totals in the checkpoint."""
+
+    origin: Origin
+    last_progress_us: int
+    memberships: list[Membership]
+    accumulators: list[tuple[SeriesKey, Accumulator]]
+    sequences: list[tuple[str, int, str, Sequence]]
+
+
+class Aggregate:
+    """All that one writer's records add up to. ``from_start``: its records were read from the first one on."""
+
+    def __init__(self, origin: Origin, admit: Admit, *, from_start: bool) -> None:
+        self.origin = origin
+        self.memberships: dict[tuple[str, int], Membership] = {}
+        self.accumulators: dict[SeriesKey, Accumulator] = {}
+        self.sequences: dict[tuple[str, int, str], Sequence] = {}
+        self.windows: dict[tuple[str, int, str], Window] = {}
+        self.last_progress_us = 0
+        self._admit = admit
+        self._from_start = from_start
+        self._places: set[tuple[str, int]] = set()
+        self._owners: set[Owner] = set()
+        self._bindings: dict[RecordKey, Binding] = {}
+        self._reported = 0
+
+    # Records.
+
+    def add(self, key: RecordKey, header: Header, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
+        """Add records that share ``key``; ``header`` is that of one of them. Counts what became of each."""
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bind(key, header)
+        times = [perf.coll_exec_time_us for perf in perfs]
+        numbers = [perf.coll_sn for perf in perfs]
+        if (
+            min(times) < binding.least_us
+            or max(times) > MAX_EXEC_TIME_US
+            or min(numbers) < 0
+            or max(numbers) > MAX_SEQUENCE_NUMBER
+        ):
+            perfs = self._sift(binding, perfs, results)
+            if not perfs:
+                return
+            times = [perf.coll_exec_time_us for perf in perfs]
+            numbers = [perf.coll_sn for perf in perfs]
+        results[binding.result] += len(perfs)
+        if binding.sequence is not None:
+            binding.sequence.add(numbers)
+        if binding.result is Result.ACCEPTED:
+            binding.add_up(len(perfs), sum(times))
+
+    def _sift(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> list[CollectivePerf]:
+        """Return the records that can be true and were timed; count the others."""
+        kept, untimed = [], []
+        for perf in perfs:
+            if not 0 <= perf.coll_sn <= MAX_SEQUENCE_NUMBER or not 0 <= perf.coll_exec_time_us <= MAX_EXEC_TIME_US:
+                results[Result.GARBAGE] += 1
+            elif perf.coll_exec_time_us == 0:
+                untimed.append(perf.coll_sn)
+            elif perf.coll_exec_time_us < binding.least_us:
+                results[Result.GARBAGE] += 1
+            else:
+                kept.append(perf)
+        if untimed:
+            results[Result.ZERO_TIME] += len(untimed)
+            if binding.sequence is not None:
+                binding.sequence.add(untimed)
+        return kept
+
+    def note_member(self, header: Header) -> bool:
+        """Take in what a header says of memberships; False when it cannot be true."""
+        comm = communicator(header.id, header.rank, header.n_ranks)
+        if comm is None:
+            return False
+        place = (comm, header.rank)
+        if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS:
+            name = header.comm_name[:MAX_COMM_NAME_CHARACTERS]
+            nodes = max(0, min(header.nnodes, header.n_ranks))
+            self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
+        return True
+
+    def _bind(self, key: RecordKey, header: Header) -> Binding:
+        if len(self._bindings) >= MAX_BINDINGS:
+            self._bindings.clear()
+        self._bindings[key] = binding = self._make_binding(key, header)
+        return binding
+
+    def _make_binding(self, key: RecordKey, header: Header) -> Binding:
+        _, comm_rank, n_ranks, name, size_bytes, timing = key
+        comm = communicator(header.id, comm_rank, n_ranks)
+        if comm is None or not 0 <= size_bytes <= MAX_SIZE_BYTES:
+            return Binding(Result.GARBAGE)
+        self.note_member(header)
+        collective = name if name in COLLECTIVES else OTHER
+        if not self._has_room(comm, comm_rank):
+            comm, comm_rank = OTHER, 0
+        sequence = None if OTHER in (comm, collective) else self._sequence(comm, comm_rank, collective)
+        if timing != KERNEL_TIMING:
+            return Binding(Result.NOT_KERNEL_TIMED, sequence)
+        binding = Binding(Result.ACCEPTED, sequence)
+        binding.size_bytes = size_bytes
+        binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
+        binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
+        self._place(binding, comm, comm_rank, collective)
+        return binding
+
+    def _has_room(self, comm: str, comm_rank: int) -> bool:
+        """Whether records of this place get accumulators of their own: a broken writer may make up millions."""
+        if (comm, comm_rank) in self._places:
+            return True
+        if len(self._places) >= MAX_MEMBERSHIPS:
+            return False
+        comms = {known for known, _ in self._places}
+        if comm not in comms and len(comms) >= MAX_COMMUNICATORS:
+            return False
+        self._places.add((comm, comm_rank))
+        return True
+
+    def _sequence(self, comm: str, comm_rank: int, collective: str) -> Sequence:
+        key = (comm, comm_rank, collective)
+        if key not in self.sequences:
+            self.sequences[key] = Sequence(0 if self._from_start else None)
+        return self.sequences[key]
+
+    def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
+        """Give a binding its accumulator and window, as far as the budget admits them."""
+        key = SeriesKey(comm, comm_rank, collective, size_label(binding.size_bytes))
+        if key not in self.accumulators and (comm == OTHER or not self._admitted(comm_rank, SERIES_PER_ACCUMULATOR)):
+            key = key._replace(size=OTHER)
+        binding.accumulator = self.accumulators.setdefault(key, Accumulator())
+        if key.size == OTHER:
+            return
+        place = (comm, comm_rank, collective)
+        if place not in self.windows and self._admitted(comm_rank, SERIES_PER_GAUGE):
+            self.windows[place] = Window()
+        binding.window = self.windows.get(place)
+
+    def _admitted(self, comm_rank: int, series: int) -> bool:
+        owner = (self.origin, comm_rank)
+        self._owners.add(owner)
+        return self._admit(owner, series)
+
+    # What others are told.
+
+    def owners(self) -> frozenset[Owner]:
+        """Who holds this writer's share of the series budget."""
+        return frozenset(self._owners)
+
+    def new_memberships(self) -> tuple[Membership, ...]:
+        """Memberships not returned before."""
+        new = tuple(islice(self.memberships.values(), self._reported, None))
+        self._reported += len(new)
+        return new
+
+    def missing(self) -> dict[tuple[str, int], int]:
+        """Records missing by (communicator, rank in it)."""
+        totals: dict[tuple[str, int], int] = {}
+        for (comm, comm_rank, _), sequence in self.sequences.items():
+            totals[comm, comm_rank] = totals.get((comm, comm_rank), 0) + sequence.settle()
+        return totals
+
+    def roll_windows(self) -> None:
+        """End the window of every gauge."""
+        for window in self.windows.values():
+            window.roll()
+
+    # The checkpoint.
+
+    def save(self) -> Saved:
+        """Return all that must survive the agent."""
+        sequences = [(*place, sequence) for place, sequence in self.sequences.items()]
+        return Saved(
+            self.origin,
+            self.last_progress_us,
+            list(self.memberships.values()),
+            list(self.accumulators.items()),
+            sequences,
+        )
+
+    @classmethod
+    def restore(cls, saved: Saved, admit: Admit) -> Aggregate:
+        """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
+        made = cls(saved.origin, admit, from_start=False)
+        made.last_progress_us = saved.last_progress_us
+        made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
+        made.sequences = {(comm, comm_rank, name): sequence for comm, comm_rank, name, sequence in saved.sequences}
+        for key, accumulator in saved.accumulators:
+            made.accumulators[key] = accumulator
+            if key.comm != OTHER:
+                made._places.add((key.comm, key.comm_rank))  # of this class
+            if key.size != OTHER:
+                made._admitted(key.comm_rank, SERIES_PER_ACCUMULATOR)
+        return made

@@ -1,0 +1,240 @@
+"""The exporter: a reader per directory in a thread of its own, evidence to the rank table, labels from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread, RankLabel, Spec
+from exporters.inspector.families import FAMILIES, Snapshot, render
+from exporters.inspector.inheritance import Inheritance, Place
+from exporters.inspector.ownership import Ownership
+from exporters.inspector.reader import DirectoryReader, Turn
+from exporters.inspector.totals import OriginTotals, Published
+
+WAIT_SECONDS = 1.0
+"""How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""
+STALE_SECONDS = 10.0
+"""A reader not back for so long shows no series: they would stand still."""
+MAX_PATHS = 64
+INTERVAL_SECONDS = 0.25
+POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
+"""An update this much before the poll is due takes it: the next one would be a whole interval late."""
+
+AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
+
+
+class Config(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where Inspector's files are: directories, searched one level deep, and how often they are read."""
+
+    paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
+        default_factory=lambda: ["/var/lib/rankwatch/inspector"]
+    )
+    poll_interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=10.0)] = 0.25
+
+
+class Checkpoint(msgspec.Struct):
+    """The exporter's section of the checkpoint; ``sections`` by directory, each its reader's encoding."""
+
+    sections: dict[str, bytes] = {}
+    inherited: Inheritance = msgspec.field(default_factory=Inheritance)
+
+
+class _Slot:
+    """One configured directory: its reader, its thread, and the turn under way."""
+
+    def __init__(self, path: str, reader: DirectoryReader, thread: OwnThread) -> None:
+        self.path = path
+        self.reader = reader
+        self.thread = thread
+        self.running: asyncio.Task[Turn] | None = None
+        self.started_at = 0.0
+        self.available = False
+        self.waiting = False
+        self.published: Published | None = None
+        self.section: bytes | None = None
+        self.expired: list[Origin] = []
+
+
+class InspectorExporter:
+    """Reads Inspector's JSON lines; see DESIGN of the readers in ``reader.py``."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._slots: list[_Slot] = []
+        self._polled_at = float("-inf")
+        self._labels: dict[Place, RankLabel] = {}
+        self._inherited = Inheritance()
+
+    async def start(self, ctx: Context) -> None:
+        """Make the readers; what the checkpoint holds of a directory is given back to its reader."""
+        self._ctx = ctx
+        checkpoint = self._restore()
+        self._inherited = checkpoint.inherited
+        for number, path in enumerate(dict.fromkeys(self._config.paths)):
+            restored = checkpoint.sections.get(path)
+            reader = self._reader(path, restored)
+            slot = _Slot(path, reader, ctx.thread(f"inspector-{number}"))
+            slot.section = restored
+            self._slots.append(slot)
+
+    async def update(self) -> None:
+        """Take one turn with every directory (all that is there, in a single pass); NoData when there is none."""
+        now = self._ctx.clock.monotonic()
+        if self._ctx.once:
+            await self._single_pass()
+        elif now - self._polled_at >= self._config.poll_interval_seconds - POLL_SLACK_SECONDS:
+            self._polled_at = now
+            await self._turns(last=False)
+        if not any(slot.available for slot in self._slots):
+            raise NoData
+
+    def snapshot(self) -> Snapshot:
+        """What the readers published, with the labels of the moment."""
+        self._ask_ranks()
+        return Snapshot(
+            tuple(self._shown()), dict(self._labels), self._inherited.copy(), sum(map(self._is_busy, self._slots))
+        )
+
+    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Take a last turn with each reader that is free, publish the checkpoint and end the threads."""
+        await self._turns(last=True)
+        for slot in self._slots:
+            if slot.running is None:
+                await slot.thread.call(slot.reader.close)
+            slot.thread.stop()
+
+    async def _single_pass(self) -> None:
+        await self._turns(last=False)
+        while any(slot.waiting and slot.running is None for slot in self._slots):
+            await self._turns(last=False)
+        await self._turns(last=True)
+
+    def _is_busy(self, slot: _Slot) -> bool:
+        return slot.running is not None and self._ctx.clock.monotonic() - slot.started_at > WAIT_SECONDS
+
+    def _shown(self) -> Iterable[Published]:
+        """What is published and does not stand still behind a reader that hangs."""
+        now = self._ctx.clock.monotonic()
+        for slot in self._slots:
+            if slot.published is not None and (slot.running is None or now - slot.started_at <= STALE_SECONDS):
+                yield slot.published
+
+    def _reader(self, path: str, restored: bytes | None) -> DirectoryReader:
+        ctx = self._ctx
+        try:
+            return DirectoryReader(Path(path), ctx.clock, ctx.admit.admit, restored=restored, from_beginning=ctx.once)
+        except ValueError as error:  # msgspec's errors are ValueErrors
+            ctx.log.warning("inspector checkpoint not readable, starting at the files' ends", path=path, error=error)
+            return DirectoryReader(Path(path), ctx.clock, ctx.admit.admit)
+
+    def _restore(self) -> Checkpoint:
+        restored = self._ctx.state.restored
+        if restored is None or self._ctx.once:
+            return Checkpoint()
+        try:
+            return msgspec.msgpack.decode(restored, type=Checkpoint)
+        except ValueError as error:
+            self._ctx.log.warning("inspector checkpoint not readable, starting without it", error=error)
+            return Checkpoint()
+
+    async def _turns(self, *, last: bool) -> None:
+        """One turn of every reader that is free, side by side; wait a bounded time for them."""
+        ranks = self._ctx.ranks
+        ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
+        now = self._ctx.clock.monotonic()
+        started = []
+        for slot in self._slots:
+            if slot.running is None:
+                slot.started_at = now
+                slot.running = asyncio.ensure_future(slot.thread.call(_turn_of(slot, ownership, last=last)))
+                started.append(slot.running)
+        if started:
+            await asyncio.wait(started, timeout=WAIT_SECONDS)
+        errors = [error for slot in self._slots if (error := self._collect(slot)) is not None]
+        self._ask_ranks()
+        if errors:
+            raise errors[0]
+
+    def _collect(self, slot: _Slot) -> BaseException | None:
+        """Take in the turn of a reader that came back; return what it raised."""
+        task = slot.running
+        if task is None or not task.done():
+            return None
+        slot.running = None
+        error = task.exception()
+        if error is not None:
+            slot.published = None
+            return error
+        turn = task.result()
+        slot.available, slot.waiting = turn.available, turn.waiting
+        for origin, memberships, progress in turn.evidence:
+            self._ctx.ranks.observe_records(origin, memberships, progress)
+        for owner in turn.released:
+            self._ctx.admit.release(owner)
+        if turn.published is not None:
+            slot.published = turn.published
+        for writer in turn.retired:
+            self._inherited.take(writer, self._labels)
+        if turn.retired:
+            self._forget()
+        if turn.section is not None and not self._ctx.once:
+            slot.section = turn.section
+            self._checkpoint()
+        return None
+
+    def _writers(self) -> list[OriginTotals]:
+        return [writer for slot in self._slots if slot.published is not None for writer in slot.published.writers]
+
+    def _forget(self) -> None:
+        """Let go of labels and inherited totals that no writer has any more."""
+        writers = self._writers()
+        living = {writer.origin for writer in writers}
+        self._labels = {place: label for place, label in self._labels.items() if place[0] in living}
+        self._inherited.prune(writers, self._labels)
+
+    def _ask_ranks(self) -> None:
+        """Ask for the labels that are missing (once given they are kept), and which writers have expired."""
+        ranks = self._ctx.ranks
+        for slot in self._slots:
+            writers = () if slot.published is None else slot.published.writers
+            slot.expired = [writer.origin for writer in writers if ranks.is_expired(writer.origin)]
+            for writer in writers:
+                for comm, comm_rank in _places(writer):
+                    place = (writer.origin, comm, comm_rank)
+                    if place not in self._labels and (label := ranks.label(*place)) is not None:
+                        self._labels[place] = label
+
+    def _checkpoint(self) -> None:
+        """Publish the readers' sections and what was inherited from writers no longer in them."""
+        sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
+        self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, self._inherited)))
+
+
+def _turn_of(slot: _Slot, ownership: Ownership, *, last: bool) -> Callable[[], Turn]:
+    expired = slot.expired
+    return lambda: slot.reader.turn(ownership, expired, last=last)
+
+
+def _places(writer: OriginTotals) -> set[tuple[str, int]]:
+    return {(total.key.comm, total.key.comm_rank) for total in writer.totals} | {
+        (comm, comm_rank) for comm, comm_rank, _ in writer.missing
+    }
+
+
+SPEC = Spec(
+    name="inspector",
+    config=Config,
+    build=InspectorExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=2.0,
+    families=FAMILIES,
+)

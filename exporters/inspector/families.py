@@ -1,0 +1,218 @@
+"""The metric families of Inspector's records, and how published totals become them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.api import Family, Metric, RankLabel
+from exporters.inspector.inheritance import Inheritance, Place, SeriesLabels
+from exporters.inspector.ownership import FileState
+from exporters.inspector.records import Result
+from exporters.inspector.totals import OriginTotals, Published
+
+_SERIES = ("job_id", "rank", "comm", "collective", "size")
+_SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
+
+OPERATIONS = Family(
+    "rankwatch_collective_operations_total",
+    "counter",
+    "Collective operations a rank completed, as far as Inspector recorded them with the GPU's own time.",
+    _SERIES,
+    _SERIES_COST,
+)
+BYTES = Family(
+    "rankwatch_collective_bytes_total",
+    "counter",
+    "Message bytes of these operations as NCCL counts them: what one rank sends (AllGather) or gets (ReduceScatter).",
+    _SERIES,
+    _SERIES_COST,
+)
+SECONDS = Family(
+    "rankwatch_collective_seconds_total",
+    "counter",
+    "Time these operations ran on the rank's GPU, waiting for late ranks included: the late one has the least.",
+    _SERIES,
+    _SERIES_COST,
+)
+BUS_BYTES = Family(
+    "rankwatch_collective_bus_bytes_total",
+    "counter",
+    "Bus bandwidth times time of these operations; its rate over the rate of seconds is the mean bus bandwidth.",
+    _SERIES,
+    _SERIES_COST,
+)
+BUS_BANDWIDTH = Family(
+    "rankwatch_collective_bus_bandwidth_bytes_per_second",
+    "gauge",
+    "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
+    ("job_id", "rank", "comm", "collective"),
+    "1 per rank, communicator and collective seen",
+)
+RECORDS = Family(
+    "rankwatch_inspector_records_total",
+    "counter",
+    "Lines read from this node's Inspector files, by what became of them.",
+    ("result",),
+    f"{len(Result)} per node",
+)
+MISSING_RECORDS = Family(
+    "rankwatch_inspector_missing_records_total",
+    "counter",
+    "Operations of a rank without a record although later ones have one. Those below the plugin's least size are "
+    "filtered by design.",
+    ("job_id", "rank", "cause"),
+    "1 per rank",
+)
+LAG = Family(
+    "rankwatch_inspector_lag_bytes",
+    "gauge",
+    "Bytes in this node's Inspector files that are not read yet.",
+)
+FILES = Family(
+    "rankwatch_inspector_files",
+    "gauge",
+    "Inspector files seen: followed, of other hosts (foreign), or not told apart yet (unidentified).",
+    ("state",),
+    f"{len(FileState)} per node",
+)
+SKIPPED = Family(
+    "rankwatch_inspector_skipped_total",
+    "counter",
+    "Directories and files not looked at or not read, counted once per look, by reason: a limit, or the error's name.",
+    ("reason",),
+    "1 per reason seen",
+)
+HOLE_BYTES = Family(
+    "rankwatch_inspector_hole_bytes_total",
+    "counter",
+    "NUL bytes skipped in Inspector files: holes, as copytruncate and punching leave them.",
+)
+BUSY_READERS = Family(
+    "rankwatch_inspector_busy_readers",
+    "gauge",
+    "Configured directories whose reader has not come back from the file system.",
+)
+
+FAMILIES = (
+    OPERATIONS,
+    BYTES,
+    SECONDS,
+    BUS_BYTES,
+    BUS_BANDWIDTH,
+    RECORDS,
+    MISSING_RECORDS,
+    LAG,
+    FILES,
+    SKIPPED,
+    HOLE_BYTES,
+    BUSY_READERS,
+)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
+
+    Places without a label are not shown yet.
+    """
+
+    readers: tuple[Published, ...]
+    labels: dict[Place, RankLabel]
+    inherited: Inheritance
+    busy_readers: int
+
+
+def render(snapshot: Snapshot) -> Iterable[Metric]:
+    """Turn a snapshot into families."""
+    writers = [writer for reader in snapshot.readers for writer in reader.writers]
+    yield from _collectives(writers, snapshot.labels, snapshot.inherited)
+    yield _bandwidth(writers, snapshot.labels)
+    yield _missing(writers, snapshot.labels, snapshot.inherited)
+    yield from _reading(snapshot)
+
+
+def _collectives(
+    writers: list[OriginTotals], labels: dict[Place, RankLabel], inherited: Inheritance
+) -> Iterable[Metric]:
+    """Sum the writers of each series; one that may be below its past withholds the whole of it."""
+    series = dict(inherited.sums)
+    withheld: set[SeriesLabels] = set()
+    for writer in writers:
+        for total in writer.totals:
+            label = labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+            if label is None:
+                continue
+            key = SeriesLabels.of(label, total.key)
+            series[key] = total.sums.plus(series[key]) if key in series else total.sums
+            if not writer.caught_up:
+                withheld.add(key)
+    rows = [family.rows() for family in (OPERATIONS, BYTES, SECONDS, BUS_BYTES)]
+    operations, message_bytes, seconds, bus_bytes = rows
+    for key, sums in series.items():
+        if key in withheld:
+            continue
+        values = (key.job_id, key.rank, key.comm, key.collective, key.size)
+        operations.add(values, sums.operations)
+        message_bytes.add(values, sums.message_bytes)
+        seconds.add(values, sums.microseconds / 1_000_000)
+        bus_bytes.add(values, sums.bus_bytes)
+    return [row.metric for row in rows]
+
+
+def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """Of several writers with the same labels (a restarted rank) the newest is shown."""
+    rows = BUS_BANDWIDTH.rows()
+    newest: dict[tuple[str, ...], float] = {}
+    for writer in sorted(writers, key=lambda one: one.last_progress_us):
+        for comm, comm_rank, collective, value in writer.bandwidths:
+            if (label := labels.get((writer.origin, comm, comm_rank))) is not None:
+                newest[*label, comm, collective] = value
+    for values, value in newest.items():
+        rows.add(values, value)
+    return rows.metric
+
+
+def _missing(writers: list[OriginTotals], labels: dict[Place, RankLabel], inherited: Inheritance) -> Metric:
+    rows = MISSING_RECORDS.rows()
+    sums: Counter[RankLabel] = Counter(inherited.missing)
+    withheld: set[RankLabel] = set()
+    for writer in writers:
+        for comm, comm_rank, count in writer.missing:
+            if (label := labels.get((writer.origin, comm, comm_rank))) is None:
+                continue
+            sums[label] += count
+            if not writer.caught_up:
+                withheld.add(label)
+    for label, count in sums.items():
+        if label not in withheld:
+            rows.add((*label, "filtered_or_lost"), count)
+    return rows.metric
+
+
+def _reading(snapshot: Snapshot) -> Iterable[Metric]:
+    results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
+    files: Counter[FileState] = Counter(dict.fromkeys(FileState, 0))
+    skipped: Counter[str] = Counter()
+    for reader in snapshot.readers:
+        results.update(reader.results)
+        files.update(reader.files)
+        skipped.update(reader.skipped)
+    if all(reader.caught_up for reader in snapshot.readers):  # else these may be below what was served already
+        rows = RECORDS.rows()
+        for result, count in results.items():
+            rows.add((result.value,), count)
+        yield rows.metric
+        yield HOLE_BYTES.single(sum(reader.hole_bytes for reader in snapshot.readers))
+    rows = FILES.rows()
+    for state, count in files.items():
+        rows.add((state.value,), count)
+    yield rows.metric
+    rows = SKIPPED.rows()
+    for reason, count in skipped.items():
+        if count:
+            rows.add((reason,), count)
+    yield rows.metric
+    yield LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
+    yield BUSY_READERS.single(snapshot.busy_readers)

@@ -1,0 +1,301 @@
+"""One directory of Inspector files: from the disk to totals. Owned by one thread."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
+from exporters.inspector.aggregate import Admit, Aggregate, Owner, Saved
+from exporters.inspector.intake import Writer, take
+from exporters.inspector.ownership import (
+    FileState,
+    Ownership,
+    is_local,
+    is_log,
+    named_hostname,
+    state_of,
+    written_hostname,
+)
+from exporters.inspector.records import Result
+from exporters.inspector.totals import WINDOW_SECONDS, OriginTotals, Published
+
+DISCOVER_SECONDS = 1.0
+TURN_SECONDS = 0.15
+"""How long one turn reads before it reports; the rest waits for the next."""
+READ_BYTES = 64 * 1024
+PUBLISH_SECONDS = 1.0
+SAVE_SECONDS = 5.0
+MAX_WRITERS_PER_FILE = 16
+MAX_ORIGINS = 1024
+
+
+class Evidence(NamedTuple):
+    """What one writer's records say of its ranks since the last turn."""
+
+    origin: Origin
+    memberships: tuple[Membership, ...]
+    last_progress_seconds: float | None
+
+
+class Turn(NamedTuple):
+    """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due.
+
+    ``retired``: the last totals of writers that were let go; they are not in ``section`` any more. ``released``: the
+    owners of their series budget.
+    """
+
+    available: bool
+    waiting: bool
+    evidence: tuple[Evidence, ...]
+    published: Published | None
+    section: bytes | None
+    retired: tuple[OriginTotals, ...]
+    released: tuple[Owner, ...]
+
+
+class Section(msgspec.Struct):
+    """A reader's part of the checkpoint: offsets and integers of the same moment."""
+
+    positions: list[Position]
+    writers: list[Saved]
+    results: dict[Result, int]
+    hole_bytes: int
+
+
+class _Log:
+    """One followed file and who writes it."""
+
+    __slots__ = ("file", "generation", "known", "looked_size", "path", "state", "writers")
+
+    def __init__(self, file: FollowedFile) -> None:
+        self.file = file
+        self.generation = file.generation
+        self.path = ""
+        self.looked_size = 0
+        self.state = FileState.UNIDENTIFIED
+        self.writers: dict[Writer, Aggregate] = {}
+        self.known: set[Writer] = set()
+
+
+class DirectoryReader:
+    """Reads one configured directory, one bounded turn at a time.
+
+    ``restored`` is the section of an earlier turn; ValueError when it cannot be read. Without it, files that are there
+    already are read from their end, unless ``from_beginning``.
+    """
+
+    def __init__(
+        self, root: Path, clock: Clock, admit: Admit, *, restored: bytes | None = None, from_beginning: bool = False
+    ) -> None:
+        section = None if restored is None else msgspec.msgpack.decode(restored, type=Section)
+        self._clock = clock
+        self._admit = admit
+        self._results: Counter[Result] = Counter()
+        self._hole_bytes = 0
+        self._aggregates: dict[Origin, Aggregate] = {}
+        self._restored: frozenset[tuple[int, int]] = frozenset()
+        generations: dict[tuple[int, int], int] = {}
+        if section is not None:
+            self._results.update(section.results)
+            self._hole_bytes = section.hole_bytes
+            self._aggregates = {saved.origin: Aggregate.restore(saved, admit) for saved in section.writers}
+            self._restored = frozenset((origin.device, origin.inode) for origin in self._aggregates)
+            for origin in self._aggregates:
+                identity = (origin.device, origin.inode)
+                generations[identity] = max(generations.get(identity, 0), origin.generation + 1)
+        self._follower = Follower(
+            root,
+            is_log,
+            clock.monotonic,
+            resume=[] if section is None else section.positions,
+            generations=generations,
+            start_at_end=section is None and not from_beginning,
+        )
+        self._logs: dict[tuple[int, int], _Log] = {}
+        self._queue: deque[_Log] = deque()
+        self._reported: dict[Origin, int] = {}
+        now = clock.monotonic()
+        self._discovered_at = self._published_at = float("-inf")
+        self._saved_at = self._rolled_at = now
+        self._caught_up = False
+
+    def turn(self, ownership: Ownership, retire: Iterable[Origin] = (), *, last: bool = False) -> Turn:
+        """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet."""
+        now = self._clock.monotonic()
+        gone = self._retire(retire)
+        if now - self._discovered_at >= DISCOVER_SECONDS:
+            self._discovered_at = now
+            self._sync(self._follower.discover(), ownership)
+        waiting = self._read(now + TURN_SECONDS)
+        if now - self._rolled_at >= WINDOW_SECONDS:
+            self._rolled_at = now
+            for aggregate in self._aggregates.values():
+                aggregate.roll_windows()
+        due = last or bool(gone)
+        return Turn(
+            self._follower.available,
+            waiting,
+            tuple(self._evidence()),
+            self._publish(now, due=due),
+            self._save(now, due=due),
+            tuple(OriginTotals.of(aggregate, caught_up=True) for aggregate in gone),
+            tuple(owner for aggregate in gone for owner in aggregate.owners()),
+        )
+
+    def close(self) -> None:
+        """Close all files."""
+        self._follower.close()
+
+    # Which files.
+
+    def _sync(self, files: list[FollowedFile], ownership: Ownership) -> None:
+        logs = {}
+        for file in files:
+            log = logs[file.identity] = self._logs.get(file.identity) or _Log(file)
+            if log.state is not FileState.FOLLOWED:
+                self._identify(log, ownership)
+        self._logs = logs
+
+    def _identify(self, log: _Log, ownership: Ownership) -> None:
+        """Decide whether a file is ours; it is opened at most once for that, unless it changed."""
+        file = log.file
+        if file.identity in self._restored and not file.caught_up:  # ours before the agent's restart
+            log.state = FileState.FOLLOWED
+        else:
+            log.state = state_of(file.identity, self._hostname(log, ownership), ownership)
+        if log.state is FileState.FOLLOWED:
+            self._queue.append(log)
+
+    def _hostname(self, log: _Log, ownership: Ownership) -> str | None:
+        """The writer's host name: by the file's name if that is foreign already, else by its first record."""
+        file = log.file
+        named = named_hostname(file.path)
+        if ownership.everyone or (named is not None and not is_local(named, ownership.hostnames)):
+            return named
+        if file.size_bytes == log.looked_size and log.path == file.path and log.state is FileState.UNIDENTIFIED:
+            return None
+        log.looked_size, log.path = file.size_bytes, file.path
+        head = self._follower.head(file)
+        if head and not head.strip(b"\0"):  # its front is a hole
+            return named
+        return written_hostname(head)
+
+    # What they hold.
+
+    def _read(self, deadline: float) -> bool:
+        """Read in turns until nothing is left or the time is up; True when something waits."""
+        idle: list[_Log] = []
+        queue = self._queue
+        while queue:
+            log = queue.popleft()
+            if self._logs.get(log.file.identity) is not log:
+                continue
+            if self._read_some(log):
+                queue.append(log)
+            else:
+                idle.append(log)
+            if self._clock.monotonic() >= deadline:
+                break
+        waiting = bool(queue)
+        queue.extend(idle)
+        return waiting
+
+    def _read_some(self, log: _Log) -> bool:
+        chunk = self._follower.read(log.file, READ_BYTES)
+        if log.file.generation != log.generation:
+            log.generation = log.file.generation
+            log.writers.clear()
+            log.known.clear()
+        if chunk is None:
+            return False
+        self._hole_bytes += chunk.hole_bytes
+        if chunk.overlong:
+            self._results[Result.OVERLONG] += chunk.overlong
+        if chunk.data:
+            take(chunk.data, partial(self._aggregate_of, log), self._results)
+        return True
+
+    def _aggregate_of(self, log: _Log, writer: Writer) -> Aggregate | None:
+        aggregate = log.writers.get(writer)
+        if aggregate is not None:
+            return aggregate
+        new = writer not in log.known
+        file = log.file
+        origin = Origin(file.device, file.inode, file.generation, writer.hostname, writer.pid)
+        aggregate = self._aggregates.get(origin)
+        if aggregate is None:
+            if len(self._aggregates) >= MAX_ORIGINS or (new and len(log.known) >= MAX_WRITERS_PER_FILE):
+                return None
+            aggregate = Aggregate(origin, self._admit, from_start=file.from_start and new)
+            self._aggregates[origin] = aggregate
+        log.known.add(writer)
+        log.writers[writer] = aggregate
+        return aggregate
+
+    def _retire(self, origins: Iterable[Origin]) -> list[Aggregate]:
+        gone = []
+        for origin in origins:
+            aggregate = self._aggregates.pop(origin, None)
+            self._reported.pop(origin, None)
+            if aggregate is None:
+                continue
+            gone.append(aggregate)
+            log = self._logs.get((origin.device, origin.inode))
+            if log is not None and log.generation == origin.generation:
+                log.writers.pop(Writer(origin.hostname, origin.pid), None)
+        return gone
+
+    # What is told.
+
+    def _evidence(self) -> Iterable[Evidence]:
+        now_us = int(self._clock.time() * 1_000_000)
+        for origin, aggregate in self._aggregates.items():
+            aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)  # never in the future
+            memberships = aggregate.new_memberships()
+            progress_us = aggregate.last_progress_us
+            if memberships or self._reported.get(origin) != progress_us:
+                self._reported[origin] = progress_us
+                yield Evidence(origin, memberships, progress_us / 1_000_000 if progress_us else None)
+
+    def _is_caught_up(self, origin: Origin) -> bool:
+        """Whether a writer's totals are those of before the agent's restart, or more."""
+        log = self._logs.get((origin.device, origin.inode))
+        if log is None:
+            return self._follower.looked or (origin.device, origin.inode) not in self._restored
+        return log.file.caught_up or log.file.generation != origin.generation
+
+    def _publish(self, now: float, *, due: bool) -> Published | None:
+        caught_up = self._follower.looked and all(
+            log.file.caught_up for log in self._logs.values() if log.state is FileState.FOLLOWED
+        )
+        just_caught_up = caught_up and not self._caught_up
+        if now - self._published_at < PUBLISH_SECONDS and not just_caught_up and not due:
+            return None
+        self._published_at = now
+        self._caught_up = caught_up
+        return Published(
+            writers=tuple(
+                OriginTotals.of(aggregate, caught_up=self._is_caught_up(origin))
+                for origin, aggregate in self._aggregates.items()
+            ),
+            caught_up=caught_up,
+            results=dict(self._results),
+            files=Counter(log.state for log in self._logs.values()),
+            skipped=dict(self._follower.skipped),
+            lag_bytes=sum(self._follower.lag_bytes(log.file) for log in self._queue),
+            hole_bytes=self._hole_bytes,
+        )
+
+    def _save(self, now: float, *, due: bool) -> bytes | None:
+        if now - self._saved_at < SAVE_SECONDS and not due:
+            return None
+        self._saved_at = now
+        writers = [aggregate.save() for aggregate in self._aggregates.values()]
+        section = Section(self._follower.positions(), writers, dict(self._results), self._hole_bytes)
+        return msgspec.msgpack.encode(section)

@@ -1,0 +1,152 @@
+"""Inspector's JSON lines as typed records: the keys we read, and what a line is.
+
+Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28-2.30). Lines are told apart by the keys present,
+never by `inspector_output_format_version` (it is "v4.0" in every tagged release).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from agent.api import comm_label
+
+MAX_RANKS = 1 << 20
+MAX_SIZE_BYTES = (1 << 63) - 1
+"""The plugin writes 2**64 - count for data types it has no name for (ncclUint8)."""
+MAX_EXEC_TIME_US = 86_400_000_000
+MAX_SEQUENCE_NUMBER = 1 << 53
+MAX_BUS_BYTES_PER_US = 100_000_000
+"""1e5 GB/s: beyond any wire, and beyond any memory."""
+MAX_COMM_NAME_CHARACTERS = 255
+MAX_HOSTNAME_CHARACTERS = 255
+MAX_ID_CHARACTERS = 18
+MAX_PID = (1 << 31) - 1
+
+KERNEL_TIMING = "kernel_gpu"
+OTHER = "other"
+
+COLLECTIVES = frozenset(
+    {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"}
+)
+"""The names of 2.30; anything else is counted under the collective `other`."""
+
+
+class Result(StrEnum):
+    """What became of one line."""
+
+    ACCEPTED = "accepted"
+    P2P = "p2p"
+    DUMP_STATS = "dump_stats"
+    BARE = "bare"
+    UNKNOWN_KIND = "unknown_kind"
+    MALFORMED = "malformed"
+    GARBAGE = "garbage"
+    OVERLONG = "overlong"
+    NOT_KERNEL_TIMED = "not_kernel_timed"
+    ZERO_TIME = "zero_time"
+    ORIGIN_LIMIT = "origin_limit"
+
+
+class Header(msgspec.Struct, gc=False):
+    """The communicator and the writer's place in it; ``nnodes`` counts NVLink domains."""
+
+    id: str
+    rank: int
+    n_ranks: int
+    nnodes: int = 0
+    comm_name: str = ""
+
+
+class Metadata(msgspec.Struct, gc=False):
+    """The writer, and the wall-clock time at which the line was formatted (not when the operation ran)."""
+
+    dump_timestamp_us: int
+    hostname: str
+    pid: int
+
+
+class CollectivePerf(msgspec.Struct, gc=False):
+    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly."""
+
+    coll: str
+    coll_sn: int
+    coll_msg_size_bytes: int
+    coll_exec_time_us: int
+    coll_timing_source: str
+
+
+class Present(msgspec.Struct, gc=False):
+    """A part of a line that is detected and not read."""
+
+
+class Record(msgspec.Struct, gc=False):
+    """One line."""
+
+    header: Header | None = None
+    metadata: Metadata | None = None
+    coll_perf: CollectivePerf | None = None
+    p2p_perf: Present | None = None
+    dump_stats: Present | None = None
+
+
+_DECODER = msgspec.json.Decoder(Record)
+
+
+def decode_lines(data: bytes) -> tuple[list[Record], int]:
+    """Decode whole lines; return the records and the number of lines that are none. Blank lines count as nothing."""
+    try:
+        return _DECODER.decode_lines(data), 0
+    except (ValueError, RecursionError):  # one line in it is bad: find out which
+        return _decode_each(data)
+
+
+def _decode_each(data: bytes) -> tuple[list[Record], int]:
+    records = []
+    malformed = 0
+    for line in data.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            records.append(_DECODER.decode(line))
+        except (ValueError, RecursionError):  # msgspec's errors and UnicodeDecodeError are ValueErrors
+            malformed += 1
+    return records, malformed
+
+
+def kind(record: Record) -> Result:
+    """Say what a line is, of those that are not a collective with its header and metadata."""
+    if record.header is None or record.metadata is None:
+        perf = record.coll_perf or record.p2p_perf
+        return Result.UNKNOWN_KIND if perf is None else Result.BARE
+    if record.p2p_perf is not None:
+        return Result.P2P
+    return Result.DUMP_STATS if record.dump_stats is not None else Result.UNKNOWN_KIND
+
+
+def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
+    """Return the `comm` label, or None when the header cannot be true."""
+    digits = header_id.removeprefix("0x")
+    if not 0 <= rank < n_ranks <= MAX_RANKS or not digits or len(header_id) > MAX_ID_CHARACTERS:
+        return None
+    return None if digits.strip("0123456789abcdefABCDEF") else comm_label(header_id)
+
+
+def is_writer(hostname: str, pid: int) -> bool:
+    """Whether host name and pid can be those of a process."""
+    return 0 < len(hostname) <= MAX_HOSTNAME_CHARACTERS and 0 < pid <= MAX_PID
+
+
+def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> int:
+    """Bus bandwidth times time of one operation, in bytes, rounded down (nccl-tests' PERFORMANCE.md; 0 if unknown).
+
+    Integers of our own instead of the printed `coll_busbw_gbs` times the time: that has six decimals and a rounded
+    time in it, so sums of it drift, and a float total that is summed in another order after a restart looks like a
+    counter reset.
+    """
+    if collective == "AllReduce":
+        return 2 * (n_ranks - 1) * size_bytes // n_ranks
+    if collective in ("AllGather", "AllGatherV", "ReduceScatter"):
+        return (n_ranks - 1) * size_bytes  # total of n x size, times (n - 1) / n
+    return size_bytes if collective in ("Broadcast", "Reduce", "SendRecv") else 0

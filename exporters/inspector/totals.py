@@ -1,0 +1,82 @@
+"""What a reader publishes: frozen copies of its totals, made in its thread and rendered in another."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.api import Origin
+from exporters.inspector.accumulators import SeriesKey
+from exporters.inspector.aggregate import Aggregate
+from exporters.inspector.ownership import FileState
+from exporters.inspector.records import Result
+
+WINDOW_SECONDS = 5.0
+"""Length of the bus bandwidth gauge's window."""
+
+
+class Sums(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Integer totals of a series."""
+
+    operations: int = 0
+    message_bytes: int = 0
+    microseconds: int = 0
+    bus_bytes: int = 0
+
+    def plus(self, other: Sums) -> Sums:
+        """Both together."""
+        return Sums(
+            self.operations + other.operations,
+            self.message_bytes + other.message_bytes,
+            self.microseconds + other.microseconds,
+            self.bus_bytes + other.bus_bytes,
+        )
+
+
+class Totals(msgspec.Struct, frozen=True, gc=False):
+    """One accumulator at the time of publication."""
+
+    key: SeriesKey
+    sums: Sums
+
+
+class OriginTotals(msgspec.Struct, frozen=True):
+    """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
+
+    ``bandwidths`` in bytes per second by (communicator, rank in it, collective), ``missing`` by (communicator, rank).
+    """
+
+    origin: Origin
+    caught_up: bool
+    last_progress_us: int
+    totals: tuple[Totals, ...]
+    bandwidths: tuple[tuple[str, int, str, float], ...]
+    missing: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, *, caught_up: bool) -> OriginTotals:
+        """Copy what is to be shown of ``aggregate``."""
+        return cls(
+            aggregate.origin,
+            caught_up,
+            aggregate.last_progress_us,
+            tuple(
+                Totals(key, Sums(own.operations, own.message_bytes, own.microseconds, own.bus_bytes))
+                for key, own in aggregate.accumulators.items()
+            ),
+            tuple(
+                (*place, value) for place, window in aggregate.windows.items() if (value := window.value()) is not None
+            ),
+            tuple((*place, count) for place, count in aggregate.missing().items()),
+        )
+
+
+class Published(msgspec.Struct, frozen=True):
+    """One reader's state at the time of publication."""
+
+    writers: tuple[OriginTotals, ...]
+    caught_up: bool
+    results: dict[Result, int]
+    files: dict[FileState, int]
+    skipped: dict[str, int]
+    lag_bytes: int
+    hole_bytes: int
