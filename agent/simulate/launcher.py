@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent.simulate.board import Board
 from agent.simulate.environment import rank_environment
-from agent.simulate.job import Job
+from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
 
 POLL_SECONDS = 0.02
@@ -149,12 +149,21 @@ class Launcher:
 def prepare(job: Job) -> None:
     """Make the directories and leave the job for its ranks.
 
-    Raises FileExistsError when this host's part of the job ran in ``job_dir`` before, OSError when it cannot write.
+    Raises FileExistsError when this host's part of the job ran in ``job_dir`` before, OSError when it cannot write,
+    ValueError when another host was given another job.
     """
     Path(job.job_dir).mkdir(exist_ok=True)
+    for other in Path(job.job_dir).glob("job-*.json"):
+        if other != job.file() and (name := job.difference(decode(other.read_text()))):
+            raise ValueError(f"{name} is not what {other} says: the hosts of a job must agree")
     Path(job.dump_dir).mkdir(exist_ok=True)
-    with job.file().open("x") as file:
-        file.write(job.encode())
+    # Complete or absent for the other hosts, and never over an old one.
+    draft = job.file().with_suffix(".draft")
+    draft.write_text(job.encode())
+    try:
+        os.link(draft, job.file())
+    finally:
+        draft.unlink()
 
 
 def _how_it_left(status: int) -> dict[str, int | str]:

@@ -193,7 +193,8 @@ def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
 def test_processes_look_like_ranks(tmp_path: Path) -> None:
     """Ranks carry the environment, the thread's name and no core limit; foreign scheduler names are left out."""
     looks = ("--scheduler", "slurm", "--job-id", "991", "--master-port", "29777")
-    with SimulatedJob(tmp_path, *FOUR, *looks) as job:
+    foreign = {"RANK": "77", "SLURM_PROCID": "5", "TORCHELASTIC_RUN_ID": "another"}
+    with SimulatedJob(tmp_path, *FOUR, *looks, env=foreign) as job:
         job.wait_for("ready")
         pid = job.pid(3)
         environment = dict(
@@ -211,7 +212,7 @@ def test_processes_look_like_ranks(tmp_path: Path) -> None:
         "SLURM_JOB_ID": "991",
     }
     assert expected.items() <= environment.items()
-    assert "TORCHELASTIC_RUN_ID" not in environment
+    assert not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID"} & {*environment}
     assert "NCCL RAS" in threads
     assert next(line.split()[4] for line in limits.splitlines() if line.startswith("Max core")) == "0"
 

@@ -1,5 +1,7 @@
 """The options of the make-believe job, and the environment of its ranks."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from agent.simulate.environment import rank_environment
 from agent.simulate.job import Job, decode
 from agent.simulate.options import make_parser
 
+ROOT = Path(__file__).resolve().parents[2]
 JOB = Job(job_dir="/j", dump_dir="/d", ranks=8, hosts=2, host_index=1, tp=2)
 
 
@@ -51,6 +54,16 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "job-0.json is there already: give each job a --job-dir of its own" in capsys.readouterr().err
 
 
+def test_hosts_that_disagree_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A launcher with another seed than host 0's would make another job: refused, and host 0's stays."""
+    (tmp_path / "job-0.json").write_text(JOB._replace(host_index=0).encode())
+    with pytest.raises(SystemExit) as left:
+        main(["--job-dir", str(tmp_path), "--hosts", "2", "--host-index", "1", "--tp", "2", "--seed", "5"])
+    assert left.value.code == 2
+    assert "seed is not what" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["job-0.json"]
+
+
 def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """--help exits 0 and explains the signals and the accidents."""
     with pytest.raises(SystemExit) as left:
@@ -72,10 +85,31 @@ def test_a_job_travels_as_text() -> None:
     assert decode(job.encode()) == job
 
 
+@pytest.mark.parametrize(("changes", "difference"), [
+    ({}, None),
+    ({"host_index": 0, "dump_dir": "/e", "kill_ranks": (1,), "teardown": "srun"}, None),
+    ({"ranks": 16}, "ranks"),
+    ({"from_step": 3}, "from_step"),
+])  # fmt: skip
+def test_hosts_share_what_makes_the_job(changes: dict[str, object], difference: str | None) -> None:
+    """Layout and times must agree; what one launcher does to its own ranks need not."""
+    assert JOB.difference(JOB._replace(**changes)) == difference  # type: ignore[arg-type]
+
+
 def test_processes_are_those_of_the_host() -> None:
     """The second of two hosts has ranks 4 to 7, alone or two to a process."""
     assert JOB.processes() == [(4,), (5,), (6,), (7,)]
     assert JOB._replace(ranks_per_process=2).processes() == [(4, 5), (6, 7)]
+
+
+def test_a_rank_needs_the_standard_library_only() -> None:
+    """The rank's module imports without site-packages, and without what makes a start slow."""
+    code = "import sys, agent.simulate.rank; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+    loaded = {*run.stdout.split()}
+    assert not {"msgspec", "argparse", "subprocess", "asyncio", "ctypes", "dataclasses", "hashlib"} & loaded
 
 
 INHERITED = {"HOME": "/h", "RANK": "99", "SLURM_PROCID": "5", "SLURM_JOB_ID": "old", "TORCHELASTIC_RUN_ID": "old"}
