@@ -54,9 +54,7 @@ class Claim(msgspec.Struct, frozen=True):
 def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
     """Return what ``environment`` claims; ``hostname`` (this node's) makes a loopback rendezvous this node's own."""
     rank, world_size = _rank(environment)
-    local = next(
-        (environment[name] for name in _LOCAL_RANK_VARIABLES if _number(environment.get(name)) is not None), ""
-    )
+    local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
     group = _group(environment, hostname)
     job_id = _scheduler_job(environment) or (short_hash("job", group) if group else "")
     name = next((environment[name] for name in _JOB_NAME_VARIABLES if environment.get(name)), "")
