@@ -59,12 +59,8 @@ class Binding:
 
     def add_up(self, operations: int, microseconds: int) -> None:
         """Add operations that took so long in all."""
-        accumulator = self.accumulator
         bus_bytes = operations * self.bus_bytes
-        accumulator.operations += operations
-        accumulator.message_bytes += operations * self.size_bytes
-        accumulator.microseconds += microseconds
-        accumulator.bus_bytes += bus_bytes
+        self.accumulator.add(operations, operations * self.size_bytes, microseconds, bus_bytes)
         if self.window is not None:
             self.window.bus_bytes += bus_bytes
             self.window.microseconds += microseconds
