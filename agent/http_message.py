@@ -41,6 +41,8 @@ def request_of(head: h11.Request, query_fields: int) -> Request | Response:
     for raw_name, raw_value in head.headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    if head.http_version not in (b"1.0", b"1.1"):
+        return Response(505, TEXT, b"Only HTTP/1.0 and HTTP/1.1\n")
     if head.method not in (b"GET", b"HEAD"):
         return Response(405, TEXT, b"Only GET and HEAD\n", (("Allow", "GET, HEAD"),))
     if "transfer-encoding" in headers or headers.get("content-length", "0").strip("0"):

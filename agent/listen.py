@@ -10,6 +10,8 @@ BACKLOG = 1024
 """Connections the kernel keeps until they are accepted: a burst must not cost a scrape a second for a retried SYN."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
 """What a client may send ahead of being read."""
+SEND_BUFFER_BYTES = 256 * 1024
+"""What the kernel takes of an answer for a client that does not read: left alone it grows to megabytes for each."""
 
 _FORM = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", re.ASCII)
 
@@ -39,7 +41,8 @@ def parse_listen_address(text: str) -> ListenAddress:
 def open_listeners(address: ListenAddress) -> list[socket.socket]:
     """Return listening sockets for ``address``, at least one; OSError names the address and the reason.
 
-    Blocks while a host name is resolved. The caller closes the sockets.
+    The connections they accept inherit the bounds on buffers. Blocks while a host name is resolved. The caller closes
+    the sockets.
     """
     sockets: list[socket.socket] = []
     try:
@@ -48,6 +51,7 @@ def open_listeners(address: ListenAddress) -> list[socket.socket]:
             opened = socket.create_server((host, address.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
             sockets.append(opened)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     except OSError as error:
         for opened in sockets:
             opened.close()

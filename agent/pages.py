@@ -37,7 +37,7 @@ class Pages:
         self._overview = overview
 
     async def __call__(self, request: Request) -> Response:
-        """Answer one request."""
+        """Answer ``request``; raises what ``render`` raises."""
         match request.path:
             case "/metrics":
                 return await self._metrics(request)

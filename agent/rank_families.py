@@ -10,7 +10,8 @@ from prometheus_client.metrics_core import Metric
 
 from agent.identity import Membership, RankLabel
 from agent.metrics import Family
-from agent.ranks import RankProcess, RankSnapshot, RankView
+from agent.rank_process import RankProcess
+from agent.ranks import RankSnapshot, RankView
 from agent.verdict import STATES
 
 _RANK = ("job_id", "rank")

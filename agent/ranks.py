@@ -13,11 +13,12 @@ from collections.abc import Iterable
 import msgspec
 
 from agent import claims
-from agent.claims import Claim
 from agent.clock import Clock
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel
 from agent.procfs import ProcessFacts
-from agent.verdict import Evidence, ExitStatus, Verdict, judge_job
+from agent.rank_labels import LabelBook
+from agent.rank_process import RankProcess
+from agent.verdict import ExitStatus, judge_job
 
 MAX_PROCESSES = 1024
 MAX_ORIGINS = 4096
@@ -32,40 +33,6 @@ TOMBSTONE_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 ORIGIN_IDLE_SECONDS = 900.0
 FUTURE_SLACK_SECONDS = 2.0
-
-
-class RankProcess(msgspec.Struct):
-    """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
-
-    ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
-    label of another live process is None. Times ending in ``_at`` are monotonic.
-    """
-
-    found_at: float
-    facts: ProcessFacts | None = None
-    claim: Claim = Claim()
-    members: dict[tuple[str, int], Membership] = {}
-    seen_at: dict[str, float] = {}
-    slots: list[RankLabel | None] | None = None
-    source: str = ""
-    exited_at: float | None = None
-    exited_seconds: float = 0.0
-    exit: ExitStatus | None = None
-    state: str = "S"
-    blocked_since: float | None = None
-    kill_pending: bool = False
-    finalized: bool = False
-    progress_seconds: float | None = None
-    confirmed: bool = True
-    verdict: Verdict | None = None
-
-    def local_ranks(self, comm: str) -> list[int]:
-        """This process' ranks in ``comm``, in order."""
-        return sorted(rank for name, rank in self.members if name == comm)
-
-    def world(self) -> Membership | None:
-        """A membership of its largest communicator (the smallest hash among equals)."""
-        return min(self.members.values(), key=lambda m: (-m.size, m.comm, m.comm_rank), default=None)
 
 
 class OriginRecord(msgspec.Struct):
@@ -113,7 +80,7 @@ class RankTable:
         self._settle_at_once = settle_at_once
         self._processes: dict[ProcessKey, RankProcess] = {}
         self._origins: dict[Origin, OriginRecord] = {}
-        self._holders: dict[RankLabel, RankProcess] = {}
+        self._labels = LabelBook()
         self._conflicts = 0
         self._refused = 0
         self._duplicates: set[ProcessKey | Origin] = set()
@@ -228,9 +195,8 @@ class RankTable:
         if unseen.progress_seconds is not None:
             process.progress_seconds = max(process.progress_seconds or 0.0, unseen.progress_seconds)
         for label in unseen.slots or ():
-            if label is not None and self._holders.get(label) is unseen:
-                del self._holders[label]
-                self._conflicts += process.slots is not None and label not in process.slots
+            self._conflicts += process.slots is not None and label not in process.slots
+        self._labels.release(unseen)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +239,7 @@ class RankTable:
                 continue
             frozen = msgspec.structs.replace(process, members=dict(process.members))
             for slot, label in enumerate(process.slots):
-                if label is not None and self._holders.get(label) is process:
+                if label is not None and self._labels.holds(process, label):
                     ranks.append(RankView(label, slot, frozen))
         ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
         return RankSnapshot(
@@ -308,25 +274,25 @@ class RankTable:
         if (
             self._settle_at_once
             or waited >= BINDING_SECONDS
-            or (claim.rank is not None and unique and waited >= SETTLE_SECONDS)
+            or (claim.rank is not None and unique and waited >= SETTLE_SECONDS and (claim.job_id or world is not None))
             or (world is not None and world.size == claim.world_size)
         ):
             self._bind(process, name, unique)
 
     def _bind(self, process: RankProcess, name: ProcessKey | Origin, unique: bool = True) -> None:
         """Freeze the labels of a process; without any word on its rank it stays unidentified."""
-        ranks, source = _ranks_of(process, unique)
+        ranks, source = process.ranks(unique)
         if not ranks:
             return
         world = process.world()
         job_id = process.claim.job_id or (claims.communicator_job_id(world.comm) if world else "")
         if not job_id:
             job_id = claims.short_hash("job", self._hostname)
-        slots = [self._take(RankLabel(job_id, str(rank)), process) for rank in ranks]
+        waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
+        slots = [self._labels.take(RankLabel(job_id, str(rank)), process, may_regroup=waited) for rank in ranks]
         if None in slots:
-            waited = self._clock.monotonic() - process.found_at
-            if waited < BINDING_SECONDS and process.exited_at is None and not self._settle_at_once:
-                self._release(slots, process)
+            if not waited and process.exited_at is None and not self._settle_at_once:
+                self._labels.release(process, slots)
                 return
             self._duplicates.add(name)
         else:
@@ -334,37 +300,14 @@ class RankTable:
         process.slots, process.source = slots, source
         self.revision += 1
 
-    def _take(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
-        """Take ``label`` unless a live process holds it; of another group, take the group's own label instead."""
-        holder = self._holders.get(label)
-        if holder is None or holder is process or holder.exited_at is not None or holder.facts is None:
-            self._holders[label] = process
-            return label
-        group = process.claim.group
-        waited = self._clock.monotonic() - process.found_at
-        if group and holder.claim.group != group and waited >= BINDING_SECONDS:
-            return self._take_grouped(RankLabel(claims.group_job_id(label.job_id, group), label.rank), process)
-        return None
-
-    def _take_grouped(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
-        holder = self._holders.setdefault(label, process)
-        if holder is not process and holder.exited_at is not None:
-            self._holders[label] = holder = process
-        return label if holder is process else None
-
-    def _release(self, slots: list[RankLabel | None], process: RankProcess) -> None:
-        for label in slots:
-            if label is not None and self._holders.get(label) is process:
-                del self._holders[label]
-
     def _judge(self) -> None:
         now = self._clock.monotonic()
         jobs: dict[str, list[tuple[ProcessKey, RankProcess]]] = {}
         for key, process in self._processes.items():
-            if label := _held_label(process, self._holders):
+            if label := self._labels.held(process):
                 jobs.setdefault(label.job_id, []).append((key, process))
         for members in jobs.values():
-            verdicts = judge_job([_evidence(key, process) for key, process in members], now)
+            verdicts = judge_job([process.evidence(key) for key, process in members], now)
             for key, process in members:
                 process.verdict = verdicts[key]
 
@@ -373,7 +316,7 @@ class RankTable:
         for key in gone:
             process = self._processes.pop(key)
             self._duplicates.discard(key)
-            self._release(process.slots or [], process)
+            self._labels.release(process)
             self.revision += 1
         for origin, record in list(self._origins.items()):
             if record.expired_at is None:
@@ -382,14 +325,15 @@ class RankTable:
                 if owner is None or idle:
                     record.expired_at, record.unseen = now, None
                     self._duplicates.discard(origin)
-                    self._release(owner.slots or [] if owner else [], owner or RankProcess(now))
+                    if owner is not None:
+                        self._labels.release(owner)
             elif now - record.expired_at > ORIGIN_IDLE_SECONDS:
                 del self._origins[origin]
 
     def _is_over(self, process: RankProcess, now: float) -> bool:
         if process.exited_at is None:
             return False
-        superseded = _held_label(process, self._holders) is None  # never bound, or a new incarnation took its labels
+        superseded = self._labels.held(process) is None  # never bound, or a new incarnation took its labels
         finished = superseded or (process.verdict is not None and process.verdict.state == "finished")
         return now - process.exited_at > (FINISHED_SECONDS if finished else TOMBSTONE_SECONDS)
 
@@ -416,9 +360,7 @@ class RankTable:
         for origin, record in saved.origins:
             self._origins[origin] = record
         for process in sorted(self._all(), key=lambda p: p.exited_at is None):  # live ones last: they hold the label
-            for label in process.slots or ():
-                if label is not None:
-                    self._holders[label] = process
+            self._labels.restore(process)
         self._judge()
 
     def _all(self) -> list[RankProcess]:
@@ -437,45 +379,4 @@ class RankTable:
             return
         process.members[place] = membership
         process.seen_at.setdefault(membership.comm, now)
-        self._conflicts += _contradicts(process, membership)
-
-
-def _ranks_of(process: RankProcess, unique: bool) -> tuple[list[int], str]:
-    """The global ranks of a process and who says so; nothing while nobody does.
-
-    The environment names one rank, so it is not believed of a process of several, nor when siblings claim the same
-    number (then it is a node's rank): the communicator is.
-    """
-    world = process.world()
-    local = process.local_ranks(world.comm) if world is not None else []
-    if process.claim.rank is not None and len(local) <= 1 and (unique or not local):
-        return [process.claim.rank], "environment"
-    return local, "communicator"
-
-
-def _contradicts(process: RankProcess, membership: Membership) -> bool:
-    """True when the world communicator gives a bound process another rank than its label says."""
-    if not process.slots or membership.size != process.claim.world_size:
-        return False
-    return all(label is None or label.rank != str(membership.comm_rank) for label in process.slots)
-
-
-def _held_label(process: RankProcess, holders: dict[RankLabel, RankProcess]) -> RankLabel | None:
-    return next((label for label in process.slots or () if label is not None and holders.get(label) is process), None)
-
-
-def _evidence(key: ProcessKey, process: RankProcess) -> Evidence:
-    late = 0.0
-    if process.exited_at is not None and process.progress_seconds is not None:
-        late = process.progress_seconds - process.exited_seconds
-    return Evidence(
-        key=key,
-        found_at=process.found_at,
-        exited_at=process.exited_at,
-        exit=process.exit,
-        state=process.state,
-        blocked_since=process.blocked_since,
-        kill_pending=process.kill_pending,
-        finalized=process.finalized,
-        progress_after_exit_seconds=late,
-    )
+        self._conflicts += process.contradicts(membership)

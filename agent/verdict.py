@@ -157,7 +157,7 @@ def _order(process: Evidence) -> tuple[bool, float, ProcessKey]:
 
 def _is_peer(peer: Evidence, process: Evidence) -> bool:
     """A peer was there when ``process`` left: a process of a later restart proves nothing."""
-    return peer.key != process.key and process.exited_at is not None and peer.found_at <= process.exited_at
+    return peer.key != process.key and process.exited_at is not None and peer.found_at < process.exited_at
 
 
 def _alive_until(peer: Evidence, now: float) -> float:

@@ -56,12 +56,14 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 @dataclass(slots=True)
 class WebStats:
-    """Counts since the start: ``closed`` connections by reason, ``responses`` by status; ``failures`` of the handler.
+    """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
 
-    A connection that its client closed between two requests is not counted in ``closed``.
+    ``open_connections`` is of now. ``failures``: answers and connections that ended in an error of this program's, or
+    too late. A connection that its client closed between two requests is not counted in ``closed``.
     """
 
     connections: int = 0
+    open_connections: int = 0
     responses: dict[int, int] = field(default_factory=dict)
     closed: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(get_args(CloseReason), 0))
     failures: int = 0
@@ -130,6 +132,7 @@ class WebServer:
         # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes - 1)
         connection = _Connection(reader, writer, http)
+        self.stats.connections += 1
         if len(self._connections) >= self._limits.connections and not self._evict(self._waiting, self._writing):
             self._close(connection, "all_busy")
             self._log.warning("connection refused: all are being answered", connections=len(self._connections))
@@ -138,7 +141,7 @@ class WebServer:
         writer.transport.set_write_buffer_limits(0)
         self._connections.add(connection)
         self._waiting[connection] = None
-        self.stats.connections = len(self._connections)
+        self.stats.open_connections = len(self._connections)
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -157,7 +160,7 @@ class WebServer:
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
         self._connections.discard(connection)
-        self.stats.connections = len(self._connections)
+        self.stats.open_connections = len(self._connections)
         connection.writer.transport.abort()
 
     async def _serve(self, connection: _Connection) -> None:

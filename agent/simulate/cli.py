@@ -32,8 +32,10 @@ def main(argv: Sequence[str]) -> int:
         job = job._replace(dump_dir=job.dump_dir or str(Path(job.job_dir, "inspector")))
         try:
             prepare(job)
-        except FileExistsError as error:
-            parser.error(f"{error.filename} is there already: give each job a --job-dir of its own")
+        except FileExistsError:
+            parser.error(f"{job.file()} is there already: give each job a --job-dir of its own")
+        except ValueError as error:
+            parser.error(str(error))
         except OSError as error:
             parser.error(f"cannot use {error.filename}: {error.strerror}")
         return Launcher(job, _emit).run()

@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+SHARED = ("ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps")
+SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_factor", "from_step")
+"""Fields that every host must be given alike, or else its ranks would live in another job."""
+
 
 class Job(NamedTuple):
     """One job as one launcher sees it; every launcher of a job is given the same, but for ``host_index``.
@@ -73,6 +77,10 @@ class Job(NamedTuple):
     def end_marker(self) -> Path:
         """The file whose appearance tells the data loaders of this host to leave."""
         return Path(self.job_dir) / f"end-{self.host_index}"
+
+    def difference(self, other: Job) -> str | None:
+        """Return the name of a field in which this host's job and ``other``'s cannot be one, or None."""
+        return next((name for name in SHARED + SHARED_ACCIDENTS if getattr(self, name) != getattr(other, name)), None)
 
     def encode(self) -> str:
         """Return the job as JSON text."""

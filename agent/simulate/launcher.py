@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent.simulate.board import Board
 from agent.simulate.environment import rank_environment
-from agent.simulate.job import Job
+from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
 
 POLL_SECONDS = 0.02
@@ -95,8 +95,7 @@ class Launcher:
                 continue
             del self._running[index]
             ranks = self._groups[index]
-            how = {"code": status} if status >= 0 else {"signal": signal.Signals(-status).name}
-            self._event("exited", rank=ranks[0], ranks=list(ranks), pid=process.pid, **how)
+            self._event("exited", rank=ranks[0], ranks=list(ranks), pid=process.pid, **_how_it_left(status))
             if status != 0:
                 self._all_well = False
                 if self._job.teardown != "none" and self._sigkill_at is None:
@@ -150,12 +149,28 @@ class Launcher:
 def prepare(job: Job) -> None:
     """Make the directories and leave the job for its ranks.
 
-    Raises FileExistsError when this host's part of the job ran in ``job_dir`` before, OSError when it cannot write.
+    Raises FileExistsError when this host's part of the job ran in ``job_dir`` before, OSError when it cannot write,
+    ValueError when another host was given another job.
     """
     Path(job.job_dir).mkdir(exist_ok=True)
+    for other in Path(job.job_dir).glob("job-*.json"):
+        if other != job.file() and (name := job.difference(decode(other.read_text()))):
+            raise ValueError(f"{name} is not what {other} says: the hosts of a job must agree")
     Path(job.dump_dir).mkdir(exist_ok=True)
-    with job.file().open("x") as file:
-        file.write(job.encode())
+    # Complete or absent for the other hosts, and never over an old one.
+    draft = job.file().with_suffix(".draft")
+    draft.write_text(job.encode())
+    try:
+        os.link(draft, job.file())
+    finally:
+        draft.unlink()
+
+
+def _how_it_left(status: int) -> dict[str, int | str]:
+    """Return the exit status or the signal's name for a return code of Popen."""
+    if status >= 0:
+        return {"code": status}
+    return {"signal": next((f"SIG{name}" for name, each in KNOWN_SIGNALS.items() if each == -status), f"SIG{-status}")}
 
 
 def _forbid_core() -> None:

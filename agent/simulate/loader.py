@@ -49,7 +49,7 @@ def _stay(parent: int, end_marker: Path, launcher: int | None) -> None:
 
 def _alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return stat.rpartition(")")[2].split()[0] != "Z"  # a dead launcher that nobody waited for is dead

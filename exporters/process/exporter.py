@@ -201,7 +201,13 @@ class ProcessExporter:
             self._ctx.ranks.observe_exit(key, ExitStatus(known=False))
         else:
             self._ctx.ranks.observe_exit(key, status)
-        self._ctx.log.info("rank process left", pid=key.pid, status=status)
+        self._ctx.log.info(
+            "rank process left",
+            pid=key.pid,
+            signal=status.signal if status else None,
+            code=status.code if status else None,
+            oom=status.oom if status else None,
+        )
 
     def _ask(self, key: ProcessKey, pidfd: int | None) -> ExitStatus | None:
         """Both ways, then the cgroup (blocking; on the exit thread)."""

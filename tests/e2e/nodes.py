@@ -81,6 +81,7 @@ class Node:
             raise RuntimeError(f"node {hostname} did not start: {why_no_nodes() or 'see standard error'}")
         parent = self._unshare.pid
         self.init_pid = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+        self._pid_namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")
         self._network = os.open(f"/proc/{self.init_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> Node:
@@ -122,9 +123,8 @@ class Node:
 
     def host_pid(self, pid: int) -> int:
         """Return this machine's pid of the node's process ``pid``; raises ProcessLookupError."""
-        inside = os.readlink(f"/proc/{self.init_pid}/ns/pid")
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and _is_process(entry, inside, pid):
+            if entry.name.isdigit() and _is_process(entry, self._pid_namespace, pid):
                 return int(entry.name)
         raise ProcessLookupError(f"no process {pid} in {self.hostname}")
 
@@ -167,6 +167,9 @@ class Node:
         """End everything in the node; may be called twice."""
         if self._unshare.stdin is not None:
             self._unshare.stdin.close()
+        for process in self._entered:
+            # nsenter stops itself when its program is stopped; init cannot end before nsenter has reaped the program.
+            process.send_signal(signal.SIGCONT)
         try:
             self._unshare.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -175,11 +178,7 @@ class Node:
         if self._unshare.stdout is not None:
             self._unshare.stdout.close()
         for process in self._entered:
-            try:
-                process.wait(1.0)
-            except subprocess.TimeoutExpired:  # nsenter stops itself when its program is stopped
-                process.kill()
-                process.wait()
+            process.wait()
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()

@@ -19,10 +19,12 @@ FOUR = ("--ranks", "4", "--tp", "2", *FAST)
 
 
 def records_of(path: Path) -> list[dict[str, Any]]:
+    """Return the file's records; a cut line fails."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def kinds_of(path: Path) -> Counter[tuple[str, str, int]]:
+    """Count the file's records by (communicator id, collective, size)."""
     return Counter(
         (each["header"]["id"], each["coll_perf"]["coll"], each["coll_perf"]["coll_msg_size_bytes"])
         for each in records_of(path)
@@ -30,6 +32,7 @@ def kinds_of(path: Path) -> Counter[tuple[str, str, int]]:
 
 
 def sizes(dump_dir: Path) -> dict[str, int]:
+    """Return the sizes of all files by name."""
     return {path.name: path.stat().st_size for path in dump_dir.iterdir()}
 
 
@@ -47,6 +50,7 @@ def wait_for_silence(dump_dir: Path, seconds: float = 0.5) -> None:
 
 
 def alive(pid: int) -> bool:
+    """Return whether the process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -118,6 +122,18 @@ def test_torchrun_ends_the_others_when_one_crashes(tmp_path: Path) -> None:
     assert not list(Path.cwd().glob("core*"))
 
 
+def test_teardown_reaches_the_other_hosts(tmp_path: Path) -> None:
+    """A rank that dies on one host ends the ranks of all hosts."""
+    options = ("--hosts", "2", *FOUR, "--kill", "3", "--kill-at", "0.2", "--kill-signal", "ABRT", "--teardown", "srun")
+    with (
+        SimulatedJob(tmp_path, *options, "--host-index", "0") as here,
+        SimulatedJob(tmp_path, *options, "--host-index", "1") as there,
+    ):
+        assert (here.wait(), there.wait()) == (1, 1)
+    assert here.exits() == {0: "SIGTERM", 1: "SIGTERM"}
+    assert there.exits() == {2: "SIGTERM", 3: "SIGABRT"}
+
+
 @pytest.mark.parametrize(("slow_seconds", "grace_seconds", "signal_name"), [(0.7, 5, "SIGTERM"), (9, 0.7, "SIGKILL")])
 def test_a_slow_sigterm_is_waited_for_within_the_grace(
     tmp_path: Path, slow_seconds: float, grace_seconds: float, signal_name: str
@@ -177,7 +193,8 @@ def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
 def test_processes_look_like_ranks(tmp_path: Path) -> None:
     """Ranks carry the environment, the thread's name and no core limit; foreign scheduler names are left out."""
     looks = ("--scheduler", "slurm", "--job-id", "991", "--master-port", "29777")
-    with SimulatedJob(tmp_path, *FOUR, *looks) as job:
+    foreign = {"RANK": "77", "SLURM_PROCID": "5", "TORCHELASTIC_RUN_ID": "another"}
+    with SimulatedJob(tmp_path, *FOUR, *looks, env=foreign) as job:
         job.wait_for("ready")
         pid = job.pid(3)
         environment = dict(
@@ -195,7 +212,7 @@ def test_processes_look_like_ranks(tmp_path: Path) -> None:
         "SLURM_JOB_ID": "991",
     }
     assert expected.items() <= environment.items()
-    assert "TORCHELASTIC_RUN_ID" not in environment
+    assert not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID"} & {*environment}
     assert "NCCL RAS" in threads
     assert next(line.split()[4] for line in limits.splitlines() if line.startswith("Max core")) == "0"
 

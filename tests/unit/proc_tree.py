@@ -1,0 +1,100 @@
+"""A made-up /proc, in the kernel's formats (proc(5)), for readers that take their root as a parameter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+_STATUS = """Name:\t{name}
+Umask:\t0022
+State:\t{state} (made up)
+Tgid:\t{pid}
+Pid:\t{pid}
+PPid:\t{parent}
+Uid:\t{uid}\t{uid}\t{uid}\t{uid}
+NSpid:\t{namespace_pids}
+SigPnd:\t0000000000000000
+ShdPnd:\t{pending:016x}
+voluntary_ctxt_switches:\t{switches}
+nonvoluntary_ctxt_switches:\t0
+"""
+
+
+class ProcTree:
+    """Processes under ``root``; ``add`` again to change one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "sys/kernel/random").mkdir(parents=True)
+        (root / "sys/kernel/random/boot_id").write_text("0e8c0b1a-made-up\n")
+        (root / "stat").write_text("cpu  1 2 3 4\nbtime 1700000000\nprocesses 9\n")
+
+    def add(
+        self,
+        pid: int,
+        *,
+        name: str = "python3",
+        state: str = "S",
+        parent: int = 1,
+        start: int = 5000,
+        exit_code: int = 0,
+        threads: dict[int, str] | None = None,
+        thread_states: dict[int, tuple[str, int]] | None = None,
+        uid: int = 0,
+        namespace_pids: tuple[int, ...] | None = None,
+        pending: int = 0,
+        environment: dict[str, str] | None = None,
+        files: dict[int, Path] | None = None,
+        maps: str = "",
+        cgroup: str = "0::/made.slice\n",
+        kernel: bool = False,
+    ) -> None:
+        """Write one process. ``threads`` besides the main one: names; ``thread_states``: letter, switches."""
+        folder = self.root / str(pid)
+        shutil.rmtree(folder, ignore_errors=True)
+        names = {pid: name, **(threads or {})}
+        (folder / "fd").mkdir(parents=True)
+        (folder / "ns").mkdir()
+        (folder / "ns/pid").symlink_to("pid:[4026531836]")
+        flags = 0x00200040 if kernel else 0x00400040
+        for tid, thread in names.items():
+            letter, switches = (thread_states or {}).get(tid, (state, 7))
+            place = folder / "task" / str(tid)
+            place.mkdir(parents=True)
+            (place / "comm").write_text(thread + "\n")
+            (place / "stat").write_text(stat_line(tid, thread, letter, parent, flags, len(names), start, exit_code))
+            inner = " ".join(map(str, namespace_pids or (pid,)))
+            status = _STATUS.format(
+                name=thread,
+                state=letter,
+                pid=tid,
+                parent=parent,
+                uid=uid,
+                namespace_pids=inner,
+                pending=pending,
+                switches=switches,
+            )
+            (place / "status").write_text(status)
+        shutil.copy(folder / f"task/{pid}/stat", folder / "stat")
+        shutil.copy(folder / f"task/{pid}/status", folder / "status")
+        (folder / "cgroup").write_text(cgroup)
+        (folder / "maps").write_text(maps)
+        if environment is not None:
+            pairs = b"".join(f"{key}={value}\0".encode() for key, value in environment.items())
+            (folder / "environ").write_bytes(pairs)
+        for number, target in (files or {}).items():
+            os.symlink(target, folder / "fd" / str(number))
+
+    def remove(self, pid: int) -> None:
+        """Let a process vanish."""
+        shutil.rmtree(self.root / str(pid))
+
+
+def stat_line(
+    pid: int, name: str, state: str, parent: int, flags: int, threads: int, start: int, exit_code: int
+) -> str:
+    """A line of /proc/PID/stat: 52 fields, of which only those given matter."""
+    fields = ["0"] * 53
+    fields[4], fields[9], fields[20], fields[22], fields[52] = map(str, (parent, flags, threads, start, exit_code))
+    return f"{pid} ({name}) {state} {' '.join(fields[4:53])}\n"

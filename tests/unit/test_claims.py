@@ -1,0 +1,101 @@
+"""Who an environment says a process is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.claims import MAX_LABEL_CHARACTERS, Claim, clean, group_job_id, read_claim, short_hash
+
+TORCHRUN = {
+    "RANK": "11",
+    "LOCAL_RANK": "3",
+    "WORLD_SIZE": "16",
+    "MASTER_ADDR": "node-a",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "exp7",
+}
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NAME": "llama",
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "8",
+    "SLURM_LOCALID": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "world", "job"),
+    [
+        (TORCHRUN, 11, 16, "exp7"),
+        (SLURM, 5, 8, "4711"),
+        ({**SLURM, **TORCHRUN}, 11, 16, "4711"),  # torchrun under srun: SLURM_PROCID is the node's
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "LSB_JOBID": "77"}, 2, 4, "77"),
+        ({"PMIX_RANK": "2", "SLURM_NTASKS": "4", "SLURM_JOBID": "9"}, 2, 4, "9"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "PBS_JOBID": "12.server"}, 0, 2, "12.server"),
+        ({"RANK": "8", "WORLD_SIZE": "8", **SLURM}, 5, 8, "4711"),  # a rank outside its world is no rank
+        ({"RANK": "-1", **SLURM}, 5, 8, "4711"),
+        ({"RANK": "1e3"}, None, None, ""),
+        ({"RANK": "99999999999999999999"}, None, None, ""),
+        ({"RANK": "1٣"}, None, None, ""),
+        ({"RANK": "3"}, 3, None, ""),
+        ({}, None, None, ""),
+        ({"WORLD_SIZE": "8"}, None, 8, ""),
+    ],
+)
+def test_rank_and_job(environment: dict[str, str], rank: int | None, world: int | None, job: str) -> None:
+    """The first launcher whose rank fits its size names the rank; the scheduler's raw id names the job."""
+    claim = read_claim(environment, "here")
+    assert (claim.rank, claim.world_size, claim.job_id) == (rank, world, job)
+
+
+@pytest.mark.parametrize("run_id", ["", "none", "None", "0"])
+def test_run_id_that_names_nothing(run_id: str) -> None:
+    """A run id that stands for none leaves the job to its rendezvous address, the same on every node."""
+    environment = {**TORCHRUN, "TORCHELASTIC_RUN_ID": run_id}
+    here, there = read_claim(environment, "here"), read_claim(environment, "there")
+    assert here.job_id == there.job_id
+    assert here.job_id == short_hash("job", "node-a:29500")
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.1.2.3", "::1"])
+def test_loopback_rendezvous_is_of_this_node(address: str) -> None:
+    """Two single-node jobs that both meet on localhost are two jobs."""
+    environment = {"RANK": "0", "MASTER_ADDR": address, "MASTER_PORT": "29500"}
+    assert read_claim(environment, "here").job_id != read_claim(environment, "there").job_id
+
+
+def test_empty_claim() -> None:
+    """Nothing in, nothing claimed."""
+    assert read_claim({}, "here") == Claim()
+
+
+def test_group_ids_differ() -> None:
+    """Two groups under one id get different ids that both begin with it."""
+    first, second = group_job_id("4711", "a:1"), group_job_id("4711", "a:2")
+    assert first != second
+    assert first.startswith("4711-")
+    assert second.startswith("4711-")
+
+
+def test_label_bound() -> None:
+    """One character more than a label may have is cut, and what cannot be printed is replaced."""
+    assert clean("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
+    assert clean('a\n"b\x00\u202e') == 'a?"b??'
+
+
+@given(st.dictionaries(st.sampled_from(sorted({*TORCHRUN, *SLURM, "PMI_RANK", "PMI_SIZE"})), st.text(max_size=200)))
+def test_hostile_environment(environment: dict[str, str]) -> None:
+    """Whatever the job writes there, the claim is bounded and printable."""
+    claim = read_claim(environment, "here")
+    assert claim.rank is None or 0 <= claim.rank < 1 << 20
+    for text in (claim.job_id, claim.job_name, claim.local_rank):
+        assert len(text) <= MAX_LABEL_CHARACTERS
+        assert text.isprintable()
+
+
+def test_local_rank_is_a_number() -> None:
+    """A local rank with blanks around it is that number, and one that is none is left out."""
+    assert read_claim({"LOCAL_RANK": " 3\n"}, "here").local_rank == "3"
+    assert read_claim({"LOCAL_RANK": "x", "SLURM_LOCALID": "1"}, "here").local_rank == "1"

@@ -1,0 +1,173 @@
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from agent.exposition import Selection, SelectionError, encode, select, wants_openmetrics
+
+KNOWN = frozenset({"process", "inspector", "nvml"})
+# What Prometheus 2.42 and 3.5 send, from their documentation.
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
+    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/html,*/*;q=0.8", False),
+        (PROMETHEUS_2, True),
+        (PROMETHEUS_3, True),
+        ("application/openmetrics-text", True),
+        ("Application/OpenMetrics-Text; Version=1.0.0", True),
+        ("application/openmetrics-text;version=0.0.1", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=high", False),
+        ("application/openmetrics-text;q=0.3,text/plain;q=0.5", False),
+        ("text/plain;version=0.0.4;q=0.5,application/openmetrics-text;q=0.5", True),
+        (";;,=;q,,", False),
+    ],
+)
+def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
+    """OpenMetrics is given to who prefers it, the text format to everybody else."""
+    assert wants_openmetrics(accept) is openmetrics
+
+
+@pytest.mark.parametrize(
+    ("accept", "compress"),
+    [("gzip", True), ("deflate, GZIP;q=0.5", True), ("identity", False), ("gzip;q=0", False), ("", False)],
+)
+def test_compression_is_negotiated(accept: str, compress: bool) -> None:
+    """Only who accepts gzip gets gzip."""
+    assert select({}, {"accept-encoding": accept}, KNOWN).gzip is compress
+
+
+def test_query_makes_the_selection() -> None:
+    """collect[], exclude[] and name[] may be repeated, and their order does not matter."""
+    one = select({"collect[]": ["nvml", "process"], "name[]": ["a", "b"]}, {}, KNOWN)
+    other = select({"name[]": ["b", "a"], "collect[]": ["process", "nvml"], "unheard": ["of"]}, {}, KNOWN)
+    assert one == other == Selection(collect=frozenset({"nvml", "process"}), names=frozenset({"a", "b"}))
+    assert hash(one) == hash(other)
+    assert [name for name in sorted(KNOWN) if one.takes(name)] == ["nvml", "process"]
+    without = select({"exclude[]": ["nvml"]}, {}, KNOWN)
+    assert [name for name in sorted(KNOWN) if without.takes(name)] == ["inspector", "process"]
+    assert all(select({}, {}, KNOWN).takes(name) for name in KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"collect[]": ["nvml"], "exclude[]": ["process"]}, "cannot be combined"),
+        ({"collect[]": ["nvml", "gone"]}, "gone"),
+        ({"exclude[]": ["gone"]}, "gone"),
+        ({"collect[]": [""]}, "no such exporter"),
+    ],
+)
+def test_odd_query_is_refused(query: dict[str, list[str]], message: str) -> None:
+    """What cannot be combined or does not exist is refused by name."""
+    with pytest.raises(SelectionError, match=message):
+        select(query, {}, KNOWN)
+
+
+def families() -> list[Metric]:
+    """Make one family of each kind, and an empty one."""
+    gauge = GaugeMetricFamily("rankwatch_rank_up", "Up.", labels=["rank"])
+    gauge.add_metric(["0"], 1)
+    gauge.add_metric(["1"], 0)
+    counter = CounterMetricFamily("rankwatch_x_bytes_total", "Bytes.", value=3.5)
+    histogram = HistogramMetricFamily("rankwatch_d_seconds", "D.", buckets=[("1", 2), ("+Inf", 3)], sum_value=4.0)
+    return [gauge, counter, histogram, GaugeMetricFamily("rankwatch_empty", "Empty.", labels=["a"])]
+
+
+TEXT = """\
+# HELP rankwatch_rank_up Up.
+# TYPE rankwatch_rank_up gauge
+rankwatch_rank_up{rank="0"} 1.0
+rankwatch_rank_up{rank="1"} 0.0
+# HELP rankwatch_x_bytes_total Bytes.
+# TYPE rankwatch_x_bytes_total counter
+rankwatch_x_bytes_total 3.5
+# HELP rankwatch_d_seconds D.
+# TYPE rankwatch_d_seconds histogram
+rankwatch_d_seconds_bucket{le="1"} 2.0
+rankwatch_d_seconds_bucket{le="+Inf"} 3.0
+rankwatch_d_seconds_count 3.0
+rankwatch_d_seconds_sum 4.0
+"""
+
+
+def test_text_format() -> None:
+    """The default is the text format 0.0.4, without families that have no series."""
+    rendered = encode(families(), Selection())
+    assert rendered.body.decode() == TEXT
+    assert (rendered.content_type, rendered.encoding) == ("text/plain; version=0.0.4; charset=utf-8", "")
+
+
+def test_openmetrics_format() -> None:
+    """OpenMetrics 1.0.0 holds the same samples and ends as it must."""
+    rendered = encode(families(), Selection(openmetrics=True))
+    assert rendered.content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert rendered.body.endswith(b"# EOF\n")
+    samples = {s.name: s.value for f in parse_openmetrics(rendered.body.decode()) for s in f.samples}
+    assert samples["rankwatch_x_bytes_total"] == 3.5
+    assert samples["rankwatch_d_seconds_sum"] == 4.0
+
+
+def test_gzip_holds_the_same() -> None:
+    """A compressed exposition decompresses to the plain one, and holds no time: the same bytes each time."""
+    rendered = encode(families(), Selection(gzip=True))
+    assert rendered.encoding == "gzip"
+    assert gzip.decompress(rendered.body).decode() == TEXT
+    assert rendered.body[4:8] == bytes(4)  # MTIME of RFC 1952
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ({"rankwatch_rank_up"}, {"rankwatch_rank_up"}),
+        ({"rankwatch_x_bytes_total", "nothing"}, {"rankwatch_x_bytes_total"}),
+        ({"rankwatch_d_seconds_sum"}, {"rankwatch_d_seconds_sum"}),
+        (
+            {"rankwatch_d_seconds"},
+            {"rankwatch_d_seconds_sum", "rankwatch_d_seconds_bucket", "rankwatch_d_seconds_count"},
+        ),
+        ({"nothing"}, set()),
+    ],
+)
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_names_restrict_series(names: set[str], shown: set[str], openmetrics: bool) -> None:
+    """name[] keeps the series of that name, or the whole family, and nothing else, not even help texts."""
+    body = encode(families(), Selection(names=frozenset(names), openmetrics=openmetrics)).body.decode()
+    lines = [line for line in body.splitlines() if not line.startswith("#")]
+    assert {line.partition(" ")[0].partition("{")[0] for line in lines} == shown
+    assert body.count("# HELP") == (1 if shown else 0)
+
+
+@given(st.text(alphabet=st.characters(codec=None)))
+def test_any_label_value_can_be_read_back(value: str) -> None:
+    """Whatever a label holds, the exposition is one that can be parsed."""
+    family = GaugeMetricFamily("rankwatch_rank_up", "Up.", labels=["job_id"])
+    family.add_metric([value], 1)
+    body = encode([family], Selection()).body.decode()
+    (parsed,) = parse_text(body)
+    if "\r" not in value:  # the client's parser splits its input at other newlines than the format does
+        assert len(parsed.samples) == 1
+    assert encode([family], Selection(openmetrics=True)).body.endswith(b"# EOF\n")
+
+
+def test_lone_surrogate_becomes_a_question_mark() -> None:
+    """A label that UTF-8 cannot hold costs its odd character, not the scrape."""
+    family = GaugeMetricFamily("rankwatch_rank_up", "Up.", labels=["job_id"])
+    family.add_metric(["a\udc80b"], 1)
+    assert encode([family], Selection()).body.endswith(b'{job_id="a?b"} 1.0\n')

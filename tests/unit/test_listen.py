@@ -1,0 +1,65 @@
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.listen import ListenAddress, open_listeners, parse_listen_address
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:19028", "127.0.0.1", 19028),
+        (":19028", "", 19028),
+        ("[::1]:9", "::1", 9),
+        ("[::]:65535", "::", 65535),
+        ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
+        ("node-7.example:0", "node-7.example", 0),
+    ],
+)
+def test_listen_address_is_read(text: str, host: str, port: int) -> None:
+    """Every form of host and port is read, and is written back the same."""
+    address = parse_listen_address(text)
+    assert address == ListenAddress(host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "19028", "host", "host:", "::1:80", "[::1]", "[::1]80", "host:-1", "host:65536", "host:١", "[]:80"]
+)
+def test_odd_listen_address_is_refused(text: str) -> None:
+    """What is no address is refused in words that quote it."""
+    with pytest.raises(ValueError, match="listen address"):
+        parse_listen_address(text)
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_refused(text: str) -> None:
+    """No text does anything but give an address or a ValueError."""
+    try:
+        assert 0 <= parse_listen_address(text).port <= 65535
+    except ValueError as error:
+        assert "listen address" in str(error)
+
+
+def test_port_in_use_is_said_clearly() -> None:
+    """A port that is taken gives an OSError with the address and the reason."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use$"):
+            open_listeners(ListenAddress("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
+def test_address_of_nobody_is_said_clearly(host: str) -> None:
+    """An address that is not this machine's, or a name nobody has, gives an OSError that names it."""
+    with pytest.raises(OSError, match=f"cannot listen on {host}:0: "):
+        open_listeners(ListenAddress(host, 0))
+
+
+def test_empty_host_listens_on_every_address() -> None:
+    """Without a host, IPv4 clients reach the one socket."""
+    (listener,) = open_listeners(ListenAddress("", 0))
+    with listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5):
+        pass

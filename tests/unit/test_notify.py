@@ -1,0 +1,130 @@
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.log import Logger
+from agent.notify import MAX_STATUS_CHARACTERS, Notifier, WatchdogGate, watchdog_interval_seconds
+
+LOG = Logger("notify")
+
+
+@pytest.fixture(params=["path", "abstract"])
+def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """Give systemd's end of the notification socket and its $NOTIFY_SOCKET."""
+    address = str(tmp_path / "n") if request.param == "path" else f"@rankwatch-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(address if request.param == "path" else f"\0{address[1:]}")
+        end.settimeout(5)
+        yield end, address
+
+
+def test_every_message_arrives(systemd: tuple[socket.socket, str]) -> None:
+    """Each step of the service's life is one datagram in systemd's words."""
+    end, address = systemd
+    notifier = Notifier(address, LOG)
+    notifier.ready()
+    notifier.status("8 ranks\nREADY=1")
+    notifier.reloading(12.5)
+    notifier.watchdog()
+    notifier.stopping()
+    notifier.close()
+    notifier.ready()
+    assert [end.recv(4096) for _ in range(5)] == [
+        b"READY=1",
+        b"STATUS=8 ranks READY=1",
+        b"RELOADING=1\nMONOTONIC_USEC=12500000",
+        b"WATCHDOG=1",
+        b"STOPPING=1",
+    ]
+    assert notifier.failures == 0
+
+
+async def test_notifying_does_not_block_the_loop(systemd: tuple[socket.socket, str]) -> None:
+    """Nothing that is sent from the event loop can block it, also when systemd reads nothing."""
+    notifier = Notifier(systemd[1], LOG)
+    for _ in range(2000):
+        notifier.watchdog()
+    assert notifier.failures > 0
+    notifier.close()
+
+
+def test_status_is_cut(systemd: tuple[socket.socket, str]) -> None:
+    """A status one character over the bound is cut to it."""
+    end, address = systemd
+    notifier = Notifier(address, LOG)
+    notifier.status("x" * (MAX_STATUS_CHARACTERS + 1))
+    assert end.recv(4096) == b"STATUS=" + b"x" * 256
+    notifier.close()
+
+
+@pytest.mark.parametrize("address", [None, ""])
+def test_without_systemd_nothing_happens(address: str | None) -> None:
+    """Outside systemd every message goes nowhere without a word."""
+    notifier = Notifier(address, LOG)
+    notifier.ready()
+    notifier.close()
+    assert notifier.failures == 0
+
+
+@pytest.mark.parametrize("address", ["/nonexistent/socket", "@rankwatch-nobody", "vsock:2:1", "x" * 200])
+def test_unreachable_systemd_is_counted(address: str) -> None:
+    """A socket that cannot be reached is counted and harms nobody."""
+    notifier = Notifier(address, LOG)
+    notifier.ready()
+    notifier.watchdog()
+    notifier.close()
+    assert notifier.failures == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_PID": "7"}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 10.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, 10.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, None),
+    ],
+)
+def test_watchdog_interval(environ: dict[str, str], seconds: float | None) -> None:
+    """The watchdog is fed at a third of its timeout, if it is meant for this process."""
+    assert watchdog_interval_seconds(environ, 7) == seconds
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"WATCHDOG_USEC": value} for value in ("", "0", "-1", "soon", "1" * 21)]
+    + [{"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "me"}],
+)
+def test_odd_watchdog_setting_is_refused(environ: dict[str, str]) -> None:
+    """A setting that systemd never makes is an error that quotes it."""
+    with pytest.raises(ValueError, match="WATCHDOG_USEC"):
+        watchdog_interval_seconds(environ, 7)
+
+
+def test_watchdog_is_fed_only_by_all() -> None:
+    """The gate opens once every beat was seen since it last opened, and says who is missing for how long."""
+    now = 100.0
+    gate = WatchdogGate(["loop", "render", "supervisor"], lambda: now)
+    assert not gate.may_feed()
+    gate.beat("loop")
+    now = 101.0
+    gate.beat("supervisor")
+    gate.beat("supervisor")
+    assert not gate.may_feed()
+    assert gate.missing() == {"render": 1.0}
+    gate.beat("render")
+    assert gate.missing() == {}
+    assert gate.may_feed()
+    assert not gate.may_feed()
+    now = 103.5
+    assert gate.missing() == {"loop": 3.5, "render": 2.5, "supervisor": 2.5}
+
+
+def test_unknown_beat_is_refused() -> None:
+    """A beat that was not named is a mistake in the program, said at once."""
+    with pytest.raises(KeyError):
+        WatchdogGate(["loop"], lambda: 0.0).beat("lopp")

@@ -1,0 +1,109 @@
+"""Reading /proc."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from proc_tree import ProcTree, stat_line
+
+from agent.identity import ProcessKey
+from agent.procfs import MAX_ENVIRONMENT_BYTES, ProcFS, parse_stat, parse_status
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    """An empty /proc."""
+    return ProcTree(tmp_path / "proc")
+
+
+@pytest.mark.parametrize("name", ["python3", "a b", "evil) R 1 (x", "", "новый", ")))) "])
+def test_stat_of_any_name(name: str) -> None:
+    """The name stands in brackets and may hold brackets and blanks."""
+    stat = parse_stat(stat_line(7, name, "D", 3, 0x00400040, 5, 123456, 139))
+    assert stat is not None
+    assert (stat.comm, stat.state, stat.parent_pid, stat.threads, stat.exit_code) == (name, "D", 3, 5, 139)
+    assert stat.key == ProcessKey(7, 123456)
+    assert not stat.kernel_thread
+
+
+def test_kernel_thread(tree: ProcTree) -> None:
+    """PF_KTHREAD tells a kernel thread."""
+    tree.add(2, name="kthreadd", kernel=True)
+    stat = ProcFS(tree.root).stat(2)
+    assert stat is not None
+    assert stat.kernel_thread
+
+
+def test_own_process_by_the_real_proc() -> None:
+    """Of this very process the kernel says what the interpreter says."""
+    proc = ProcFS(Path("/proc"))
+    stat, status = proc.stat(os.getpid()), proc.status(os.getpid())
+    assert stat is not None
+    assert status is not None
+    assert stat.parent_pid == os.getppid()
+    assert status.uid == os.getuid()
+    assert status.namespace_pids[0] == os.getpid()
+    assert proc.environment(os.getpid()) is not None
+    assert re.fullmatch(r"[0-9a-f-]{36}", proc.boot_id())
+    assert proc.boot_seconds() > 1e9
+    assert os.getpid() in proc.pids()
+
+
+def test_vanished_process(tree: ProcTree) -> None:
+    """Everything about a process that is gone is None or empty."""
+    proc = ProcFS(tree.root)
+    assert (proc.stat(9), proc.status(9), proc.environment(9), proc.open_files(9)) == (None, None, None, None)
+    assert (proc.thread_ids(9), proc.thread_name(9, 9), proc.namespace(9, "pid"), proc.cgroup(9)) == ([], "", 0, {})
+    assert proc.maps_library(9, re.compile(b"x")) is None
+
+
+def test_environment_is_bounded(tree: ProcTree) -> None:
+    """One byte more than the bound is cut off, and what is no UTF-8 does no harm."""
+    tree.add(9, environment={})
+    (tree.root / "9/environ").write_bytes(b"RANK=3\0BAD=\xff\xfe\0" + b"X" * MAX_ENVIRONMENT_BYTES)
+    environment = ProcFS(tree.root).environment(9)
+    assert environment is not None
+    assert environment["RANK"] == "3"
+    assert environment["BAD"] == "\ufffd\ufffd"
+    assert sum(len(key) for key in environment) < MAX_ENVIRONMENT_BYTES
+
+
+def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
+    """Only files that may be records are asked for their identity; a descriptor is followed to the file it is."""
+    log, other = tmp_path / "h-pid9.log", tmp_path / "data.bin"
+    log.touch()
+    other.touch()
+    tree.add(9, files={3: log, 4: other, 5: Path("socket:[1]")})
+    proc = ProcFS(tree.root)
+    files = {file.fd: file for file in proc.open_files(9) or []}
+    info = log.stat()
+    assert (files[3].device, files[3].inode) == (info.st_dev, info.st_ino)
+    assert files[4].inode == 0
+    assert 5 not in files
+    assert proc.holds(9, 3, info.st_dev, info.st_ino)
+    assert not proc.holds(9, 4, info.st_dev, info.st_ino)
+    assert not proc.holds(9, 6, info.st_dev, info.st_ino)
+
+
+def test_pending_kill(tree: ProcTree) -> None:
+    """A pending SIGKILL shows in the signal masks; another signal is none."""
+    tree.add(8, pending=1 << 8)
+    tree.add(9, pending=1 << 14)
+    proc = ProcFS(tree.root)
+    eight, nine = proc.status(8), proc.status(9)
+    assert eight is not None
+    assert nine is not None
+    assert eight.kill_pending
+    assert not nine.kill_pending
+
+
+@given(st.text(max_size=300))
+def test_any_text_parses_or_not(text: str) -> None:
+    """Whatever a file holds, the parsers return a value or None."""
+    parse_stat(text)
+    parse_status(text)

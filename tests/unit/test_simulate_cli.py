@@ -1,0 +1,131 @@
+"""The options of the make-believe job, and the environment of its ranks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.simulate.cli import main
+from agent.simulate.environment import rank_environment
+from agent.simulate.job import Job, decode
+from agent.simulate.options import make_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = Job(job_dir="/j", dump_dir="/d", ranks=8, hosts=2, host_index=1, tp=2)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ("--ranks 1", "'1' is not a whole number of 2 or more"),
+    ("--ranks eight", "'eight' is not a whole number"),
+    ("--ranks 7 --hosts 2", "7 ranks cannot be spread over 2 hosts"),
+    ("--ranks 8 --tp 3", "TP groups of 3 do not fit into 8 ranks"),
+    ("--ranks 8 --hosts 2 --host-index 2 --job-dir /tmp/x", "--host-index 2 is not one of 2 hosts"),
+    ("--hosts 2", "more than one host needs --job-dir"),
+    ("--ranks-per-process 3", "--ranks-per-process 3 does not divide 8"),
+    ("--kill 1,8", "there is no rank [8] among 8"),
+    ("--straggler 8", "there is no rank [8]"),
+    ("--kill 1 --kill-signal BOOM", "--kill-signal BOOM is no signal"),
+    ("--exit-code 256", "--exit-code 256 is more than 255"),
+    ("--duration -1", "'-1' is not a number of 0 or more"),
+    ("--duration nan", "'nan' is not a number"),
+    ("--records-per-second 0", "it must be more than 0"),
+    ("--kill 1,", "'' is not a whole number"),
+    ("--teardown mpirun", "invalid choice: 'mpirun'"),
+    ("--no-such-option", "unrecognized arguments: --no-such-option"),
+    ("--job-dir /nonexistent/a/b", "cannot use /nonexistent/a/b: No such file or directory"),
+])  # fmt: skip
+def test_nonsense_is_refused_in_one_line(options: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2, one line on standard error that names the mistake, nothing on standard output."""
+    with pytest.raises(SystemExit) as left:
+        main(options.split())
+    output = capsys.readouterr()
+    assert left.value.code == 2
+    assert output.err.count("\n") == 1
+    assert said in output.err
+    assert output.out == ""
+
+
+def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second job in the same directory would meet the first one's board."""
+    (tmp_path / "job-0.json").touch()
+    with pytest.raises(SystemExit):
+        main(["--job-dir", str(tmp_path)])
+    assert "job-0.json is there already: give each job a --job-dir of its own" in capsys.readouterr().err
+
+
+def test_hosts_that_disagree_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A launcher with another seed than host 0's would make another job: refused, and host 0's stays."""
+    (tmp_path / "job-0.json").write_text(JOB._replace(host_index=0).encode())
+    with pytest.raises(SystemExit) as left:
+        main(["--job-dir", str(tmp_path), "--hosts", "2", "--host-index", "1", "--tp", "2", "--seed", "5"])
+    assert left.value.code == 2
+    assert "seed is not what" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["job-0.json"]
+
+
+def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help exits 0 and explains the signals and the accidents."""
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert "SIGUSR1 ends the job in order" in text
+    assert "--straggler RANK" in text
+
+
+def test_options_are_the_jobs_fields() -> None:
+    """Every option lands in a field of the job and every field has an option."""
+    assert {*vars(make_parser().parse_args([]))} == {*Job._fields}
+
+
+def test_a_job_travels_as_text() -> None:
+    """What the ranks decode is what the launcher encoded, tuples included."""
+    job = JOB._replace(kill_ranks=(1, 2), straggler=3, rank_environment=False)
+    assert decode(job.encode()) == job
+
+
+@pytest.mark.parametrize(("changes", "difference"), [
+    ({}, None),
+    ({"host_index": 0, "dump_dir": "/e", "kill_ranks": (1,), "teardown": "srun"}, None),
+    ({"ranks": 16}, "ranks"),
+    ({"from_step": 3}, "from_step"),
+])  # fmt: skip
+def test_hosts_share_what_makes_the_job(changes: dict[str, object], difference: str | None) -> None:
+    """Layout and times must agree; what one launcher does to its own ranks need not."""
+    assert JOB.difference(JOB._replace(**changes)) == difference  # type: ignore[arg-type]
+
+
+def test_processes_are_those_of_the_host() -> None:
+    """The second of two hosts has ranks 4 to 7, alone or two to a process."""
+    assert JOB.processes() == [(4,), (5,), (6,), (7,)]
+    assert JOB._replace(ranks_per_process=2).processes() == [(4, 5), (6, 7)]
+
+
+def test_a_rank_needs_the_standard_library_only() -> None:
+    """The rank's module imports without site-packages, and without what makes a start slow."""
+    code = "import sys, agent.simulate.rank; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+    loaded = {*run.stdout.split()}
+    assert not {"msgspec", "argparse", "subprocess", "asyncio", "ctypes", "dataclasses", "hashlib"} & loaded
+
+
+INHERITED = {"HOME": "/h", "RANK": "99", "SLURM_PROCID": "5", "SLURM_JOB_ID": "old", "TORCHELASTIC_RUN_ID": "old"}
+MASTER = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(("changes", "ranks", "expected"), [
+    ({}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2"}),
+    ({"scheduler": "slurm"}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2", "SLURM_JOB_ID": "4711"}),
+    ({"scheduler": "torchrun", "rank_environment": False}, (6,), {"TORCHELASTIC_RUN_ID": "4711"}),
+    ({"scheduler": "pbs", "rank_environment": False}, (6,), {"PBS_JOBID": "4711"}),
+    ({"scheduler": "lsf", "rank_environment": False}, (6,), {"LSB_JOBID": "4711"}),
+    ({"rank_environment": False}, (6,), {}),
+    ({}, (4, 5), MASTER),
+])  # fmt: skip
+def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], expected: dict[str, str]) -> None:
+    """Ranks get their own names only: those of the job around them are taken out."""
+    made = rank_environment(JOB._replace(**changes), ranks, INHERITED, ["", "/a", "/b"])  # type: ignore[arg-type]
+    assert made == {"HOME": "/h", "PYTHONPATH": "/a:/b", **expected}

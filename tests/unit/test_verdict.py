@@ -1,0 +1,182 @@
+"""The verdict, row by row."""
+
+from __future__ import annotations
+
+import itertools
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.identity import ProcessKey
+from agent.verdict import STATES, Evidence, ExitStatus, Verdict, judge_job
+
+NOW = 1000.0
+SEGV = ExitStatus(known=True, signal=SIGSEGV)
+KILL = ExitStatus(known=True, signal=SIGKILL)
+OOM = ExitStatus(known=True, signal=SIGKILL, oom=True)
+TERM = ExitStatus(known=True, signal=SIGTERM)
+WELL = ExitStatus(known=True)
+UNKNOWN = ExitStatus(known=False)
+
+
+def code(number: int) -> ExitStatus:
+    """An exit with a status of its own."""
+    return ExitStatus(known=True, code=number)
+
+
+def running(pid: int = 9, **facts: object) -> Evidence:
+    """A process that runs, found long ago."""
+    return Evidence(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
+
+
+def left(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> Evidence:
+    """A process that left ``ago`` seconds before NOW."""
+    return Evidence(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
+
+
+ROWS: list[tuple[str, list[Evidence], str, str]] = [
+    # (what, the judged process first and its peers, state, reason)
+    ("a process that sleeps is alive", [running(state="S")], "alive", "running"),
+    ("a process that runs is alive", [running(state="R")], "alive", "running"),
+    ("a process under a debugger is alive", [running(state="t")], "alive", "running"),
+    ("a zombie leader with other threads is alive", [running(state="Z")], "alive", "running"),
+    ("a stopped process is unresponsive", [running(state="T")], "unresponsive", "stopped"),
+    ("61 s in D without a switch is unresponsive", [running(blocked_since=NOW - 61)], "unresponsive", "blocked"),
+    ("60 s in D is still alive", [running(state="D", blocked_since=NOW - 60)], "alive", "running"),
+    ("in D with switches is alive", [running(state="D")], "alive", "running"),
+    *[
+        (f"signal {int(s)} alone is dead at once", [left(0, ExitStatus(known=True, signal=s))], "dead", "fatal_signal")
+        for s in (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE)
+    ],
+    ("an OOM kill is dead at once", [left(0, OOM), running()], "dead", "oom_killed"),
+    ("status 1 is dead at once", [left(0, code(1)), running()], "dead", "failure_status"),
+    ("status 127 is dead at once", [left(0, code(127)), running()], "dead", "failure_status"),
+    ("status 128 is not yet a death", [left(0, code(128)), running()], "exited", "left"),
+    ("status 143 is not yet a death", [left(0, code(143)), running()], "exited", "left"),
+    ("a crash with the whole job following is dead", [left(1, SEGV), left(0.5, TERM, 2)], "dead", "fatal_signal"),
+    ("a victim of the teardown is exited", [left(0.5, TERM), left(1, SEGV, 2)], "exited", "left"),
+    ("a second crash is exited", [left(0.5, SEGV), left(1, SEGV, 2)], "exited", "left"),
+    (
+        "a crash 61 s after an exit is a first one",
+        [left(0, SEGV), left(61, WELL, 2), running()],
+        "dead",
+        "fatal_signal",
+    ),
+    ("a crash 59 s after an exit may be a victim", [left(0, SEGV), left(59, TERM, 2), running()], "exited", "left"),
+    ("a crash noticed 0.05 s after a TERM came first", [left(0, SEGV), left(0.05, TERM, 2)], "dead", "fatal_signal"),
+    ("status 1 noticed 0.05 s after a TERM did not", [left(0, code(1)), left(0.05, TERM, 2)], "exited", "left"),
+    ("of two crashes at once the earlier is dead", [left(0.05, SEGV), left(0, SEGV, 2)], "dead", "fatal_signal"),
+    ("SIGKILL with a peer alive 14.9 s later is exited", [left(14.9, KILL), running()], "exited", "left"),
+    ("SIGKILL with a peer alive 15 s later is dead", [left(15, KILL), running()], "dead", "killed_before_peers"),
+    ("SIGKILL, the peer left 14 s later: exited", [left(100, KILL), left(86, KILL, 2)], "exited", "left"),
+    ("SIGKILL, the peer left 16 s later: dead", [left(100, KILL), left(84, KILL, 2)], "dead", "killed_before_peers"),
+    ("SIGKILL with only peers being killed is exited", [left(40, KILL), running(kill_pending=True)], "exited", "left"),
+    ("SIGKILL without peers is exited", [left(100, KILL)], "exited", "left"),
+    ("TERM with a peer alive 44 s later is exited", [left(44, TERM), running()], "exited", "left"),
+    ("TERM with a peer alive 45 s later is dead", [left(45, TERM), running()], "dead", "left_before_peers"),
+    ("status 0 with a peer alive 45 s later is dead", [left(45, WELL), running()], "dead", "left_before_peers"),
+    (
+        "status unknown with a peer alive 45 s later is dead",
+        [left(45, UNKNOWN), running()],
+        "dead",
+        "left_before_peers",
+    ),
+    ("status not asked yet is exited", [left(0, None), running()], "exited", "left"),
+    (
+        "a peer found after the exit proves nothing",
+        [left(60, TERM), Evidence(ProcessKey(9, 9), NOW - 10)],
+        "exited",
+        "left",
+    ),
+    ("all left with status 0: finished", [left(3, WELL), left(0, WELL, 2)], "finished", "all_left_well"),
+    ("the last one alone with status 0: finished", [left(3, WELL)], "finished", "all_left_well"),
+    ("one of all left otherwise: not finished", [left(3, WELL), left(0, TERM, 2)], "exited", "left"),
+    ("status 0 with a live peer is not finished yet", [left(3, WELL), running()], "exited", "left"),
+    ("long dead, then all left with 0: finished", [left(99, WELL), left(0, WELL, 2)], "finished", "all_left_well"),
+    (
+        "communicators destroyed before SIGKILL: finished",
+        [left(99, KILL, finalized=True), running()],
+        "finished",
+        "finalized",
+    ),
+    (
+        "records 6 s after the exit contradict it",
+        [left(9, SEGV, progress_after_exit_seconds=6.0), running()],
+        "unknown",
+        "progress_after_exit",
+    ),
+    ("records 5 s after the exit do not", [left(9, SEGV, progress_after_exit_seconds=5.0)], "dead", "fatal_signal"),
+]
+
+
+@pytest.mark.parametrize(("processes", "state", "reason"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_rows(processes: list[Evidence], state: str, reason: str) -> None:
+    """Each row of the table of states gives its state and reason."""
+    assert judge_job(processes, NOW)[processes[0].key] == Verdict(state, reason)  # type: ignore[arg-type]
+
+
+def test_one_culprit_of_a_teardown() -> None:
+    """A crash and seven victims of the launcher give one dead and seven exited."""
+    processes = [left(1.0, SEGV, 1), *(left(1.0 - 0.1 * n, TERM, 1 + n) for n in range(1, 5))]
+    processes += [left(0.2, KILL, 10 + n) for n in range(3)]
+    states = [verdict.state for verdict in judge_job(processes, NOW).values()]
+    assert states.count("dead") == 1
+    assert states.count("exited") == 7
+
+
+def test_slow_cancel_is_no_death() -> None:
+    """A cancel in which half the ranks need 30 s for their SIGTERM leaves nobody dead at any time."""
+    for second in range(200):
+        now = float(second)
+        quick = [Evidence(ProcessKey(n, 1), -100.0, exited_at=0.1 * n, exit=TERM) for n in range(4) if 0.1 * n <= now]
+        slow = [
+            Evidence(
+                ProcessKey(9 + n, 1), -100.0, exited_at=30.0 if now >= 30 else None, exit=KILL if now >= 30 else None
+            )
+            for n in range(4)
+        ]
+        assert not [v for v in judge_job(quick + slow, now).values() if v.state == "dead"]
+
+
+def test_wait_status() -> None:
+    """A status in waitpid's form splits into signal and code; the core flag is no part of either."""
+    assert ExitStatus.from_wait(9) == KILL
+    assert ExitStatus.from_wait(11 | 0x80) == SEGV
+    assert ExitStatus.from_wait(3 << 8) == code(3)
+    assert ExitStatus.from_wait(0) == WELL
+
+
+STATUSES = st.sampled_from([None, UNKNOWN, WELL, TERM, KILL, OOM, SEGV, code(1), code(143)])
+PROCESSES = st.lists(
+    st.tuples(st.none() | st.floats(0, 200), STATUSES, st.sampled_from("RSDTtZ"), st.booleans()), min_size=1, max_size=8
+)
+
+
+@given(PROCESSES)
+def test_any_job_has_one_verdict_each(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
+    """Whatever the evidence, each process gets one known state, and those that run are never called gone."""
+    processes = [
+        Evidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status, state, finalized=finalized)
+        for n, (ago, status, state, finalized) in enumerate(raw)
+    ]
+    verdicts = judge_job(processes, NOW)
+    assert set(verdicts) == {p.key for p in processes}
+    for process in processes:
+        state = verdicts[process.key].state
+        assert state in STATES
+        assert (state in ("alive", "unresponsive")) == (process.exited_at is None)
+
+
+@given(PROCESSES)
+def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
+    """Deaths that are declared at once never lie within one minute of each other: the later ones may be victims."""
+    processes = [
+        Evidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status)
+        for n, (ago, status, _, _) in enumerate(raw)
+    ]
+    verdicts = judge_job(processes, NOW)
+    at_once = ("fatal_signal", "oom_killed", "failure_status")
+    times = sorted(p.exited_at for p in processes if p.exited_at is not None and verdicts[p.key].reason in at_once)
+    assert all(later - earlier > 60.0 for earlier, later in itertools.pairwise(times))

@@ -1,0 +1,464 @@
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent import web
+from agent.http_message import TEXT, Request, Response
+from agent.listen import ListenAddress
+from agent.log import Logger
+from agent.web import Limits, WebServer
+
+BIG = b"rankwatch_x 1\n" * 75_000  # 1.05 MB
+HUGE = b"x" * (16 * 1024 * 1024)  # more than the kernel takes for a client that does not read
+GET = b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n"
+LAST_GET = b"GET /small HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+
+
+class Site:
+    """A handler whose answers tests can hold back."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.go = asyncio.Event()
+
+    async def __call__(self, request: Request) -> Response:
+        self.requests.append(request)
+        match request.path:
+            case "/held":
+                await self.go.wait()
+            case "/broken":
+                raise RuntimeError("broken")
+            case "/big":
+                return Response(200, TEXT, BIG)
+            case "/huge":
+                return Response(200, TEXT, HUGE)
+        return Response(200, TEXT, b"small\n", (("X-Own", "1"),))
+
+
+class Served:
+    """A server under test and how to speak to it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.site = Site()
+        self.server = WebServer(self.site, Logger("web"), limits)
+        self.port = 0
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
+
+    async def ask(self, sent: bytes) -> bytes:
+        """Send bytes and return all that comes back until the server closes."""
+        reader, writer = await self.connect()
+        with suppress(ConnectionError):  # reset after the answer is fine
+            writer.write(sent)
+        received = b""
+        with suppress(ConnectionError):
+            while piece := await reader.read(1 << 20):
+                received += piece
+        writer.close()
+        return received
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the server's state is as wanted."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110  # what is waited for is counted, not signalled
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def serving(limits: Limits | None = None) -> AsyncIterator[Served]:
+    """Run a server on a free port of the loopback; it must end in order and without a failure of its own."""
+    served = Served(limits or Limits())
+    served.port = await served.server.start(ListenAddress("127.0.0.1", 0))
+    try:
+        yield served
+    finally:
+        served.site.go.set()
+        await served.server.stop(1.0)
+    assert served.server.stats.open_connections == 0
+
+
+async def read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    """Read one response: status, headers, body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in head[1:-2])
+    return int(head[0].split(" ")[1]), headers, await reader.readexactly(int(headers["content-length"]))
+
+
+async def test_get_and_head() -> None:
+    """A GET gets the handler's answer, a HEAD the same without the body, on one connection."""
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET /small?a=1&a=2&b= HTTP/1.1\r\nHost: h\r\nAccept: x\r\nAccept: y\r\n\r\n")
+        status, headers, body = await read_response(reader)
+        assert (status, body) == (200, b"small\n")
+        assert headers["content-type"] == TEXT
+        assert headers["x-own"] == "1"
+        assert "date" in headers and "connection" not in headers
+        writer.write(b"HEAD /big HTTP/1.1\r\nHost: h\r\n\r\n" + LAST_GET)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        assert f"Content-Length: {len(BIG)}" in head
+        status, headers, body = await read_response(reader)
+        assert (status, headers["connection"], body) == (200, "close", b"small\n")
+        assert await reader.read() == b""
+        writer.close()
+        first = served.site.requests[0]
+        assert (first.path, first.query) == ("/small", {"a": ["1", "2"], "b": [""]})
+        assert first.headers["accept"] == "x, y"
+        assert served.server.stats.responses == {200: 3}
+        assert served.server.stats.connections == 1
+        assert sum(served.server.stats.closed.values()) == 0
+
+
+async def test_big_body_arrives_whole() -> None:
+    """A body of many pieces arrives byte by byte as it was made."""
+    async with serving() as served:
+        answer = await served.ask(LAST_GET.replace(b"/small", b"/big"))
+        assert answer.partition(b"\r\n\r\n")[2] == BIG
+
+
+async def test_http_1_0_is_closed_after_the_answer() -> None:
+    """An HTTP/1.0 client gets its answer and the end of the connection."""
+    async with serving() as served:
+        assert (await served.ask(b"GET /small HTTP/1.0\r\n\r\n")).endswith(b"\r\n\r\nsmall\n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /small HTTP/1.1\r\nHost: h\r\n\r\n", 405),
+        (b"DELETE /small HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nabcde", 405),
+        (b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n", 405),
+        (b"GET /small HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nabcde", 413),
+        (b"GET /small HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 413),
+        (b"GET /small HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET /small HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n", 400),
+        (b"GET http://h/small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET * HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET /small?a=%ff HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET /small?" + b"a&" * 257 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\n\r\n", 400),
+        (b"GET /small HTTP/2.0\r\nHost: h\r\n\r\n", 505),
+        (b"GET /small\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"\r\n\r\n\r\n\r\n", 400),
+    ],
+)
+async def test_odd_request_is_refused_and_closed(sent: bytes, status: int) -> None:
+    """What is not a plain GET or HEAD gets the matching status and the end of the connection; no handler sees it."""
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(sent)
+        got, headers, _ = await read_response(reader)
+        assert (got, headers["connection"]) == (status, "close")
+        assert ("allow" in headers) == (status == 405)
+        assert await reader.read() == b""
+        writer.close()
+        await served.until(lambda: served.server.stats.open_connections == 0)
+        closed = served.server.stats.closed
+        assert closed["malformed"] + closed["refused_request"] == 1
+        assert served.site.requests == []
+        assert served.server.stats.failures == 0
+
+
+async def test_query_of_the_bound_is_served() -> None:
+    """A query with as many fields as allowed is served."""
+    async with serving() as served:
+        answer = await served.ask(LAST_GET.replace(b"/small", b"/small?" + b"&".join([b"a"] * 256)))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert len(served.site.requests[0].query["a"]) == 256
+
+
+@pytest.mark.parametrize(("excess", "status"), [(0, b"200"), (1, b"431"), (1_000_000, b"431")])
+async def test_header_is_bounded(excess: int, status: bytes) -> None:
+    """A header of exactly 16 KiB is served, one byte more is a 431."""
+    start, end = LAST_GET[:-2] + b"X-Pad: ", b"\r\n\r\n"
+    async with serving() as served:
+        sent = start + b"x" * (16 * 1024 - len(start) - len(end) + excess) + end
+        assert (await served.ask(sent)).startswith(b"HTTP/1.1 " + status)
+        await served.until(lambda: served.server.stats.open_connections == 0)
+        assert served.server.stats.closed["header_too_large"] == (1 if excess else 0)
+
+
+async def test_pipelined_header_has_the_same_bound() -> None:
+    """A header of one byte too many is a 431 also when part of it came along with the request before."""
+    start, end = LAST_GET[:-2] + b"X-Pad: ", b"\r\n\r\n"
+    async with serving() as served:
+        answer = await served.ask(GET + start + b"x" * (16 * 1024 - len(start) - len(end) + 1) + end)
+        assert answer.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 431" in answer
+
+
+async def test_refused_client_may_finish_sending() -> None:
+    """Who sends too much reads the answer and can still send on for a while without being reset."""
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET /" + b"x" * (16 * 1024))
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        for _ in range(10):
+            writer.write(b"x" * 1024)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize(("seconds", "sent_bytes"), [(0.05, 0), (60.0, web.LINGER_BYTES + 16 * 1024)])
+async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, seconds: float, sent_bytes: int) -> None:
+    """A refused client that neither ends nor closes is closed after its time, or its bytes beside the header."""
+    monkeypatch.setattr(web, "LINGER_SECONDS", seconds)
+    async with serving() as served:
+        _, writer = await served.connect()
+        writer.write(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
+        await served.until(lambda: served.server.stats.closed["refused_request"] == 1)
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", GET + b"GET"])
+async def test_header_deadline(sent: bytes) -> None:
+    """Who does not send a whole header in time is closed, on a kept connection too."""
+    async with serving(Limits(header_seconds=0.05)) as served:
+        assert (await served.ask(sent)).count(b"HTTP/1.1 200") == (1 if sent.startswith(GET) else 0)
+        assert served.server.stats.closed["header_timeout"] == 1
+
+
+async def test_idle_deadline() -> None:
+    """A kept connection may idle longer than a header may take, and is closed when its own deadline is over."""
+    async with serving(Limits(header_seconds=0.02, idle_seconds=0.2)) as served:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        assert (await served.ask(GET)).startswith(b"HTTP/1.1 200")
+        assert loop.time() - start >= 0.2
+        assert served.server.stats.closed["idle_timeout"] == 1
+
+
+async def test_header_begun_late_gets_its_whole_deadline() -> None:
+    """The header deadline of a kept connection runs from the first byte, not from the last answer."""
+    async with serving(Limits(header_seconds=0.05, idle_seconds=30)) as served:
+        reader, writer = await served.connect()
+        writer.write(GET)
+        await read_response(reader)
+        writer.write(b"GET /sm")
+        assert await reader.read() == b""
+        writer.close()
+        assert served.server.stats.closed["header_timeout"] == 1
+
+
+def slow_socket(port: int) -> socket.socket:
+    """Make a connected socket that takes little and reads nothing."""
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.settimeout(0)
+    with suppress(BlockingIOError):
+        slow.connect(("127.0.0.1", port))
+    return slow
+
+
+async def stuck_reader(served: Served, path: bytes) -> socket.socket:
+    """Ask for ``path`` and never read the answer."""
+    slow = slow_socket(served.port)
+    await asyncio.get_running_loop().sock_sendall(slow, GET.replace(b"/small", path))
+    return slow
+
+
+async def test_write_deadline() -> None:
+    """Who does not take the answer in time is closed."""
+    async with serving(Limits(write_seconds=0.1)) as served:
+        with await stuck_reader(served, b"/huge"):
+            await served.until(lambda: served.server.stats.closed["write_timeout"] == 1)
+
+
+async def test_answers_not_read_are_bounded_in_memory() -> None:
+    """When unread answers exceed their bound, the one that is written longest gives way; a single one may."""
+    async with serving(Limits(held_bytes=2 * len(HUGE) - 1)) as served:
+        with await stuck_reader(served, b"/huge"):
+            await served.until(lambda: len(served.site.requests) == 1)
+            assert served.server.stats.closed["evicted"] == 0
+            with await stuck_reader(served, b"/huge"):
+                await served.until(lambda: served.server.stats.closed["evicted"] == 1)
+                assert served.server.stats.open_connections == 1
+    async with serving(Limits(held_bytes=1)) as served:
+        answer = await served.ask(LAST_GET.replace(b"/small", b"/huge"))
+        assert answer.endswith(HUGE)
+
+
+async def test_oldest_waiting_connection_gives_way() -> None:
+    """At the cap a new connection closes the one that waits longest, not one that is being answered."""
+    async with serving(Limits(connections=3)) as served:
+        held, held_writer = await served.connect()
+        held_writer.write(GET.replace(b"/small", b"/held"))
+        await served.until(lambda: len(served.site.requests) == 1)
+        first, first_writer = await served.connect()
+        first_writer.write(GET)
+        await served.until(lambda: served.server.stats.open_connections == 2)
+        await read_response(first)
+        second, second_writer = await served.connect()
+        await served.until(lambda: served.server.stats.open_connections == 3)
+        first_writer.write(GET)  # now `second` waits longest
+        await read_response(first)
+        third, third_writer = await served.connect()
+        assert await second.read() == b""
+        third_writer.write(LAST_GET)
+        assert (await read_response(third))[0] == 200
+        served.site.go.set()
+        assert (await read_response(held))[0] == 200
+        assert served.server.stats.closed["evicted"] == 1
+        for writer in (held_writer, first_writer, second_writer, third_writer):
+            writer.close()
+
+
+async def test_client_that_does_not_read_gives_way() -> None:
+    """At the cap, with nobody waiting, the connection that writes longest is closed for the new one."""
+    async with serving(Limits(connections=1)) as served:
+        with await stuck_reader(served, b"/huge"):
+            await served.until(lambda: len(served.site.requests) == 1)
+            assert (await served.ask(LAST_GET)).endswith(b"small\n")
+            assert served.server.stats.closed["evicted"] == 1
+
+
+async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
+    """At the cap, with every handler at work, the new connection is the one to go."""
+    async with serving(Limits(connections=1)) as served:
+        held, writer = await served.connect()
+        writer.write(GET.replace(b"/small", b"/held"))
+        await served.until(lambda: len(served.site.requests) == 1)
+        assert await served.ask(GET) == b""
+        assert served.server.stats.closed["all_busy"] == 1
+        served.site.go.set()
+        assert (await read_response(held))[0] == 200
+        writer.close()
+
+
+async def test_broken_handler_is_a_500_and_counted() -> None:
+    """A handler that raises costs one answer; the connection and the server go on."""
+    async with serving() as served:
+        answer = await served.ask(GET.replace(b"/small", b"/broken") + LAST_GET)
+        assert answer.startswith(b"HTTP/1.1 500 ") and answer.endswith(b"small\n")
+        assert b"RuntimeError" not in answer
+        assert served.server.stats.failures == 1
+
+
+async def test_late_handler_is_a_503_and_counted() -> None:
+    """A handler that does not come back in time is answered for."""
+    async with serving(Limits(response_seconds=0.05)) as served:
+        assert (await served.ask(LAST_GET.replace(b"/small", b"/held"))).startswith(b"HTTP/1.1 503 ")
+        assert served.server.stats.failures == 1
+
+
+async def test_client_that_resets_harms_nobody() -> None:
+    """A client that resets its connection in the middle of an answer is counted, no more."""
+    async with serving() as served:
+        slow = await stuck_reader(served, b"/huge")
+        await served.until(lambda: len(served.site.requests) == 1)
+        slow.close()  # unread data: the kernel sends a reset
+        await served.until(lambda: served.server.stats.closed["peer_gone"] == 1)
+        assert served.server.stats.failures == 0
+
+
+async def test_stop_lets_answers_end() -> None:
+    """A stop closes the listener and waiting connections at once, and lets an answer under way end."""
+    async with serving() as served:
+        held, held_writer = await served.connect()
+        held_writer.write(GET.replace(b"/small", b"/held"))
+        await served.until(lambda: len(served.site.requests) == 1)
+        idle, idle_writer = await served.connect()
+        await served.until(lambda: served.server.stats.open_connections == 2)
+        stop = asyncio.create_task(served.server.stop(10.0))
+        assert await idle.read() == b""
+        with pytest.raises(ConnectionError):
+            await served.connect()
+        assert not stop.done()
+        served.site.go.set()
+        status, headers, body = await read_response(held)
+        assert (status, headers["connection"], body) == (200, "close", b"small\n")
+        await stop
+        assert served.server.stats.closed["stopped"] == 1
+        for writer in (held_writer, idle_writer):
+            writer.close()
+
+
+async def test_stop_does_not_wait_longer_than_its_deadline() -> None:
+    """An answer that does not end within the deadline is cut."""
+    async with serving() as served:
+        held, writer = await served.connect()
+        writer.write(GET.replace(b"/small", b"/held"))
+        await served.until(lambda: len(served.site.requests) == 1)
+        await served.server.stop(0.01)
+        assert await held.read() == b""
+        writer.close()
+
+
+async def test_port_in_use() -> None:
+    """Starting on a port that is taken raises an OSError that names it."""
+    async with serving() as served:
+        with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{served.port}: Address already in use"):
+            await WebServer(served.site, Logger("web")).start(ListenAddress("127.0.0.1", served.port))
+
+
+HTTP_PIECES = st.sampled_from(
+    [b"GET", b"HEAD ", b" /small", b" HTTP/1.1", b"\r\n", b"Host: h\r\n", b"Content-Length: 3\r\n", GET, b"\r\n\r\n",
+     b"Transfer-Encoding: chunked\r\n", b"Upgrade: h2c\r\nConnection: Upgrade\r\n", b"Expect: 100-continue\r\n"]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(HTTP_PIECES | st.binary(max_size=64), max_size=12))
+def test_any_bytes_are_answered_or_closed(pieces: list[bytes]) -> None:
+    """Whatever a client sends, it is answered or closed in time, and the server goes on without a failure."""
+
+    async def check() -> None:
+        async with serving(Limits(header_seconds=0.02, idle_seconds=0.02)) as served:
+            answer = await served.ask(b"".join(pieces))
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+            assert (await served.ask(LAST_GET)).endswith(b"small\n")
+            assert served.server.stats.failures == 0
+
+    asyncio.run(check())
+
+
+async def flood(served: Served, clients: ExitStack, count: int) -> None:
+    """Connect clients that are silent, half done with their header, deaf, or too loud."""
+    loop = asyncio.get_running_loop()
+    for i in range(count):
+        client = clients.enter_context(slow_socket(served.port))
+        with suppress(OSError):
+            match i % 4:
+                case 1:
+                    await loop.sock_sendall(client, b"GET /big HTTP/1.1\r\nHost:")
+                case 2:
+                    await loop.sock_sendall(client, GET.replace(b"/small", b"/huge"))
+                case 3:
+                    async with asyncio.timeout(0.1):
+                        await loop.sock_sendall(client, b"GET /" + b"x" * 100_000)
+
+
+async def deaf_flood(served: Served, clients: ExitStack, count: int) -> None:
+    """Connect clients that all ask for much and read nothing."""
+    for _ in range(count):
+        clients.enter_context(await stuck_reader(served, b"/huge"))
+
+
+@pytest.mark.parametrize("make_flood", [flood, deaf_flood])
+async def test_scrape_is_answered_among_300_bad_clients(
+    make_flood: Callable[[Served, ExitStack, int], Awaitable[None]],
+) -> None:
+    """While 300 clients misbehave, and go on coming, a scrape of 1 MB is answered in less than a second."""
+    with ExitStack() as clients:
+        async with serving() as served:
+            loop = asyncio.get_running_loop()
+            await make_flood(served, clients, 300)
+            for _ in range(5):
+                more = asyncio.create_task(make_flood(served, clients, 10))
+                start = loop.time()
+                answer = await served.ask(LAST_GET.replace(b"/small", b"/big"))
+                took_seconds = loop.time() - start
+                assert answer.endswith(BIG)
+                assert took_seconds < 1.0
+                await more
+            assert served.server.stats.open_connections <= 128
+            assert served.server.stats.closed["evicted"] > 0
+            assert served.server.stats.failures == 0
