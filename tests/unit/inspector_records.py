@@ -16,32 +16,11 @@ BUS_FACTORS = {
 }
 
 
-class Time:
-    """Both clocks, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.epoch = 1_800_000_000.0
-
-    def monotonic(self) -> float:
-        """Seconds of no particular origin."""
-        return self.now
-
-    def time(self) -> float:
-        """Seconds since the epoch."""
-        return self.epoch
-
-    def step(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-        self.epoch += seconds
-
-
 def line(sn: int = 0, **changes: Any) -> bytes:
     """One collective's line; ``changes`` replace members wherever they stand."""
     record: dict[str, Any] = {
         "header": {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1},
-        "metadata": {"dump_timestamp_us": 1_790_000_000_000_000 + sn, "hostname": "here", "pid": 7},
+        "metadata": {"dump_timestamp_us": 1_690_000_000_000_000 + sn, "hostname": "here", "pid": 7},
         "coll_perf": {
             "coll": "AllReduce",
             "coll_sn": sn,
