@@ -27,7 +27,7 @@ _SCHEDULER_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")
 _NO_RUN_ID = frozenset({"", "none", "0"})
 _LOOPBACK = re.compile(r"^(localhost|127\.|::1|\[::1\])", re.IGNORECASE)
-_DECIMAL = re.compile(r"^[0-9]{1,7}$", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 KEPT_VARIABLES = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
@@ -54,13 +54,11 @@ class Claim(msgspec.Struct, frozen=True):
 def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
     """Return what ``environment`` claims; ``hostname`` (this node's) makes a loopback rendezvous this node's own."""
     rank, world_size = _rank(environment)
-    local = next(
-        (environment[name] for name in _LOCAL_RANK_VARIABLES if _number(environment.get(name)) is not None), ""
-    )
+    local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
     group = _group(environment, hostname)
     job_id = _scheduler_job(environment) or (short_hash("job", group) if group else "")
     name = next((environment[name] for name in _JOB_NAME_VARIABLES if environment.get(name)), "")
-    return Claim(rank, local, world_size, job_id, clean(name), group)
+    return Claim(rank, "" if local is None else str(local), world_size, job_id, clean(name), group)
 
 
 def communicator_job_id(comm: str) -> str:
@@ -107,7 +105,7 @@ def _group(environment: Mapping[str, str], hostname: str) -> str:
 
 
 def _number(text: str | None) -> int | None:
-    if text is None or not _DECIMAL.match(text.strip()):
+    if text is None or not _DECIMAL.fullmatch(text.strip()):
         return None
     number = int(text)
     return number if number <= MAX_RANK else None

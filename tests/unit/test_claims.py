@@ -93,3 +93,9 @@ def test_hostile_environment(environment: dict[str, str]) -> None:
     for text in (claim.job_id, claim.job_name, claim.local_rank):
         assert len(text) <= MAX_LABEL_CHARACTERS
         assert text.isprintable()
+
+
+def test_local_rank_is_a_number() -> None:
+    """A local rank with blanks around it is that number, and one that is none is left out."""
+    assert read_claim({"LOCAL_RANK": " 3\n"}, "here").local_rank == "3"
+    assert read_claim({"LOCAL_RANK": "x", "SLURM_LOCALID": "1"}, "here").local_rank == "1"
