@@ -248,6 +248,24 @@ def test_unidentified_file_is_looked_at_again_when_it_grows(tmp_path: Path) -> N
     assert published(read(reader)).files == {FileState.FOLLOWED: 1}
 
 
+def test_foreign_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file found foreign by its first record is not opened again until it is begun anew."""
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0, hostname="elsewhere"))
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    read(reader)
+    with monkeypatch.context() as patch:
+        patch.setattr(reader._follower, "head", lambda _: pytest.fail("opened again"))
+        with path.open("ab") as writer:
+            writer.write(line(1, hostname="elsewhere"))
+        clock.advance(1.0)
+        assert published(read(reader)).files == {FileState.FOREIGN: 1}
+    path.write_bytes(line(2))
+    clock.advance(1.0)
+    assert published(read(reader)).files == {FileState.FOLLOWED: 1}
+
+
 def test_hole_at_the_front(tmp_path: Path) -> None:
     """A file whose front is a hole is ours by its name; the hole is counted in bytes."""
     with (tmp_path / "here-pid7.log").open("wb") as writer:
@@ -283,6 +301,21 @@ def test_schedule(tmp_path: Path) -> None:
     turn = reader.turn(HERE, last=True)
     assert turn.published is not None
     assert turn.section is not None
+
+
+def test_unchanged_checkpoint_is_not_written_again(tmp_path: Path) -> None:
+    """While nothing changes no new checkpoint is made."""
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    sections = []
+    for number in range(4):
+        clock.advance(5.0)
+        sections.append(reader.turn(HERE).section is not None)
+        if number == 2:
+            path.write_bytes(path.read_bytes() + line(1))
+    assert sections == [True, False, False, True]
 
 
 def test_evidence(tmp_path: Path) -> None:
