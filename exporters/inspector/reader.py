@@ -30,7 +30,8 @@ TURN_SECONDS = 0.15
 """How long one turn reads before it reports; the rest waits for the next."""
 READ_BYTES = 128 * 1024
 PUBLISH_SECONDS = 1.0
-SAVE_SECONDS = 5.0
+SAVE_SECONDS = 2.5
+"""Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
 MAX_WRITERS_PER_FILE = 16
 MAX_ORIGINS = 1024
 
@@ -122,9 +123,8 @@ class DirectoryReader:
         self._logs: dict[tuple[int, int], _Log] = {}
         self._queue: deque[_Log] = deque()
         self._reported: dict[Origin, int] = {}
-        now = clock.monotonic()
-        self._discovered_at = self._published_at = float("-inf")
-        self._saved_at = self._rolled_at = now
+        self._discovered_at = self._published_at = self._saved_at = float("-inf")
+        self._rolled_at = clock.monotonic()
         self._caught_up = False
         self._section = restored
 

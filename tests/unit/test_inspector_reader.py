@@ -287,17 +287,19 @@ def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_schedule(tmp_path: Path) -> None:
-    """What is published comes at most once a second, the checkpoint at most every five seconds, or when asked for."""
+    """What is published comes at most once a second; the checkpoint at once, then seldom, and when asked for."""
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     clock = FakeClock()
     reader = make(tmp_path, clock)
     seen = []
-    for _ in range(25):
+    for number in range(25):
+        with (tmp_path / "here-pid7.log").open("ab") as writer:
+            writer.write(line(number + 1))
         turn = reader.turn(HERE)
         seen.append((turn.published is not None, turn.section is not None))
         clock.advance(0.25)
     assert sum(published for published, _ in seen) == 7
-    assert [number for number, (_, saved) in enumerate(seen) if saved] == [20]
+    assert [number for number, (_, saved) in enumerate(seen) if saved] == [0, 10, 20]
     turn = reader.turn(HERE, last=True)
     assert turn.published is not None
     assert turn.section is not None
