@@ -180,6 +180,24 @@ def test_begun_anew_while_the_agent_was_away(tmp_path: Path) -> None:
     ]
 
 
+def test_begun_anew_by_a_writer_of_the_same_name(tmp_path: Path) -> None:
+    """A restarted container with the same host name and pid is another writer: its totals start at zero."""
+    clock = FakeClock()
+    path = tmp_path / "here-pid1.log"
+    path.write_bytes(line(0, pid=1) + line(1, pid=1))
+    reader = make(tmp_path, clock)
+    read(reader)
+    path.write_bytes(line(2, pid=1))
+    clock.advance(1.0)
+    view = published(read(reader))
+    assert [
+        (writer.origin.generation, writer.totals[0].sums.operations, writer.missing) for writer in view.writers
+    ] == [
+        (0, 2, (("abc", 1, 0),)),
+        (1, 1, (("abc", 1, 2),)),
+    ]
+
+
 def test_file_gone_while_the_agent_was_away(tmp_path: Path) -> None:
     """Totals of a file that is gone are kept; a new file of the same inode does not add to them."""
     clock = FakeClock()
