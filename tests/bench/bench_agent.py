@@ -130,7 +130,11 @@ def load() -> None:
         with SimulatedJob(Path(folder) / "job", *options):
             wait_until(lambda: agent.value("rankwatch_rank_up") == 8, 20, "8 ranks")
             time.sleep(10)
-            cpu, records, began = agent.cpu_seconds(), agent.value("rankwatch_inspector_records_total"), time.monotonic()
+            cpu, records, began = (
+                agent.cpu_seconds(),
+                agent.value("rankwatch_inspector_records_total"),
+                time.monotonic(),
+            )
             for turn in range(int(LOAD_SECONDS / 5)):
                 agent.get("/metrics" + LIVENESS, OPENMETRICS)
                 if turn % 3 == 0:
@@ -141,7 +145,9 @@ def load() -> None:
             share = (agent.cpu_seconds() - cpu) / took
             lag = agent.value("rankwatch_event_loop_lag_seconds")
             print(f"| CPU at {rate:.0f} records/s | {share:.1%} of a core |")
-            print(f"| PSS at 8 ranks, {agent.value('rankwatch_exporter_series'):.0f} series | {agent.pss_megabytes():.1f} MB |")
+            print(
+                f"| PSS at 8 ranks, {agent.value('rankwatch_exporter_series'):.0f} series | {agent.pss_megabytes():.1f} MB |"
+            )
             print(f"| loop lag, worst of the last minute | {lag * 1e3:.1f} ms |")
         agent.close()
 
