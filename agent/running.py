@@ -63,7 +63,7 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """End the schedule and drain the exporter within its limit; an update under way is waited for, not cancelled."""
+        """End the schedule, wait for an update under way, and drain the exporter, each within its limit."""
         if self._schedule is not None:
             self._schedule.cancel()
             await asyncio.gather(self._schedule, return_exceptions=True)
