@@ -39,7 +39,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     web: WebConfig = WebConfig()
     state: StateConfig = StateConfig()
-    exporters: dict[str, dict[str, Any]] = {}
+    exporters: dict[str, Any] = {}
 
 
 class Loaded:
@@ -78,7 +78,7 @@ class Loaded:
             return msgspec.convert(raw, type_)
         except msgspec.ValidationError as error:
             message, _, path = str(error).partition(" - at `$")
-            path = prefix + path.rstrip("`")
+            path = (prefix + path.rstrip("`")).replace("[...]", "")
             if unknown := re.search(r"unknown field `([^`]*)`", message):
                 path, message = f"{path}.{unknown.group(1)}", "unknown key"
             raise self.error(path, message) from None
