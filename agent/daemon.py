@@ -173,7 +173,7 @@ class Daemon:
         address = self._listen_address(loaded)
         if address == self._listen_address(self._loaded):
             return self._web
-        web = WebServer(self._pages, Logger("web"))
+        web = WebServer(self._pages, Logger("web"), stats=self._web.stats)  # the counters go on
         try:
             await web.start(parse_listen_address(address))
         except OSError as error:
@@ -251,6 +251,8 @@ class Daemon:
             responses=dict(self._web.stats.responses),
             closed={str(reason): count for reason, count in self._web.stats.closed.items()},
             shared=self._pages.renders.shared,
+            web_failures=self._web.stats.failures,
+            notify_failures=self._notifier.failures,
         )
 
     def _counts(self) -> list[tuple[str, SourceCounts]]:

@@ -462,3 +462,23 @@ async def test_scrape_is_answered_among_300_bad_clients(
             assert served.server.stats.open_connections <= 128
             assert served.server.stats.closed["evicted"] > 0
             assert served.server.stats.failures == 0
+
+
+async def test_counters_go_on_in_a_server_given_them() -> None:
+    """A second server given the first one's counts goes on from them, also while the first still closes."""
+    async with serving() as first:
+        await first.ask(LAST_GET)
+        _, idle = await first.connect()
+        await first.until(lambda: first.server.stats.open_connections == 1)
+        second = WebServer(first.site, Logger("web"), stats=first.server.stats)
+        second_port = await second.start(ListenAddress("127.0.0.1", 0))
+        await first.server.stop(1.0)
+        first.port = second_port
+        await first.ask(LAST_GET)
+        _, other = await first.connect()
+        await first.until(lambda: second.stats.open_connections == 1)
+        assert (second.stats.connections, second.stats.responses) == (4, {200: 2})
+        assert second.stats.closed["stopped"] == 1
+        idle.close()
+        other.close()
+        await second.stop(1.0)
