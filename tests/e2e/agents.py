@@ -150,7 +150,9 @@ class Agent:
         if self._node is not None:
             return self._node.curl(self.port, path, timeout=timeout)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=timeout) as answer:  # noqa: S310  # always http
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=timeout
+            ) as answer:  # always http
                 return Reply(answer.status, dict(answer.headers), answer.read().decode())
         except urllib.error.HTTPError as error:
             with error:
