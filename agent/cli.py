@@ -15,7 +15,7 @@ from agent.config import ConfigError, Loaded
 from agent.daemon import Daemon, Options, load, run_once
 from agent.listen import parse_listen_address
 from agent.log import Logger
-from agent.supervisor import Prepared, prepare
+from agent.supervisor import Plan, prepare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,21 +44,21 @@ def _run(flags: argparse.Namespace) -> int:
         if options.listen_address is not None:
             parse_listen_address(options.listen_address)
         loaded = load(options)
-        prepared = prepare(loaded, Logger("config"))
+        plan = prepare(loaded, Logger("config"))
     except (ConfigError, ValueError) as error:
         print(f"rankwatch: {error}", file=sys.stderr)  # noqa: T201  # a command's answer
         return 2
     if flags.check_config:
-        print(f"rankwatch: the configuration is good; exporters: {', '.join(prepared)}")  # noqa: T201  # likewise
+        print(f"rankwatch: the configuration is good; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # likewise
         return 0
     if flags.once:
-        sys.stdout.buffer.write(asyncio.run(run_once(options, loaded, prepared)))
+        sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
         return 0
-    return asyncio.run(_serve(options, loaded, prepared))
+    return asyncio.run(_serve(options, loaded, plan))
 
 
-async def _serve(options: Options, loaded: Loaded, prepared: dict[str, Prepared]) -> int:
-    return await Daemon(options, loaded, os.environ).run(prepared)
+async def _serve(options: Options, loaded: Loaded, plan: Plan) -> int:
+    return await Daemon(options, loaded, os.environ).run(plan)
 
 
 def _parser() -> argparse.ArgumentParser:

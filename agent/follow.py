@@ -326,6 +326,7 @@ class Follower:
         if file.start_at_end:
             file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
             file.start_at_end = False
+            file.from_start = file.offset == 0
         start = file.offset
         chunk = next_lines(descriptor, file, budget_bytes)
         # Replaced between the two looks at its head: what was read may be of either filling, so none of it counts.

@@ -22,6 +22,7 @@ MAX_FILES_READ = 4096
 _SMALL_FILE_BYTES = 16 * 1024
 _KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 _PIECE_BYTES = 64 * 1024
+_MAX_STAT_BYTES = 8 * 1024 * 1024
 _SIGKILL_BIT = 1 << 8
 
 
@@ -223,8 +224,8 @@ class ProcFS:
 
     def boot_seconds(self) -> float:
         """When this boot began, in seconds since the epoch (btime of /proc/stat)."""
-        for line in (self._text("stat", 1 << 20) or "").splitlines():
-            if line.startswith("btime "):
+        for line in self._bytes("stat", _MAX_STAT_BYTES).splitlines():
+            if line.startswith(b"btime "):
                 return float(line.split()[1])
         return 0.0
 
@@ -234,9 +235,14 @@ class ProcFS:
         except OSError:
             return []
 
-    def _text(self, path: str, limit: int = _SMALL_FILE_BYTES) -> str | None:
+    def _text(self, path: str) -> str | None:
+        """A small file in one read: the kernel makes these whole."""
         try:
-            return self._bytes(path, limit).decode("utf-8", "replace")
+            fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(fd, _SMALL_FILE_BYTES).decode("utf-8", "replace")
+            finally:
+                os.close(fd)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.ENOTDIR):
                 return None

@@ -63,10 +63,12 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """End the schedule and drain the exporter within its limit; an update under way is left to itself."""
+        """End the schedule and drain the exporter within its limit; an update under way is waited for, not cancelled."""
         if self._schedule is not None:
             self._schedule.cancel()
             await asyncio.gather(self._schedule, return_exceptions=True)
+        if self._update is not None:
+            await asyncio.wait({self._update}, timeout=self.spec.drain_seconds)
         drain = asyncio.get_running_loop().create_task(self.exporter.drain(), name=f"drain-{self.name}")
         done, _ = await asyncio.wait({drain}, timeout=self.spec.drain_seconds)
         if not done:

@@ -54,16 +54,23 @@ class Prepared(msgspec.Struct, frozen=True):
     config: ExporterConfig
 
 
-def prepare(loaded: Loaded, log: Logger) -> dict[str, Prepared]:
+class Plan(msgspec.Struct, frozen=True):
+    """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported."""
+
+    enabled: dict[str, Prepared]
+    broken: tuple[str, ...]
+
+
+def prepare(loaded: Loaded, log: Logger) -> Plan:
     """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
 
-    An exporter that cannot be imported is logged and left out: it must not cost the others their start.
+    An exporter that cannot be imported is logged and shown as down: it must not cost the others their start.
     """
     names = exporter_names()
     for name in loaded.config.exporters:
         if name not in names:
             raise loaded.error(f"$.exporters.{name}", f"no such exporter; there are: {', '.join(names)}")
-    prepared = {}
+    enabled, broken = {}, []
     for name in names:
         if loaded.config.exporters.get(name, {}).get("enabled") is False:
             continue
@@ -71,9 +78,10 @@ def prepare(loaded: Loaded, log: Logger) -> dict[str, Prepared]:
             spec = load_spec(name)
         except Exception:  # noqa: BLE001  # whatever a broken module raises
             log.error("exporter could not be loaded", exporter=name, error=traceback.format_exc(limit=-2))
+            broken.append(name)
             continue
-        prepared[name] = Prepared(spec, loaded.section(name, spec.config))
-    return prepared
+        enabled[name] = Prepared(spec, loaded.section(name, spec.config))
+    return Plan(enabled, tuple(broken))
 
 
 class Supervisor:
@@ -93,15 +101,26 @@ class Supervisor:
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
         self.rank_source = RankSource(self.ranks)
         self.running: dict[str, Running] = {}
+        self.broken: frozenset[str] = frozenset()
         self._restore_ranks()
 
     # -- exporters -------------------------------------------------------------------------------------------------
 
-    async def apply(self, wanted: dict[str, Prepared]) -> bool:
-        """Bring what runs to ``wanted``: equal sections stay untouched; of the others all start, or none.
+    async def begin(self, plan: Plan, schedule: bool = True) -> None:
+        """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
+        started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
+        self.broken = frozenset({*plan.broken, *(name for name, running in started.items() if running is None)})
+        self.running = {name: running for name, running in started.items() if running is not None}
+        for running in self.running.values():
+            if schedule:
+                running.begin()
+
+    async def apply(self, plan: Plan) -> bool:
+        """Bring what runs to ``plan``: equal sections stay untouched; of the others all start, or none.
 
         Returns False, with the old ones running again, when one of the new refuses to start.
         """
+        wanted = plan.enabled
         changed = [name for name in wanted if not self._same(name, wanted[name])]
         removed = [name for name in self.running if name not in wanted]
         old = {name: self.running[name] for name in [*changed, *removed] if name in self.running}
@@ -116,19 +135,13 @@ class Supervisor:
                 return False
             started.append(running)
         self._begin(started)
+        self.broken = frozenset(plan.broken)
         return True
 
     async def update_once(self) -> None:
         """Update every exporter once, to its end, then bind every rank (a single pass)."""
         await asyncio.gather(*(running.update_once() for running in self.running.values()))
         self.ranks.tick()
-
-    async def start_only(self, wanted: dict[str, Prepared]) -> None:
-        """Start exporters without a schedule (a single pass)."""
-        for prepared in wanted.values():
-            running = await self._start(prepared)
-            if running is not None:
-                self.running[prepared.spec.name] = running
 
     async def stop(self) -> None:
         """Drain every exporter, then write the checkpoint a last time."""

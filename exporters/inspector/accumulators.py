@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+MAX_TOTAL = 1 << 62
+"""Where every total stays: a hostile job must not make integers that no checkpoint can hold."""
 REORDER = 1024
 """How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as begun anew."""
 
@@ -29,12 +31,19 @@ class SeriesKey(NamedTuple):
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
-    """Totals since the first record."""
+    """Totals since the first record; each stops at MAX_TOTAL."""
 
     operations: int = 0
     message_bytes: int = 0
     microseconds: int = 0
     bus_bytes: int = 0
+
+    def add(self, operations: int, message_bytes: int, microseconds: int, bus_bytes: int) -> None:
+        """Add the sums of some operations."""
+        self.operations = min(MAX_TOTAL, self.operations + operations)
+        self.message_bytes = min(MAX_TOTAL, self.message_bytes + message_bytes)
+        self.microseconds = min(MAX_TOTAL, self.microseconds + microseconds)
+        self.bus_bytes = min(MAX_TOTAL, self.bus_bytes + bus_bytes)
 
 
 class Sequence(msgspec.Struct, gc=False, array_like=True):
@@ -62,7 +71,8 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
     def settle(self) -> int:
         """Count the gaps, when no record is under way; return all that is missing."""
         if self.first is not None and self.highest >= 0:
-            self.missing = max(self.missing, self.before + self.highest - self.first + 1 - self.seen)
+            gaps = self.highest - self.first + 1 - self.seen
+            self.missing = min(MAX_TOTAL, max(self.missing, self.before + gaps))
         return self.missing
 
 

@@ -59,12 +59,8 @@ class Binding:
 
     def add_up(self, operations: int, microseconds: int) -> None:
         """Add operations that took so long in all."""
-        accumulator = self.accumulator
         bus_bytes = operations * self.bus_bytes
-        accumulator.operations += operations
-        accumulator.message_bytes += operations * self.size_bytes
-        accumulator.microseconds += microseconds
-        accumulator.bus_bytes += bus_bytes
+        self.accumulator.add(operations, operations * self.size_bytes, microseconds, bus_bytes)
         if self.window is not None:
             self.window.bus_bytes += bus_bytes
             self.window.microseconds += microseconds
@@ -74,6 +70,7 @@ class Saved(msgspec.Struct, array_like=True):
     """One writer's totals in the checkpoint."""
 
     origin: Origin
+    from_start: bool
     last_progress_us: int
     memberships: list[Membership]
     accumulators: list[tuple[SeriesKey, Accumulator]]
@@ -245,6 +242,7 @@ class Aggregate:
         sequences = [(*place, sequence) for place, sequence in self.sequences.items()]
         return Saved(
             self.origin,
+            self._from_start,
             self.last_progress_us,
             list(self.memberships.values()),
             list(self.accumulators.items()),
@@ -254,7 +252,7 @@ class Aggregate:
     @classmethod
     def restore(cls, saved: Saved, admit: Admit) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.origin, admit, from_start=False)
+        made = cls(saved.origin, admit, from_start=saved.from_start)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
         made.sequences = {(comm, comm_rank, name): sequence for comm, comm_rank, name, sequence in saved.sequences}

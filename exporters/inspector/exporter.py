@@ -22,6 +22,8 @@ STALE_SECONDS = 10.0
 """A reader not back for so long shows no series: they would stand still."""
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
+SERIES_CAP = 60_000
+"""Above what the admission of accumulators lets through: only the backstop."""
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update this much before the poll is due takes it: the next one would be a whole interval late."""
 
@@ -237,4 +239,5 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=2.0,
     families=FAMILIES,
+    series_cap=SERIES_CAP,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agent.api import Origin, RankLabel
-from exporters.inspector.accumulators import SeriesKey
+from exporters.inspector.accumulators import MAX_TOTAL, SeriesKey
 from exporters.inspector.records import OTHER
 from exporters.inspector.totals import OriginTotals, Sums
 
@@ -45,7 +45,7 @@ class Inheritance(msgspec.Struct):
         for comm, comm_rank, count in writer.missing:
             label = labels.get((writer.origin, comm, comm_rank))
             if label is not None:
-                self.missing[label] = self.missing.get(label, 0) + count
+                self.missing[label] = min(MAX_TOTAL, self.missing.get(label, 0) + count)
 
     def prune(self, writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> None:
         """Drop what none of the living ``writers`` continues.

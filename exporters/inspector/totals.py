@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agent.api import Origin
-from exporters.inspector.accumulators import SeriesKey
+from exporters.inspector.accumulators import MAX_TOTAL, SeriesKey
 from exporters.inspector.aggregate import Aggregate
 from exporters.inspector.ownership import FileState
 from exporters.inspector.records import Result
@@ -25,10 +25,10 @@ class Sums(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def plus(self, other: Sums) -> Sums:
         """Both together."""
         return Sums(
-            self.operations + other.operations,
-            self.message_bytes + other.message_bytes,
-            self.microseconds + other.microseconds,
-            self.bus_bytes + other.bus_bytes,
+            min(MAX_TOTAL, self.operations + other.operations),
+            min(MAX_TOTAL, self.message_bytes + other.message_bytes),
+            min(MAX_TOTAL, self.microseconds + other.microseconds),
+            min(MAX_TOTAL, self.bus_bytes + other.bus_bytes),
         )
 
 

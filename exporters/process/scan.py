@@ -15,6 +15,9 @@ from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
 MAX_RANK_PROCESSES = 1024
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
+YOUNG_SECONDS = 600.0
+OLD_SECONDS = 10.0
+"""A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
 MAX_ANCESTORS = 64
 FORGET_SECONDS = 60.0
 """A rank that left is remembered this long: its exit may still be asked about."""
@@ -62,6 +65,9 @@ class _Seen(msgspec.Struct):
     threads: int
     looked_at: float
     parent_pid: int
+    kernel: bool
+    first_at: float
+    due_at: float = float("-inf")
     evidence: str = ""
     uses_gpu: bool = False
     inherited: bool = False
@@ -87,7 +93,7 @@ class _Rank(msgspec.Struct):
 class Scanner:
     """Keeps between looks what makes the next one cheap; used from one thread.
 
-    Cost on a quiet node: one directory listing, one stat line per process, and for each rank a handful of files.
+    Cost on a quiet node: one directory listing, one stat line per young process, and a handful of files per rank.
     """
 
     def __init__(self, roots: Roots) -> None:
@@ -102,16 +108,13 @@ class Scanner:
     def look(self, now: float, known: Iterable[ProcessKey], origins: tuple[Origin, ...]) -> Found:
         """Look once. ``known``: the rank processes the table holds as running; ``origins``: writers to find."""
         known = set(known)
-        stats = {}
-        for pid in self._proc.pids():
-            stat = self._proc.stat(pid)
-            if stat is not None and not stat.kernel_thread:
-                stats[pid] = stat
+        pids = self._proc.pids()
+        stats = self._stats(pids, {key.pid for key in known}, now, everyone=bool(origins))
         gone = tuple(key for key in known if key.pid not in stats or stats[key.pid].key != key)
-        self._forget(set(stats), known, now)
+        self._forget(set(pids), known, now)
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         for stat in strangers:
-            self._inspect(stat, now, origins)
+            self._inspect(stat, self._seen[stat.pid], now, origins)
         new: list[ProcessFacts] = []
         for stat in strangers:
             evidence = self._evidence(self._seen[stat.pid])
@@ -125,7 +128,7 @@ class Scanner:
             gone=gone,
             links=self._links(origins, running),
             held=frozenset(file for key in running for file in self._ranks[key].logs.values()),
-            processes=len(stats),
+            processes=sum(not seen.kernel for seen in self._seen.values()),
             unreadable=sum(facts.environment is None for facts in new),
         )
 
@@ -147,11 +150,25 @@ class Scanner:
 
     # -- is it a rank? ---------------------------------------------------------------------------------------------
 
-    def _inspect(self, stat: Stat, now: float, origins: tuple[Origin, ...]) -> None:
+    def _stats(self, pids: list[int], known: set[int], now: float, *, everyone: bool) -> dict[int, Stat]:
+        """Read the stat lines of ranks, of young processes, and now and then of the others (but for kernel threads)."""
+        stats = {}
+        for pid in pids:
+            seen = self._seen.get(pid)
+            if seen is not None and pid not in known and not everyone and now < seen.due_at:
+                continue
+            stat = self._proc.stat(pid)
+            if stat is None:
+                continue
+            if seen is None or seen.key != stat.key:
+                seen = self._seen[pid] = _Seen(stat.key, 0, float("-inf"), stat.parent_pid, stat.kernel_thread, now)
+            seen.due_at = now if now - seen.first_at < YOUNG_SECONDS and not seen.kernel else now + OLD_SECONDS
+            if not seen.kernel:
+                stats[pid] = stat
+        return stats
+
+    def _inspect(self, stat: Stat, seen: _Seen, now: float, origins: tuple[Origin, ...]) -> None:
         """Look at a process closely, when something may have changed since the last time."""
-        seen = self._seen.get(stat.pid)
-        if seen is None or seen.key != stat.key:
-            seen = self._seen[stat.pid] = _Seen(stat.key, 0, float("-inf"), stat.parent_pid)
         if origins and self._wrote(stat.key, origins):
             seen.evidence = "records"
             return

@@ -13,7 +13,9 @@ from exporters.process.scan import (
     FORGET_SECONDS,
     LOOK_AGAIN_SECONDS,
     MAX_RANK_PROCESSES,
+    OLD_SECONDS,
     THREADS_SECONDS,
+    YOUNG_SECONDS,
     Found,
     Scanner,
 )
@@ -285,3 +287,13 @@ def test_oom_counter_of_both_versions(tmp_path: Path) -> None:
     control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
     assert oom_kills(str(control)) == 3
     assert oom_kills(str(tmp_path / "gone")) is None
+
+
+def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
+    """A process seen for ten minutes is looked at every ten seconds; a young one at each look."""
+    node.proc.add(10)
+    node.look()
+    node.look(after=YOUNG_SECONDS)
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    assert node.evidence(after=OLD_SECONDS - 1) == {}
+    assert node.evidence() == {10: "thread"}

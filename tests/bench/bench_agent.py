@@ -1,0 +1,192 @@
+"""What the whole agent costs and how fast it is; prints the rows of docs/benchmarks.md.
+
+    .venv/bin/python tests/bench/bench_agent.py [death] [load] [scrape]
+
+Run on a quiet machine. Each figure is measured from outside: /proc of the agent's process, and HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "e2e")]
+
+from jobs import SimulatedJob  # noqa: E402  # its folder is put on the path above
+from nodes import wait_until  # noqa: E402  # likewise
+
+OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
+LIVENESS = "?collect[]=ranks&collect[]=process"
+LOAD_SECONDS = 60.0
+DEATHS = 40
+SCRAPES = 20
+RECORD = (
+    '{"header":{"id":"0x%x","comm_name":"bench","rank":%d,"n_ranks":%d,"nnodes":1},"metadata":{'
+    '"inspector_output_format_version":"v4.0","git_rev":"","rec_mechanism":"nccl_profiler_interface",'
+    '"dump_timestamp_us":%d,"hostname":"%s","pid":%d},"coll_perf":{"coll":"%s","coll_sn":%d,'
+    '"coll_msg_size_bytes":%d,"coll_exec_time_us":100,"coll_timing_source":"kernel_gpu",'
+    '"coll_algobw_gbs":1.000000,"coll_busbw_gbs":1.000000}}\n'
+)
+COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
+
+
+class Agent:
+    """An agent of its own configuration and port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.records = folder / "inspector"
+        self.records.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        config = folder / "rankwatch.yml"
+        config.write_text(
+            json.dumps(
+                {
+                    "web": {"listen_address": f"127.0.0.1:{self.port}"},
+                    "state": {"path": str(folder / "checkpoint")},
+                    "exporters": {"inspector": {"paths": [str(self.records)]}},
+                }
+            )
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "MALLOC_ARENA_MAX": "1",
+            "MALLOC_TRIM_THRESHOLD_": "131072",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "agent", "--config.file", str(config), "--log.level", "warn"], env=environment
+        )
+        wait_until(self.ready, 15, "the agent")
+
+    def ready(self) -> bool:
+        try:
+            return self.get("/-/ready") is not None
+        except OSError:
+            return False
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> bytes:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers or {})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            body: bytes = answer.read()
+        return body
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def pss_megabytes(self) -> float:
+        lines = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
+
+    def value(self, name: str) -> float:
+        lines = self.get(f"/metrics?name[]={name}").decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#"))
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+
+
+def death() -> None:
+    """From SIGKILL to the gauge, as a scraper that asks all the time sees it."""
+    times = []
+    with tempfile.TemporaryDirectory() as folder:
+        agent = Agent(Path(folder))
+        while len(times) < DEATHS:
+            with SimulatedJob(Path(folder) / f"job{len(times)}", "--scheduler", "slurm", "--teardown", "none") as job:
+                up = 'rankwatch_rank_up{job_id="4711",rank="%d"} %s.0'
+                wait_until(lambda: agent.get("/metrics" + LIVENESS).decode().count('rank_up{job_id="4711"') == 8
+                           and b'"} 0.0\nrankwatch_rank_up' not in agent.get("/metrics" + LIVENESS), 20, "8 ranks")  # fmt: skip
+                wait_until(lambda: (up % (7, 1)).encode() in agent.get("/metrics" + LIVENESS), 20, "rank 7")
+                for rank in range(8):
+                    pid, down = job.pid(rank), (up % (rank, 0)).encode()
+                    began = time.monotonic()
+                    os.kill(pid, signal.SIGKILL)
+                    while down not in agent.get("/metrics" + LIVENESS):
+                        pass
+                    times.append(time.monotonic() - began)
+        agent.close()
+    cuts = statistics.quantiles(times, n=100)
+    print(f"| death to gauge ({len(times)} kills) | p50 {cuts[49] * 1e3:.0f} ms, p99 {cuts[98] * 1e3:.0f} ms |")
+
+
+def load() -> None:
+    """CPU and memory under 8 ranks x 1,000 records/s, scraped as shipped: liveness every 5 s, all every 15 s."""
+    with tempfile.TemporaryDirectory() as folder:
+        agent = Agent(Path(folder))
+        options = ("--records-per-second", "1000", "--dump-dir", str(agent.records), "--scheduler", "slurm")
+        with SimulatedJob(Path(folder) / "job", *options):
+            wait_until(lambda: agent.value("rankwatch_rank_up") == 8, 20, "8 ranks")
+            time.sleep(10)
+            cpu, records, began = (
+                agent.cpu_seconds(),
+                agent.value("rankwatch_inspector_records_total"),
+                time.monotonic(),
+            )
+            for turn in range(int(LOAD_SECONDS / 5)):
+                agent.get("/metrics" + LIVENESS, OPENMETRICS)
+                if turn % 3 == 0:
+                    agent.get("/metrics", OPENMETRICS)
+                time.sleep(max(0.0, began + 5 * (turn + 1) - time.monotonic()))
+            took = time.monotonic() - began
+            rate = (agent.value("rankwatch_inspector_records_total") - records) / took
+            share = (agent.cpu_seconds() - cpu) / took
+            lag = agent.value("rankwatch_event_loop_lag_seconds")
+            print(f"| CPU at {rate:.0f} records/s | {share:.1%} of a core |")
+            print(
+                f"| PSS at 8 ranks, {agent.value('rankwatch_exporter_series'):.0f} series | {agent.pss_megabytes():.1f} MB |"
+            )
+            print(f"| loop lag, worst of the last minute | {lag * 1e3:.1f} ms |")
+        agent.close()
+
+
+def scrape() -> None:
+    """Scrape time, loop lag and memory by number of series."""
+    for writers, kinds in ((8, 26), (64, 36), (256, 46)):
+        with tempfile.TemporaryDirectory() as folder:
+            agent = Agent(Path(folder))
+            for writer in range(writers):
+                write_records(agent.records, writer, kinds)
+            wait_until(lambda: agent.value("rankwatch_collective_operations_total") >= writers, 60, "labels")
+            time.sleep(2)
+            times = []
+            for _ in range(SCRAPES):
+                began = time.monotonic()
+                agent.get("/metrics", OPENMETRICS)
+                times.append(time.monotonic() - began)
+                time.sleep(0.2)
+            series = agent.value("rankwatch_exporter_series")
+            lag = agent.value("rankwatch_event_loop_lag_seconds")
+            print(
+                f"| {series:.0f} series | scrape p50 {statistics.median(times) * 1e3:.0f} ms, max {max(times) * 1e3:.0f} ms "
+                f"| loop lag {lag * 1e3:.1f} ms | PSS {agent.pss_megabytes():.1f} MB |"
+            )
+            agent.close()
+
+
+def write_records(folder: Path, writer: int, kinds: int) -> None:
+    """One record of each of ``kinds`` combinations of collective and size, by a writer of this host."""
+    hostname, pid = socket.gethostname(), 100_000 + writer
+    now = int(time.time() * 1e6)
+    lines = [
+        RECORD % (0xABC, writer, 1024, now, hostname, pid, COLLECTIVES[kind % 5], kind, 8192 * 4 ** (kind // 5))
+        for kind in range(kinds)
+    ]
+    (folder / f"{hostname}-pid{pid}.log").write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ("death", "load", "scrape"):
+        {"death": death, "load": load, "scrape": scrape}[name]()

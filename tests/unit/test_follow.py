@@ -1,0 +1,488 @@
+import itertools
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.follow import IDLE_SECONDS, Follower, Limits
+from agent.followed_file import FollowedFile, Position
+
+
+class Time:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def is_log(name: str) -> bool:
+    """The files that the tests follow."""
+    return name.endswith(".log")
+
+
+def follow(root: Path, **options: object) -> Follower:
+    """Make a follower whose time stands still unless a clock is given."""
+    return Follower(root, is_log, options.pop("clock", Time()), **options)  # type: ignore[arg-type]
+
+
+def drain(follower: Follower, file: FollowedFile) -> bytes:
+    """Read what one file has now."""
+    parts = []
+    while (chunk := follower.read(file)) is not None:
+        parts.append(chunk.data)
+    return b"".join(parts)
+
+
+def poll(follower: Follower) -> bytes:
+    """Look for files and read all of them."""
+    return b"".join(drain(follower, file) for file in sorted(follower.discover(), key=lambda file: file.path))
+
+
+def open_descriptors() -> int:
+    """How many descriptors this process holds."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_one_level_deep(tmp_path: Path) -> None:
+    """Files of the root and of its subdirectories are followed, deeper ones and other names are not."""
+    for name in ("a.log", "sub/b.log", "sub/deeper/c.log", "d.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode() + b"\n")
+    assert poll(follow(tmp_path)) == b"a.log\nsub/b.log\n"
+
+
+def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
+    """A FIFO, a socket, a link to a file and a link to a directory do not block, are not read, and are counted."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.log").write_bytes(b"secret\n")
+    root = tmp_path / "root"
+    root.mkdir()
+    os.mkfifo(root / "fifo.log")
+    (root / "link.log").symlink_to(outside / "secret.log")
+    (root / "directory").symlink_to(outside)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(root / "socket.log"))
+        follower = follow(root)
+        assert poll(follower) == b""
+    assert follower.skipped["not_a_regular_file"] == 3
+
+
+def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
+    """A link or FIFO put in a file's place between the look and the opening is refused and counted."""
+    (tmp_path / "secret").write_bytes(b"secret\n")
+    for name in ("a.log", "b.log", "c.log"):
+        (tmp_path / name).write_bytes(b"line\n")
+    follower = follow(tmp_path)
+    files = {Path(file.path).name: file for file in follower.discover()}
+    for name in files:
+        (tmp_path / name).unlink()
+    (tmp_path / "a.log").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "b.log")
+    os.link(tmp_path / "secret", tmp_path / "c.log")
+    assert [follower.read(file) for file in files.values()] == [None, None, None]
+    assert follower.skipped["ELOOP"] == 1
+    assert follower.skipped["replaced"] == 2
+
+
+def test_partial_line_waits(tmp_path: Path) -> None:
+    """A line is given when its newline is there, and once."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\ntw")
+    follower = follow(tmp_path)
+    assert poll(follower) == b"one\n"
+    assert poll(follower) == b""
+    with path.open("ab") as writer:
+        writer.write(b"o\n")
+    assert poll(follower) == b"two\n"
+
+
+def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the same size and time costs one fstat and no read."""
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    monkeypatch.setattr(os, "pread", lambda *_: pytest.fail("read"))
+    assert poll(follower) == b""
+
+
+def test_truncated_and_written_beyond_the_old_offset(tmp_path: Path) -> None:
+    """A file begun anew is known by its front even if it has grown past what was read: it is read from its start."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"old 1\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    path.write_bytes(b"new 1\nnew 2\n")
+    [file] = follower.discover()
+    assert drain(follower, file) == b"new 1\nnew 2\n"
+    assert file.generation == 1
+
+
+def test_replaced_under_the_same_name(tmp_path: Path) -> None:
+    """The file that was open is read to its end, the new one from its start."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"old 1\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    with path.open("ab") as writer:
+        path.unlink()
+        path.write_bytes(b"new 1\n")
+        writer.write(b"old 2\n")
+    assert sorted(poll(follower).split()) == [b"1", b"2", b"new", b"old"]
+
+
+def test_renamed_file_goes_on(tmp_path: Path) -> None:
+    """A renamed file keeps its offset, also under a name that would not be taken up."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    with path.open("ab") as writer:
+        path.rename(tmp_path / "b.log")
+        writer.write(b"two\n")
+        writer.flush()
+        assert poll(follower) == b"two\n"
+        (tmp_path / "b.log").rename(tmp_path / "b.log.1")
+        writer.write(b"three\n")
+    assert poll(follower) == b"three\n"
+
+
+def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
+    """An unlinked file is read while it grows; its descriptor is closed when it has been idle for a minute."""
+    clock = Time()
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    follower = follow(tmp_path, clock=clock)
+    before = open_descriptors()
+    poll(follower)
+    path.unlink()
+    clock.now += IDLE_SECONDS - 1
+    poll(follower)
+    assert open_descriptors() == before + 1
+    clock.now += 1
+    assert follower.discover() == []
+    assert open_descriptors() == before
+
+
+def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
+    """When a file is gone and its inode comes back, it is not taken for the former one."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    status = path.stat()
+    identity = (status.st_dev, status.st_ino)
+    follower = follow(tmp_path, generations={identity: 3})
+    [file] = follower.discover()
+    assert file.generation == 3
+
+
+def test_idle_descriptor_is_closed_and_opened_again(tmp_path: Path) -> None:
+    """An idle file holds no descriptor, and is read on when it grows."""
+    clock = Time()
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    follower = follow(tmp_path, clock=clock)
+    before = open_descriptors()
+    poll(follower)
+    clock.now += IDLE_SECONDS
+    poll(follower)
+    assert open_descriptors() == before
+    with path.open("ab") as writer:
+        writer.write(b"two\n")
+    assert poll(follower) == b"two\n"
+
+
+def test_limits(tmp_path: Path) -> None:
+    """One file, entry or directory beyond a limit is left and counted."""
+    for number in range(3):
+        (tmp_path / f"d{number}").mkdir()
+        (tmp_path / f"d{number}" / "a.log").write_bytes(b"x\n")
+    assert len(follow(tmp_path, limits=Limits(directories=3)).discover()) == 3
+    follower = follow(tmp_path, limits=Limits(directories=2))
+    assert len(follower.discover()) == 2
+    assert follower.skipped["directory_limit"] == 1
+    follower = follow(tmp_path, limits=Limits(files=2))
+    assert len(follower.discover()) == 2
+    assert follower.skipped["file_limit"] == 1
+    follower = follow(tmp_path, limits=Limits(entries=2))
+    follower.discover()
+    assert follower.skipped["entry_limit"] == 1
+
+
+def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
+    """With more files than descriptors the one idle longest gives way, and no line is lost."""
+    clock = Time()
+    for number in range(4):
+        (tmp_path / f"{number}.log").write_bytes(b"%d\n" % number)
+    follower = follow(tmp_path, clock=clock, limits=Limits(open_files=3))
+    before = open_descriptors()
+    assert poll(follower) == b"0\n1\n2\n3\n"
+    assert open_descriptors() == before + 3
+    for number in range(4):
+        clock.now += 1
+        with (tmp_path / f"{number}.log").open("ab") as writer:
+            writer.write(b"more %d\n" % number)
+    assert poll(follower) == b"more 0\nmore 1\nmore 2\nmore 3\n"
+
+
+def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
+    """A descriptor of an unlinked file is not given up for another file: that one is refused and counted."""
+    (tmp_path / "a.log").write_bytes(b"a\n")
+    follower = follow(tmp_path, limits=Limits(open_files=1))
+    poll(follower)
+    (tmp_path / "a.log").unlink()
+    (tmp_path / "b.log").write_bytes(b"b\n")
+    assert poll(follower) == b""
+    assert follower.skipped["open_limit"] == 1
+
+
+def test_start_at_end(tmp_path: Path) -> None:
+    """Without a past, files that are there begin after their last newline; later ones at their start."""
+    old = tmp_path / "old.log"
+    old.write_bytes(b"history\nhal")
+    follower = follow(tmp_path, start_at_end=True)
+    assert poll(follower) == b""
+    with old.open("ab") as writer:
+        writer.write(b"f\n")
+    (tmp_path / "young.log").write_bytes(b"first\n")
+    assert poll(follower) == b"half\nfirst\n"
+
+
+def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
+    """A directory that appears after the start holds nothing but news."""
+    root = tmp_path / "root"
+    follower = follow(root, start_at_end=True)
+    assert follower.discover() == []
+    assert not follower.available
+    root.mkdir()
+    (root / "a.log").write_bytes(b"first\n")
+    assert poll(follower) == b"first\n"
+
+
+def test_resume(tmp_path: Path) -> None:
+    """A file that still fits goes on at its offset, and has caught up when it reached what was there at the start."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    first = follow(tmp_path)
+    poll(first)
+    positions = first.positions()
+    first.close()
+    with path.open("ab") as writer:
+        writer.write(b"two\nthr")
+    follower = follow(tmp_path, resume=positions)
+    [file] = follower.discover()
+    assert not file.caught_up
+    assert drain(follower, file) == b"two\n"
+    assert file.caught_up
+    assert (file.generation, file.from_start) == (0, False)
+
+
+def test_resume_of_a_file_begun_anew(tmp_path: Path) -> None:
+    """A file that was begun anew while nobody looked is read from its start, as another generation."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    first = follow(tmp_path)
+    poll(first)
+    path.write_bytes(b"other\nmore\n")
+    follower = follow(tmp_path, resume=first.positions())
+    [file] = follower.discover()
+    assert drain(follower, file) == b"other\nmore\n"
+    assert (file.generation, file.caught_up) == (1, True)
+
+
+def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
+    """Positions are kept until the directory was looked through once: it may be mounted late."""
+    position = Position(1, 2, 0, "gone.log", 5, b"12345")
+    follower = follow(tmp_path / "mount", resume=[position])
+    follower.discover()
+    assert follower.positions() == [position]
+    (tmp_path / "mount").mkdir()
+    follower.discover()
+    assert follower.positions() == []
+
+
+def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be opened or read is counted by the error's name and does not disturb the others."""
+    (tmp_path / "a.log").write_bytes(b"a\n")
+    follower = follow(tmp_path)
+    [file] = follower.discover()
+
+    def fail(*_: object, **__: object) -> int:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "open", fail)
+    assert follower.read(file) is None
+    assert follower.head(file) == b""
+    assert follower.skipped["EACCES"] == 2
+
+
+def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read across a replacement is given up, and the new content is read from its start."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"old 1\nold 2\n")
+    follower = follow(tmp_path)
+    [file] = follower.discover()
+    real = os.pread
+    calls = 0
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # after the look at the head, before the lines
+            path.write_bytes(b"new 1\nnew 2\nnew 3\n")
+        return real(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert follower.read(file) is None
+    assert poll(follower) == b"new 1\nnew 2\nnew 3\n"
+
+
+def test_head(tmp_path: Path) -> None:
+    """The front of a file can be had without following it, and leaves no descriptor open."""
+    (tmp_path / "a.log").write_bytes(b"x" * 5000)
+    follower = follow(tmp_path)
+    [file] = follower.discover()
+    before = open_descriptors()
+    assert follower.head(file) == b"x" * 4096
+    assert open_descriptors() == before
+
+
+# A model: writers do what they may, and a follower looks from time to time.
+
+LINE = re.compile(rb"L\d{6};")
+
+
+class Written:
+    """A file as its writer knows it: ``lines`` are those whole and not destroyed, ``half`` the open line."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self.handle = handle
+        self.lines: list[bytes] = []
+        self.half = b""
+        self.seen = False
+
+
+class World:
+    """One name with its writers, and the follower under test; ``given_lines`` is all it gave."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.number = 0
+        self.name = 0
+        self.path = root / "0.log"
+        self.gone: list[Written] = []
+        self.opened: list[Written] = []
+        self.file = self._open()
+        self.follower = follow(root)
+        self.given_lines: list[bytes] = []
+        self.saved: tuple[list[Position], list[bytes]] = ([], [])
+
+    def _open(self) -> Written:
+        self.opened.append(Written(self.path.open("wb", buffering=0)))
+        return self.opened[-1]
+
+    def _next(self) -> bytes:
+        self.number += 1
+        return b"L%06d;" % self.number
+
+    def append(self, file: Written | None = None) -> None:
+        file = file or self.file
+        line = self._next()
+        if file.half:
+            rest = file.half[3:]
+            file.handle.write(rest + b"\n")
+            file.lines.append(file.half)
+            file.half = b""
+        file.handle.write(line + b"\n")
+        file.lines.append(line)
+
+    def append_half(self) -> None:
+        if not self.file.half:
+            self.file.half = self._next()
+            self.file.handle.write(self.file.half[:3])
+
+    def append_to_gone(self) -> None:
+        for file in self.gone:
+            self.append(file)
+
+    def begin_anew(self) -> None:
+        self.file.handle.truncate(0)
+        self.file.handle.seek(0)
+        self.file.lines = []
+        self.file.half = b""
+        self.append()
+
+    def copytruncate(self) -> None:
+        """Another process truncates; the writer goes on at its old offset and leaves a hole."""
+        self.file.handle.truncate(0)
+        self.file.lines = []
+        if self.file.half:
+            self.file.handle.write(b"\n")
+            self.file.half = b""
+
+    def rename(self) -> None:
+        self.name += 1
+        self.path = self.path.rename(self.root / f"{self.name}.log")
+
+    def replace(self) -> None:
+        self.path.unlink()
+        if self.file.seen:
+            self.gone.append(self.file)
+        self.file = self._open()
+
+    def look(self) -> None:
+        expected = [line for file in (*self.gone, self.file) for line in file.lines]
+        already = set(self.given_lines)
+        new = [line for line in poll(self.follower).split(b"\n") if LINE.fullmatch(line)]
+        assert len(new) == len(set(new))
+        assert sorted(new) == sorted(line for line in expected if line not in already)
+        self.given_lines += new
+        self.file.seen = True
+
+    def checkpoint(self) -> None:
+        self.saved = (self.follower.positions(), list(self.given_lines))
+
+    def crash(self) -> None:
+        self.follower.close()
+        positions, given_lines = self.saved
+        self.follower = follow(self.root, resume=positions)
+        self.given_lines = list(given_lines)
+        self.gone = []
+        self.file.seen = False
+
+    def close(self) -> None:
+        self.follower.close()
+        for file in self.opened:
+            file.handle.close()
+
+
+STEPS = ("append", "append_half", "append_to_gone", "begin_anew", "copytruncate", "rename", "replace", "look")
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Iterator[Path]:
+    """A new directory name for each example."""
+    return (tmp_path / str(number) for number in itertools.count())
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.sampled_from((*STEPS, "look", "append", "checkpoint", "crash")), max_size=30))
+def test_no_line_lost_and_none_twice(roots: Iterator[Path], steps: list[str]) -> None:
+    """Whatever writers do, each line that can be read at a look is given once, also over a crash with a checkpoint."""
+    root = next(roots)
+    root.mkdir()
+    world = World(root)
+    try:
+        for step in (*steps, "look"):
+            getattr(world, step)()
+    finally:
+        world.close()

@@ -1,0 +1,149 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.followed_file import (
+    CHUNK_BYTES,
+    FINGERPRINT_BYTES,
+    MAX_LINE_BYTES,
+    Chunk,
+    FollowedFile,
+    Verdict,
+    end_of_lines,
+    judge,
+    next_lines,
+)
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "offset", "size_bytes", "head", "verdict"),
+    [
+        (b"", 0, 0, b"", Verdict.FITS),
+        (b"", 0, 9, b"something", Verdict.FITS),
+        (b"abc\n", 4, 4, b"abc\n", Verdict.FITS),
+        (b"abc\n", 4, 9, b"abc\nmore.", Verdict.FITS),
+        (b"abc\n", 4, 3, b"abc", Verdict.BEGUN_ANEW),
+        (b"abc\n", 4, 0, b"", Verdict.BEGUN_ANEW),
+        (b"abc\n", 4, 9, b"xyz\nmore.", Verdict.BEGUN_ANEW),
+        (b"abc\n", 4, 4, b"abc", Verdict.BEGUN_ANEW),
+        (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", Verdict.HOLLOWED),
+        (b"abc\n", 4, 9, b"\0\0\0c\nmore", Verdict.BEGUN_ANEW),
+        (b"abc\n", 4, 2, b"\0\0", Verdict.BEGUN_ANEW),
+        (b"\0\0\0\0", 4, 9, b"\0\0\0\0more\n", Verdict.FITS),
+        (b"\0\0\0\0", 4, 9, b"new.more\n", Verdict.BEGUN_ANEW),
+    ],
+)
+def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: Verdict) -> None:
+    """A file fits while its front is what was read of it, or has become a hole, and it did not shrink."""
+    assert judge(fingerprint, offset, size_bytes, head) is verdict
+
+
+def read_all(path: Path, budget_bytes: int = MAX_LINE_BYTES, offset: int = 0) -> tuple[list[Chunk], FollowedFile]:
+    """Read a file to its end, as one follower would."""
+    status = path.stat()
+    file = FollowedFile(status.st_dev, status.st_ino, str(path), status.st_size, 0.0)
+    file.offset = offset
+    descriptor = os.open(path, os.O_RDONLY)
+    chunks = []
+    while (chunk := next_lines(descriptor, file, budget_bytes)) is not None:
+        chunks.append(chunk)
+        assert len(chunks) < 10_000
+    os.close(descriptor)
+    return chunks, file
+
+
+@pytest.mark.parametrize("budget_bytes", [1, 7, 64, CHUNK_BYTES])
+def test_any_budget_gives_the_same_lines(tmp_path: Path, budget_bytes: int) -> None:
+    """Whatever the budget, chunks are whole lines that join to the file up to its last newline."""
+    content = b"".join(b"%d %s\n" % (number, b"x" * (number * 7 % 90)) for number in range(60)) + b"a tail"
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    chunks, file = read_all(path, budget_bytes)
+    assert b"".join(chunk.data for chunk in chunks) == content.removesuffix(b"a tail")
+    assert all(chunk.data.endswith(b"\n") for chunk in chunks)
+    assert file.offset == len(content) - len(b"a tail")
+
+
+@pytest.mark.parametrize(("length", "overlong"), [(CHUNK_BYTES + 5, 0), (MAX_LINE_BYTES, 0), (MAX_LINE_BYTES + 1, 1)])
+def test_longest_line(tmp_path: Path, length: int, overlong: int) -> None:
+    """A line of the greatest length is read whole, one byte more is skipped and counted, and the next line is read."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"y" * length + b"\nnext\n")
+    chunks, _ = read_all(path)
+    assert sum(chunk.overlong for chunk in chunks) == overlong
+    assert b"".join(chunk.data for chunk in chunks) == (b"" if overlong else b"y" * length + b"\n") + b"next\n"
+
+
+def test_overlong_line_still_growing(tmp_path: Path) -> None:
+    """While an overlong line has no end the offset stays at its start; it counts once, when its end is there."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"first\n" + b"z" * (3 * MAX_LINE_BYTES))
+    chunks, file = read_all(path)
+    assert [chunk.data for chunk in chunks if chunk.data] == [b"first\n"]
+    assert file.offset == len(b"first\n")
+    assert file.scanned == 3 * MAX_LINE_BYTES
+    with path.open("ab") as writer:
+        writer.write(b"z\nlast\n")
+    descriptor = os.open(path, os.O_RDONLY)
+    assert next_lines(descriptor, file, CHUNK_BYTES) == Chunk(b"", 1, 0)
+    assert next_lines(descriptor, file, CHUNK_BYTES) == Chunk(b"last\n", 0, 0)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("hole_bytes", [1, 4096, CHUNK_BYTES, 5_000_000, 3_000_000_000])
+def test_hole_before_a_line(tmp_path: Path, hole_bytes: int) -> None:
+    """A hole of any size is skipped at once and counted in bytes."""
+    path = tmp_path / "a.log"
+    with path.open("wb") as writer:
+        writer.seek(hole_bytes)
+        writer.write(b"line\n")
+    chunks, file = read_all(path)
+    assert b"".join(chunk.data for chunk in chunks) == b"line\n"
+    assert sum(chunk.hole_bytes for chunk in chunks) == hole_bytes
+    assert file.offset == hole_bytes + 5
+
+
+def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
+    """NULs at a file's end may be data on its way to this client: they are neither skipped nor counted."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"line\n" + b"\0" * 10_000)
+    chunks, file = read_all(path)
+    assert chunks == [Chunk(b"line\n", 0, 0)]
+    assert file.offset == 5
+
+
+@pytest.mark.parametrize("hole_bytes", [3, 2 * MAX_LINE_BYTES])
+def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
+    """A line that a hole cuts becomes two cut lines, and the NULs are counted."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b'{"cut' + b"\0" * hole_bytes + b'tail"}\nnext\n')
+    chunks, _ = read_all(path)
+    lines = b"".join(chunk.data for chunk in chunks).split(b"\n")
+    assert [line for line in lines if line] == [b'{"cut', b'tail"}', b"next"]
+    assert sum(chunk.hole_bytes for chunk in chunks) == hole_bytes
+
+
+@pytest.mark.parametrize(
+    ("content", "size_bytes", "end"),
+    [
+        (b"", 0, 0),
+        (b"abc", 3, 0),
+        (b"a\nb\nc", 5, 4),
+        (b"a\nb\n", 4, 4),
+        (b"a\nb\nc\n", 3, 2),
+        (b"x" * (MAX_LINE_BYTES + 1), MAX_LINE_BYTES + 1, MAX_LINE_BYTES + 1),
+    ],
+)
+def test_end_of_lines(tmp_path: Path, content: bytes, size_bytes: int, end: int) -> None:
+    """Reading from the end begins after the last newline, so that a half-written line is read when it is whole."""
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    descriptor = os.open(path, os.O_RDONLY)
+    assert end_of_lines(descriptor, size_bytes) == end
+    os.close(descriptor)
+
+
+def test_fingerprint_is_bounded() -> None:
+    """The fingerprint kept per file is small enough for a checkpoint of thousands of files."""
+    assert FINGERPRINT_BYTES <= 512

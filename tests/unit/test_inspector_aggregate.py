@@ -1,0 +1,280 @@
+import json
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.api import Membership, Origin
+from exporters.inspector import aggregate as module
+from exporters.inspector.accumulators import REORDER, Sequence, SeriesKey
+from exporters.inspector.aggregate import MAX_BINDINGS, MAX_COMMUNICATORS, MAX_MEMBERSHIPS, Aggregate, Saved
+from exporters.inspector.intake import Writer, take
+from exporters.inspector.records import MAX_SEQUENCE_NUMBER, Result
+
+ORIGIN = Origin(1, 2, 0, "gpu-node-00", 7)
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """One collective record; ``changes`` replace members wherever they stand."""
+    made: dict[str, Any] = {
+        "header": {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1},
+        "metadata": {"dump_timestamp_us": 5_000_000, "hostname": "gpu-node-00", "pid": 7},
+        "coll_perf": {
+            "coll": "AllReduce",
+            "coll_sn": 0,
+            "coll_msg_size_bytes": 8192,
+            "coll_exec_time_us": 10,
+            "coll_timing_source": "kernel_gpu",
+        },
+    }
+    for name, value in changes.items():
+        for part in made.values():
+            if name in part:
+                part[name] = value
+    return made
+
+
+def feed(records: list[dict[str, Any]], aggregate: Aggregate) -> Counter[Result]:
+    """Add records to one aggregate, whoever wrote them."""
+    results: Counter[Result] = Counter()
+    data = b"".join(json.dumps(one).encode() + b"\n" for one in records)
+    take(data, lambda _: aggregate, results)
+    return results
+
+
+def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
+    """An aggregate whose budget is ``admitted`` series."""
+    held = 0
+
+    def admit(_: Hashable, series: int) -> bool:
+        nonlocal held
+        if held + series > admitted:
+            return False
+        held += series
+        return True
+
+    return Aggregate(ORIGIN, admit, from_start=from_start)
+
+
+def test_sums() -> None:
+    """Operations, bytes, time and bus bytes add up per communicator, rank, collective and size class."""
+    aggregate = fresh()
+    feed(
+        [
+            record(),
+            record(coll_sn=1, coll_exec_time_us=20),
+            record(coll_sn=2, coll_msg_size_bytes=8000),
+            record(coll_sn=3, coll_msg_size_bytes=20_000, coll_exec_time_us=40),
+            record(coll="AllGather", coll_msg_size_bytes=1000, rank=2),
+        ],
+        aggregate,
+    )
+    sums = {key: msgspec.to_builtins(value) for key, value in aggregate.accumulators.items()}
+    assert sums == {
+        SeriesKey("abc", 1, "AllReduce", "8192"): [3, 24_384, 40, 36_576],
+        SeriesKey("abc", 1, "AllReduce", "32768"): [1, 20_000, 40, 30_000],
+        SeriesKey("abc", 2, "AllGather", "8192"): [1, 1000, 10, 3000],
+    }
+    assert aggregate.new_memberships() == (Membership("abc", 1, 4, "tp", 1), Membership("abc", 2, 4, "tp", 1))
+    assert aggregate.new_memberships() == ()
+    assert aggregate.last_progress_us == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "result"),
+    [
+        ({}, Result.ACCEPTED),
+        ({"coll_msg_size_bytes": 2**63 - 1, "coll_exec_time_us": 86_400_000_000, "coll": "All2All"}, Result.ACCEPTED),
+        ({"coll_msg_size_bytes": 2**63}, Result.GARBAGE),
+        ({"coll_msg_size_bytes": 2**64 - 4096}, Result.GARBAGE),
+        ({"coll_msg_size_bytes": -1}, Result.GARBAGE),
+        ({"coll_exec_time_us": 86_400_000_001}, Result.GARBAGE),
+        ({"coll_exec_time_us": -1}, Result.GARBAGE),
+        ({"coll_exec_time_us": 0}, Result.ZERO_TIME),
+        ({"coll_sn": -1}, Result.GARBAGE),
+        ({"coll_sn": MAX_SEQUENCE_NUMBER + 1}, Result.GARBAGE),
+        ({"rank": 4}, Result.GARBAGE),
+        ({"n_ranks": 2**20 + 1}, Result.GARBAGE),
+        ({"id": "world"}, Result.GARBAGE),
+        ({"hostname": ""}, Result.GARBAGE),
+        ({"pid": 0}, Result.GARBAGE),
+        # 4 ranks, AllReduce: 1.5 times the size on the bus; 1e5 GB/s is 1e8 bytes per microsecond.
+        ({"coll_msg_size_bytes": 200_000_000, "coll_exec_time_us": 3}, Result.ACCEPTED),
+        ({"coll_msg_size_bytes": 200_000_002, "coll_exec_time_us": 3}, Result.GARBAGE),
+        ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
+        ({"coll_timing_source": "collective_cpu"}, Result.NOT_KERNEL_TIMED),
+        ({"coll": "Invalid"}, Result.ACCEPTED),
+    ],
+)
+def test_what_becomes_of_a_record(changes: dict[str, Any], result: Result) -> None:
+    """Each record has exactly one result, and only accepted ones reach an accumulator."""
+    aggregate = fresh()
+    assert +feed([record(**changes)], aggregate) == {result: 1}
+    assert sum(sums.operations for sums in aggregate.accumulators.values()) == (result is Result.ACCEPTED)
+
+
+def test_one_bad_record_among_good_ones() -> None:
+    """In a group of like records only the bad ones are left out."""
+    aggregate = fresh()
+    records = [record(coll_sn=sn, coll_exec_time_us=us) for sn, us in enumerate((10, 0, 86_400_000_001, 30))]
+    assert +feed(records, aggregate) == {Result.ACCEPTED: 2, Result.ZERO_TIME: 1, Result.GARBAGE: 1}
+    [sums] = aggregate.accumulators.values()
+    assert (sums.operations, sums.microseconds) == (2, 40)
+
+
+def test_totals_stop_where_a_checkpoint_can_hold_them() -> None:
+    """Absurd records that are each possible cannot make a total that breaks the checkpoint."""
+    aggregate = fresh()
+    feed([record(coll="All2All", coll_msg_size_bytes=2**63 - 1, coll_sn=sn * 2**51) for sn in range(5)], aggregate)
+    [sums] = aggregate.accumulators.values()
+    assert (sums.operations, sums.message_bytes) == (5, 2**62)
+    msgspec.msgpack.encode(aggregate.save())
+
+
+def test_unknown_collective_is_other() -> None:
+    """A collective's name becomes a label only when it is one of NCCL's: a job cannot make up labels."""
+    aggregate = fresh()
+    feed([record(coll=f"made_up_{number}") for number in range(100)], aggregate)
+    [(key, sums)] = aggregate.accumulators.items()
+    assert (key.collective, sums.operations, sums.bus_bytes) == ("other", 100, 0)
+
+
+def test_long_names_are_cut() -> None:
+    """A communicator's name is kept up to 255 characters."""
+    aggregate = fresh()
+    feed([record(comm_name="n" * 256)], aggregate)
+    assert aggregate.new_memberships()[0].name == "n" * 255
+
+
+def test_p2p_and_dump_stats_tell_memberships() -> None:
+    """Lines that are not added up yet still say which communicators a rank is in; only P2P is progress."""
+    base = record()
+    aggregate = fresh()
+    stats = {"header": {**base["header"], "id": "0x1"}, "metadata": base["metadata"], "dump_stats": {}}
+    assert +feed([stats], aggregate) == {Result.DUMP_STATS: 1}
+    assert aggregate.last_progress_us == 0
+    p2p = {"header": {**base["header"], "id": "0x2"}, "metadata": base["metadata"], "p2p_perf": {}}
+    assert +feed([p2p, {**p2p, "header": {**p2p["header"], "rank": 9}}], aggregate) == {
+        Result.P2P: 1,
+        Result.GARBAGE: 1,
+    }
+    assert [member.comm for member in aggregate.new_memberships()] == ["1", "2"]
+    assert aggregate.last_progress_us == 5_000_000
+
+
+def test_refused_series_are_other_from_birth() -> None:
+    """What the budget refuses adds up under `other`; what was admitted goes on."""
+    aggregate = fresh(admitted=5)  # one accumulator and its gauge
+    sizes = [8192, 20_000, 200_000, 8192]
+    feed([record(coll_sn=sn, coll_msg_size_bytes=size) for sn, size in enumerate(sizes)], aggregate)
+    assert {key.size: sums.operations for key, sums in aggregate.accumulators.items()} == {"8192": 2, "other": 2}
+    assert sum(sums.message_bytes for sums in aggregate.accumulators.values()) == sum(sizes)
+
+
+def test_communicators_are_bounded() -> None:
+    """Communicators beyond the limit are added up together, without a sequence of their own."""
+    aggregate = fresh()
+    feed([record(id=hex(number + 1)) for number in range(MAX_COMMUNICATORS + 1)], aggregate)
+    assert len({key.comm for key in aggregate.accumulators} - {"other"}) == MAX_COMMUNICATORS
+    assert aggregate.accumulators[SeriesKey("other", 0, "AllReduce", "other")].operations == 1
+    assert len(aggregate.sequences) == MAX_COMMUNICATORS
+
+
+def test_places_and_memberships_are_bounded() -> None:
+    """Ranks beyond the limit of one writer are added up together and not reported."""
+    aggregate = fresh()
+    feed([record(rank=rank, n_ranks=1000) for rank in range(MAX_MEMBERSHIPS + 1)], aggregate)
+    assert len(aggregate.new_memberships()) == MAX_MEMBERSHIPS
+    assert len(aggregate.accumulators) == MAX_MEMBERSHIPS + 1
+
+
+def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More distinct sizes than are remembered still add up exactly."""
+    monkeypatch.setattr(module, "MAX_BINDINGS", 3)
+    aggregate = fresh()
+    for _ in range(2):
+        feed([record(coll_msg_size_bytes=size) for size in range(1, 9)], aggregate)
+    [sums] = aggregate.accumulators.values()
+    assert (sums.operations, sums.message_bytes) == (16, 2 * sum(range(1, 9)))
+    assert MAX_BINDINGS <= 4096
+
+
+@pytest.mark.parametrize(
+    ("first", "batches", "missing"),
+    [
+        (0, [[0, 1, 2, 3]], 0),
+        (0, [[2, 3]], 2),
+        (None, [[2, 3]], 0),
+        (None, [[5], [8]], 2),
+        (0, [[0, 5, 1, 2]], 2),
+        (0, [[0, 2], [1]], 1),
+        (0, [[0, 2], [1], [4]], 1),
+        (0, [[0, 1, 1, 1]], 0),
+        (0, [[0, 10], [0, 1]], 9),
+        (0, [[0, REORDER + 50], [0, 3]], REORDER + 49 + 2),
+    ],
+)
+def test_missing_records(first: int | None, batches: list[list[int]], missing: int) -> None:
+    """Gaps count once, late records and new beginnings are allowed for, and the count never falls."""
+    sequence = Sequence(first)
+    counts = []
+    for batch in batches:
+        sequence.add(batch)
+        counts.append(sequence.settle())
+    assert counts[-1] == missing
+    assert counts == sorted(counts)
+
+
+@given(st.sets(st.integers(0, 400), min_size=1), st.integers(1, 60))
+def test_missing_is_what_was_left_out(numbers: set[int], batch: int) -> None:
+    """However records are cut into reads, the missing ones are those left out below the highest."""
+    ordered = sorted(numbers)
+    sequence = Sequence(0)
+    for start in range(0, len(ordered), batch):
+        sequence.add(ordered[start : start + batch])
+        sequence.settle()
+    assert sequence.settle() == max(numbers) + 1 - len(numbers)
+
+
+def test_window_keeps_the_last_value() -> None:
+    """The gauge is the mean over the last window with data, weighted by time."""
+    aggregate = fresh()
+    feed([record(), record(coll_sn=1, coll_exec_time_us=30)], aggregate)
+    [window] = aggregate.windows.values()
+    assert window.value() == 2 * 12_288 * 1_000_000 / 40  # of the window under way
+    aggregate.roll_windows()
+    feed([record(coll_sn=2, coll_exec_time_us=60)], aggregate)
+    assert window.value() == 2 * 12_288 * 1_000_000 / 40
+    aggregate.roll_windows()
+    aggregate.roll_windows()
+    assert window.value() == 12_288 * 1_000_000 / 60
+
+
+def test_save_and_restore() -> None:
+    """A restored aggregate goes on as if it had never stopped."""
+    before = [record(coll_sn=sn) for sn in (0, 1, 3)]
+    after = [record(coll_sn=sn) for sn in (4, 6)]
+    whole = fresh()
+    feed(before + after, whole)
+    first = fresh()
+    feed(before, first)
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(first.save()), type=Saved)
+    second = Aggregate.restore(saved, lambda *_: True)
+    feed(after, second)
+    assert msgspec.to_builtins(second.save()) == msgspec.to_builtins(whole.save())
+    assert second.missing() == whole.missing() == {("abc", 1): 2}
+    assert second.new_memberships() == whole.new_memberships()
+
+
+def test_writers_are_kept_apart() -> None:
+    """Records of two processes in one file go to two aggregates; one writer too many is counted."""
+    aggregates = {Writer("gpu-node-00", 7): fresh(), Writer("gpu-node-00", 8): fresh()}
+    data = b"".join(json.dumps(record(pid=pid)).encode() + b"\n" for pid in (7, 8, 8, 9))
+    results: Counter[Result] = Counter()
+    take(data, aggregates.get, results)
+    assert [one.accumulators.popitem()[1].operations for one in aggregates.values()] == [1, 2]
+    assert +results == {Result.ACCEPTED: 3, Result.ORIGIN_LIMIT: 1}

@@ -1,0 +1,396 @@
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from blockbuster import blockbuster_ctx
+from fake_clock import FakeClock
+from inspector_records import DATA, expected_sums, line
+
+from agent.api import Admission, Context, Logger, Membership, NoData, Origin, OwnThread, RankLabel, Roots, StateSection
+from exporters.inspector import SPEC
+from exporters.inspector import exporter as module
+from exporters.inspector.accumulators import SeriesKey
+from exporters.inspector.exporter import Config, InspectorExporter
+from exporters.inspector.families import FAMILIES, Snapshot, render
+from exporters.inspector.inheritance import Inheritance
+from exporters.inspector.totals import OriginTotals, Published, Sums, Totals
+
+
+class Ranks:
+    """A rank table that labels each writer by its pid."""
+
+    def __init__(self) -> None:
+        self.held_files: frozenset[tuple[int, int]] = frozenset()
+        self.hostnames = frozenset({"here"})
+        self.observed: list[tuple[Origin, tuple[Membership, ...], float | None]] = []
+        self.expired: set[Origin] = set()
+        self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
+
+    def observe_records(self, origin: Origin, memberships: Any, last_progress_seconds: float | None) -> None:
+        """Keep what was told."""
+        self.observed.append((origin, tuple(memberships), last_progress_seconds))
+
+    def label(self, origin: Origin, comm: str, comm_rank: int) -> RankLabel | None:
+        """The label of the writer's pid; none once it has expired."""
+        return None if origin in self.expired else self.labels.get(origin.pid)
+
+    def is_expired(self, origin: Origin) -> bool:
+        """Whether the test let it expire."""
+        return origin in self.expired
+
+
+class Bench:
+    """An exporter with all that the agent lends it."""
+
+    def __init__(self, *paths: Path, restored: bytes | None = None, once: bool = False) -> None:
+        self._runner = asyncio.Runner()
+        self.clock = FakeClock()
+        self.ranks = Ranks()
+        self.state = StateSection("inspector", restored)
+        self.admission = Admission()
+        self.exporter = InspectorExporter(Config(paths=[str(path) for path in paths]))
+        self.context = Context(
+            roots=Roots(),
+            clock=self.clock,
+            hostname="here",
+            ranks=self.ranks,  # type: ignore[arg-type]
+            state=self.state,
+            admit=self.admission,
+            thread=OwnThread,
+            log=Logger("inspector"),
+            once=once,
+        )
+
+    def start(self) -> "Bench":
+        """Start the exporter."""
+        self._run(self.exporter.start(self.context))
+        return self
+
+    def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
+        """Let time pass, update, and return what is shown: family -> label values -> value."""
+        self.clock.advance(seconds)
+        self._run(self.exporter.update())
+        return shown(self.exporter.snapshot())
+
+    def settle(self) -> None:
+        """Update until every reader has come back from a turn begun here."""
+        self.look()
+        running = [slot.running for slot in self.exporter._slots if slot.running is not None]
+        if running:
+            self._run(self._wait(running))
+
+    def drain(self) -> None:
+        """End the exporter and the loop."""
+        self._run(self.exporter.drain())
+        self._runner.close()
+
+    async def _wait(self, tasks: list[Any]) -> None:
+        await asyncio.wait(tasks)
+        for slot in self.exporter._slots:
+            self.exporter._collect(slot)
+
+    def _run(self, work: Any) -> None:
+        """Run on the loop, where nothing may block."""
+        with blockbuster_ctx():
+            self._runner.run(work)
+
+
+def shown(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
+    """Render a snapshot to plain values; a label set that comes twice fails."""
+    values: dict[str, dict[tuple[str, ...], float]] = {}
+    for metric in render(snapshot):
+        for sample in metric.samples:
+            family = values.setdefault(sample.name, {})
+            labels = tuple(sample.labels.values())
+            assert labels not in family
+            family[labels] = sample.value
+    return values
+
+
+OPERATIONS = "rankwatch_collective_operations_total"
+SERIES = ("job", "1", "abc", "AllReduce", "8192")
+
+
+def test_single_pass_over_captures() -> None:
+    """With `once` every host's files are read from beginning to end, and the four counters are exact."""
+    for folder in ("base8", "straggler_tp", "multi_rank_process"):
+        files = sorted((DATA / folder).glob("*.log"))
+        bench = Bench(DATA / folder, once=True)
+        expected: dict[tuple[str, ...], list[int]] = {}
+        for (_, pid, comm, _, collective, size), sums in expected_sums(files).items():
+            bench.ranks.labels[pid] = RankLabel("job", str(pid))
+            own = expected.setdefault(("job", str(pid), comm, collective, size), [0, 0, 0, 0])
+            for index in range(4):
+                own[index] += sums[index]
+        bench.start()
+        values = bench.look()
+        bench.drain()
+        names = ("operations", "bytes", "seconds", "bus_bytes")
+        for index, name in enumerate(names):
+            scale = 1_000_000 if name == "seconds" else 1
+            assert values[f"rankwatch_collective_{name}_total"] == {
+                key: own[index] / scale for key, own in expected.items()
+            }
+        assert bench.state.published is None
+
+
+def test_evidence_and_labels(tmp_path: Path) -> None:
+    """Evidence reaches the rank table; a writer without a label is withheld until it has one, then kept under it."""
+    (tmp_path / "here-pid7.log").touch()
+    (tmp_path / "here-pid9.log").touch()
+    bench = Bench(tmp_path).start()
+    bench.look()
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    (tmp_path / "here-pid9.log").write_bytes(line(0, pid=9))
+    values = bench.look()
+    assert values[OPERATIONS] == {SERIES: 1}
+    assert {origin.pid: [member.comm for member in members] for origin, members, _ in bench.ranks.observed} == {
+        7: ["abc"],
+        9: ["abc"],
+    }
+    bench.ranks.labels[9] = RankLabel("job", "9")
+    assert len((bench.look())[OPERATIONS]) == 2
+    bench.ranks.labels[9] = RankLabel("other", "0")
+    assert ("job", "9", *SERIES[2:]) in (bench.look())[OPERATIONS]
+    bench.drain()
+
+
+def test_no_data(tmp_path: Path) -> None:
+    """Without any of its directories the exporter has no data; with one of them it works."""
+    bench = Bench(tmp_path / "a", tmp_path / "b").start()
+    with pytest.raises(NoData):
+        bench.look()
+    (tmp_path / "b").mkdir()
+    assert (bench.look())["rankwatch_inspector_files"] == {
+        ("followed",): 0, ("foreign",): 0, ("unidentified",): 0,
+    }  # fmt: skip
+    bench.drain()
+
+
+def test_restart_goes_on(tmp_path: Path) -> None:
+    """After a drain and a restart from the checkpoint the counters go on where they were."""
+    path = tmp_path / "here-pid7.log"
+    path.touch()
+    bench = Bench(tmp_path).start()
+    bench.look()
+    path.write_bytes(line(0) + line(1))
+    assert (bench.look())[OPERATIONS] == {SERIES: 2}
+    bench.drain()
+    with path.open("ab") as writer:
+        writer.write(line(2))
+    second = Bench(tmp_path, restored=bench.state.published).start()
+    values = second.look()
+    assert values[OPERATIONS] == {SERIES: 3}
+    assert values["rankwatch_inspector_records_total"]["accepted",] == 3
+    second.drain()
+
+
+def test_damaged_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint that cannot be read is logged and left aside, whole or for one directory."""
+    for restored in (b"nonsense", msgspec.msgpack.encode({"sections": {str(tmp_path): b"nonsense"}})):
+        bench = Bench(tmp_path, restored=restored).start()
+        assert OPERATIONS not in (bench.look())
+        bench.drain()
+
+
+def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
+    """Two writers of one rank are one series; when the old one expires the sum does not fall, also over a restart."""
+    (tmp_path / "here-pid7.log").touch()
+    (tmp_path / "here-pid8.log").touch()
+    bench = Bench(tmp_path)
+    bench.ranks.labels[8] = bench.ranks.labels[7]
+    bench.start()
+    bench.look()
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3) + line(1, id="0xdead"))
+    (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8) + line(1, pid=8))
+    values = bench.look()
+    dead = ("job", "1", "dead", *SERIES[3:])
+    missing = ("job", "1", "filtered_or_lost")
+    assert values[OPERATIONS] == {SERIES: 4, dead: 1}
+    assert values["rankwatch_inspector_missing_records_total"] == {missing: 3}
+    bench.ranks.expired = {origin for origin, *_ in bench.ranks.observed if origin.pid == 7}
+    bench.look()
+    values = bench.look()
+    assert values[OPERATIONS] == {SERIES: 4}
+    assert values["rankwatch_inspector_missing_records_total"] == {missing: 3}
+    bench.drain()
+    second = Bench(tmp_path, restored=bench.state.published)
+    second.ranks.labels = bench.ranks.labels
+    second.start()
+    assert (second.look())[OPERATIONS] == {SERIES: 4}
+    second.drain()
+
+
+def test_expired_writer_gives_its_budget_back(tmp_path: Path) -> None:
+    """An expired writer that nobody continues leaves nothing behind."""
+    (tmp_path / "here-pid7.log").touch()
+    bench = Bench(tmp_path).start()
+    bench.look()
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    bench.look()
+    assert bench.admission._total == 5  # four counters and a gauge
+    bench.ranks.expired = {origin for origin, *_ in bench.ranks.observed}
+    bench.look()
+    values = bench.look()
+    assert OPERATIONS not in values
+    assert bench.admission._total == 0
+    bench.drain()
+
+
+def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one directory hangs the others are read; its series go after ten seconds and come back with it."""
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+    for name, pid in (("good", 7), ("bad", 8)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"here-pid{pid}.log").touch()
+    bench = Bench(tmp_path / "good", tmp_path / "bad").start()
+    bench.settle()
+    for name, pid in (("good", 7), ("bad", 8)):
+        (tmp_path / name / f"here-pid{pid}.log").write_bytes(line(0, pid=pid))
+    bench.settle()
+    assert len((bench.look())[OPERATIONS]) == 2
+    bench.settle()
+    reader = bench.exporter._slots[1].reader
+    turn, release = reader.turn, threading.Event()
+
+    def hang(*arguments: Any, **options: Any) -> Any:
+        release.wait()
+        return turn(*arguments, **options)
+
+    monkeypatch.setattr(reader, "turn", hang)
+    bench.look()
+    values = bench.look(2.0)
+    assert values["rankwatch_inspector_busy_readers"] == {(): 1}
+    assert len(values[OPERATIONS]) == 2
+    assert list((bench.look(9.0))[OPERATIONS]) == [SERIES]
+    release.set()
+    bench.settle()
+    assert len((bench.look())[OPERATIONS]) == 2
+    bench.settle()
+    bench.drain()
+
+
+def test_failing_reader_raises_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reader raises is raised by the update, after the other directories were served."""
+    bench = Bench(tmp_path).start()
+    reader = bench.exporter._slots[0].reader
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "turn", fail)
+        with pytest.raises(RuntimeError, match="broken"):
+            bench.look()
+    assert "rankwatch_inspector_files" in (bench.look())
+    bench.drain()
+
+
+def test_poll_interval(tmp_path: Path) -> None:
+    """Updates that come before the poll is due take no turn."""
+    bench = Bench(tmp_path)
+    bench.exporter = InspectorExporter(Config(paths=[str(tmp_path)], poll_interval_seconds=1.0))
+    bench.start()
+    turns = 0
+    reader = bench.exporter._slots[0].reader
+    turn = reader.turn
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal turns
+        turns += 1
+        return turn(*arguments, **options)
+
+    reader.turn = counted  # type: ignore[method-assign]
+    for _ in range(12):
+        bench.look(0.25)
+    assert turns == 3
+    bench.drain()
+
+
+def view(*writers: OriginTotals, caught_up: bool = True) -> Published:
+    """A publication of these writers."""
+    return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0, hole_bytes=0)
+
+
+def writer(
+    pid: int, size: str = "8192", comm: str = "abc", *, caught_up: bool = True, progress_us: int = 0
+) -> OriginTotals:
+    """A writer with one accumulator."""
+    total = Totals(SeriesKey(comm, 0, "AllReduce", size), Sums(pid, 10, 20, 30))
+    return OriginTotals(
+        Origin(1, pid, 0, "here", pid),
+        caught_up,
+        progress_us,
+        (total,),
+        ((comm, 0, "AllReduce", float(pid)),),
+        ((comm, 0, pid),),
+    )
+
+
+def labelled(*writers: OriginTotals, rank: str = "1") -> dict[tuple[Origin, str, int], RankLabel]:
+    """All of these writers are one rank."""
+    return {(one.origin, one.totals[0].key.comm, 0): RankLabel("job", rank) for one in writers}
+
+
+def test_a_summand_behind_withholds_the_sum() -> None:
+    """No sum is shown while one of its writers may be below its past, in no reader."""
+    first, second, third = writer(1), writer(2, caught_up=False), writer(3, comm="fff")
+    readers = (view(first, third), view(second, caught_up=False))
+    values = shown(Snapshot(readers, labelled(first, second, third), Inheritance(), 0))
+    assert values[OPERATIONS] == {("job", "1", "fff", "AllReduce", "8192"): 3}
+    assert "rankwatch_inspector_missing_records_total" not in values
+    assert "rankwatch_inspector_records_total" not in values
+
+
+def test_refused_series_are_shown_as_other() -> None:
+    """What was not admitted is one series per collective, whatever its communicators."""
+    first, second = writer(1, "other"), writer(2, "other", "fff")
+    values = shown(Snapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
+    assert values[OPERATIONS] == {("job", "1", "other", "AllReduce", "other"): 3}
+
+
+def test_bandwidth_is_that_of_the_newest_writer() -> None:
+    """Of two writers with the same labels the gauge shows the one that wrote last."""
+    first, second = writer(1, progress_us=9), writer(2, progress_us=5)
+    values = shown(Snapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
+    assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1.0]
+
+
+def test_rendered_families_are_the_declared_ones() -> None:
+    """Every family that can be rendered is declared in the SPEC, with its labels."""
+    one = writer(1)
+    published = msgspec.structs.replace(view(one), skipped={"EACCES": 1}, files={})
+    rendered = list(render(Snapshot((published,), labelled(one), Inheritance(), 0)))
+    assert sorted(metric.name for metric in rendered) == sorted(
+        family.name.removesuffix("_total") for family in FAMILIES
+    )
+    labels = {family.name: set(family.labels) for family in FAMILIES}
+    for metric in rendered:
+        for sample in metric.samples:
+            assert set(sample.labels) == labels[sample.name]
+
+
+@pytest.mark.parametrize(
+    ("section", "valid"),
+    [
+        ({}, True),
+        ({"paths": ["/a", "/b"], "poll_interval_seconds": 0.05}, True),
+        ({"poll_interval_seconds": 10}, True),
+        ({"poll_interval_seconds": 0.04}, False),
+        ({"poll_interval_seconds": 10.5}, False),
+        ({"paths": []}, False),
+        ({"paths": ["relative"]}, False),
+        ({"paths": ["/a"] * 65}, False),
+        ({"path": "/a"}, False),
+    ],
+)
+def test_config(section: dict[str, Any], valid: bool) -> None:
+    """Paths are absolute and bounded in number, the interval lies in its range, unknown keys are refused."""
+    if valid:
+        assert msgspec.convert(section, SPEC.config)
+    else:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(section, SPEC.config)

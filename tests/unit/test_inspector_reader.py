@@ -1,0 +1,407 @@
+import json
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inspector_records import DATA, expected_sums, line
+
+from exporters.inspector import reader as module
+from exporters.inspector.ownership import (
+    FileState,
+    Ownership,
+    is_local,
+    is_log,
+    named_hostname,
+    state_of,
+    written_hostname,
+)
+from exporters.inspector.reader import DirectoryReader, Turn
+from exporters.inspector.records import Result
+from exporters.inspector.totals import Published
+
+HERE = Ownership(hostnames=frozenset({"here"}))
+EVERYONE = Ownership(everyone=True)
+
+
+def admit(*_: object) -> bool:
+    """A budget without end."""
+    return True
+
+
+def make(
+    root: Path, clock: FakeClock, restored: bytes | None = None, *, from_beginning: bool = True
+) -> DirectoryReader:
+    """A reader that reads files from their beginning unless told otherwise."""
+    return DirectoryReader(root, clock, admit, restored=restored, from_beginning=from_beginning)
+
+
+def read(reader: DirectoryReader, ownership: Ownership = HERE) -> Turn:
+    """Turn until nothing waits; return a last turn with all that is published."""
+    while reader.turn(ownership).waiting:
+        pass
+    return reader.turn(ownership, last=True)
+
+
+def published(turn: Turn) -> Published:
+    """What a turn published."""
+    assert turn.published is not None
+    return turn.published
+
+
+def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[int]]:
+    """Published totals in the form of ``expected_sums``."""
+    return {
+        (writer.origin.hostname, writer.origin.pid, *total.key): [
+            total.sums.operations,
+            total.sums.message_bytes,
+            total.sums.microseconds,
+            total.sums.bus_bytes,
+        ]
+        for writer in view.writers
+        for total in writer.totals
+    }
+
+
+@pytest.mark.parametrize("folder", ["base8", "straggler_tp", "multi_rank_process"])
+def test_captures_add_up_exactly(folder: str) -> None:
+    """Real records of every host give exactly the sums that a plain loop over them gives."""
+    files = sorted((DATA / folder).glob("*.log"))
+    view = published(read(make(DATA / folder, FakeClock()), EVERYONE))
+    assert sums_of(view) == expected_sums(files)
+    assert view.results == {Result.ACCEPTED: sum(len(path.read_bytes().splitlines()) for path in files)}
+    assert view.lag_bytes == 0
+
+
+def test_bus_bytes_agree_with_the_printed_bandwidth() -> None:
+    """Bus bytes over time are the bandwidth the plugin printed, to its six decimals."""
+    printed: dict[tuple[str, int, str, int, str], float] = defaultdict(float)
+    for path in sorted((DATA / "base8").glob("*.log")):
+        for text in path.read_text().splitlines():
+            record = json.loads(text)
+            perf, header = record["coll_perf"], record["header"]
+            place = (record["metadata"]["hostname"], record["metadata"]["pid"], header["id"][2:], header["rank"])
+            printed[(*place, perf["coll"])] += perf["coll_busbw_gbs"] * 1e9 * perf["coll_exec_time_us"] / 1e6
+    found: dict[tuple[str, int, str, int, str], float] = defaultdict(float)
+    for key, sums in sums_of(published(read(make(DATA / "base8", FakeClock()), EVERYONE))).items():
+        found[key[:5]] += sums[3]
+    assert found == pytest.approx(printed, rel=1e-6)
+
+
+def test_straggler_has_the_least_time() -> None:
+    """In the straggler's communicator the late rank shows the shortest time: that is how the data must be read."""
+    sums = sums_of(published(read(make(DATA / "straggler_tp", FakeClock()), EVERYONE)))
+    means = {
+        key[3]: own[2] / own[0] for key, own in sums.items() if key[2] == "82bdbf0ea6cd18" and key[4] == "AllGather"
+    }
+    assert min(means, key=lambda rank: means[rank]) == 2
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=st.integers(1, 60),
+    cuts=st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["turn", "save", "crash"])), max_size=12),
+)
+def test_kill_and_restore_is_exact(
+    tmp_path_factory: pytest.TempPathFactory, lines: int, cuts: list[tuple[int, str]]
+) -> None:
+    """However often the agent is killed, restoring an older checkpoint gives the totals of one that never stopped."""
+    root = tmp_path_factory.mktemp("kill")
+    content = b"".join(line(sn * 2, coll_msg_size_bytes=8192 + sn * 999, rank=sn % 3) for sn in range(lines))
+    path = root / "here-pid7.log"
+    path.touch()
+    clock = FakeClock()
+    reader, section, written = make(root, clock), None, 0
+    for length, what in cuts:
+        with path.open("ab") as writer:
+            written += writer.write(content[written : written + length * 7])
+        clock.advance(1.0)
+        if what == "crash":
+            reader.close()
+            reader = make(root, clock, section)
+        turn = reader.turn(HERE, last=what == "save")
+        section = turn.section or section
+    with path.open("ab") as writer:
+        writer.write(content[written:])
+    clock.advance(1.0)
+    view = published(read(reader))
+    reader.close()
+    untouched = published(read(make(root, clock)))
+    assert sums_of(view) == sums_of(untouched) == expected_sums([path])
+    assert [writer.missing for writer in view.writers] == [writer.missing for writer in untouched.writers]
+    assert view.results == untouched.results
+
+
+def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart totals are marked as behind until the file was read up to what it held then."""
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    clock = FakeClock()
+    section = read(make(tmp_path, clock)).section
+    path.write_bytes(path.read_bytes() + b"".join(line(sn) for sn in range(1, 1000)))
+    monkeypatch.setattr(module, "TURN_SECONDS", -1.0)  # one piece per turn
+    reader = make(tmp_path, clock, section)
+    states = []
+    waiting = True
+    while waiting:
+        turn = reader.turn(HERE, last=True)
+        states.append((published(turn).writers[0].caught_up, published(turn).caught_up, published(turn).lag_bytes > 0))
+        waiting = turn.waiting
+    assert states[0] == (False, False, True)
+    assert states[-1] == (True, True, False)
+    assert sums_of(published(turn)) == expected_sums([path])
+
+
+def test_catching_up_is_published_at_once(tmp_path: Path) -> None:
+    """The turn that catches up publishes, however short ago the last publication was."""
+    clock = FakeClock()
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    section = read(make(tmp_path, clock)).section
+    assert published(make(tmp_path, clock, section).turn(HERE)).writers[0].caught_up
+
+
+def test_begun_anew_while_the_agent_was_away(tmp_path: Path) -> None:
+    """A file begun anew is another writer's: its totals start at zero and the former ones stay as they were."""
+    clock = FakeClock()
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0) + line(1))
+    section = read(make(tmp_path, clock)).section
+    path.write_bytes(line(50))
+    view = published(read(make(tmp_path, clock, section)))
+    assert [
+        (writer.origin.generation, writer.totals[0].sums.operations, writer.caught_up) for writer in view.writers
+    ] == [
+        (0, 2, True),
+        (1, 1, True),
+    ]
+
+
+def test_file_gone_while_the_agent_was_away(tmp_path: Path) -> None:
+    """Totals of a file that is gone are kept; a new file of the same inode does not add to them."""
+    clock = FakeClock()
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    section = read(make(tmp_path, clock)).section
+    path.unlink()
+    reader = make(tmp_path, clock, section)
+    assert published(read(reader)).writers[0].caught_up
+    path.write_bytes(line(9))
+    clock.advance(1.0)
+    assert sorted(writer.totals[0].sums.operations for writer in published(read(reader)).writers) == [1, 1]
+
+
+def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
+    """History before the first start is not counted, neither as records nor as missing; later files are read whole."""
+    clock = FakeClock()
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(1))
+    reader = make(tmp_path, clock, from_beginning=False)
+    assert published(read(reader)).writers == ()
+    with (tmp_path / "here-pid7.log").open("ab") as writer:
+        writer.write(line(5))
+    (tmp_path / "here-pid8.log").write_bytes(line(2, pid=8))
+    clock.advance(1.0)
+    view = published(read(reader))
+    assert {writer.origin.pid: writer.missing for writer in view.writers} == {7: (("abc", 1, 0),), 8: (("abc", 1, 2),)}
+
+
+def test_foreign_files_are_left(tmp_path: Path) -> None:
+    """Files of other hosts are counted and not read, also when only the first record tells whose they are."""
+    (tmp_path / "there-pid7.log").write_bytes(line(0, hostname="there"))
+    (tmp_path / "here-pid8.log").write_bytes(line(0, hostname="there", pid=8))
+    (tmp_path / "here-pid9.log").write_bytes(b'{"cut')
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    view = published(read(make(tmp_path, FakeClock())))
+    assert view.files == {FileState.FOLLOWED: 1, FileState.FOREIGN: 2, FileState.UNIDENTIFIED: 1}
+    assert [writer.origin.hostname for writer in view.writers] == ["here"]
+
+
+def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
+    """A file is ours as soon as a local process is seen to hold it, and stays ours."""
+    path = tmp_path / "container-pid1.log"
+    path.write_bytes(line(0, hostname="container", pid=1))
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    assert published(read(reader)).writers == ()
+    status = path.stat()
+    clock.advance(1.0)
+    held = Ownership(frozenset({(status.st_dev, status.st_ino)}), frozenset({"here"}))
+    assert len(published(read(reader, held)).writers) == 1
+    with path.open("ab") as writer:
+        writer.write(line(1, hostname="container", pid=1))
+    clock.advance(1.0)
+    assert published(read(reader)).writers[0].totals[0].sums.operations == 2
+
+
+def test_unidentified_file_is_looked_at_again_when_it_grows(tmp_path: Path) -> None:
+    """A file without a first record yet is identified once the record is there."""
+    path = tmp_path / "here-pid7.log"
+    path.touch()
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    assert published(read(reader)).files == {FileState.UNIDENTIFIED: 1}
+    path.write_bytes(line(0))
+    clock.advance(1.0)
+    assert published(read(reader)).files == {FileState.FOLLOWED: 1}
+
+
+def test_hole_at_the_front(tmp_path: Path) -> None:
+    """A file whose front is a hole is ours by its name; the hole is counted in bytes."""
+    with (tmp_path / "here-pid7.log").open("wb") as writer:
+        writer.seek(100_000)
+        writer.write(line(0))
+    view = published(read(make(tmp_path, FakeClock())))
+    assert (view.results, view.hole_bytes) == ({Result.ACCEPTED: 1}, 100_000)
+
+
+def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn stops when its time is up, says that more waits, and the files take turns."""
+    for pid in (7, 8):
+        (tmp_path / f"here-pid{pid}.log").write_bytes(b"".join(line(sn, pid=pid) for sn in range(400)))
+    monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
+    reader = make(tmp_path, FakeClock())
+    turns = [reader.turn(HERE, last=True) for _ in range(2)]
+    assert [turn.waiting for turn in turns] == [True, True]
+    assert len(published(turns[1]).writers) == 2
+
+
+def test_schedule(tmp_path: Path) -> None:
+    """What is published comes at most once a second, the checkpoint at most every five seconds, or when asked for."""
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    seen = []
+    for _ in range(25):
+        turn = reader.turn(HERE)
+        seen.append((turn.published is not None, turn.section is not None))
+        clock.advance(0.25)
+    assert sum(published for published, _ in seen) == 7
+    assert [number for number, (_, saved) in enumerate(seen) if saved] == [20]
+    turn = reader.turn(HERE, last=True)
+    assert turn.published is not None
+    assert turn.section is not None
+
+
+def test_evidence(tmp_path: Path) -> None:
+    """Each membership is told once and progress when it moves, never in the future."""
+    clock = FakeClock()
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    reader = make(tmp_path, clock)
+    [evidence] = reader.turn(HERE).evidence
+    assert [member.comm for member in evidence.memberships] == ["abc"]
+    assert evidence.last_progress_seconds == 1_690_000_000.0
+    assert reader.turn(HERE).evidence == ()
+    with path.open("ab") as writer:
+        writer.write(line(1, dump_timestamp_us=2**60))
+    [evidence] = reader.turn(HERE).evidence
+    assert evidence.memberships == ()
+    assert evidence.last_progress_seconds == clock.time()
+
+
+def test_retired_writer(tmp_path: Path) -> None:
+    """A writer let go hands over its totals, leaves the checkpoint, and begins at zero without false gaps."""
+    clock = FakeClock()
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0) + line(1))
+    reader = make(tmp_path, clock)
+    [writer] = published(read(reader)).writers
+    turn = reader.turn(HERE, [writer.origin])
+    assert [retired.totals for retired in turn.retired] == [writer.totals]
+    assert turn.released == ((writer.origin, 1),)
+    assert published(turn).writers == ()
+    assert published(make(tmp_path, clock, turn.section).turn(HERE)).writers == ()
+    with path.open("ab") as appender:
+        appender.write(line(5))
+    [again] = published(read(reader)).writers
+    assert (again.totals[0].sums.operations, again.missing) == (1, (("abc", 1, 0),))
+
+
+def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers beyond the limits, of one file or of all, are counted and kept out."""
+    content = b"".join(line(0, pid=pid) for pid in range(1, module.MAX_WRITERS_PER_FILE + 2))
+    (tmp_path / "here-pid7.log").write_bytes(content)
+    view = published(read(make(tmp_path, FakeClock())))
+    assert len(view.writers) == module.MAX_WRITERS_PER_FILE
+    assert view.results[Result.ORIGIN_LIMIT] == 1
+    monkeypatch.setattr(module, "MAX_ORIGINS", 3)
+    assert len(published(read(make(tmp_path, FakeClock()))).writers) == 3
+
+
+def test_absent_directory(tmp_path: Path) -> None:
+    """A directory that is not there is told, and read from its start once it appears."""
+    clock = FakeClock()
+    reader = make(tmp_path / "later", clock, from_beginning=False)
+    assert not read(reader).available
+    shutil.copytree(DATA / "base8", tmp_path / "later")
+    clock.advance(1.0)
+    assert sum(published(read(reader, EVERYONE)).results.values()) == 208
+
+
+def test_damaged_section_is_refused(tmp_path: Path) -> None:
+    """A checkpoint that cannot be read raises ValueError, for the owner to say so."""
+    for damaged in (b"", b"nonsense", b"\x80", b"\xff" * 40):
+        with pytest.raises(ValueError, match=r".+"):
+            make(tmp_path, FakeClock(), damaged)
+
+
+@pytest.mark.parametrize(
+    ("hostname", "hostnames", "local"),
+    [
+        ("node1", {"node1"}, True),
+        ("node1.example.org", {"node1"}, True),
+        ("node1", {"node1.example.org"}, True),
+        ("node1.example.org", {"node1.example.org"}, True),
+        ("node1.example.org", {"node1.example.com"}, False),
+        ("node10", {"node1"}, False),
+        ("node1", set(), False),
+    ],
+)
+def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
+    """Short and full names of a host agree; full names of two domains do not."""
+    assert is_local(hostname, frozenset(hostnames)) is local
+
+
+def test_names_of_files() -> None:
+    """The plugin's names, also renamed with their end kept, are taken up; the host name in them is a hint."""
+    assert [is_log(name) for name in ("h-pid1.log", "old.h-pid1.log", "h-pid1.jsonl", "h-pid1.log.1", "train.log")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    assert named_hostname("/a/b/gpu-pid-3-pid17.log") == "gpu-pid-3"
+    assert named_hostname("/a/b-pid7.log/x-pid.log") is None
+
+
+@pytest.mark.parametrize(
+    ("head", "hostname"),
+    [
+        (line(0), "here"),
+        (line(0)[:-40], "here"),
+        (line(0, comm_name='"metadata":{"hostname":"forged"}'), "here"),
+        (b'{"header":{"hostname":"x"}}', None),
+        (b"", None),
+        (b"\xff\xfe", None),
+    ],
+)
+def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> None:
+    """The host name comes from the metadata, also of a record longer than what was looked at."""
+    assert written_hostname(head) == hostname
+
+
+@pytest.mark.parametrize(
+    ("hostname", "ownership", "state"),
+    [
+        ("here", HERE, FileState.FOLLOWED),
+        ("there", HERE, FileState.FOREIGN),
+        (None, HERE, FileState.UNIDENTIFIED),
+        ("there", EVERYONE, FileState.FOLLOWED),
+        (None, EVERYONE, FileState.FOLLOWED),
+        ("there", Ownership(held=frozenset({(1, 2)})), FileState.FOLLOWED),
+        ("there", Ownership(held=frozenset({(1, 3)})), FileState.FOREIGN),
+    ],
+)
+def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:
+    """A file is ours if held by a local process or written by a local host."""
+    assert state_of((1, 2), hostname, ownership) is state

@@ -1,0 +1,167 @@
+import json
+from fractions import Fraction
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporters.inspector.accumulators import SIZE_BOUNDS, SIZE_LABELS, size_label
+from exporters.inspector.records import (
+    MAX_RANKS,
+    Record,
+    Result,
+    bus_bytes_per_operation,
+    communicator,
+    decode_lines,
+    is_writer,
+    kind,
+)
+
+HEADER = '"header":{"id":"0x82bdbf0ea6cd18","comm_name":"tp","rank":1,"n_ranks":4,"nnodes":1}'
+METADATA = '"metadata":{"dump_timestamp_us":5,"hostname":"gpu-node-00","pid":7,"git_rev":"","new":{"a":[1]}}'
+COLLECTIVE = (
+    '"coll_perf":{"coll":"AllReduce","coll_algo":"RING","coll_sn":3,"coll_msg_size_bytes":8192,'
+    '"coll_exec_time_us":10,"coll_timing_source":"kernel_gpu","coll_busbw_gbs":"nan"}'
+)
+
+
+def line(*parts: str) -> bytes:
+    """One line of the given members."""
+    return ("{" + ",".join(parts) + "}\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("parts", "result"),
+    [
+        ((HEADER, METADATA, '"p2p_perf":{"p2p":"Send"}'), Result.P2P),
+        ((HEADER, METADATA, '"dump_stats":{"coll_records":3}'), Result.DUMP_STATS),
+        ((COLLECTIVE,), Result.BARE),
+        (('"p2p_perf":{}',), Result.BARE),
+        ((HEADER, COLLECTIVE), Result.BARE),
+        (('"proxy_trace":{}',), Result.UNKNOWN_KIND),
+        ((HEADER, METADATA), Result.UNKNOWN_KIND),
+        ((HEADER, METADATA, '"something":1'), Result.UNKNOWN_KIND),
+        ((), Result.UNKNOWN_KIND),
+    ],
+)
+def test_kinds_of_lines(parts: tuple[str, ...], result: Result) -> None:
+    """Lines are told apart by the keys they have."""
+    [record], malformed = decode_lines(line(*parts))
+    assert (kind(record), malformed) == (result, 0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\n\n  \n",
+        b'{"header":{"id":"0x1"',
+        b"null",
+        b"[]",
+        b"7",
+        b"\xff\xfe",
+        line(HEADER.replace('"tp"', '"\xff"')).replace(b"\xc3\xbf", b"\xff"),
+        line(HEADER.replace('"rank":1', '"rank":"1"')),
+        line(HEADER.replace('"rank":1', '"rank":1.5')),
+        line(COLLECTIVE.replace("8192", "9" * 5000)),
+        line('"header":7'),
+        b'{"x":' + b"[" * 100_000,
+        b'{"x":inf}',
+        b'{"x":NaN}',
+    ],
+)
+def test_malformed_lines_are_counted_and_harm_no_other(bad: bytes) -> None:
+    """A line that is no record is counted once; the records before and after it are kept."""
+    good = line(HEADER, METADATA, COLLECTIVE)
+    records, malformed = decode_lines(good + bad.removesuffix(b"\n") + b"\n" + good)
+    assert len(records) == 2
+    assert malformed == (0 if not bad.strip() else 1)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_decode_to_something(data: bytes) -> None:
+    """No bytes make decoding raise, and no line is counted twice."""
+    records, malformed = decode_lines(data)
+    assert len(records) + malformed <= data.count(b"\n") + 1
+
+
+def test_unknown_keys_are_ignored() -> None:
+    """Keys of newer formats are passed over; what is read is what was written."""
+    [record], _ = decode_lines(line(HEADER, METADATA, COLLECTIVE, '"more":null'))
+    expected = json.loads(line(HEADER, METADATA, COLLECTIVE))
+    assert isinstance(record, Record)
+    found = msgspec.to_builtins(record)
+    for part in ("header", "metadata", "coll_perf"):
+        assert found[part].items() <= expected[part].items()
+
+
+@pytest.mark.parametrize(
+    ("header_id", "rank", "n_ranks", "comm"),
+    [
+        ("0x82bdbf0ea6cd18", 0, 4, "82bdbf0ea6cd18"),
+        ("0x82BD", 3, 4, "82bd"),
+        ("0x0", 0, 1, "0"),
+        ("0x82bdbf0ea6cd1812", 0, MAX_RANKS, "82bdbf0ea6cd18"),
+        ("0x82bdbf0ea6cd18123", 0, 4, None),
+        ("0x82bd", 0, MAX_RANKS + 1, None),
+        ("0x82bd", 4, 4, None),
+        ("0x82bd", -1, 4, None),
+        ("0x82bd", 0, 0, None),
+        ("0x", 0, 4, None),
+        ("", 0, 4, None),
+        ("0x82 d", 0, 4, None),
+        ("world", 0, 4, None),
+        ("0x٣", 0, 4, None),
+    ],
+)
+def test_communicator(header_id: str, rank: int, n_ranks: int, comm: str | None) -> None:
+    """A header names a communicator only when its id is a hash and its rank lies in the communicator."""
+    assert communicator(header_id, rank, n_ranks) == comm
+
+
+@pytest.mark.parametrize(
+    ("hostname", "pid", "true"),
+    [
+        ("a", 1, True),
+        ("", 1, False),
+        ("a" * 255, 1, True),
+        ("a" * 256, 1, False),
+        ("a", 0, False),
+        ("a", 1 << 31, False),
+    ],
+)
+def test_writer(hostname: str, pid: int, true: bool) -> None:  # a column of the table
+    """A writer has a host name of bounded length and a pid that a process can have."""
+    assert is_writer(hostname, pid) is true
+
+
+FACTORS = {
+    "AllReduce": lambda n: Fraction(2 * (n - 1), n),
+    "AllGather": lambda n: Fraction(n - 1, n) * n,
+    "AllGatherV": lambda n: Fraction(n - 1, n) * n,
+    "ReduceScatter": lambda n: Fraction(n - 1, n) * n,
+    "Broadcast": lambda _: Fraction(1),
+    "Reduce": lambda _: Fraction(1),
+    "SendRecv": lambda _: Fraction(1),
+    "All2All": lambda _: Fraction(0),
+    "Invalid": lambda _: Fraction(0),
+}
+
+
+@given(st.sampled_from(sorted(FACTORS)), st.integers(0, 2**63 - 1), st.integers(1, MAX_RANKS))
+def test_bus_bytes(collective: str, size_bytes: int, n_ranks: int) -> None:
+    """Bus bytes of one operation are the plugin's formula, exact to the byte."""
+    exact = FACTORS[collective](n_ranks) * size_bytes
+    assert bus_bytes_per_operation(collective, size_bytes, n_ranks) == exact.numerator // exact.denominator
+
+
+def test_size_classes() -> None:
+    """Classes are powers of four from 8 KiB to 32 GiB by their upper bound, which they include."""
+    assert SIZE_BOUNDS[0] == 8 * 1024
+    assert SIZE_BOUNDS[-1] == 32 * 1024**3
+    assert len(SIZE_LABELS) == 13
+    assert [size_label(size) for size in (0, 8191, 8192, 8193, 32768, 32769)] == [
+        "8192", "8192", "8192", "32768", "32768", "131072",
+    ]  # fmt: skip
+    assert size_label(32 * 1024**3) == "34359738368"
+    assert size_label(32 * 1024**3 + 1) == "+Inf"
