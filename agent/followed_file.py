@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-CHUNK_BYTES = 64 * 1024
+CHUNK_BYTES = 128 * 1024
+"""What one read asks for at first: smaller costs more per line, larger falls out of the cache."""
 MAX_LINE_BYTES = 1024 * 1024
 FINGERPRINT_BYTES = 512
 HEAD_BYTES = 4096

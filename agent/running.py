@@ -32,6 +32,7 @@ class Running:
         self._schedule: asyncio.Task[None] | None = None
         self.ok = False
         self.present = False
+        self.looked = False
         self.late = 0
         self.failures = 0
         self.last_duration_seconds = 0.0
@@ -63,7 +64,7 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """End the schedule and drain the exporter within its limit; an update under way is waited for, not cancelled."""
+        """End the schedule, wait for an update under way, and drain the exporter, each within its limit."""
         if self._schedule is not None:
             self._schedule.cancel()
             await asyncio.gather(self._schedule, return_exceptions=True)
@@ -103,6 +104,7 @@ class Running:
 
     def _note(self, update: asyncio.Task[None]) -> None:
         error = update.exception()
+        self.looked = True
         if error is None:
             self.ok = self.present = True
             self.last_success_seconds = self._clock.time()

@@ -59,14 +59,13 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
     before: int = 0
     missing: int = 0
 
-    def add(self, numbers: list[int]) -> None:
-        """Take in the numbers of some records, in any order."""
-        lowest, highest = min(numbers), max(numbers)
+    def add(self, lowest: int, highest: int, count: int) -> None:
+        """Take in the numbers of ``count`` records, in any order."""
         if highest + REORDER < self.highest:  # begun anew
             self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
         self.first = lowest if self.first is None else min(self.first, lowest)
         self.highest = max(self.highest, highest)
-        self.seen += len(numbers)
+        self.seen += count
 
     def settle(self) -> int:
         """Count the gaps, when no record is under way; return all that is missing."""

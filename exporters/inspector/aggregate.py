@@ -57,10 +57,20 @@ class Binding:
         self.size_bytes = self.bus_bytes = 0
         self.least_us = 1 if result is Result.ACCEPTED else 0
 
-    def add_up(self, operations: int, microseconds: int) -> None:
-        """Add operations that took so long in all."""
-        bus_bytes = operations * self.bus_bytes
-        self.accumulator.add(operations, operations * self.size_bytes, microseconds, bus_bytes)
+    def see(self, lowest: int, highest: int, count: int) -> None:
+        """Note that records with these numbers were there."""
+        if self.sequence is not None:
+            self.sequence.add(lowest, highest, count)
+
+    def add(self, lowest: int, highest: int, times: list[int]) -> None:
+        """Add operations numbered from ``lowest`` to ``highest`` that took so many microseconds each."""
+        count = len(times)
+        self.see(lowest, highest, count)
+        if self.result is not Result.ACCEPTED:
+            return
+        microseconds = sum(times)
+        bus_bytes = count * self.bus_bytes
+        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
         if self.window is not None:
             self.window.bus_bytes += bus_bytes
             self.window.microseconds += microseconds
@@ -103,40 +113,32 @@ class Aggregate:
             binding = self._bind(key, header)
         times = [perf.coll_exec_time_us for perf in perfs]
         numbers = [perf.coll_sn for perf in perfs]
+        lowest, highest = min(numbers), max(numbers)
         if (
             min(times) < binding.least_us
             or max(times) > MAX_EXEC_TIME_US
-            or min(numbers) < 0
-            or max(numbers) > MAX_SEQUENCE_NUMBER
+            or lowest < 0
+            or highest > MAX_SEQUENCE_NUMBER
         ):
-            perfs = self._sift(binding, perfs, results)
-            if not perfs:
-                return
-            times = [perf.coll_exec_time_us for perf in perfs]
-            numbers = [perf.coll_sn for perf in perfs]
-        results[binding.result] += len(perfs)
-        if binding.sequence is not None:
-            binding.sequence.add(numbers)
-        if binding.result is Result.ACCEPTED:
-            binding.add_up(len(perfs), sum(times))
+            self._add_each(binding, perfs, results)
+            return
+        binding.add(lowest, highest, times)
+        results[binding.result] += len(times)
 
-    def _sift(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> list[CollectivePerf]:
-        """Return the records that can be true and were timed; count the others."""
-        kept, untimed = [], []
+    def _add_each(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
+        """Add records one by one, of which some cannot be true or were not timed."""
         for perf in perfs:
-            if not 0 <= perf.coll_sn <= MAX_SEQUENCE_NUMBER or not 0 <= perf.coll_exec_time_us <= MAX_EXEC_TIME_US:
-                results[Result.GARBAGE] += 1
-            elif perf.coll_exec_time_us == 0:
-                untimed.append(perf.coll_sn)
-            elif perf.coll_exec_time_us < binding.least_us:
-                results[Result.GARBAGE] += 1
-            else:
-                kept.append(perf)
-        if untimed:
-            results[Result.ZERO_TIME] += len(untimed)
-            if binding.sequence is not None:
-                binding.sequence.add(untimed)
-        return kept
+            number, microseconds = perf.coll_sn, perf.coll_exec_time_us
+            result = binding.result
+            if not 0 <= number <= MAX_SEQUENCE_NUMBER or not 0 <= microseconds <= MAX_EXEC_TIME_US:
+                result = Result.GARBAGE
+            elif microseconds < binding.least_us:
+                result = Result.GARBAGE if microseconds else Result.ZERO_TIME
+            results[result] += 1
+            if result is Result.ZERO_TIME:
+                binding.see(number, number, 1)
+            elif result is not Result.GARBAGE:
+                binding.add(number, number, [microseconds])
 
     def note_member(self, header: Header) -> bool:
         """Take in what a header says of memberships; False when it cannot be true."""
@@ -229,6 +231,11 @@ class Aggregate:
         for (comm, comm_rank, _), sequence in self.sequences.items():
             totals[comm, comm_rank] = totals.get((comm, comm_rank), 0) + sequence.settle()
         return totals
+
+    def places(self) -> frozenset[tuple[str, int]]:
+        """Each (communicator, rank in it) that has totals or gaps."""
+        totals = {(key.comm, key.comm_rank) for key in self.accumulators}
+        return frozenset(totals | {(comm, comm_rank) for comm, comm_rank, _ in self.sequences})
 
     def roll_windows(self) -> None:
         """End the window of every gauge."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -79,8 +80,9 @@ class InspectorExporter:
         self._inherited = checkpoint.inherited
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
             restored = checkpoint.sections.get(path)
-            reader = self._reader(path, restored)
-            slot = _Slot(path, reader, ctx.thread(f"inspector-{number}"))
+            thread = ctx.thread(f"inspector-{number}")
+            reader = await thread.call(partial(self._reader, path, restored))
+            slot = _Slot(path, reader, thread)
             slot.section = restored
             self._slots.append(slot)
 
@@ -210,7 +212,7 @@ class InspectorExporter:
             writers = () if slot.published is None else slot.published.writers
             slot.expired = [writer.origin for writer in writers if ranks.is_expired(writer.origin)]
             for writer in writers:
-                for comm, comm_rank in _places(writer):
+                for comm, comm_rank in writer.places:
                     place = (writer.origin, comm, comm_rank)
                     if place not in self._labels and (label := ranks.label(*place)) is not None:
                         self._labels[place] = label
@@ -224,12 +226,6 @@ class InspectorExporter:
 def _turn_of(slot: _Slot, ownership: Ownership, *, last: bool) -> Callable[[], Turn]:
     expired = slot.expired
     return lambda: slot.reader.turn(ownership, expired, last=last)
-
-
-def _places(writer: OriginTotals) -> set[tuple[str, int]]:
-    return {(total.key.comm, total.key.comm_rank) for total in writer.totals} | {
-        (comm, comm_rank) for comm, comm_rank, _ in writer.missing
-    }
 
 
 SPEC = Spec(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from exporters.inspector.aggregate import Aggregate, RecordKey
+from exporters.inspector.aggregate import Aggregate
 from exporters.inspector.records import CollectivePerf, Header, Metadata, Record, Result, decode_lines, is_writer, kind
 
 
@@ -17,15 +17,8 @@ class Writer(NamedTuple):
     pid: int
 
 
-GroupKey = tuple[str, int, int, str, int, str, int, str]
-"""A RecordKey, the writer's pid and its host name."""
-
-
-class Group(NamedTuple):
-    """Records that differ in number, time and timestamp alone."""
-
-    header: Header
-    perfs: list[CollectivePerf]
+GroupKey = tuple[str, int, int, str, int, str, int]
+"""A RecordKey and the writer's pid: a rank of a communicator is on one host."""
 
 
 def take(data: bytes, aggregate_of: Callable[[Writer], Aggregate | None], results: Counter[Result]) -> None:
@@ -36,7 +29,8 @@ def take(data: bytes, aggregate_of: Callable[[Writer], Aggregate | None], result
     records, malformed = decode_lines(data)
     if malformed:
         results[Result.MALFORMED] += malformed
-    groups: dict[GroupKey, Group] = {}
+    groups: dict[GroupKey, list[CollectivePerf]] = {}
+    firsts: list[tuple[Header, Metadata]] = []
     latest: Metadata | None = None
     # The hot loop: most lines of a chunk share a few keys, so that per line there is one look-up and one append.
     for record in records:
@@ -53,31 +47,21 @@ def take(data: bytes, aggregate_of: Callable[[Writer], Aggregate | None], result
             perf.coll_msg_size_bytes,
             perf.coll_timing_source,
             metadata.pid,
-            metadata.hostname,
         )
         try:
-            groups[key].perfs.append(perf)
+            groups[key].append(perf)
         except KeyError:
-            groups[key] = Group(header, [perf])
-    for key, group in groups.items():
-        _add(key, group, aggregate_of, results)
+            groups[key] = [perf]
+            firsts.append((header, metadata))
+    for (key, perfs), (header, metadata) in zip(groups.items(), firsts, strict=True):
+        if not is_writer(metadata.hostname, metadata.pid):
+            results[Result.GARBAGE] += len(perfs)
+        elif (aggregate := aggregate_of(Writer(metadata.hostname, metadata.pid))) is None:
+            results[Result.ORIGIN_LIMIT] += len(perfs)
+        else:
+            aggregate.add(key[:6], header, perfs, results)
     if latest is not None and (aggregate := _find(latest, aggregate_of)) is not None:
         aggregate.last_progress_us = max(aggregate.last_progress_us, latest.dump_timestamp_us)
-
-
-def _add(
-    key: GroupKey, group: Group, aggregate_of: Callable[[Writer], Aggregate | None], results: Counter[Result]
-) -> None:
-    pid, hostname = key[6], key[7]
-    if not is_writer(hostname, pid):
-        results[Result.GARBAGE] += len(group.perfs)
-        return
-    aggregate = aggregate_of(Writer(hostname, pid))
-    if aggregate is None:
-        results[Result.ORIGIN_LIMIT] += len(group.perfs)
-        return
-    record_key: RecordKey = key[:6]
-    aggregate.add(record_key, group.header, group.perfs, results)
 
 
 def _take_other(

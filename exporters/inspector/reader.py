@@ -28,9 +28,10 @@ from exporters.inspector.totals import WINDOW_SECONDS, OriginTotals, Published
 DISCOVER_SECONDS = 1.0
 TURN_SECONDS = 0.15
 """How long one turn reads before it reports; the rest waits for the next."""
-READ_BYTES = 64 * 1024
+READ_BYTES = 128 * 1024
 PUBLISH_SECONDS = 1.0
-SAVE_SECONDS = 5.0
+SAVE_SECONDS = 2.5
+"""Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
 MAX_WRITERS_PER_FILE = 16
 MAX_ORIGINS = 1024
 
@@ -44,7 +45,8 @@ class Evidence(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due.
+    """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due,
+    and ``section`` also while nothing changes.
 
     ``retired``: the last totals of writers that were let go; they are not in ``section`` any more. ``released``: the
     owners of their series budget.
@@ -71,11 +73,12 @@ class Section(msgspec.Struct):
 class _Log:
     """One followed file and who writes it."""
 
-    __slots__ = ("file", "generation", "known", "looked_size", "path", "state", "writers")
+    __slots__ = ("file", "generation", "hostname", "known", "looked_size", "path", "state", "writers")
 
     def __init__(self, file: FollowedFile) -> None:
         self.file = file
         self.generation = file.generation
+        self.hostname: str | None = None
         self.path = ""
         self.looked_size = 0
         self.state = FileState.UNIDENTIFIED
@@ -120,10 +123,10 @@ class DirectoryReader:
         self._logs: dict[tuple[int, int], _Log] = {}
         self._queue: deque[_Log] = deque()
         self._reported: dict[Origin, int] = {}
-        now = clock.monotonic()
-        self._discovered_at = self._published_at = float("-inf")
-        self._saved_at = self._rolled_at = now
+        self._discovered_at = self._published_at = self._saved_at = float("-inf")
+        self._rolled_at = clock.monotonic()
         self._caught_up = False
+        self._section = restored
 
     def turn(self, ownership: Ownership, retire: Iterable[Origin] = (), *, last: bool = False) -> Turn:
         """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet."""
@@ -178,13 +181,14 @@ class DirectoryReader:
         named = named_hostname(file.path)
         if ownership.everyone or (named is not None and not is_local(named, ownership.hostnames)):
             return named
-        if file.size_bytes == log.looked_size and log.path == file.path and log.state is FileState.UNIDENTIFIED:
-            return None
-        log.looked_size, log.path = file.size_bytes, file.path
+        same = log.path == file.path and log.generation == file.generation
+        if same and (log.hostname is not None or file.size_bytes == log.looked_size):
+            return log.hostname
+        log.looked_size, log.path, log.generation = file.size_bytes, file.path, file.generation
         head = self._follower.head(file)
-        if head and not head.strip(b"\0"):  # its front is a hole
-            return named
-        return written_hostname(head)
+        front_is_a_hole = head != b"" and not head.strip(b"\0")
+        log.hostname = named if front_is_a_hole else written_hostname(head)
+        return log.hostname
 
     # What they hold.
 
@@ -298,4 +302,8 @@ class DirectoryReader:
         self._saved_at = now
         writers = [aggregate.save() for aggregate in self._aggregates.values()]
         section = Section(self._follower.positions(), writers, dict(self._results), self._hole_bytes)
-        return msgspec.msgpack.encode(section)
+        encoded = msgspec.msgpack.encode(section)
+        if encoded == self._section and not due:
+            return None
+        self._section = encoded
+        return encoded

@@ -42,12 +42,14 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
 class OriginTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
-    ``bandwidths`` in bytes per second by (communicator, rank in it, collective), ``missing`` by (communicator, rank).
+    ``places`` are all (communicator, rank in it) that need a label, ``bandwidths`` are in bytes per second by
+    (communicator, rank in it, collective), ``missing`` by (communicator, rank in it).
     """
 
     origin: Origin
     caught_up: bool
     last_progress_us: int
+    places: frozenset[tuple[str, int]]
     totals: tuple[Totals, ...]
     bandwidths: tuple[tuple[str, int, str, float], ...]
     missing: tuple[tuple[str, int, int], ...]
@@ -59,6 +61,7 @@ class OriginTotals(msgspec.Struct, frozen=True):
             aggregate.origin,
             caught_up,
             aggregate.last_progress_us,
+            aggregate.places(),
             tuple(
                 Totals(key, Sums(own.operations, own.message_bytes, own.microseconds, own.bus_bytes))
                 for key, own in aggregate.accumulators.items()

@@ -69,7 +69,13 @@ class Agent:
         self._env = {**os.environ, "PYTHONPATH": str(root), **(env or {})}
         self._process: subprocess.Popen[Any] | None = None
         self.configure(config)
-        self.start()
+        try:
+            self.start()
+        except AssertionError:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            raise
 
     def __enter__(self) -> Agent:
         return self

@@ -1,37 +1,88 @@
-"""The configuration: what is refused, and where the message says the mistake stands."""
+"""The configuration and its mistakes."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from agent.config import MAX_DEPTH, ConfigError, Loaded
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, ConfigError, Loaded, read_config
+from agent.log import Logger
+from agent.supervisor import prepare
+from exporters.inspector import SPEC
+
+
+def test_empty_file_is_all_defaults() -> None:
+    """An empty file means the defaults."""
+    loaded = Loaded("", "f.yml")
+    assert loaded.config.web.listen_address == DEFAULT_LISTEN_ADDRESS
+    assert loaded.section("inspector", SPEC.config) == SPEC.config()
+
+
+def test_whole_file() -> None:
+    """Every key arrives where it belongs."""
+    text = "web: {listen_address: ':1'}\nstate: {path: /s}\nexporters: {inspector: {paths: [/a], enabled: true}}\n"
+    loaded = Loaded(text, "f.yml")
+    assert (loaded.config.web.listen_address, loaded.config.state.path) == (":1", "/s")
+    section = loaded.section("inspector", SPEC.config)
+    assert section.enabled is True
+    assert section.paths == ["/a"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("exporters: &all [*all]", "f:1: aliases are not taken: write it out"),
-        ("web: &w {}\nexporters: {a: *w}", "f:2: aliases are not taken: write it out"),
-        ("exporters:\n " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, f"f:2: nested deeper than {MAX_DEPTH}"),
-        ("[" * 1_000_000, f"f:1: nested deeper than {MAX_DEPTH}"),
-        ("exporters:\n  inspector:\n", "f:2: $.exporters.inspector: Expected `object`, got `null`"),
-        ("exporters:\n  inspector: 5\n", "f:2: $.exporters.inspector: Expected `object`, got `int`"),
-        ('state:\n  path: "/a\\0b"\n', "f:2: $.state.path: Expected `str` matching regex"),
-        ("web:\n  listen_adress: x\n", "f:2: $.web.listen_adress: unknown key"),
-        ("web: {}\nweb: {}\n", "f:2: $.web: key given twice"),
-        ("web: ]\n", "f:1: not valid YAML: "),
+        ("web:\n  listen_adress: ':1'\n", "f.yml:2: $.web.listen_adress: unknown key"),
+        ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: Expected `str`, got `int`"),
+        ("web:\n\n  listen_address: x\n", "f.yml:3: $.web.listen_address: listen address 'x' is not"),
+        ("webb: {}\n", "f.yml:1: $.webb: unknown key"),
+        ("- a\n", "f.yml: $: Expected `object`, got `array`"),
+        ("web: {}\nweb: {}\n", "f.yml:2: $.web: key given twice"),
+        ("web: [\n", "f.yml:2: not valid YAML: "),
+        ("web: !!python/object:os.system {}\n", "f.yml:1: not valid YAML: "),
+        ("a: b: c\n", "f.yml:1: not valid YAML: "),
+        ("\x00", "f.yml: not valid YAML: "),
+        ("exporters:\n  nvlm: {}\n", "f.yml:2: $.exporters.nvlm: no such exporter; there are: "),
+        ("exporters:\n  inspector:\n    path: [/x]\n", "f.yml:3: $.exporters.inspector.path: unknown key"),
+        ("exporters:\n  inspector:\n    paths:\n      - /a\n      - b\n", "f.yml:5: $.exporters.inspector.paths[1]: "),
+        ("exporters:\n  inspector: {poll_interval_seconds: 0.01}\n", "$.exporters.inspector.poll_interval_seconds: "),
+        ("exporters:\n  inspector: {enabled: maybe}\n", "$.exporters.inspector.enabled: "),
+        ("exporters: {process: 3}\n", "f.yml:1: $.exporters.process: Expected `object`, got `int`"),
     ],
 )
-def test_a_mistake_is_refused_with_its_place(text: str, message: str) -> None:
-    """Each mistake is one line that begins with file, line and path."""
-    with pytest.raises(ConfigError) as error:
-        Loaded(text, "f")
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
+def test_mistakes_are_located(text: str, message: str) -> None:
+    """Each mistake is told on one line, with file, line, key and reason."""
+    with pytest.raises(ConfigError) as caught:
+        prepare(Loaded(text, "f.yml"), Logger("test"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_nesting_up_to_the_bound_is_taken() -> None:
-    """A section may be as deep as the bound says; what it may hold is its exporter's matter."""
-    depth = MAX_DEPTH - 2  # beside the file itself and `exporters`
-    text = "exporters: {a: " + "{b: " * depth + "1" + "}" * (depth + 1)
-    assert list(Loaded(text, "f").config.exporters) == ["a"]
+def test_disabled_exporter_is_not_prepared() -> None:
+    """An exporter with `enabled: false` is left alone."""
+    plan = prepare(Loaded("exporters: {process: {enabled: false}}", "f.yml"), Logger("test"))
+    assert "process" not in plan.enabled
+    assert "inspector" in plan.enabled
+
+
+def test_reading_is_bounded(tmp_path: Path) -> None:
+    """A file of one byte more than the bound, a missing one, a directory and binary are refused with a reason."""
+    large, binary = tmp_path / "large", tmp_path / "binary"
+    large.write_bytes(b"#" * (MAX_BYTES + 1))
+    binary.write_bytes(b"\xff\xfe")
+    for path, reason in ((large, "larger"), (tmp_path / "none", "No such"), (tmp_path, "directory"), (binary, "UTF-8")):
+        with pytest.raises(ConfigError, match=reason):
+            read_config(path)
+    large.write_bytes(b"#" * MAX_BYTES)
+    assert len(read_config(large)) == MAX_BYTES
+
+
+@given(st.text(max_size=60))
+def test_any_text_loads_or_is_refused(text: str) -> None:
+    """Any text is a configuration or a ConfigError."""
+    try:
+        prepare(Loaded(text, "f.yml"), Logger("test"))
+    except ConfigError as error:
+        assert "f.yml" in str(error)

@@ -223,7 +223,7 @@ def test_missing_records(first: int | None, batches: list[list[int]], missing: i
     sequence = Sequence(first)
     counts = []
     for batch in batches:
-        sequence.add(batch)
+        sequence.add(min(batch), max(batch), len(batch))
         counts.append(sequence.settle())
     assert counts[-1] == missing
     assert counts == sorted(counts)
@@ -235,7 +235,8 @@ def test_missing_is_what_was_left_out(numbers: set[int], batch: int) -> None:
     ordered = sorted(numbers)
     sequence = Sequence(0)
     for start in range(0, len(ordered), batch):
-        sequence.add(ordered[start : start + batch])
+        part = ordered[start : start + batch]
+        sequence.add(part[0], part[-1], len(part))
         sequence.settle()
     assert sequence.settle() == max(numbers) + 1 - len(numbers)
 

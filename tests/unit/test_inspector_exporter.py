@@ -324,6 +324,7 @@ def writer(
         Origin(1, pid, 0, "here", pid),
         caught_up,
         progress_us,
+        frozenset({(comm, 0)}),
         (total,),
         ((comm, 0, "AllReduce", float(pid)),),
         ((comm, 0, pid),),

@@ -180,6 +180,24 @@ def test_begun_anew_while_the_agent_was_away(tmp_path: Path) -> None:
     ]
 
 
+def test_begun_anew_by_a_writer_of_the_same_name(tmp_path: Path) -> None:
+    """A restarted container with the same host name and pid is another writer: its totals start at zero."""
+    clock = FakeClock()
+    path = tmp_path / "here-pid1.log"
+    path.write_bytes(line(0, pid=1) + line(1, pid=1))
+    reader = make(tmp_path, clock)
+    read(reader)
+    path.write_bytes(line(2, pid=1))
+    clock.advance(1.0)
+    view = published(read(reader))
+    assert [
+        (writer.origin.generation, writer.totals[0].sums.operations, writer.missing) for writer in view.writers
+    ] == [
+        (0, 2, (("abc", 1, 0),)),
+        (1, 1, (("abc", 1, 2),)),
+    ]
+
+
 def test_file_gone_while_the_agent_was_away(tmp_path: Path) -> None:
     """Totals of a file that is gone are kept; a new file of the same inode does not add to them."""
     clock = FakeClock()
@@ -248,6 +266,24 @@ def test_unidentified_file_is_looked_at_again_when_it_grows(tmp_path: Path) -> N
     assert published(read(reader)).files == {FileState.FOLLOWED: 1}
 
 
+def test_foreign_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file found foreign by its first record is not opened again until it is begun anew."""
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0, hostname="elsewhere"))
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    read(reader)
+    with monkeypatch.context() as patch:
+        patch.setattr(reader._follower, "head", lambda _: pytest.fail("opened again"))
+        with path.open("ab") as writer:
+            writer.write(line(1, hostname="elsewhere"))
+        clock.advance(1.0)
+        assert published(read(reader)).files == {FileState.FOREIGN: 1}
+    path.write_bytes(line(2))
+    clock.advance(1.0)
+    assert published(read(reader)).files == {FileState.FOLLOWED: 1}
+
+
 def test_hole_at_the_front(tmp_path: Path) -> None:
     """A file whose front is a hole is ours by its name; the hole is counted in bytes."""
     with (tmp_path / "here-pid7.log").open("wb") as writer:
@@ -269,20 +305,37 @@ def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_schedule(tmp_path: Path) -> None:
-    """What is published comes at most once a second, the checkpoint at most every five seconds, or when asked for."""
+    """What is published comes at most once a second; the checkpoint at once, then seldom, and when asked for."""
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     clock = FakeClock()
     reader = make(tmp_path, clock)
     seen = []
-    for _ in range(25):
+    for number in range(25):
+        with (tmp_path / "here-pid7.log").open("ab") as writer:
+            writer.write(line(number + 1))
         turn = reader.turn(HERE)
         seen.append((turn.published is not None, turn.section is not None))
         clock.advance(0.25)
     assert sum(published for published, _ in seen) == 7
-    assert [number for number, (_, saved) in enumerate(seen) if saved] == [20]
+    assert [number for number, (_, saved) in enumerate(seen) if saved] == [0, 10, 20]
     turn = reader.turn(HERE, last=True)
     assert turn.published is not None
     assert turn.section is not None
+
+
+def test_unchanged_checkpoint_is_not_written_again(tmp_path: Path) -> None:
+    """While nothing changes no new checkpoint is made."""
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    sections = []
+    for number in range(4):
+        clock.advance(5.0)
+        sections.append(reader.turn(HERE).section is not None)
+        if number == 2:
+            path.write_bytes(path.read_bytes() + line(1))
+    assert sections == [True, False, False, True]
 
 
 def test_evidence(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""Rendering many sources, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from agent.exposition import Selection
+from agent.log import Logger
+from agent.registry import Registry
+from agent.threads import OwnThread
+
+
+def gauge(name: str, count: int = 1) -> Metric:
+    """A gauge with ``count`` series."""
+    family = GaugeMetricFamily(name, "help", labels=["n"])
+    for number in range(count):
+        family.add_metric([str(number)], number)
+    return family
+
+
+class Made:
+    """A source of given families."""
+
+    def __init__(self, name: str, *families: Metric, cap: int = 100) -> None:
+        self.name = name
+        self.series_cap = cap
+        self._families = families
+        self.visible = True
+        self.fails = ""
+
+    def shown(self) -> bool:
+        return self.visible
+
+    def snapshot(self) -> object:
+        if self.fails == "snapshot":
+            raise RuntimeError("no snapshot")
+        return self._families
+
+    def families(self, snapshot: Any) -> Iterable[Metric]:
+        yield from snapshot
+        if self.fails == "families":
+            raise RuntimeError("half way")
+
+
+@pytest.fixture
+def thread() -> Iterator[OwnThread]:
+    """A render thread."""
+    made = OwnThread("render")
+    yield made
+    made.stop()
+
+
+def registry(thread: OwnThread, *sources: Made) -> Registry:
+    """A registry of these sources."""
+    return Registry(lambda: sources, Logger("test"), thread)
+
+
+async def lines(made: Registry, **selection: Any) -> list[str]:
+    """The sample lines of a render."""
+    rendered = await made.render(Selection(**selection))
+    return [line for line in rendered.body.decode().splitlines() if not line.startswith("#")]
+
+
+async def test_selection(thread: OwnThread) -> None:
+    """Only what is asked for, and has something recent to tell, is rendered."""
+    one, two, three = Made("one", gauge("a")), Made("two", gauge("b")), Made("three", gauge("c"))
+    three.visible = False
+    made = registry(thread, one, two, three)
+    assert made.names() == {"one", "two", "three"}
+    assert await lines(made) == ['a{n="0"} 0.0', 'b{n="0"} 0.0']
+    assert await lines(made, collect=frozenset({"two"})) == ['b{n="0"} 0.0']
+    assert await lines(made, exclude=frozenset({"two"})) == ['a{n="0"} 0.0']
+
+
+@pytest.mark.parametrize(("where", "kept"), [("snapshot", []), ("families", ['bad{n="0"} 0.0'])])
+async def test_failure_costs_only_its_own(thread: OwnThread, where: str, kept: list[str]) -> None:
+    """A source that raises loses at most its own series, and is counted."""
+    bad = Made("bad", gauge("bad"))
+    bad.fails = where
+    made = registry(thread, bad, Made("good", gauge("good")))
+    assert await lines(made) == [*kept, 'good{n="0"} 0.0']
+    assert made.counts["bad"].failures == 1
+    assert made.counts["good"].failures == 0
+
+
+async def test_cap(thread: OwnThread) -> None:
+    """One series over the cap is dropped and counted; the cap itself is let through."""
+    made = registry(thread, Made("flood", gauge("a", 3), gauge("b", 3), cap=5), Made("good", gauge("good")))
+    assert len(await lines(made)) == 6
+    assert (made.counts["flood"].series, made.counts["flood"].dropped) == (5, 1)
+
+
+async def test_doubles(thread: OwnThread) -> None:
+    """A series given twice is shown once and counted: Prometheus would refuse the whole scrape."""
+    made = registry(thread, Made("double", gauge("a"), gauge("a", 2)))
+    assert sorted(await lines(made)) == ['a{n="0"} 0.0', 'a{n="1"} 1.0']
+    assert made.counts["double"].doubles == 1

@@ -1,0 +1,142 @@
+"""The schedule of one exporter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import pytest
+from prometheus_client.metrics_core import Metric
+
+from agent.api import Context, ExporterConfig, NoData, Spec
+from agent.log import Logger
+from agent.running import STALE_FLOOR_SECONDS, Running
+from fake_clock import FakeClock
+
+
+class Scripted:
+    """An exporter whose updates do what they are told."""
+
+    def __init__(self) -> None:
+        self.outcome: BaseException | asyncio.Event | None = None
+        self.updates = self.under_way = self.most_under_way = 0
+        self.drained = False
+        self.drain_hangs = False
+
+    async def start(self, ctx: Context) -> None:
+        pass
+
+    async def update(self) -> None:
+        self.updates += 1
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            if isinstance(self.outcome, asyncio.Event):
+                await self.outcome.wait()
+            elif self.outcome is not None:
+                raise self.outcome
+        finally:
+            self.under_way -= 1
+
+    def snapshot(self) -> object:
+        return None
+
+    def families(self, snapshot: Any) -> Iterable[Metric]:
+        return ()
+
+    async def drain(self) -> None:
+        if self.drain_hangs:
+            await asyncio.Event().wait()
+        self.drained = True
+
+
+class Bench:
+    """A scripted exporter under way."""
+
+    def __init__(self, enabled: bool | Literal["auto"] = "auto", interval: float = 0.001) -> None:
+        self.clock = FakeClock()
+        self.exporter = Scripted()
+        spec = Spec("scripted", ExporterConfig, lambda _: self.exporter, interval, 0.02, (), drain_seconds=0.02)
+        self.running = Running(spec, ExporterConfig(enabled=enabled), self.exporter, self.clock, Logger("test"))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """A bench in mode auto."""
+    return Bench()
+
+
+async def test_success_shows_the_series(bench: Bench) -> None:
+    """Nothing is shown before the first success; afterwards it is, until it is stale."""
+    assert not bench.running.shown()
+    await bench.running.update_once()
+    assert (bench.running.ok, bench.running.present, bench.running.shown()) == (True, True, True)
+    bench.clock.advance(STALE_FLOOR_SECONDS)
+    assert bench.running.shown()
+    bench.clock.advance(0.1)
+    assert not bench.running.shown()
+
+
+async def test_absent_source_is_well_in_mode_auto(bench: Bench) -> None:
+    """NoData is no failure in mode auto, and shows no series."""
+    bench.exporter.outcome = NoData()
+    await bench.running.update_once()
+    assert (bench.running.ok, bench.running.present, bench.running.failures) == (True, False, 0)
+    assert not bench.running.shown()
+
+
+async def test_absent_source_is_a_fault_when_enabled() -> None:
+    """NoData of an exporter that was expressly enabled is shown as down."""
+    bench = Bench(enabled=True)
+    bench.exporter.outcome = NoData()
+    await bench.running.update_once()
+    assert (bench.running.ok, bench.running.present) == (False, False)
+
+
+async def test_failure_is_counted_and_ages(bench: Bench) -> None:
+    """A failing source keeps its series for a short while and is counted each time."""
+    await bench.running.update_once()
+    bench.exporter.outcome = RuntimeError("broken")
+    await bench.running.update_once()
+    assert (bench.running.ok, bench.running.failures, bench.running.shown()) == (False, 1, True)
+    bench.clock.advance(STALE_FLOOR_SECONDS + 1)
+    assert not bench.running.shown()
+
+
+async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> None:
+    """An update over its deadline is counted once, runs on, and no second one starts before it returns."""
+    gate = asyncio.Event()
+    bench.exporter.outcome = gate
+    bench.running.begin()
+    while bench.running.late == 0:
+        await asyncio.sleep(0.001)
+    assert not bench.running.ok
+    assert bench.exporter.updates == 1
+    bench.exporter.outcome = None
+    gate.set()
+    while bench.exporter.updates < 3:
+        await asyncio.sleep(0.001)
+    assert (bench.exporter.most_under_way, bench.running.late, bench.running.ok) == (1, 1, True)
+    await bench.running.end()
+
+
+async def test_end_drains(bench: Bench) -> None:
+    """Ending waits for the update under way and drains."""
+    bench.running.begin()
+    while bench.exporter.updates == 0:
+        await asyncio.sleep(0)
+    await bench.running.end()
+    assert bench.exporter.drained
+
+
+async def test_end_does_not_wait_for_ever(bench: Bench) -> None:
+    """An update that never returns and a drain that hangs cost their limits only."""
+    bench.exporter.outcome = asyncio.Event()
+    bench.exporter.drain_hangs = True
+    bench.running.begin()
+    while bench.exporter.updates == 0:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await bench.running.end()
+    assert not bench.exporter.drained

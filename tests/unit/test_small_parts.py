@@ -1,0 +1,122 @@
+"""Admission, own threads, loop lag, families and labels."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from agent.admission import Admission
+from agent.identity import comm_label
+from agent.loop_lag import WINDOW_SECONDS, LoopLag
+from agent.metrics import Family
+from agent.threads import OwnThread
+from fake_clock import FakeClock
+
+
+def test_admission_per_owner() -> None:
+    """One series over an owner's budget is refused and counted; another owner's is not touched; release gives back."""
+    admission = Admission(per_owner=10, in_all=100)
+    assert admission.admit("a", 10)
+    assert not admission.admit("a", 1)
+    assert admission.admit("b", 10)
+    assert admission.refused == 1
+    admission.release("a")
+    assert admission.admit("a", 10)
+
+
+def test_admission_in_all() -> None:
+    """One series over the budget of all is refused, whoever asks."""
+    admission = Admission(per_owner=10, in_all=15)
+    assert admission.admit("a", 10)
+    assert not admission.admit("b", 6)
+    assert admission.admit("b", 5)
+    admission.release("nobody")
+    assert not admission.admit("c", 1)
+
+
+async def test_thread_returns_and_raises() -> None:
+    """A call's result is returned, its exception raised, on a thread of its own, in order."""
+    thread = OwnThread("own")
+    assert await thread.call(lambda: threading.current_thread().name) == "own"
+    with pytest.raises(ZeroDivisionError):
+        await thread.call(lambda: 1 // 0)
+    done: list[int] = []
+    await asyncio.gather(*(thread.call(lambda n=n: done.append(n)) for n in range(20)))  # type: ignore[misc]
+    assert done == list(range(20))
+    thread.stop()
+
+
+async def test_cancelled_caller_leaves_the_thread_usable() -> None:
+    """A caller that is cancelled gets no result, and the next caller is served."""
+    thread, gate = OwnThread("own"), threading.Event()
+    first = asyncio.ensure_future(thread.call(lambda: gate.wait(5)))
+    await asyncio.sleep(0)
+    first.cancel()
+    gate.set()
+    assert await thread.call(lambda: 7) == 7
+    assert first.cancelled()
+    thread.stop()
+
+
+async def test_hung_thread_harms_nobody() -> None:
+    """A call that does not return holds up no other owner's thread."""
+    hung, other, gate = OwnThread("hung"), OwnThread("other"), threading.Event()
+    stuck = asyncio.ensure_future(hung.call(lambda: gate.wait(30)))
+    assert await other.call(lambda: 7) == 7
+    gate.set()
+    await stuck
+    hung.stop()
+    other.stop()
+
+
+def test_loop_lag_is_the_last_minutes_worst() -> None:
+    """The worst lag is shown for a minute, then the worst that came after it."""
+    clock = FakeClock()
+    lag = LoopLag(clock)
+    assert lag.seconds() == 0.0
+    for value in (0.01, 0.5, 0.02, 0.03, 0.001):
+        clock.advance(1.0)
+        lag.note(value, clock.now)
+    assert lag.seconds() == 0.5
+    clock.advance(WINDOW_SECONDS - 2.9)
+    assert lag.seconds() == 0.03
+    clock.advance(WINDOW_SECONDS)
+    assert lag.seconds() == 0.0
+
+
+async def test_loop_lag_sees_a_blocked_loop() -> None:
+    """A loop that was held up shows it."""
+    clock = FakeClock()
+    lag = LoopLag(clock)
+    probe = asyncio.ensure_future(lag.run())
+    await asyncio.sleep(0)
+    clock.advance(3.0)
+    while lag.seconds() == 0.0:
+        await asyncio.sleep(0.01)
+    assert lag.seconds() == pytest.approx(2.9)
+    probe.cancel()
+
+
+def test_family_refuses_wrong_labels() -> None:
+    """A row with a label too few is a mistake that shows at once."""
+    rows = Family("rankwatch_x", "gauge", "help", ("a", "b")).rows()
+    with pytest.raises(ValueError, match="1 label values for 2 labels"):
+        rows.add(("only",), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("0x82bdbf0ea6cd18", "82bdbf0ea6cd18"),
+        ("0x82bdbf0ea6cd18ff", "82bdbf0ea6cd18"),  # Inspector cuts, RAS does not
+        ("82BDBF0EA6CD18FF", "82bdbf0ea6cd18"),
+        ("0x1234", "1234"),
+        ("0000000000001234", "1234"),  # RAS pads
+        ("0x0", "0"),
+    ],
+)
+def test_comm_label(text: str, label: str) -> None:
+    """The same communicator gets the same label from every source."""
+    assert comm_label(text) == label
