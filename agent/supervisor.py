@@ -153,8 +153,8 @@ class Supervisor:
         self._state_thread.stop()
 
     def ready(self) -> bool:
-        """True when every exporter's first update is behind it."""
-        return all(running.ok or running.late or running.failures for running in self.running.values())
+        """True when every exporter's first update is behind it, well or not, or late."""
+        return all(running.looked or running.late for running in self.running.values())
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ SERIES_CAP = 60_000
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update this much before the poll is due takes it: the next one would be a whole interval late."""
 
-AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
+AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
 
 
 class Config(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
