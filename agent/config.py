@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
+from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from agent.api import ExporterConfig
 from agent.listen import parse_listen_address
 
 MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 32
 DEFAULT_LISTEN_ADDRESS = "127.0.0.1:19028"
 DEFAULT_STATE_PATH = "/var/lib/rankwatch/checkpoint"
 
@@ -31,7 +33,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``path`` of the checkpoint file; empty keeps none, and counters then start anew with the agent."""
 
-    path: str = DEFAULT_STATE_PATH
+    path: Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")] = DEFAULT_STATE_PATH
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +41,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     web: WebConfig = WebConfig()
     state: StateConfig = StateConfig()
-    exporters: dict[str, dict[str, Any]] = {}
+    exporters: dict[str, Any] = {}
 
 
 class Loaded:
@@ -57,6 +59,8 @@ class Loaded:
         except yaml.YAMLError as error:
             raise ConfigError(_yaml_message(error, source)) from None
         self.config = self._convert({} if raw is None else raw, Config, "$")
+        for name, section in self.config.exporters.items():
+            self._convert(section, dict[str, Any], f"$.exporters.{name}")
         try:
             parse_listen_address(self.config.web.listen_address)
         except ValueError as error:
@@ -78,7 +82,7 @@ class Loaded:
             return msgspec.convert(raw, type_)
         except msgspec.ValidationError as error:
             message, _, path = str(error).partition(" - at `$")
-            path = prefix + path.rstrip("`")
+            path = (prefix + path.rstrip("`")).replace("[...]", "")
             if unknown := re.search(r"unknown field `([^`]*)`", message):
                 path, message = f"{path}.{unknown.group(1)}", "unknown key"
             raise self.error(path, message) from None
@@ -100,6 +104,7 @@ def read_config(path: Path) -> str:
 
 def _compose(text: str, source: str) -> Node | None:
     try:
+        _refuse_tangles(text, source)
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
         raise ConfigError(_yaml_message(error, source)) from None
@@ -111,6 +116,18 @@ def _yaml_message(error: yaml.YAMLError, source: str) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"{source}:{error.problem_mark.line + 1}: not valid YAML: {error.problem}"
     return f"{source}: not valid YAML: {' '.join(str(error).split())}"
+
+
+def _refuse_tangles(text: str, source: str) -> None:
+    """Refuse what is nested too deep to walk, and aliases: they make trees without end, or wider than any memory."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark is not None else 0
+        if isinstance(event, AliasEvent):
+            raise ConfigError(f"{source}:{line}: aliases are not taken: write it out")
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{source}:{line}: nested deeper than {MAX_DEPTH}")
 
 
 def _refuse_doubles(node: Node | None, path: str, source: str) -> None:

@@ -268,6 +268,7 @@ class Daemon:
                 local_rank=view.process.claim.local_rank,
                 pid=view.process.facts.key.pid if view.process.facts else None,
                 user=view.process.facts.user if view.process.facts else "",
+                bus_bandwidth_bytes_per_second=view.bus_bandwidth_bytes_per_second,
                 last_progress_age_seconds=_age(view.process.progress_seconds, now),
             )
             for view in self._supervisor.ranks.snapshot().ranks

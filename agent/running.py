@@ -32,6 +32,7 @@ class Running:
         self._schedule: asyncio.Task[None] | None = None
         self.ok = False
         self.present = False
+        self.looked = False
         self.late = 0
         self.failures = 0
         self.last_duration_seconds = 0.0
@@ -103,6 +104,7 @@ class Running:
 
     def _note(self, update: asyncio.Task[None]) -> None:
         error = update.exception()
+        self.looked = True
         if error is None:
             self.ok = self.present = True
             self.last_success_seconds = self._clock.time()

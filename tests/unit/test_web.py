@@ -66,7 +66,7 @@ class Served:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the server's state is as wanted."""
         async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110  # what is waited for is counted, not signalled
+            while not condition():  # what is waited for is counted, not signalled
                 await asyncio.sleep(0.001)
 
 

@@ -1,0 +1,261 @@
+"""The agent under test: a process of its own, asked over HTTP as Prometheus asks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from jobs import ROOT
+from nodes import Node, Reply, wait_until
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent import rank_families
+
+READY_SECONDS = 15.0
+STOP_SECONDS = 5.0
+"""An orderly stop may take this long."""
+WAIT_SECONDS = 10.0
+RANK_FAMILIES = {family.name: family.labels for family in rank_families.FAMILIES}
+_TRACEBACK = re.compile(r"^Traceback ", re.MULTILINE)  # an uncaught one; those in a log field stand inside a line
+
+
+class Series(NamedTuple):
+    """One sample of a page."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class Agent:
+    """An agent with ``config``, here or in ``node``; its files are in ``directory``, which may hold a state already.
+
+    ``flags`` and ``env`` are added to its command line and environment; ``command`` starts it. What is asked of ranks
+    and jobs is asked of ``job_id`` alone, if there is one: the machine may run jobs that are not the test's. A context
+    manager: at the end it is stopped, must leave with status 0 (unless it was killed or asked to leave before) and
+    must have left no traceback.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Mapping[str, Any],
+        *,
+        job_id: str | None = None,
+        node: Node | None = None,
+        flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "agent"),
+        root: Path = ROOT,
+    ) -> None:
+        self.port = free_port()
+        self.job_id = job_id
+        self.config_path = directory / "rankwatch.yml"
+        self.state_path = directory / "state" / "checkpoint"
+        self._log_path = directory / "agent.log"
+        self._node = node
+        self._argv = [*command, "--config.file", str(self.config_path), *flags]
+        self._env = {**os.environ, "PYTHONPATH": str(root), **(env or {})}
+        self._process: subprocess.Popen[Any] | None = None
+        self.configure(config)
+        try:
+            self.start()
+        except AssertionError:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            raise
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._process is not None:
+                assert self.stop() == 0, self.log()
+            assert not _TRACEBACK.search(self.log()), self.log()
+        finally:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
+    # -- its life --------------------------------------------------------------------------------------------------
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Write ``config``, with an address and a state path unless it has them; a running agent is not told."""
+        whole: dict[str, Any] = {
+            "web": {"listen_address": f"127.0.0.1:{self.port}"},
+            "state": {"path": str(self.state_path)},
+            **config,
+        }
+        draft = self.config_path.with_suffix(".draft")
+        draft.write_text(json.dumps(whole, indent=1))  # JSON is YAML
+        draft.replace(self.config_path)
+
+    def start(self) -> None:
+        """Start the process and wait until it is ready."""
+        popen: Callable[..., subprocess.Popen[Any]] = self._node.popen if self._node else subprocess.Popen
+        with self._log_path.open("a") as log:
+            self._process = popen(self._argv, env=self._env, stdout=subprocess.DEVNULL, stderr=log)
+        wait_until(self._is_ready, READY_SECONDS, "the agent's readiness")
+
+    def kill9(self) -> None:
+        """End it as the OOM killer would."""
+        assert self._process is not None
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def restart(self) -> None:
+        """Stop it in order if it runs, and start it anew."""
+        if self._process is not None:
+            assert self.stop() == 0
+        self.start()
+
+    def stop(self) -> int:
+        """End it in order and return its exit status; raises TimeoutExpired when that takes too long."""
+        assert self._process is not None
+        self.signal(signal.SIGTERM)
+        code = self._process.wait(STOP_SECONDS)
+        self._process = None
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid(), number)
+
+    def pid(self) -> int:
+        """Return its pid on this machine."""
+        assert self._process is not None
+        if self._node is None:
+            return self._process.pid
+        nsenter = self._process.pid  # forks the program into the pid namespace
+        return int(Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()[0])
+
+    def log(self) -> str:
+        """Return all that it said on standard error, over all its lives."""
+        return self._log_path.read_text()
+
+    # -- what it shows ---------------------------------------------------------------------------------------------
+
+    def get(self, path: str, timeout: float = 5.0) -> Reply:
+        """Return the answer to a GET; raises OSError when nobody answers."""
+        if self._node is not None:
+            return self._node.curl(self.port, path, timeout=timeout)
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=timeout
+            ) as answer:  # always http
+                return Reply(answer.status, dict(answer.headers), answer.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, dict(error.headers), error.read().decode())
+
+    def page(self, query: str = "") -> str:
+        """Return the metrics page; AssertionError when there is none."""
+        reply = self.get("/metrics" + query)
+        assert reply.status == 200, reply
+        return reply.body
+
+    def samples(self, name: str, **labels: str) -> list[Series]:
+        """Return the series called ``name`` that have ``labels``."""
+        if name not in RANK_FAMILIES:
+            return select(self.page(f"?name[]={name}"), name, **labels)
+        if self.job_id is not None and "job_id" in RANK_FAMILIES[name]:
+            labels = {"job_id": self.job_id, **labels}
+        return select(self.page("?collect[]=ranks"), name, **labels)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return the value of the one series with ``labels``, None when there is none."""
+        found = self.samples(name, **labels)
+        assert len(found) <= 1, found
+        return found[0].value if found else None
+
+    def wait_for(self, name: str, value: float | None, *, seconds: float = WAIT_SECONDS, **labels: str) -> float:
+        """Wait until the one series with ``labels`` has ``value`` (None: is absent); return the seconds it took."""
+        began = time.monotonic()
+        seen: list[float | None] = [None]
+
+        def reached() -> bool:
+            seen[0] = self.value(name, **labels)
+            return seen[0] == value
+
+        try:
+            wait_until(reached, seconds, f"{name} {labels} = {value}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {seen[0]}\n{self.log()[-3000:]}") from None
+        return time.monotonic() - began
+
+    def states(self, **labels: str) -> dict[str, str]:
+        """Return the state of each rank; exactly one is set for each."""
+        set_ = [each.labels for each in self.samples("rankwatch_rank_state", **labels) if each.value == 1]
+        states = {each["rank"]: each["state"] for each in set_}
+        assert len(states) == len(set_), set_
+        return states
+
+    def wait_for_states(self, wanted: Mapping[str, str], seconds: float = WAIT_SECONDS, **labels: str) -> float:
+        """Wait until the ranks have exactly these states; return the seconds it took."""
+        began = time.monotonic()
+        seen: list[Mapping[str, str]] = [{}]
+
+        def reached() -> bool:
+            seen[0] = self.states(**labels)
+            return seen[0] == wanted
+
+        try:
+            wait_until(reached, seconds, f"states {wanted}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; they are {seen[0]}\n{self.log()[-3000:]}") from None
+        return time.monotonic() - began
+
+    def ending(self, rank: str) -> tuple[str, str, str] | None:
+        """Return reason, signal and code of a rank that left, None while it runs."""
+        found = self.samples("rankwatch_rank_exit_info", rank=rank)
+        assert len(found) <= 1, found
+        return (found[0].labels["reason"], found[0].labels["signal"], found[0].labels["code"]) if found else None
+
+    def wait_for_ending(self, rank: str, wanted: tuple[str, str, str], seconds: float = WAIT_SECONDS) -> float:
+        """Wait until the rank has left in this way; return the seconds it took."""
+        began = time.monotonic()
+        wait_until(lambda: self.ending(rank) == wanted, seconds, f"rank {rank}: {wanted}")
+        return time.monotonic() - began
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        if (code := self._process.poll()) is not None:
+            self._process = None
+            raise AssertionError(f"the agent left with {code}: {self.log()}")
+        try:
+            return self.get("/-/ready").status == 200
+        except OSError:
+            return False
+
+
+def select(page: str, name: str, **labels: str) -> list[Series]:
+    """Return the series of ``page`` called ``name`` that have ``labels``."""
+    return [
+        Series(sample.labels, sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback that nobody listens on."""
+    with socket.socket() as any_socket:
+        any_socket.bind(("127.0.0.1", 0))
+        return int(any_socket.getsockname()[1])

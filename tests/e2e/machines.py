@@ -1,0 +1,74 @@
+"""Where liveness is tested: a kernel that tells how processes ended, one that does not, and a node of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agents import Agent
+from jobs import SimulatedJob
+from nodes import Node
+
+
+class Machine:
+    """A machine for one test, with one job id of its own; ``directory`` is the test's.
+
+    ``ioctl`` False: the agent must do without PIDFD_GET_INFO.
+    """
+
+    def __init__(self, directory: Path, *, ioctl: bool = True, node: Node | None = None) -> None:
+        self.job_id = uuid.uuid4().hex[:12]
+        self.directory = directory
+        self.ioctl = ioctl
+        self.node = node
+
+    def job(self, *options: str, name: str = "job", **more: Any) -> SimulatedJob:
+        """Start a job under this machine's job id."""
+        named = ("--scheduler", "slurm", "--job-id", self.job_id, *options)
+        return SimulatedJob(self.directory / name, *named, node=self.node, **more)
+
+    def agent(self, *jobs: SimulatedJob, dump_dir: Path | None = None, **more: Any) -> Agent:
+        """Start an agent that reads the files of ``jobs``, or of a job to come in ``dump_dir``."""
+        paths = [str(job.dump_dir) for job in jobs] or [str(dump_dir or self.directory / "nothing")]
+        sections = {"inspector": {"paths": paths}, "process": {"exit_status_ioctl": self.ioctl}}
+        return Agent(self.directory, {"exporters": sections}, job_id=self.job_id, node=self.node, **more)
+
+    @contextlib.contextmanager
+    def late_reaping(self, job: SimulatedJob) -> Iterator[None]:
+        """Where zombies alone tell how they ended, keep the launcher from reaping them for a while."""
+        if not self.ioctl:
+            job.signal_launcher(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            if not self.ioctl:
+                job.signal_launcher(signal.SIGCONT)
+
+    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """Start a program on the machine, with pipes to it."""
+        start: Any = self.node.popen if self.node else subprocess.Popen
+        process: subprocess.Popen[str] = start(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+        )
+        return process
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a process of the machine, by the machine's pid."""
+        (self.node.kill if self.node else os.kill)(pid, number)
+
+
+def alive(ranks: int) -> dict[str, str]:
+    """Return the states of a job of ``ranks`` ranks in which all is well."""
+    return {str(rank): "alive" for rank in range(ranks)}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of an Inspector file that are whole so far."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

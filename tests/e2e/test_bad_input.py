@@ -1,0 +1,185 @@
+"""Bad input, end to end: a clear word or a counted refusal, never a traceback, and the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from agents import Agent
+from jobs import ROOT
+from machines import Machine, alive, records
+from nodes import wait_until
+
+FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Provide a directory that every user may enter and write to."""
+    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
+        Path(path).chmod(0o777)
+        yield Path(path)
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    command = [sys.executable, "-m", "agent", *flags]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("web: {listen_address: ]\n", ":1: not valid YAML: "),
+        ("web:\n  listen_adress: ':80'\n", ":2: $.web.listen_adress: unknown key"),
+        ("web:\n  listen_address: ':99999'\n", ":2: $.web.listen_address: "),
+        ("exporters:\n  nvidia: {}\n", ":2: $.exporters.nvidia: no such exporter; there are: "),
+        ("exporters:\n  inspector:\n    pathz: []\n", ":3: $.exporters.inspector.pathz: unknown key"),
+        ("exporters:\n  inspector:\n    paths: [relative]\n", ":3: $.exporters.inspector.paths[0]: "),
+        ("exporters:\n  process:\n    exit_status_ioctl: 3\n", ":3: $.exporters.process.exit_status_ioctl: Expected "),
+        ("exporters: [process]\n", ":1: $.exporters: Expected "),
+        ("exporters: &all [*all]\n", ":1: aliases are not taken"),
+        ("- a list\n", ": $: Expected "),
+        ("\xff", ": not UTF-8 text"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    """The file, the line and the path of the mistake, and status 2: with a check and at a start."""
+    path = tmp_path / "rankwatch.yml"
+    path.write_text(text, encoding="latin-1")
+    result = run("--config.file", str(path), "--check-config")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"rankwatch: {path}{message}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """A file that is not there, a directory, and one that is too large."""
+    large = tmp_path / "large"
+    large.write_bytes(b"#" * (1024 * 1024 + 1))
+    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (large, "larger than")):
+        result = run("--config.file", str(path))
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"rankwatch: {path}: {reason}")
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
+    """Status 1 and one clear line, which names the address."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "rankwatch.yml").write_text(json.dumps({"state": {"path": ""}}))
+        result = run("--config.file", str(tmp_path / "rankwatch.yml"), "--web.listen-address", address)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "level=error" in result.stderr
+    assert "cannot serve" in result.stderr
+    assert address.rpartition(":")[2] in result.stderr
+
+
+def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None:
+    """FIFOs, links, directories named like logs, endless lines and garbage are counted; every true record too."""
+    machine = Machine(tmp_path)
+    dump_dir = tmp_path / "job" / "inspector"
+    options = (*FOUR, "--records-per-second", "100", "--steps", "50", "--flush-at-end")
+    with machine.agent(dump_dir=dump_dir) as agent, machine.job(*options) as job:
+        job.wait_for("started", rank=3)
+        here = os.uname().nodename
+        secret = tmp_path / "secret"
+        secret.write_text('{"metadata":{"hostname":"' + here + '"}}\n' * 100)
+        os.mkfifo(job.dump_dir / f"{here}-pid1.log")
+        (job.dump_dir / f"{here}-pid2.log").symlink_to(secret)
+        (job.dump_dir / f"{here}-pid3.log").mkdir()
+        (job.dump_dir / "out").symlink_to(tmp_path)
+        (job.dump_dir / f"{here}-pid4.log").write_bytes(os.urandom(100_000))
+        wait_until(lambda: any(records(path) for path in job.dump_dir.glob(f"{here}-pid{job.pid(0)}.log")))
+        line = records(job.dump_dir / f"{here}-pid{job.pid(0)}.log")[0]
+        line["metadata"] |= {"pid": 5}
+        line["coll_perf"] |= {"coll_msg_size_bytes": 2**63}
+        bad = json.dumps(line, separators=(",", ":")).encode()
+        draft = tmp_path / "draft"
+        draft.write_bytes(
+            b"\n".join((bad, b"x" * (1 << 20), b"x" * (3 << 20), b"\x00\xff\x00", b"{}", b"[" * 5000, b""))
+        )
+        draft.rename(job.dump_dir / f"{here}-pid5.log")
+        assert job.wait() == 0
+        written = sum(len(records(job.dump_dir / f"{here}-pid{job.pid(rank)}.log")) for rank in range(4))
+        assert written == 4 * 50 * 8
+        count = "rankwatch_inspector_records_total"
+        agent.wait_for(count, written, result="accepted")
+        agent.wait_for(count, 2, result="overlong")
+        agent.wait_for(count, 1, result="garbage")
+        agent.wait_for(count, 1, result="unknown_kind")
+        agent.wait_for("rankwatch_inspector_files", 5, state="followed")
+        agent.wait_for("rankwatch_inspector_files", 1, state="unidentified")
+        assert (agent.value(count, result="malformed") or 0) >= 2
+        assert (agent.value("rankwatch_inspector_skipped_total", reason="not_a_regular_file") or 0) >= 2
+        assert agent.value("rankwatch_exporter_updates_failed_total", exporter="inspector") == 0
+        assert "secret" not in agent.page()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving up rights needs root")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found")
+def test_what_may_not_be_read_or_written_is_counted(open_directory: Path) -> None:
+    """No rights to the files' directory and to the checkpoint's: both counted and said, and the rest goes on."""
+    for package in ("agent", "exporters"):
+        shutil.copytree(ROOT / package, open_directory / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (open_directory / "closed").mkdir(mode=0o700)
+    config = {
+        "state": {"path": str(open_directory / "closed" / "state" / "checkpoint")},
+        "exporters": {"inspector": {"paths": [str(open_directory / "closed")], "enabled": True}},
+    }
+    command = (*NOBODY, sys.executable, "-B", "-m", "agent")
+    with Agent(open_directory, config, command=command, root=open_directory) as agent:
+        assert "checkpoint not readable" in agent.log()
+        wait_until(lambda: (agent.value("rankwatch_checkpoint_save_errors_total") or 0) >= 1)
+        assert "checkpoint not written" in agent.log()
+        agent.wait_for("rankwatch_exporter_up", 0, exporter="inspector")
+        agent.wait_for("rankwatch_exporter_up", 1, exporter="process")
+        assert "source is not there" in agent.log()
+        assert (agent.value("rankwatch_process_seen") or 0) > 0
+
+
+DAMAGED = {
+    "noise": (b"\xc1noise", "checkpoint damaged"),
+    "cut": (msgspec.msgpack.encode({"format": 1, "boot_id": "x", "sections": {}})[:-3], "checkpoint damaged"),
+    "another boot": (msgspec.msgpack.encode({"format": 1, "boot_id": "x", "sections": {}}), "before the last boot"),
+    "another format": (msgspec.msgpack.encode({"format": 9, "boot_id": "x", "sections": {}}), "of another format"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_checkpoint_that_does_not_fit_is_left_aside(tmp_path: Path, damage: str) -> None:
+    """Damaged, or of another boot: said once, and the agent goes on from nothing and replaces it at its end."""
+    content, message = DAMAGED[damage]
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "checkpoint").write_bytes(content)
+    with Machine(tmp_path).agent() as agent:
+        assert agent.log().count(message) == 1
+    assert agent.state_path.read_bytes() != content
+
+
+def test_damaged_sections_of_the_checkpoint_cost_their_owners_alone(tmp_path: Path) -> None:
+    """A checkpoint of this boot whose sections cannot be read: each owner says so and starts anew."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    sections = {"ranks": b"\x93junk", "exporter inspector": b"junk", "exporter gone": b"of an older release"}
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "checkpoint").write_bytes(
+        msgspec.msgpack.encode({"format": 1, "boot_id": boot_id, "sections": sections})
+    )
+    machine = Machine(tmp_path)
+    with machine.job(*FOUR) as job, machine.agent(job) as agent:
+        assert "checkpoint of the rank table not readable" in agent.log()
+        assert "inspector checkpoint not readable" in agent.log()
+        agent.wait_for_states(alive(4))

@@ -1,0 +1,203 @@
+"""Who is which rank, end to end: what names ranks, what is none, and whose files are whose."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import Agent
+from jobs import ROOT, SimulatedJob
+from machines import Machine, alive
+from nodes import Node, wait_until, why_no_nodes
+
+FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Provide a directory that every user may enter, and one in it that every user may write to."""
+    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
+        Path(path).chmod(0o755)
+        (Path(path) / "agent-home").mkdir()
+        (Path(path) / "agent-home").chmod(0o777)  # nobody's agent writes there
+        yield Path(path)
+
+
+def test_ranks_without_environment_and_several_in_a_process_are_named_by_communicators(tmp_path: Path) -> None:
+    """Two jobs on one node: one whose ranks have no RANK, one with two ranks a process; both have ranks 0 to 3."""
+    bare, shared = Machine(tmp_path), Machine(tmp_path)
+    with (
+        bare.job(*FOUR, "--no-rank-environment", name="bare") as first,
+        shared.job(*FOUR, "--ranks-per-process", "2", "--master-port", "29600", name="shared") as second,
+        bare.agent(first, second) as agent,
+    ):
+        agent.wait_for_states(alive(4), job_id=shared.job_id)
+        assert pids(agent, shared.job_id) == {str(rank): second.pid(rank - rank % 2) for rank in range(4)}
+        assert agent.states() == {}
+        agent.wait_for_states(alive(4), 15.0)
+        assert pids(agent, bare.job_id) == {str(rank): first.pid(rank) for rank in range(4)}
+        for machine in (bare, shared):
+            sources = agent.samples("rankwatch_rank_identity_source", job_id=machine.job_id)
+            assert {each.labels["source"] for each in sources} == {"communicator"}
+        assert ranks_with_bandwidth(agent, bare.job_id) == set("0123")
+        # In a communicator that holds only one of its ranks, a process of two cannot tell which of them it is.
+        wait_until(lambda: ranks_with_bandwidth(agent, shared.job_id) == {*"0123", "unknown"}, 15.0)
+        second.kill(second.pid(2))
+        agent.wait_for_states(alive(4) | {"2": "exited", "3": "exited"}, job_id=shared.job_id)
+        assert agent.states() == alive(4)
+
+
+def test_ranks_without_named_threads_are_found_by_their_records(tmp_path: Path) -> None:
+    """Neither threads nor library show, but records do: the writers are ranks, named by their environment."""
+    machine = Machine(tmp_path)
+    with machine.job(*FOUR, "--thread-names", "none", "--dataloaders", "2") as job, machine.agent(job) as agent:
+        agent.wait_for_states(alive(4))
+        assert pids(agent) == {str(rank): job.pid(rank) for rank in range(4)}
+        sources = agent.samples("rankwatch_rank_identity_source")
+        assert {each.labels["source"] for each in sources} == {"environment"}
+
+
+def test_what_shows_no_sign_of_a_rank_is_none(tmp_path: Path) -> None:
+    """Without named threads and records nothing is found, and nothing is made up from the environment."""
+    machine = Machine(tmp_path)
+    with machine.job(*FOUR, "--thread-names", "none") as job, machine.agent() as agent:
+        job.wait_for("ready")
+        wait_for_looks(agent)
+        assert machine.job_id not in agent.page()
+
+
+def test_launchers_and_data_loaders_are_never_ranks(tmp_path: Path) -> None:
+    """Only the four processes that made threads are ranks, also when data loaders outlive one of them."""
+    machine = Machine(tmp_path)
+    with machine.job(*FOUR, "--dataloaders", "2") as job, machine.agent(job) as agent:
+        loaders = job.wait_for("ready")["data_loaders"]["3"]
+        agent.wait_for_states(alive(4))
+        job.kill(job.pid(3))
+        job.wait_for("exited", rank=3)
+        agent.wait_for_states(alive(4) | {"3": "exited"})
+        wait_for_looks(agent)
+        assert all(Path(f"/proc/{pid}").exists() for pid in loaders)
+        assert agent.states() == alive(4) | {"3": "exited"}
+        assert pids(agent) == {str(rank): job.pid(rank) for rank in range(3)}
+        assert not {str(pid) for pid in loaders} & {each.labels["pid"] for each in agent.samples("rankwatch_rank_info")}
+
+
+@pytest.mark.root
+@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
+def test_two_nodes_share_a_directory_and_a_job(tmp_path: Path) -> None:
+    """Each agent exports its own ranks and files only; together they have all, in one job and equal communicators."""
+    options = ("--hosts", "2", "--master-addr", "node-a", "--tp", "2", "--dump-interval-us", "50000")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with (
+        Node("node-a") as node_a,
+        Node("node-b") as node_b,
+        SimulatedJob(tmp_path / "job", *options, "--host-index", "0", node=node_a) as job_a,
+        SimulatedJob(tmp_path / "job", *options, "--host-index", "1", node=node_b) as job_b,
+    ):
+        config = {"exporters": {"inspector": {"paths": [str(job_a.dump_dir)]}}}
+        with Agent(tmp_path / "a", config, node=node_a) as here, Agent(tmp_path / "b", config, node=node_b) as there:
+            first = {str(rank): "alive" for rank in range(4)}
+            second = {str(rank): "alive" for rank in range(4, 8)}
+            here.wait_for_states(first)
+            there.wait_for_states(second)
+            for agent, ranks, job in ((here, first, job_a), (there, second, job_b)):
+                assert pids(agent) == {rank: job.pid(int(rank)) for rank in ranks}
+                agent.wait_for("rankwatch_inspector_files", 4, state="followed")
+                agent.wait_for("rankwatch_inspector_files", 4, state="foreign")
+                wait_until(lambda agent=agent, ranks=ranks: ranks_with_bandwidth(agent) == set(ranks))
+            jobs = [{each.labels["job_id"] for each in a.samples("rankwatch_rank_up")} for a in (here, there)]
+            assert jobs[0] == jobs[1]
+            assert len(jobs[0]) == 1
+            worlds = [a.samples("rankwatch_communicator_info", comm_name="world", size="8") for a in (here, there)]
+            assert [each.labels for each in worlds[0]] == [each.labels for each in worlds[1]]
+            assert len(worlds[0]) == 1
+
+
+@pytest.mark.root
+@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found")
+def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -> None:
+    """Without ptrace rights: counted, said once with the remedy; ranks by communicators, exits by ioctl or unknown."""
+    for package in ("agent", "exporters"):
+        shutil.copytree(ROOT / package, open_directory / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with Node("plain") as node:
+        machine = Machine(open_directory, node=node)
+        with machine.job(*FOUR) as job:
+            job.wait_for("ready")
+            sections = {"inspector": {"paths": [str(job.dump_dir)]}, "process": {"exit_status_ioctl": False}}
+            command = (*NOBODY, sys.executable, "-B", "-m", "agent")
+            home = open_directory / "agent-home"
+            with Agent(home, {"exporters": sections}, node=node, command=command, root=open_directory) as agent:
+                agent.wait_for("rankwatch_rank_environments_unreadable", 4)
+                agent.wait_for_states(alive(4), 15.0)
+                assert pids(agent) == {str(rank): job.pid(rank) for rank in range(4)}
+                [job_id] = {each.labels["job_id"] for each in agent.samples("rankwatch_rank_up")}
+                assert job_id.startswith("job-")
+                sources = agent.samples("rankwatch_rank_identity_source")
+                assert {each.labels["source"] for each in sources} == {"communicator"}
+                warnings = [line for line in agent.log().splitlines() if "CAP_SYS_PTRACE" in line]
+                assert len(warnings) == 1, agent.log()
+                assert "processes=4" in warnings[0]
+                job.kill(job.pid(1))
+                agent.wait_for_ending("1", ("unknown", "", ""))
+                sections["process"] = {"exit_status_ioctl": True}
+                agent.configure({"exporters": sections})
+                agent.signal(signal.SIGHUP)
+                wait_until(lambda: "configuration reloaded" in agent.log())
+                wait_for_looks(agent)
+                job.kill(job.pid(2))
+                agent.wait_for_ending("2", ("signaled", "SIGKILL", ""))
+                assert agent.states() == alive(4) | {"1": "exited", "2": "exited"}
+
+
+def test_a_restarted_agent_keeps_ranks_and_tombstones(tmp_path: Path) -> None:
+    """Killed and started anew: who left before is as it was and dies in its time, who left meanwhile is exited."""
+    machine = Machine(tmp_path)
+    with machine.job(*FOUR) as job, machine.agent(job) as agent:
+        job.wait_for("ready")
+        agent.wait_for_states(alive(4))
+        job.kill(job.pid(1))
+        agent.wait_for_ending("1", ("signaled", "SIGKILL", ""))
+        left_at = agent.value("rankwatch_rank_exit_timestamp_seconds", rank="1")
+        saved = "rankwatch_checkpoint_last_save_timestamp_seconds"
+        wait_until(lambda: (agent.value(saved) or 0) > (left_at or 0) + 1)
+        agent.kill9()
+        job.kill(job.pid(2))
+        job.wait_for("exited", rank=2)
+        agent.start()
+        agent.wait_for_states(alive(4) | {"1": "exited", "2": "exited"}, 3.0)
+        assert agent.ending("1") == ("signaled", "SIGKILL", "")
+        assert agent.value("rankwatch_rank_exit_timestamp_seconds", rank="1") == left_at
+        assert agent.ending("2") == ("unknown", "", "")
+        assert pids(agent) == {"0": job.pid(0), "3": job.pid(3)}
+        agent.wait_for_states(alive(4) | {"1": "dead", "2": "exited"}, 20.0)
+
+
+def pids(agent: Agent, job_id: str | None = None) -> dict[str, int]:
+    """Return the pid of each live rank."""
+    labels = {} if job_id is None else {"job_id": job_id}
+    return {s.labels["rank"]: int(s.labels["pid"]) for s in agent.samples("rankwatch_rank_info", **labels)}
+
+
+def ranks_with_bandwidth(agent: Agent, job_id: str | None = None) -> set[str]:
+    """Return the ranks that have counters of operations."""
+    labels = {} if job_id is None else {"job_id": job_id}
+    return {each.labels["rank"] for each in agent.samples("rankwatch_collective_operations_total", **labels)}
+
+
+def wait_for_looks(agent: Agent) -> None:
+    """Wait until the agent has looked at all processes twice from now on."""
+    seen: set[float | None] = set()
+
+    def looked() -> bool:
+        seen.add(agent.value("rankwatch_exporter_last_success_timestamp_seconds", exporter="process"))
+        return len(seen) > 2
+
+    wait_until(looked, 10.0, "two looks at all processes")
