@@ -119,5 +119,5 @@ async def test_drain_is_quick_and_leaves_no_thread(bench: Bench) -> None:
     await bench.look()
     async with asyncio.timeout(bench.spec.drain_seconds):
         await bench.exporter.drain()
-        while set(threading.enumerate()) - before:  # noqa: ASYNC110  # threads end without a word
+        while set(threading.enumerate()) - before:  # threads end without a word
             await asyncio.sleep(0.005)
