@@ -14,10 +14,13 @@ PYTHON
 }
 
 find_python() { # [MINOR]: print a Python's path; fails when there is none
-    local minors="${1:-13 12 11}" minor candidate
-    for minor in $minors; do
-        for candidate in "python3.$minor" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$minor".*/bin/python; do
-            if is_python "$candidate" "$minor"; then command -v "$candidate"; return; fi
+    # The distribution's first: every user can run it, while one in root's home would keep other users' tests out.
+    local place minor candidate
+    for place in /usr/bin/ /usr/local/bin/ '' "${PYENV_ROOT:-$HOME/.pyenv}/versions/"; do
+        for minor in ${1:-13 12 11}; do
+            if [[ $place == */versions/ ]]; then candidate=$(compgen -G "${place}3.$minor.*/bin/python" | tail -n1 || true)
+            else candidate=${place}python3.$minor; fi
+            if [[ -n $candidate ]] && is_python "$candidate" "$minor"; then command -v "$candidate"; return; fi
         done
     done
     is_python python3 "${1:-}" && command -v python3

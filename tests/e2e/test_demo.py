@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -38,11 +39,11 @@ def check_metrics(page: str) -> None:
         assert (judged.returncode, judged.stdout, judged.stderr) == (0, "", ""), promtool
 
 
-def demo_ups(page: str) -> dict[str, float]:
-    """rankwatch_rank_up of the demo's job, by rank."""
+def ups(page: str, job_id: str) -> dict[str, float]:
+    """rankwatch_rank_up of a job, by rank."""
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
-    of_demo = (sample for sample in samples if sample.labels.get("job_id") == "demo")
-    return {sample.labels["rank"]: sample.value for sample in of_demo if sample.name == "rankwatch_rank_up"}
+    of_job = (sample for sample in samples if sample.labels.get("job_id") == job_id)
+    return {sample.labels["rank"]: sample.value for sample in of_job if sample.name == "rankwatch_rank_up"}
 
 
 class Demo:
@@ -55,6 +56,7 @@ class Demo:
         command = [ROOT / "scripts" / "run", "--demo", f"--web.listen-address={self.address}"]
         with log.open("w") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", start_new_session=True)
+        self.job_id = f"demo-{self.process.pid}"
 
     def get(self, path: str = "/metrics") -> str:
         """Fetch a page; nothing when nobody answers."""
@@ -63,6 +65,10 @@ class Demo:
                 return str(answer.read().decode())
         except OSError:
             return ""
+
+    def ups(self) -> dict[str, float]:
+        """rankwatch_rank_up of the demo's job, by rank."""
+        return ups(self.get(), self.job_id)
 
     def said(self, word: str) -> str:
         """What the output has after ``word``."""
@@ -88,9 +94,9 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
     """A demo under way, with all ranks up and bandwidths shown."""
     running = Demo(tmp_path / "output")
     try:
-        bandwidth = 'rankwatch_collective_bus_bandwidth_bytes_per_second{collective="AllReduce",'
+        bandwidth = f'bus_bandwidth_bytes_per_second{{collective="AllReduce",comm="[0-9a-f]*",job_id="{running.job_id}"'
         wait_until(
-            lambda: (page := running.get()) and demo_ups(page) == dict.fromkeys(RANKS, 1.0) and bandwidth in page,
+            lambda: running.ups() == dict.fromkeys(RANKS, 1.0) and re.search(bandwidth, running.get()),
             START_SECONDS,
             "eight ranks with bandwidth",
         )
@@ -106,10 +112,9 @@ def test_demo_shows_a_killed_rank_and_leaves_nothing(demo: Demo) -> None:
     """Eight ranks; the kill command that the script prints brings one down at once; Ctrl-C ends and removes all."""
     kill = demo.said("kill rank:")
     subprocess.run(["bash", "-c", kill], check=True, cwd=ROOT, timeout=30)
-    wait_until(lambda: demo_ups(demo.get()) == {**dict.fromkeys(RANKS, 1.0), "3": 0.0}, 5.0, "the death of rank 3")
-    assert 'rankwatch_rank_exit_info{code="",job_id="demo",rank="3",reason="signaled",signal="SIGKILL"} 1.0' in (
-        demo.get("/metrics?collect[]=ranks")
-    )
+    wait_until(lambda: demo.ups() == {**dict.fromkeys(RANKS, 1.0), "3": 0.0}, 5.0, "the death of rank 3")
+    ended = f'rankwatch_rank_exit_info{{code="",job_id="{demo.job_id}",rank="3",reason="signaled",signal="SIGKILL"}} 1.0'
+    wait_until(lambda: ended in demo.get("/metrics?collect[]=ranks"), 5.0, "how it ended")
     processes, directory = demo.group(), Path(demo.said("inspector:").split()[0]).parent
     assert len(processes) >= 9 and directory.is_dir()
     os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does

@@ -275,8 +275,6 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     release.set()
     bench.settle()
     assert len((bench.look())[OPERATIONS]) == 2
-    bench.look()
-    assert set(bench.ranks.bandwidths) == {RankLabel("job", "1"), RankLabel("job", "9")}
     bench.settle()
     bench.drain()
 
