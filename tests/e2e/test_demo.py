@@ -113,8 +113,10 @@ def test_demo_shows_a_killed_rank_and_leaves_nothing(demo: Demo) -> None:
     kill = demo.said("kill rank:")
     subprocess.run(["bash", "-c", kill], check=True, cwd=ROOT, timeout=30)
     wait_until(lambda: demo.ups() == {**dict.fromkeys(RANKS, 1.0), "3": 0.0}, 5.0, "the death of rank 3")
-    ended = f'rankwatch_rank_exit_info{{code="",job_id="{demo.job_id}",rank="3",reason="signaled",signal="SIGKILL"}} 1.0'
-    wait_until(lambda: ended in demo.get("/metrics?collect[]=ranks"), 5.0, "how it ended")
+    labels = f'code="",job_id="{demo.job_id}",rank="3",reason="signaled",signal="SIGKILL"'
+    wait_until(
+        lambda: f"rankwatch_rank_exit_info{{{labels}}} 1.0" in demo.get("/metrics?collect[]=ranks"), 5.0, "how it ended"
+    )
     processes, directory = demo.group(), Path(demo.said("inspector:").split()[0]).parent
     assert len(processes) >= 9 and directory.is_dir()
     os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
