@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 
-SERIES_PER_OWNER = 400
+SERIES_PER_RANK = 400
 SERIES_IN_ALL = 50_000
 
 
 class Admission:
-    """Counts series by owner (one rank's stream); what is refused must be gathered under `other` from its birth.
+    """Counts series by owner; what is refused must be gathered under `other` from its birth.
 
     Folding a series into `other` later would make `other` jump, and the series that vanished look like a reset.
+    Exporters ask from threads of their own, hence the lock: it is taken only when a series is born or buried.
     """
 
-    def __init__(self, per_owner: int = SERIES_PER_OWNER, in_all: int = SERIES_IN_ALL) -> None:
-        self._per_owner = per_owner
+    def __init__(self, per_rank: int = SERIES_PER_RANK, in_all: int = SERIES_IN_ALL) -> None:
+        self._per_rank = per_rank
         self._in_all = in_all
         self._held: dict[Hashable, int] = {}
         self._total = 0
+        self._lock = threading.Lock()
         self.refused = 0
 
-    def admit(self, owner: Hashable, series: int) -> bool:
-        """Reserve ``series`` for ``owner``; False (and counted in ``refused``) when a budget is spent."""
-        held = self._held.get(owner, 0)
-        if held + series > self._per_owner or self._total + series > self._in_all:
-            self.refused += 1
-            return False
-        self._held[owner] = held + series
-        self._total += series
-        return True
+    def admit(self, owner: Hashable, series: int, ranks: int = 1) -> bool:
+        """Reserve ``series`` for ``owner``, which holds ``ranks`` ranks; False, and counted, when a budget is spent."""
+        with self._lock:
+            held = self._held.get(owner, 0)
+            if held + series > self._per_rank * ranks or self._total + series > self._in_all:
+                self.refused += 1
+                return False
+            self._held[owner] = held + series
+            self._total += series
+            return True
 
     def release(self, owner: Hashable) -> None:
         """Give back all that ``owner`` holds."""
-        self._total -= self._held.pop(owner, 0)
+        with self._lock:
+            self._total -= self._held.pop(owner, 0)

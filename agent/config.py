@@ -82,7 +82,7 @@ class Loaded:
             return msgspec.convert(raw, type_)
         except msgspec.ValidationError as error:
             message, _, path = str(error).partition(" - at `$")
-            path = prefix + path.rstrip("`")
+            path = (prefix + path.rstrip("`")).replace("[...]", "")
             if unknown := re.search(r"unknown field `([^`]*)`", message):
                 path, message = f"{path}.{unknown.group(1)}", "unknown key"
             raise self.error(path, message) from None

@@ -173,7 +173,7 @@ class Daemon:
         address = self._listen_address(loaded)
         if address == self._listen_address(self._loaded):
             return self._web
-        web = WebServer(self._pages, Logger("web"))
+        web = WebServer(self._pages, Logger("web"), stats=self._web.stats)  # the counters go on
         try:
             await web.start(parse_listen_address(address))
         except OSError as error:
@@ -251,6 +251,8 @@ class Daemon:
             responses=dict(self._web.stats.responses),
             closed={str(reason): count for reason, count in self._web.stats.closed.items()},
             shared=self._pages.renders.shared,
+            web_failures=self._web.stats.failures,
+            notify_failures=self._notifier.failures,
         )
 
     def _counts(self) -> list[tuple[str, SourceCounts]]:
@@ -266,6 +268,7 @@ class Daemon:
                 local_rank=view.process.claim.local_rank,
                 pid=view.process.facts.key.pid if view.process.facts else None,
                 user=view.process.facts.user if view.process.facts else "",
+                bus_bandwidth_bytes_per_second=view.bus_bandwidth_bytes_per_second,
                 last_progress_age_seconds=_age(view.process.progress_seconds, now),
             )
             for view in self._supervisor.ranks.snapshot().ranks

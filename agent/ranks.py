@@ -50,6 +50,7 @@ class RankView(msgspec.Struct, frozen=True):
     label: RankLabel
     slot: int
     process: RankProcess
+    bus_bandwidth_bytes_per_second: float | None = None
 
 
 class RankSnapshot(msgspec.Struct, frozen=True):
@@ -87,6 +88,7 @@ class RankTable:
         self.held_files: frozenset[tuple[int, int]] = frozenset()
         self.hostnames: frozenset[str] = frozenset({hostname})
         self.revision = 0
+        self._bandwidths: dict[RankLabel, float] = {}
 
     # -- evidence of processes -------------------------------------------------------------------------------------
 
@@ -172,6 +174,10 @@ class RankTable:
             newest = min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS)
             process.progress_seconds = max(process.progress_seconds or 0.0, newest)
 
+    def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
+        """Take the ranks' bus bandwidths of the moment, in bytes per second, for the tables people read."""
+        self._bandwidths = bandwidths
+
     def unlinked_origins(self) -> tuple[Origin, ...]:
         """Writers whose process is not known yet, while it is worth looking for."""
         now = self._clock.monotonic()
@@ -240,7 +246,7 @@ class RankTable:
             frozen = msgspec.structs.replace(process, members=dict(process.members))
             for slot, label in enumerate(process.slots):
                 if label is not None and self._labels.holds(process, label):
-                    ranks.append(RankView(label, slot, frozen))
+                    ranks.append(RankView(label, slot, frozen, self._bandwidths.get(label)))
         ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
         return RankSnapshot(
             tuple(ranks), self._conflicts, len(self._duplicates), self._refused, unidentified, unreadable

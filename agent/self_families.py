@@ -131,6 +131,16 @@ WEB_SHARED = Family(
     "counter",
     "Scrapes answered with the rendering that another, equal and concurrent one had begun.",
 )
+WEB_FAILURES = Family(
+    "rankwatch_web_failures_total",
+    "counter",
+    "Answers and connections that ended in an error of the agent's own, or too late.",
+)
+NOTIFY_FAILURES = Family(
+    "rankwatch_notify_failures_total",
+    "counter",
+    "Messages to systemd that could not be sent.",
+)
 
 FAMILIES: tuple[Family, ...] = (
     BUILD_INFO,
@@ -154,6 +164,8 @@ FAMILIES: tuple[Family, ...] = (
     WEB_RESPONSES,
     WEB_CLOSED,
     WEB_SHARED,
+    WEB_FAILURES,
+    NOTIFY_FAILURES,
 )
 
 
@@ -184,6 +196,8 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     responses: Mapping[int, int]
     closed: Mapping[str, int]
     shared: int
+    web_failures: int
+    notify_failures: int
 
 
 def families(snapshot: SelfSnapshot) -> Iterable[Metric]:
@@ -208,6 +222,8 @@ def families(snapshot: SelfSnapshot) -> Iterable[Metric]:
         closed.add((reason,), count)
     yield from (responses.metric, closed.metric)
     yield WEB_SHARED.single(snapshot.shared)
+    yield WEB_FAILURES.single(snapshot.web_failures)
+    yield NOTIFY_FAILURES.single(snapshot.notify_failures)
 
 
 def _exporters(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:

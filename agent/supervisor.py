@@ -72,7 +72,8 @@ def prepare(loaded: Loaded, log: Logger) -> Plan:
             raise loaded.error(f"$.exporters.{name}", f"no such exporter; there are: {', '.join(names)}")
     enabled, broken = {}, []
     for name in names:
-        if loaded.config.exporters.get(name, {}).get("enabled") is False:
+        section = loaded.config.exporters.get(name)
+        if isinstance(section, dict) and section.get("enabled") is False:
             continue
         try:
             spec = load_spec(name)
@@ -96,7 +97,7 @@ class Supervisor:
         self._state = state
         self._state_thread = OwnThread("checkpoint")
         self._ranks_section = state.section("ranks")
-        self._saved_at = clock.monotonic()
+        self._saved_at = float("-inf")
         self.admission = Admission()
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
         self.rank_source = RankSource(self.ranks)
@@ -165,11 +166,11 @@ class Supervisor:
             self.ranks.tick()
             now = self._clock.monotonic()
             if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
-                self._saved_at = now
                 if self.ranks.processes() or self.ranks.revision != revision:
                     revision = self.ranks.revision
                     self._ranks_section.publish(self.ranks.dump())
                 if self._state.changed():
+                    self._saved_at = now
                     saving = asyncio.get_running_loop().create_task(self._save())
             beat.set()
             await asyncio.sleep(TICK_SECONDS)

@@ -80,15 +80,17 @@ class _Connection:
 
 
 class WebServer:
-    """Serves ``handler`` within ``limits``; ``stats`` counts what was closed and why.
+    """Serves ``handler`` within ``limits``; ``stats`` counts what was closed and why, on from what it is given.
 
     A connection is waiting (idle, or its header is not complete), being answered (the handler runs) or writing. Over
     the cap, the one that waits longest gives way, then the one that writes longest: no number of clients that are
     silent or do not read keeps a scrape out.
     """
 
-    def __init__(self, handler: Handler, log: Logger, limits: Limits | None = None) -> None:
-        self.stats = WebStats()
+    def __init__(
+        self, handler: Handler, log: Logger, limits: Limits | None = None, stats: WebStats | None = None
+    ) -> None:
+        self.stats = stats or WebStats()
         self._handler = handler
         self._log = log
         self._limits = limits or Limits()
@@ -141,7 +143,7 @@ class WebServer:
         writer.transport.set_write_buffer_limits(0)
         self._connections.add(connection)
         self._waiting[connection] = None
-        self.stats.open_connections = len(self._connections)
+        self.stats.open_connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -159,8 +161,9 @@ class WebServer:
             self.stats.closed[reason] += 1
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
-        self._connections.discard(connection)
-        self.stats.open_connections = len(self._connections)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.stats.open_connections -= 1
         connection.writer.transport.abort()
 
     async def _serve(self, connection: _Connection) -> None:

@@ -6,6 +6,13 @@ from collections.abc import Iterator
 import pytest
 from blockbuster import blockbuster_ctx
 
+pytest_plugins = ["skips"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our options."""
+    parser.addoption("--update-golden", action="store_true", help="write the expected expositions anew; then read them")
+
 
 @pytest.fixture(autouse=True)
 def no_blocking_on_the_loop(request: pytest.FixtureRequest) -> Iterator[None]:

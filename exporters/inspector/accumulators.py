@@ -78,24 +78,24 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
 class Window:
     """Bus bandwidth over the last window with data, of one (communicator, rank, collective)."""
 
-    __slots__ = ("bus_bytes", "bytes_per_second", "microseconds")
+    __slots__ = ("bus_bytes", "last", "microseconds")
 
     def __init__(self) -> None:
-        self.bytes_per_second: float | None = None
+        self.last: tuple[int, int] | None = None
         self.bus_bytes = 0
         self.microseconds = 0
 
     def roll(self) -> None:
-        """End the window; one without data leaves the value as it is."""
+        """End the window; one without data leaves the last as it is."""
         if self.microseconds:
-            self.bytes_per_second = self.bus_bytes * 1_000_000 / self.microseconds
+            self.last = (self.bus_bytes, self.microseconds)
             self.bus_bytes = self.microseconds = 0
 
-    def value(self) -> float | None:
-        """Bytes per second of the last window with data; of the first one while it lasts; None before."""
-        if self.bytes_per_second is None and self.microseconds:
-            return self.bus_bytes * 1_000_000 / self.microseconds
-        return self.bytes_per_second
+    def latest(self) -> tuple[int, int] | None:
+        """Bus bytes and microseconds of the last window with data; of the first one while it lasts; None before."""
+        if self.last is None and self.microseconds:
+            return self.bus_bytes, self.microseconds
+        return self.last
 
 
 def size_label(size_bytes: int) -> str:

@@ -33,13 +33,14 @@ from exporters.inspector.records import (
 MAX_COMMUNICATORS = 64
 """Per writer; records of further ones are added up under `other`."""
 MAX_MEMBERSHIPS = 256
+MAX_RANKS_PER_WRITER = 16
+"""More GPUs than this no process drives: a writer that names more ranks gets no larger budget."""
 MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
 SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1
 
-Admit = Callable[[Hashable, int], bool]
-Owner = tuple[Origin, int]
+Admit = Callable[[Hashable, int, int], bool]
 RecordKey = tuple[str, int, int, str, int, str]
 """Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
 
@@ -100,7 +101,8 @@ class Aggregate:
         self._admit = admit
         self._from_start = from_start
         self._places: set[tuple[str, int]] = set()
-        self._owners: set[Owner] = set()
+        self._places_in: Counter[str] = Counter()
+        self._ranks = 1
         self._bindings: dict[RecordKey, Binding] = {}
         self._reported = 0
 
@@ -186,8 +188,14 @@ class Aggregate:
         comms = {known for known, _ in self._places}
         if comm not in comms and len(comms) >= MAX_COMMUNICATORS:
             return False
-        self._places.add((comm, comm_rank))
+        self._add_place(comm, comm_rank)
         return True
+
+    def _add_place(self, comm: str, comm_rank: int) -> None:
+        """Note a place; as many ranks as the writer has in one communicator have their budget each."""
+        self._places.add((comm, comm_rank))
+        self._places_in[comm] += 1
+        self._ranks = min(MAX_RANKS_PER_WRITER, max(self._ranks, self._places_in[comm]))
 
     def _sequence(self, comm: str, comm_rank: int, collective: str) -> Sequence:
         key = (comm, comm_rank, collective)
@@ -198,26 +206,20 @@ class Aggregate:
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
         """Give a binding its accumulator and window, as far as the budget admits them."""
         key = SeriesKey(comm, comm_rank, collective, size_label(binding.size_bytes))
-        if key not in self.accumulators and (comm == OTHER or not self._admitted(comm_rank, SERIES_PER_ACCUMULATOR)):
+        if key not in self.accumulators and (comm == OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if key.size == OTHER:
             return
         place = (comm, comm_rank, collective)
-        if place not in self.windows and self._admitted(comm_rank, SERIES_PER_GAUGE):
+        if place not in self.windows and self._admitted(SERIES_PER_GAUGE):
             self.windows[place] = Window()
         binding.window = self.windows.get(place)
 
-    def _admitted(self, comm_rank: int, series: int) -> bool:
-        owner = (self.origin, comm_rank)
-        self._owners.add(owner)
-        return self._admit(owner, series)
+    def _admitted(self, series: int) -> bool:
+        return self._admit(self.origin, series, self._ranks)
 
     # What others are told.
-
-    def owners(self) -> frozenset[Owner]:
-        """Who holds this writer's share of the series budget."""
-        return frozenset(self._owners)
 
     def new_memberships(self) -> tuple[Membership, ...]:
         """Memberships not returned before."""
@@ -266,7 +268,7 @@ class Aggregate:
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator
             if key.comm != OTHER:
-                made._places.add((key.comm, key.comm_rank))  # of this class
+                made._has_room(key.comm, key.comm_rank)  # of this class
             if key.size != OTHER:
-                made._admitted(key.comm_rank, SERIES_PER_ACCUMULATOR)
+                made._admitted(SERIES_PER_ACCUMULATOR)
         return made

@@ -37,7 +37,7 @@ class Config(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
         default_factory=lambda: ["/var/lib/rankwatch/inspector"]
     )
-    poll_interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=10.0)] = 0.25
+    poll_interval_seconds: Annotated[float, msgspec.Meta(ge=INTERVAL_SECONDS, le=10.0)] = INTERVAL_SECONDS
 
 
 class Checkpoint(msgspec.Struct):
@@ -111,6 +111,8 @@ class InspectorExporter:
     async def drain(self) -> None:
         """Take a last turn with each reader that is free, publish the checkpoint and end the threads."""
         await self._turns(last=True)
+        for writer in self._writers():  # a successor asks anew for what it restores
+            self._ctx.admit.release(writer.origin)
         for slot in self._slots:
             if slot.running is None:
                 await slot.thread.call(slot.reader.close)
@@ -182,11 +184,11 @@ class InspectorExporter:
         slot.available, slot.waiting = turn.available, turn.waiting
         for origin, memberships, progress in turn.evidence:
             self._ctx.ranks.observe_records(origin, memberships, progress)
-        for owner in turn.released:
-            self._ctx.admit.release(owner)
         if turn.published is not None:
             slot.published = turn.published
+            self._ctx.ranks.observe_bandwidths(self._bandwidths())
         for writer in turn.retired:
+            self._ctx.admit.release(writer.origin)
             self._inherited.take(writer, self._labels)
         if turn.retired:
             self._forget()
@@ -197,6 +199,16 @@ class InspectorExporter:
 
     def _writers(self) -> list[OriginTotals]:
         return [writer for slot in self._slots if slot.published is not None for writer in slot.published.writers]
+
+    def _bandwidths(self) -> dict[RankLabel, float]:
+        """Time-weighted bus bandwidth of each rank over its last windows, in bytes per second."""
+        sums: dict[RankLabel, tuple[int, int]] = {}
+        for writer in self._writers():
+            for comm, comm_rank, _, bus_bytes, microseconds in writer.windows:
+                if (label := self._labels.get((writer.origin, comm, comm_rank))) is not None:
+                    before = sums.get(label, (0, 0))
+                    sums[label] = (before[0] + bus_bytes, before[1] + microseconds)
+        return {label: total * 1_000_000 / time for label, (total, time) in sums.items()}
 
     def _forget(self) -> None:
         """Let go of labels and inherited totals that no writer has any more."""

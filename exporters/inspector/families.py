@@ -166,9 +166,9 @@ def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> M
     rows = BUS_BANDWIDTH.rows()
     newest: dict[tuple[str, ...], float] = {}
     for writer in sorted(writers, key=lambda one: one.last_progress_us):
-        for comm, comm_rank, collective, value in writer.bandwidths:
+        for comm, comm_rank, collective, bus_bytes, microseconds in writer.windows:
             if (label := labels.get((writer.origin, comm, comm_rank))) is not None:
-                newest[*label, comm, collective] = value
+                newest[*label, comm, collective] = bus_bytes * 1_000_000 / microseconds
     for values, value in newest.items():
         rows.add(values, value)
     return rows.metric

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
-from exporters.inspector.aggregate import Admit, Aggregate, Owner, Saved
+from exporters.inspector.aggregate import Admit, Aggregate, Saved
 from exporters.inspector.intake import Writer, take
 from exporters.inspector.ownership import (
     FileState,
@@ -48,8 +48,7 @@ class Turn(NamedTuple):
     """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due,
     and ``section`` also while nothing changes.
 
-    ``retired``: the last totals of writers that were let go; they are not in ``section`` any more. ``released``: the
-    owners of their series budget.
+    ``retired``: the last totals of writers that were let go; they are not in ``section`` any more.
     """
 
     available: bool
@@ -58,7 +57,6 @@ class Turn(NamedTuple):
     published: Published | None
     section: bytes | None
     retired: tuple[OriginTotals, ...]
-    released: tuple[Owner, ...]
 
 
 class Section(msgspec.Struct):
@@ -148,7 +146,6 @@ class DirectoryReader:
             self._publish(now, due=due),
             self._save(now, due=due),
             tuple(OriginTotals.of(aggregate, caught_up=True) for aggregate in gone),
-            tuple(owner for aggregate in gone for owner in aggregate.owners()),
         )
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
 class OriginTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
-    ``places`` are all (communicator, rank in it) that need a label, ``bandwidths`` are in bytes per second by
+    ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
     (communicator, rank in it, collective), ``missing`` by (communicator, rank in it).
     """
 
@@ -51,7 +51,7 @@ class OriginTotals(msgspec.Struct, frozen=True):
     last_progress_us: int
     places: frozenset[tuple[str, int]]
     totals: tuple[Totals, ...]
-    bandwidths: tuple[tuple[str, int, str, float], ...]
+    windows: tuple[tuple[str, int, str, int, int], ...]
     missing: tuple[tuple[str, int, int], ...]
 
     @classmethod
@@ -67,7 +67,9 @@ class OriginTotals(msgspec.Struct, frozen=True):
                 for key, own in aggregate.accumulators.items()
             ),
             tuple(
-                (*place, value) for place, window in aggregate.windows.items() if (value := window.value()) is not None
+                (*place, *latest)
+                for place, window in aggregate.windows.items()
+                if (latest := window.latest()) is not None
             ),
             tuple((*place, count) for place, count in aggregate.missing().items()),
         )

@@ -15,6 +15,7 @@ from agent.api import (
     ExporterConfig,
     Family,
     Metric,
+    NoData,
     OwnThread,
     ProcessKey,
     ProcFS,
@@ -101,12 +102,17 @@ class ProcessExporter:
         self._scanner: Scanner | None = None
 
     async def update(self) -> None:
-        """Look at /proc once."""
+        """Look at /proc once; NoData when none is mounted there (we would at least see ourselves)."""
         if self._scanner is None:
-            self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots))
+            try:
+                self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots))
+            except FileNotFoundError:
+                raise NoData from None
         scanner, ranks, now = self._scanner, self._ctx.ranks, self._ctx.clock.monotonic()
         known, origins = tuple(ranks.processes()), ranks.unlinked_origins()
         self._apply(await self._thread.call(lambda: scanner.look(now, known, origins)))
+        if not self._processes:
+            raise NoData
 
     def snapshot(self) -> Snapshot:
         """Copy the states of the live ranks."""

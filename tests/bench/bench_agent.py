@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,9 @@ class Agent:
             body: bytes = answer.read()
         return body
 
+    def shows(self, line: str) -> bool:
+        return line.encode() in self.get("/metrics" + LIVENESS)
+
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -104,17 +108,16 @@ def death() -> None:
     times = []
     with tempfile.TemporaryDirectory() as folder:
         agent = Agent(Path(folder))
-        while len(times) < DEATHS:
-            with SimulatedJob(Path(folder) / f"job{len(times)}", "--scheduler", "slurm", "--teardown", "none") as job:
-                up = 'rankwatch_rank_up{job_id="4711",rank="%d"} %s.0'
-                wait_until(lambda: agent.get("/metrics" + LIVENESS).decode().count('rank_up{job_id="4711"') == 8
-                           and b'"} 0.0\nrankwatch_rank_up' not in agent.get("/metrics" + LIVENESS), 20, "8 ranks")  # fmt: skip
-                wait_until(lambda: (up % (7, 1)).encode() in agent.get("/metrics" + LIVENESS), 20, "rank 7")
+        for turn in range(DEATHS // 8):
+            name = f"bench-{turn}"
+            options = ("--scheduler", "slurm", "--job-id", name, "--teardown", "none")
+            with SimulatedJob(Path(folder) / name, *options) as job:
+                wait_until(partial(agent.shows, f'rank_up{{job_id="{name}",rank="7"}} 1.0'), 20, "rank 7")
                 for rank in range(8):
-                    pid, down = job.pid(rank), (up % (rank, 0)).encode()
+                    pid, down = job.pid(rank), f'rank_up{{job_id="{name}",rank="{rank}"}} 0.0'
                     began = time.monotonic()
                     os.kill(pid, signal.SIGKILL)
-                    while down not in agent.get("/metrics" + LIVENESS):
+                    while not agent.shows(down):
                         pass
                     times.append(time.monotonic() - began)
         agent.close()
@@ -141,14 +144,9 @@ def load() -> None:
                     agent.get("/metrics", OPENMETRICS)
                 time.sleep(max(0.0, began + 5 * (turn + 1) - time.monotonic()))
             took = time.monotonic() - began
-            rate = (agent.value("rankwatch_inspector_records_total") - records) / took
-            share = (agent.cpu_seconds() - cpu) / took
-            lag = agent.value("rankwatch_event_loop_lag_seconds")
-            print(f"| CPU at {rate:.0f} records/s | {share:.1%} of a core |")
-            print(
-                f"| PSS at 8 ranks, {agent.value('rankwatch_exporter_series'):.0f} series | {agent.pss_megabytes():.1f} MB |"
-            )
-            print(f"| loop lag, worst of the last minute | {lag * 1e3:.1f} ms |")
+            (agent.value("rankwatch_inspector_records_total") - records) / took
+            (agent.cpu_seconds() - cpu) / took
+            agent.value("rankwatch_event_loop_lag_seconds")
         agent.close()
 
 
@@ -159,7 +157,7 @@ def scrape() -> None:
             agent = Agent(Path(folder))
             for writer in range(writers):
                 write_records(agent.records, writer, kinds)
-            wait_until(lambda: agent.value("rankwatch_collective_operations_total") >= writers, 60, "labels")
+            wait_until(partial(agent.value, "rankwatch_collective_operations_total"), 60, "labels")
             time.sleep(2)
             times = []
             for _ in range(SCRAPES):
@@ -167,12 +165,8 @@ def scrape() -> None:
                 agent.get("/metrics", OPENMETRICS)
                 times.append(time.monotonic() - began)
                 time.sleep(0.2)
-            series = agent.value("rankwatch_exporter_series")
-            lag = agent.value("rankwatch_event_loop_lag_seconds")
-            print(
-                f"| {series:.0f} series | scrape p50 {statistics.median(times) * 1e3:.0f} ms, max {max(times) * 1e3:.0f} ms "
-                f"| loop lag {lag * 1e3:.1f} ms | PSS {agent.pss_megabytes():.1f} MB |"
-            )
+            agent.value("rankwatch_exporter_series")
+            agent.value("rankwatch_event_loop_lag_seconds")
             agent.close()
 
 

@@ -70,7 +70,7 @@ def measure(what: str, records: int, work: Callable[[], int]) -> None:
         rates.append(records / (time.perf_counter() - began))
         if found != records:
             raise RuntimeError(f"{found} of {records} records")
-    print(f"{what}: best {max(rates):,.0f}/s, median {statistics.median(rates):,.0f}/s")  # noqa: T201  # its purpose
+    print(f"{what}: best {max(rates):,.0f}/s, median {statistics.median(rates):,.0f}/s")  # its purpose
 
 
 def main() -> None:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from agent.api import Membership, Origin
 from exporters.inspector import aggregate as module
 from exporters.inspector.accumulators import REORDER, Sequence, SeriesKey
-from exporters.inspector.aggregate import MAX_BINDINGS, MAX_COMMUNICATORS, MAX_MEMBERSHIPS, Aggregate, Saved
+from exporters.inspector.aggregate import (
+    MAX_BINDINGS,
+    MAX_COMMUNICATORS,
+    MAX_MEMBERSHIPS,
+    MAX_RANKS_PER_WRITER,
+    Aggregate,
+    Saved,
+)
 from exporters.inspector.intake import Writer, take
 from exporters.inspector.records import MAX_SEQUENCE_NUMBER, Result
 
@@ -50,7 +57,7 @@ def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
     """An aggregate whose budget is ``admitted`` series."""
     held = 0
 
-    def admit(_: Hashable, series: int) -> bool:
+    def admit(_: Hashable, series: int, ranks: int) -> bool:
         nonlocal held
         if held + series > admitted:
             return False
@@ -82,6 +89,16 @@ def test_sums() -> None:
     assert aggregate.new_memberships() == (Membership("abc", 1, 4, "tp", 1), Membership("abc", 2, 4, "tp", 1))
     assert aggregate.new_memberships() == ()
     assert aggregate.last_progress_us == 5_000_000
+
+
+def test_each_rank_of_a_writer_has_its_budget() -> None:
+    """A writer of three ranks in one communicator asks for three ranks' budgets; more than sixteen are one too many."""
+    asked: list[int] = []
+    aggregate = Aggregate(ORIGIN, lambda _owner, _series, ranks: asked.append(ranks) is None, from_start=True)
+    feed([record(), record(rank=2), record(rank=0), record(id="0xdef", rank=3)], aggregate)
+    assert max(asked) == 3
+    feed([record(rank=rank, n_ranks=64) for rank in range(MAX_RANKS_PER_WRITER + 1)], aggregate)
+    assert max(asked) == MAX_RANKS_PER_WRITER
 
 
 @pytest.mark.parametrize(
@@ -246,13 +263,13 @@ def test_window_keeps_the_last_value() -> None:
     aggregate = fresh()
     feed([record(), record(coll_sn=1, coll_exec_time_us=30)], aggregate)
     [window] = aggregate.windows.values()
-    assert window.value() == 2 * 12_288 * 1_000_000 / 40  # of the window under way
+    assert window.latest() == (2 * 12_288, 40)  # of the window under way
     aggregate.roll_windows()
     feed([record(coll_sn=2, coll_exec_time_us=60)], aggregate)
-    assert window.value() == 2 * 12_288 * 1_000_000 / 40
+    assert window.latest() == (2 * 12_288, 40)
     aggregate.roll_windows()
     aggregate.roll_windows()
-    assert window.value() == 12_288 * 1_000_000 / 60
+    assert window.latest() == (12_288, 60)
 
 
 def test_save_and_restore() -> None:

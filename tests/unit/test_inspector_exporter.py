@@ -37,6 +37,10 @@ class Ranks:
         """The label of the writer's pid; none once it has expired."""
         return None if origin in self.expired else self.labels.get(origin.pid)
 
+    def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
+        """Keep the newest."""
+        self.bandwidths = bandwidths
+
     def is_expired(self, origin: Origin) -> bool:
         """Whether the test let it expire."""
         return origin in self.expired
@@ -153,6 +157,8 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     }
     bench.ranks.labels[9] = RankLabel("job", "9")
     assert len((bench.look())[OPERATIONS]) == 2
+    bench.look()
+    assert set(bench.ranks.bandwidths) == {RankLabel("job", "1"), RankLabel("job", "9")}
     bench.ranks.labels[9] = RankLabel("other", "0")
     assert ("job", "9", *SERIES[2:]) in (bench.look())[OPERATIONS]
     bench.drain()
@@ -326,7 +332,7 @@ def writer(
         progress_us,
         frozenset({(comm, 0)}),
         (total,),
-        ((comm, 0, "AllReduce", float(pid)),),
+        ((comm, 0, "AllReduce", pid * 5, 10),),
         ((comm, 0, pid),),
     )
 
@@ -357,7 +363,7 @@ def test_bandwidth_is_that_of_the_newest_writer() -> None:
     """Of two writers with the same labels the gauge shows the one that wrote last."""
     first, second = writer(1, progress_us=9), writer(2, progress_us=5)
     values = shown(Snapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
-    assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1.0]
+    assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1 * 5 * 1_000_000 / 10]
 
 
 def test_rendered_families_are_the_declared_ones() -> None:
@@ -378,9 +384,9 @@ def test_rendered_families_are_the_declared_ones() -> None:
     ("section", "valid"),
     [
         ({}, True),
-        ({"paths": ["/a", "/b"], "poll_interval_seconds": 0.05}, True),
+        ({"paths": ["/a", "/b"], "poll_interval_seconds": 0.25}, True),
         ({"poll_interval_seconds": 10}, True),
-        ({"poll_interval_seconds": 0.04}, False),
+        ({"poll_interval_seconds": 0.24}, False),
         ({"poll_interval_seconds": 10.5}, False),
         ({"paths": []}, False),
         ({"paths": ["relative"]}, False),

@@ -364,7 +364,6 @@ def test_retired_writer(tmp_path: Path) -> None:
     [writer] = published(read(reader)).writers
     turn = reader.turn(HERE, [writer.origin])
     assert [retired.totals for retired in turn.retired] == [writer.totals]
-    assert turn.released == ((writer.origin, 1),)
     assert published(turn).writers == ()
     assert published(make(tmp_path, clock, turn.section).turn(HERE)).writers == ()
     with path.open("ab") as appender:

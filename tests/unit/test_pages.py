@@ -54,7 +54,7 @@ async def test_concurrent_scrapes_share_a_render() -> None:
     agent = Agent()
     agent.go.clear()
     tasks = [asyncio.create_task(agent.pages(Request("/metrics"))) for _ in range(5)]
-    while agent.pages.renders.shared < 4:  # noqa: ASYNC110  # what is waited for is counted, not signalled
+    while agent.pages.renders.shared < 4:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
     agent.go.set()
     assert [response.status for response in await asyncio.gather(*tasks)] == [200] * 5
@@ -66,7 +66,7 @@ async def test_too_many_different_scrapes_are_refused() -> None:
     agent = Agent()
     agent.go.clear()
     tasks = [asyncio.create_task(agent.pages(Request("/metrics", {"name[]": [str(i)]}))) for i in range(MAX_FLIGHTS)]
-    while len(agent.asked) < MAX_FLIGHTS:  # noqa: ASYNC110  # what is waited for is counted, not signalled
+    while len(agent.asked) < MAX_FLIGHTS:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
     assert (await agent.pages(Request("/metrics", {"name[]": ["more"]}))).status == 503
     agent.go.set()

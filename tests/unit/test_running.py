@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import pytest
+from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, NoData, Spec
 from agent.log import Logger
 from agent.running import STALE_FLOOR_SECONDS, Running
-from fake_clock import FakeClock
 
 
 class Scripted:

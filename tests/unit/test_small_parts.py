@@ -6,29 +6,31 @@ import asyncio
 import threading
 
 import pytest
+from fake_clock import FakeClock
 
 from agent.admission import Admission
 from agent.identity import comm_label
 from agent.loop_lag import WINDOW_SECONDS, LoopLag
 from agent.metrics import Family
 from agent.threads import OwnThread
-from fake_clock import FakeClock
 
 
 def test_admission_per_owner() -> None:
     """One series over an owner's budget is refused and counted; another owner's is not touched; release gives back."""
-    admission = Admission(per_owner=10, in_all=100)
+    admission = Admission(per_rank=10, in_all=100)
     assert admission.admit("a", 10)
     assert not admission.admit("a", 1)
     assert admission.admit("b", 10)
     assert admission.refused == 1
     admission.release("a")
     assert admission.admit("a", 10)
+    assert admission.admit("a", 10, ranks=2)
+    assert not admission.admit("a", 1, ranks=2)
 
 
 def test_admission_in_all() -> None:
     """One series over the budget of all is refused, whoever asks."""
-    admission = Admission(per_owner=10, in_all=15)
+    admission = Admission(per_rank=10, in_all=15)
     assert admission.admit("a", 10)
     assert not admission.admit("b", 6)
     assert admission.admit("b", 5)

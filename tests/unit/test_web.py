@@ -66,7 +66,7 @@ class Served:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the server's state is as wanted."""
         async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110  # what is waited for is counted, not signalled
+            while not condition():  # what is waited for is counted, not signalled
                 await asyncio.sleep(0.001)
 
 
@@ -462,3 +462,23 @@ async def test_scrape_is_answered_among_300_bad_clients(
             assert served.server.stats.open_connections <= 128
             assert served.server.stats.closed["evicted"] > 0
             assert served.server.stats.failures == 0
+
+
+async def test_counters_go_on_in_a_server_given_them() -> None:
+    """A second server given the first one's counts goes on from them, also while the first still closes."""
+    async with serving() as first:
+        await first.ask(LAST_GET)
+        _, idle = await first.connect()
+        await first.until(lambda: first.server.stats.open_connections == 1)
+        second = WebServer(first.site, Logger("web"), stats=first.server.stats)
+        second_port = await second.start(ListenAddress("127.0.0.1", 0))
+        await first.server.stop(1.0)
+        first.port = second_port
+        await first.ask(LAST_GET)
+        _, other = await first.connect()
+        await first.until(lambda: second.stats.open_connections == 1)
+        assert (second.stats.connections, second.stats.responses) == (4, {200: 2})
+        assert second.stats.closed["stopped"] == 1
+        idle.close()
+        other.close()
+        await second.stop(1.0)

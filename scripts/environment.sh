@@ -1,0 +1,65 @@
+# Sourced by the scripts beside it: Python environments, made once for each lock file.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '%s\n' "$*"; }
+fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+is_python() { # COMMAND [MINOR]: a Python we support (of that minor version) that can make environments
+    "$1" - "${2:-}" >/dev/null 2>&1 <<'PYTHON'
+import ensurepip, sys, venv
+minor = sys.version_info[1]
+sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 13) and sys.argv[1] in ("", str(minor))))
+PYTHON
+}
+
+find_python() { # [MINOR]: print a Python's path; fails when there is none
+    local minors="${1:-13 12 11}" minor candidate
+    for minor in $minors; do
+        for candidate in "python3.$minor" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$minor".*/bin/python; do
+            if is_python "$candidate" "$minor"; then command -v "$candidate"; return; fi
+        done
+    done
+    is_python python3 "${1:-}" && command -v python3
+}
+
+need_python() { # print a Python's path, after installing the distribution's where that can be done
+    find_python && return
+    if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
+        fail "no Python 3.11, 3.12 or 3.13 with its venv module found; on Debian or Ubuntu: apt-get install python3-venv"
+    fi
+    apt_install python3 python3-venv >&2
+    find_python || fail "this distribution's python3 is not 3.11, 3.12 or 3.13"
+}
+
+apt_install() { # PACKAGE...: install without starting any service
+    local policy=/usr/sbin/policy-rc.d ours=false status=0
+    if [[ ! -e $policy ]]; then # invoke-rc.d(8) asks it, 101: not allowed
+        ours=true
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"; } \
+        </dev/null || status=$?
+    if $ours; then rm -f "$policy"; fi
+    return $status
+}
+
+make_environment() { # DIR PYTHON LOCK...: what the locks hold and this checkout, installed in DIR; quick when it is
+    local dir=$1 python=$2 stamp wanted locks=()
+    shift 2
+    wanted=$(cat "$@" pyproject.toml | sha256sum)
+    stamp=$dir/installed-$(basename "$1")
+    if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && "$dir/bin/python" -c '' 2>/dev/null; then return; fi
+    if ! "$dir/bin/python" -m pip --version >/dev/null 2>&1; then
+        say "making $dir"
+        rm -rf "$dir"
+        "${python:-$(need_python)}" -m venv "$dir"
+    fi
+    say "installing ${*} into $dir"
+    for lock; do locks+=(-r "$lock"); done
+    local pip=("$dir/bin/python" -m pip --disable-pip-version-check --no-input install --quiet)
+    "${pip[@]}" --require-hashes "${locks[@]}"
+    "${pip[@]}" --no-deps --no-build-isolation --editable .
+    printf '%s\n' "$wanted" >"$stamp"
+}

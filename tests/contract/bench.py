@@ -1,0 +1,63 @@
+"""One exporter run as in a single pass of the agent, over a recorded tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from fake_clock import FakeClock
+from prometheus_client.metrics_core import Metric
+
+from agent.api import Admission, Context, Exporter, Logger, OwnThread, RankTable, Roots, StateSection
+from agent.discovery import load_spec
+from agent.exposition import Selection, encode
+
+DATA = Path(__file__).parents[1] / "data"
+HOSTNAME = "gpu-node-00"
+
+
+class Bench:
+    """Exporter ``name`` over ``root`` (proc, sys, run and whatever else its data folder holds).
+
+    Its configuration is section.yml of its data folder, in which {root} stands for ``root``.
+    """
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.spec = load_spec(name)
+        section = yaml.safe_load((DATA / name / "section.yml").read_text().replace("{root}", str(root)))
+        self.exporter: Exporter = self.spec.build(msgspec.convert(section, self.spec.config))
+        clock = FakeClock()
+        self.ranks = RankTable(clock, HOSTNAME, settle_at_once=True)
+        self.context = Context(
+            roots=Roots(root / "proc", root / "sys", root / "run"),
+            clock=clock,
+            hostname=HOSTNAME,
+            ranks=self.ranks,
+            state=StateSection(name, None),
+            admit=Admission(),
+            thread=OwnThread,
+            log=Logger(name),
+            once=True,
+        )
+
+    async def look(self) -> Any:
+        """Start, update once, bind the ranks, and return the snapshot."""
+        await self.exporter.start(self.context)
+        await self.exporter.update()
+        self.ranks.tick()
+        return self.exporter.snapshot()
+
+    def families(self, snapshot: object) -> list[Metric]:
+        """The snapshot's families, their series in a fixed order: sources list files in any order."""
+        families = list(self.exporter.families(snapshot))
+        for family in families:
+            family.samples.sort(key=lambda sample: (sample.name, tuple(sample.labels.items())))
+        return families
+
+
+def exposition(families: Sequence[Metric]) -> str:
+    """Families as the text format has them."""
+    return encode(families, Selection()).body.decode()

@@ -1,0 +1,123 @@
+"""What every exporter must do, whatever its source."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from bench import DATA, Bench, exposition
+
+from agent.api import NoData
+from agent.discovery import exporter_names, load_spec
+
+NAMES = exporter_names()
+LONGEST_DRAIN_SECONDS = 10.0
+"""The supervisor stops exporters side by side; systemd waits three times as long."""
+
+
+@pytest.fixture(params=NAMES)
+def bench(request: pytest.FixtureRequest) -> Bench:
+    """Each exporter over its own data folder."""
+    return Bench(request.param, DATA / request.param)
+
+
+@pytest.fixture(params=NAMES)
+def empty_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    """Each exporter over a root that holds nothing."""
+    return Bench(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spec_and_docstring(name: str) -> None:
+    """An exporter has a SPEC of its own name with sane times, and a docstring that says what its source is."""
+    spec = load_spec(name)
+    assert spec.name == name
+    assert len(inspect.getdoc(import_module(f"exporters.{name}")) or "") > 40
+    assert 0 < spec.interval_seconds <= 60
+    assert 0 < spec.deadline_seconds <= 60
+    assert 0 < spec.drain_seconds <= LONGEST_DRAIN_SECONDS
+    assert 0 < spec.series_cap <= 60_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_defaults_are_a_configuration(name: str) -> None:
+    """An exporter needs no configuration, and building one does not touch its source."""
+    spec = load_spec(name)
+    spec.build(spec.config())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_folder_explains_itself(name: str) -> None:
+    """The data folder says what its data are and where they came from."""
+    assert (DATA / name / "README.md").stat().st_size > 0
+
+
+async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
+    """Where the source does not exist, an update says NoData: not an error, not a zero."""
+    with pytest.raises(NoData):
+        await empty_bench.look()
+    await empty_bench.exporter.drain()
+
+
+async def test_empty_root_shows_no_facts(empty_bench: Bench) -> None:
+    """After NoData no series tells of a rank, a job or a device."""
+    with pytest.raises(NoData):
+        await empty_bench.look()
+    subjects = {"job_id", "rank", "comm", "gpu", "device"}
+    for family in empty_bench.families(empty_bench.exporter.snapshot()):
+        assert not [sample for sample in family.samples if subjects & sample.labels.keys()]
+    await empty_bench.exporter.drain()
+
+
+def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None:
+    """Over its data folder an exporter gives exactly expected.prom."""
+
+    async def page() -> str:
+        text = exposition(bench.families(await bench.look()))
+        await bench.exporter.drain()
+        return text
+
+    found, expected = asyncio.run(page()), DATA / bench.spec.name / "expected.prom"
+    if request.config.getoption("--update-golden"):
+        expected.write_text(found)
+    assert found == expected.read_text()
+
+
+async def test_families_are_as_declared(bench: Bench) -> None:
+    """Every family given is one of SPEC.families, with its type, help and labels; together they stay below the cap."""
+    families = bench.families(await bench.look())
+    declared = {family.rows().metric.name: family for family in bench.spec.families}
+    assert len({family.name for family in families}) == len(families)
+    for family in families:
+        spec = declared[family.name]
+        assert (family.type, family.documentation) == (spec.kind, spec.help)
+        for sample in family.samples:
+            assert tuple(sample.labels) == spec.labels
+            assert all(isinstance(value, str) for value in sample.labels.values())
+            assert sample.timestamp is None
+    assert 0 < sum(len(family.samples) for family in families) <= bench.spec.series_cap
+    await bench.exporter.drain()
+
+
+async def test_families_are_pure(bench: Bench) -> None:
+    """A snapshot stays as it is: rendered twice, also after another update and a drain, it gives the same."""
+    snapshot = await bench.look()
+    first = exposition(bench.families(snapshot))
+    await bench.exporter.update()
+    assert exposition(bench.families(snapshot)) == first
+    await bench.exporter.drain()
+    assert exposition(bench.families(snapshot)) == first
+
+
+async def test_drain_is_quick_and_leaves_no_thread(bench: Bench) -> None:
+    """A drain ends within SPEC.drain_seconds, and the exporter's threads with it."""
+    before = set(threading.enumerate())
+    await bench.look()
+    async with asyncio.timeout(bench.spec.drain_seconds):
+        await bench.exporter.drain()
+        while set(threading.enumerate()) - before:  # threads end without a word
+            await asyncio.sleep(0.005)

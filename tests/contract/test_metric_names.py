@@ -1,0 +1,58 @@
+"""Names are an API: what every metric family must look like, whoever owns it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from agent import rank_families, self_families
+from agent.discovery import exporter_names, load_spec
+from agent.metrics import Family
+
+OWNED = [
+    *(("agent", family) for family in self_families.FAMILIES),
+    *(("ranks", family) for family in rank_families.FAMILIES),
+    *((name, family) for name in exporter_names() for family in load_spec(name).families),
+]
+FAMILIES = [pytest.param(family, id=family.name) for _, family in OWNED]
+NOT_BASE_UNITS = re.compile(
+    r"_(ns|us|ms|nanoseconds|microseconds|milliseconds|minutes|hours|days|kb|mb|gb|kib|mib|gib|kilobytes|megabytes"
+    r"|gigabytes|bits|gbps|percent|celsius_f|fahrenheit|milliwatts|mhz)(_|$)"
+)
+LABEL_NAME = re.compile(r"[a-z][a-z0-9_]*")
+TAKEN_LABELS = {"job", "instance", "le", "quantile"}
+"""Prometheus' own: a label of that name is renamed at the scrape, or is another metric type's."""
+
+
+def test_every_family_has_one_owner() -> None:
+    """No two owners, and no owner twice, declare a family of the same name."""
+    assert [name for name, count in Counter(family.name for _, family in OWNED).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_name(family: Family) -> None:
+    """A name has our prefix and base units; only counters end in _total, and no name looks like another type's."""
+    assert re.fullmatch(r"rankwatch_[a-z0-9]+(_[a-z0-9]+)*", family.name)
+    assert not NOT_BASE_UNITS.search(family.name)
+    assert family.name.endswith("_total") == (family.kind == "counter")
+    assert not family.name.endswith(("_count", "_sum", "_bucket", "_created"))
+    assert not family.name.endswith("_info") or family.kind == "gauge"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_help_and_cost(family: Family) -> None:
+    """Help is one line of sentences, and a family with labels says what it costs."""
+    assert re.fullmatch(r"\S[^\n]+\.", family.help)
+    assert family.cost
+    assert not family.labels or family.name.endswith("_info") or family.cost != "1 per node"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_labels(family: Family) -> None:
+    """Label names are plain, different and not Prometheus' own; a rank label never stands without its job."""
+    assert all(LABEL_NAME.fullmatch(label) for label in family.labels)
+    assert len(set(family.labels)) == len(family.labels)
+    assert not TAKEN_LABELS & set(family.labels)
+    assert "rank" not in family.labels or "job_id" in family.labels

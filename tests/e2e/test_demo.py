@@ -1,0 +1,147 @@
+"""`scripts/run`, as a newcomer types it, and its page, as promtool judges it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nodes import wait_until
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 120.0
+"""The first call makes the environment."""
+STOP_SECONDS = 15.0
+RANKS = {str(rank) for rank in range(8)}
+
+
+def promtools() -> list[str]:
+    """Every promtool: the machine's, and those that `scripts/test --full` fetched."""
+    found = [shutil.which("promtool"), *sorted(map(str, (ROOT / ".cache/prometheus").glob("*/usr/bin/promtool")))]
+    return [path for path in found if path is not None]
+
+
+def check_metrics(page: str) -> None:
+    """Have every promtool judge a page: it fails, and also where it merely warns."""
+    for promtool in promtools():
+        judged = subprocess.run(
+            [promtool, "check", "metrics"], input=page, check=False, capture_output=True, text=True, timeout=30
+        )
+        assert (judged.returncode, judged.stdout, judged.stderr) == (0, "", ""), promtool
+
+
+def demo_ups(page: str) -> dict[str, float]:
+    """rankwatch_rank_up of the demo's job, by rank."""
+    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+    of_demo = (sample for sample in samples if sample.labels.get("job_id") == "demo")
+    return {sample.labels["rank"]: sample.value for sample in of_demo if sample.name == "rankwatch_rank_up"}
+
+
+class Demo:
+    """`scripts/run --demo` on a free port, its output in ``log``."""
+
+    def __init__(self, log: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.log = log
+        command = [ROOT / "scripts" / "run", "--demo", f"--web.listen-address={self.address}"]
+        with log.open("w") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", start_new_session=True)
+
+    def get(self, path: str = "/metrics") -> str:
+        """Fetch a page; nothing when nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    def said(self, word: str) -> str:
+        """What the output has after ``word``."""
+        lines = self.log.read_text().splitlines()
+        return next(line.removeprefix(word).strip() for line in lines if line.startswith(word))
+
+    def group(self) -> list[int]:
+        """The processes of the demo's session, those of the ranks' own sessions included."""
+        directory = str(Path(self.said("inspector:").split()[0]).parent)
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if directory in command_line(pid)]
+
+
+def command_line(pid: int) -> str:
+    """A process' command line; nothing when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    """A demo under way, with all ranks up and bandwidths shown."""
+    running = Demo(tmp_path / "output")
+    try:
+        bandwidth = 'rankwatch_collective_bus_bandwidth_bytes_per_second{collective="AllReduce",'
+        wait_until(
+            lambda: (page := running.get()) and demo_ups(page) == dict.fromkeys(RANKS, 1.0) and bandwidth in page,
+            START_SECONDS,
+            "eight ranks with bandwidth",
+        )
+        yield running
+    finally:
+        if running.process.poll() is None:
+            os.kill(running.process.pid, signal.SIGTERM)
+            running.process.wait(STOP_SECONDS)
+
+
+@pytest.mark.timeout(START_SECONDS + 60)
+def test_demo_shows_a_killed_rank_and_leaves_nothing(demo: Demo) -> None:
+    """Eight ranks; the kill command that the script prints brings one down at once; Ctrl-C ends and removes all."""
+    kill = demo.said("kill rank:")
+    subprocess.run(["bash", "-c", kill], check=True, cwd=ROOT, timeout=30)
+    wait_until(lambda: demo_ups(demo.get()) == {**dict.fromkeys(RANKS, 1.0), "3": 0.0}, 5.0, "the death of rank 3")
+    assert 'rankwatch_rank_exit_info{code="",job_id="demo",rank="3",reason="signaled",signal="SIGKILL"} 1.0' in (
+        demo.get("/metrics?collect[]=ranks")
+    )
+    processes, directory = demo.group(), Path(demo.said("inspector:").split()[0]).parent
+    assert len(processes) >= 9 and directory.is_dir()
+    os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
+    assert demo.process.wait(STOP_SECONDS) == 130
+    wait_until(lambda: not demo.group(), 5.0, "the end of every process")
+    assert not directory.exists()
+    assert "Traceback" not in demo.log.read_text()
+
+
+@pytest.mark.timeout(START_SECONDS + 60)
+@pytest.mark.skipif(not promtools(), reason="promtool not found")
+def test_promtool_finds_nothing_on_the_page(demo: Demo) -> None:
+    """The page of an agent with a job at work, in which a rank died, is clean to every promtool."""
+    subprocess.run(["bash", "-c", demo.said("kill rank:")], check=True, cwd=ROOT, timeout=30)
+    wait_until(lambda: "rankwatch_rank_exit_info{" in demo.get(), 5.0, "the exit")
+    check_metrics(demo.get())
+
+
+@pytest.mark.skipif(not promtools(), reason="promtool not found")
+def test_promtool_finds_nothing_in_a_single_pass(tmp_path: Path) -> None:
+    """The output of `--once` over recorded data is clean to every promtool."""
+    config = tmp_path / "rankwatch.yml"
+    config.write_text(f'exporters: {{inspector: {{paths: ["{ROOT / "tests/data/inspector/base8"}"]}}}}\n')
+    command = [sys.executable, "-m", "agent", f"--config.file={config}", "--once"]
+    page = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30, cwd=ROOT).stdout
+    assert page.count("\nrankwatch_collective_operations_total{") > 0
+    check_metrics(page)
+
+
+def test_the_second_call_is_quick() -> None:
+    """Once the environment is made, the script does no more than start the program."""
+    scripted = [ROOT / "scripts" / "run", "--version"]
+    subprocess.run(scripted, check=True, capture_output=True, timeout=START_SECONDS)
+    done = subprocess.run(scripted, check=True, capture_output=True, text=True, timeout=2)
+    assert done.stdout.startswith("rankwatch ")
