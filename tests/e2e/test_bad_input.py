@@ -109,7 +109,7 @@ def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None
         bad = json.dumps(line, separators=(",", ":")).encode()
         draft = tmp_path / "draft"
         draft.write_bytes(
-            b"\n".join((bad, b"x" * (1 << 20), b"x" * (3 << 20), b"\x00\xff\x00", b"{}", b"[" * 5000, b""))
+            b"\n".join((bad, b"x" * ((1 << 20) + 1), b"x" * (3 << 20), b"\x00\xff\x00", b"{}", b"[" * 5000, b""))
         )
         draft.rename(job.dump_dir / f"{here}-pid5.log")
         assert job.wait() == 0

@@ -1,0 +1,123 @@
+"""A real Prometheus under test, which scrapes one target every second."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from agents import free_port
+from nodes import wait_until
+
+READY_SECONDS = 20.0
+STOP_SECONDS = 10.0
+
+_CONFIG = """
+global: {{scrape_interval: 1s, scrape_timeout: 1s, external_labels: {{server: "{name}"}}}}
+scrape_configs:
+  - job_name: rankwatch
+    static_configs: [{{targets: ["127.0.0.1:{target_port}"]}}]
+"""
+
+
+def why_no_prometheus() -> str | None:
+    """Return why there is no Prometheus here (the reason of a skipped test), or None."""
+    missing = [tool for tool in ("prometheus", "promtool") if shutil.which(tool) is None]
+    return f"{' and '.join(missing)} not found" if missing else None
+
+
+class Raw(NamedTuple):
+    """One series as it was scraped: its labels, and its samples as (milliseconds since the epoch, value)."""
+
+    labels: dict[str, str]
+    samples: list[tuple[int, float]]
+
+
+class Prometheus:
+    """A server called ``name`` that scrapes ``target_port``; a context manager."""
+
+    def __init__(self, directory: Path, name: str, target_port: int) -> None:
+        """Start it; raises AssertionError when it does not get ready."""
+        home = directory / name
+        home.mkdir()
+        config = home / "prometheus.yml"
+        config.write_text(_CONFIG.format(name=name, target_port=target_port))
+        self._port = free_port()
+        self._log = (home / "log").open("w")
+        flags = (
+            f"--config.file={config}",
+            f"--storage.tsdb.path={home / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+        )
+        self._process = subprocess.Popen(["prometheus", *flags], stdout=self._log, stderr=self._log)
+        try:
+            wait_until(self._is_ready, READY_SECONDS, "Prometheus' readiness")
+        except AssertionError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Prometheus:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def query(self, expression: str, at_milliseconds: int | None = None) -> list[dict[str, Any]]:
+        """Return the result of an instant query, now or at a time."""
+        parameters = {"query": expression}
+        if at_milliseconds is not None:
+            parameters["time"] = f"{at_milliseconds / 1000:.3f}"
+        answer = json.loads(self._get("/api/v1/query?" + urllib.parse.urlencode(parameters)))
+        assert answer["status"] == "success", answer
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return found
+
+    def value(self, expression: str) -> float | None:
+        """Return the value of an expression that gives one series at most."""
+        found = self.query(expression)
+        assert len(found) <= 1, found
+        return float(found[0]["value"][1]) if found else None
+
+    def raw(self, selector: str) -> list[Raw]:
+        """Return all that was scraped of some series in the last ten minutes."""
+        return [
+            Raw(each["metric"], [(round(float(time) * 1000), float(value)) for time, value in each["values"]])
+            for each in self.query(f"{selector}[10m]")
+        ]
+
+    def increase(self, series: Raw) -> float:
+        """Return increase() over exactly the time from the first to the last sample of a series."""
+        first, last = series.samples[0][0], series.samples[-1][0]
+        labels = ",".join(f'{name}="{value}"' for name, value in series.labels.items() if name != "__name__")
+        selector = f"{series.labels['__name__']}{{{labels}}}"
+        [result] = self.query(f"increase({selector}[{last - first}ms])", last)
+        return float(result["value"][1])
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _is_ready(self) -> bool:
+        assert self._process.poll() is None, "Prometheus left"
+        try:
+            return bool(self._get("/-/ready"))
+        except OSError:
+            return False
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())

@@ -1,0 +1,130 @@
+"""What a real Prometheus makes of an agent that is killed again and again."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from agents import Agent
+from jobs import SimulatedJob
+from machines import Machine, alive, records
+from nodes import wait_until
+from prometheus import Prometheus, Raw, why_no_prometheus
+
+KILLS = 15
+BUSY = ("--records-per-second", "200", "--flush-at-end")
+OPERATIONS = "rankwatch_collective_operations_total"
+BYTES = "rankwatch_collective_bytes_total"
+ACCEPTED = "rankwatch_inspector_records_total"
+MAX_LAG_SECONDS = 0.05
+Key = tuple[str, str, str, str]
+
+pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
+
+
+@pytest.mark.timeout(180)
+def test_nothing_is_lost_or_doubled_over_fifteen_kills(tmp_path: Path) -> None:
+    """Both scrapers' increase() over a busy job in which the agent is killed 15 times is what the files hold."""
+    machine = Machine(tmp_path)
+    with (
+        machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent,
+        Prometheus(tmp_path, "first", agent.port) as first,
+        Prometheus(tmp_path, "second", agent.port) as second,
+        machine.job(*BUSY) as job,
+    ):
+        job.wait_for("ready")
+        began = time.time()
+        agent.wait_for_states(alive(8))
+        # A kill before the first checkpoint that knows the files is another matter: it loses what was before it.
+        saved = "rankwatch_checkpoint_last_save_timestamp_seconds"
+        wait_until(lambda: (agent.value(saved) or 0) > began + 6, 20.0, "a checkpoint")
+        started = time.time()
+        for number in range(KILLS):
+            if number % 5 == 4:  # most kills come before the next checkpoint, some after one
+                wait_until(lambda t=started: (agent.value(saved) or 0) > t, 20.0, "another checkpoint")
+            agent.kill9()
+            agent.start()
+            started = time.time()
+            server = (first, second)[number % 2]
+            wait_until(lambda s=server, t=started: was_scraped(s, t), 20.0, "a scrape of the counters")
+        job.signal_launcher(signal.SIGUSR1)
+        assert job.wait() == 0
+        operations, message_bytes = in_files(job)
+        agent.wait_for(ACCEPTED, operations.total(), result="accepted")
+        for server in (first, second):
+            wait_until(lambda s=server: s.value(f"sum({OPERATIONS})") == operations.total(), 10.0, "the last scrape")
+            check(server, OPERATIONS, operations)
+            check(server, BYTES, message_bytes)
+            for name in ("rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total", ACCEPTED):
+                assert all(not fell(series) for series in server.raw(name))
+        assert_page_is_good(agent)
+
+
+def test_the_event_loop_is_never_late(tmp_path: Path) -> None:
+    """With a busy job and a scrape after the other no timer is late by 50 ms."""
+    machine = Machine(tmp_path)
+    with machine.job(*BUSY) as job, machine.agent(job) as agent:
+        job.wait_for("ready")
+        agent.wait_for_states(alive(8))
+        looked = "rankwatch_exporter_last_success_timestamp_seconds"
+        began = time.time()
+        wait_until(lambda: (agent.value(looked, exporter="process") or 0) > began + 3 and agent.page())
+        assert (agent.value("rankwatch_event_loop_lag_seconds") or 0.0) < MAX_LAG_SECONDS
+
+
+def was_scraped(server: Prometheus, since: float) -> bool:
+    """Return whether counters were scraped after a time: the agent had caught up with its past."""
+    return (server.value(f"max(timestamp({OPERATIONS}))") or 0.0) > since
+
+
+def check(server: Prometheus, name: str, expected: Counter[Key]) -> None:
+    """Compare what the server makes of a counter with what the files hold, series by series."""
+    shown = {key(series): series for series in server.raw(name)}
+    assert set(shown) == set(expected)
+    for place, series in shown.items():
+        first, last = series.samples[0][1], series.samples[-1][1]
+        assert not fell(series), series
+        assert last == expected[place]
+        assert server.increase(series) == last - first
+        assert len({value for _, value in series.samples}) > KILLS
+
+
+def fell(series: Raw) -> bool:
+    """Return whether a value was ever below the one before."""
+    values = [value for _, value in series.samples]
+    return any(later < earlier for earlier, later in itertools.pairwise(values))
+
+
+def key(series: Raw) -> Key:
+    """Return what tells the series of one job apart."""
+    labels = series.labels
+    return labels["rank"], labels["comm"], labels["collective"], labels["size"]
+
+
+def in_files(job: SimulatedJob) -> tuple[Counter[Key], Counter[Key]]:
+    """Count operations and bytes in the files of eight ranks."""
+    operations: Counter[Key] = Counter()
+    message_bytes: Counter[Key] = Counter()
+    for rank in range(8):
+        [path] = job.dump_dir.glob(f"*-pid{job.pid(rank)}.log")
+        for each in records(path):
+            perf = each["coll_perf"]
+            size = perf["coll_msg_size_bytes"]
+            bound = next(b for b in (8192 * 4**step for step in range(12)) if size <= b)
+            place = (str(rank), each["header"]["id"].removeprefix("0x"), perf["coll"], str(bound))
+            operations[place] += 1
+            message_bytes[place] += size
+    return operations, message_bytes
+
+
+def assert_page_is_good(agent: Agent) -> None:
+    """Let promtool look at the page: not a word."""
+    result = subprocess.run(
+        ["promtool", "check", "metrics"], input=agent.page(), check=False, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
