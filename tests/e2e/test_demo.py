@@ -76,7 +76,7 @@ class Demo:
         return next(line.removeprefix(word).strip() for line in lines if line.startswith(word))
 
     def group(self) -> list[int]:
-        """The processes of the demo's session, those of the ranks' own sessions included."""
+        """The demo's processes: those whose command line names its folder."""
         directory = str(Path(self.said("inspector:").split()[0]).parent)
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if directory in command_line(pid)]
 
