@@ -22,6 +22,8 @@ from agent.state import SAVE_INTERVAL_SECONDS, StateFile
 from agent.threads import OwnThread
 
 TICK_SECONDS = 1.0
+LAST_SAVE_SECONDS = 5.0
+"""A file system that hangs must not keep the agent from leaving."""
 _RANK_SERIES_CAP = 50_000
 
 
@@ -149,7 +151,10 @@ class Supervisor:
         await asyncio.gather(*(running.end() for running in self.running.values()))
         if not self._once:
             self._ranks_section.publish(self.ranks.dump())
-            await self._save()
+            save = asyncio.get_running_loop().create_task(self._save())
+            _, late = await asyncio.wait({save}, timeout=LAST_SAVE_SECONDS)
+            if late:
+                self._log.warning("the last checkpoint was not written in time", seconds=LAST_SAVE_SECONDS)
         self._state_thread.stop()
 
     def ready(self) -> bool:

@@ -40,7 +40,7 @@ def test_spec_and_docstring(name: str) -> None:
     assert 0 < spec.interval_seconds <= 60
     assert 0 < spec.deadline_seconds <= 60
     assert 0 < spec.drain_seconds <= LONGEST_DRAIN_SECONDS
-    assert 0 < spec.series_cap <= 60_000
+    assert 0 < spec.series_cap <= 100_000
 
 
 @pytest.mark.parametrize("name", NAMES)

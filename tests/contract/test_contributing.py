@@ -1,0 +1,51 @@
+"""The example of CONTRIBUTING.md is a real exporter."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import bench
+import pytest
+import test_metric_names as names
+from bench import Bench, exposition
+
+from agent.api import NoData
+
+GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The example as module `exporters.load`, over a recorded root."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    module = ModuleType("exporters.load")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(code, "CONTRIBUTING.md", "exec"), module.__dict__)  # noqa: S102  # our own guide
+    monkeypatch.setattr(bench, "DATA", tmp_path)
+    (tmp_path / "load").mkdir()
+    (tmp_path / "load" / "section.yml").write_text("{}\n")
+    return Bench("load", tmp_path)
+
+
+def test_the_example_works(example: Bench, tmp_path: Path) -> None:
+    """The example says NoData without its source, and shows the kernel's number with it."""
+
+    async def page() -> str:
+        text = exposition(example.families(await example.look()))
+        await example.exporter.drain()
+        return text
+
+    with pytest.raises(NoData):
+        asyncio.run(page())
+    asyncio.run(example.exporter.drain())
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "loadavg").write_text("3.25 2.00 1.00 2/300 4711\n")
+    assert asyncio.run(page()).splitlines()[-1] == "rankwatch_load_processes 3.25"
+    for family in example.spec.families:
+        names.test_name(family)
+        names.test_help_and_cost(family)
+        names.test_labels(family)

@@ -1,0 +1,46 @@
+"""The table of ranks on the terminal."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.status import main, table
+
+PAGE = """\
+# TYPE rankwatch_rank_state gauge
+rankwatch_rank_state{job_id="4711",rank="10",state="alive"} 1
+rankwatch_rank_state{job_id="4711",rank="10",state="dead"} 0
+rankwatch_rank_state{job_id="4711",rank="9",state="dead"} 1
+# TYPE rankwatch_rank_info gauge
+rankwatch_rank_info{job_id="4711",rank="10",pid="77",user="alice"} 1
+# TYPE rankwatch_rank_last_progress_timestamp_seconds gauge
+rankwatch_rank_last_progress_timestamp_seconds{job_id="4711",rank="9"} 1000
+# TYPE rankwatch_rank_exit_info gauge
+rankwatch_rank_exit_info{job_id="4711",rank="9",reason="signaled",signal="SIGSEGV",code=""} 1
+# TYPE rankwatch_communicator_member_info gauge
+rankwatch_communicator_member_info{job_id="4711",comm="abc",comm_rank="0",rank="11"} 1
+"""
+
+
+def test_table() -> None:
+    """Ranks stand in the order of their numbers, each with what is known of it."""
+    assert table(text_string_to_metric_families(PAGE), 1042.0).splitlines() == [
+        "JOB   RANK  STATE  PID  USER   PROGRESS  ENDED BY",
+        "4711  9     dead               42s ago   signaled SIGSEGV",
+        "4711  10    alive  77   alice",
+    ]
+
+
+def test_no_ranks() -> None:
+    """A node without ranks says so."""
+    assert table([], 0.0) == "no ranks"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An agent that does not answer is one line on standard error and status 1."""
+    assert main(["--web.listen-address", address]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"rankwatch status: no answer from {address}: ")
+    assert message.count("\n") == 1
