@@ -137,6 +137,20 @@ class Agent:
         """Send it a signal."""
         os.kill(self.pid(), number)
 
+    def reload(self) -> None:
+        """Have it take its configuration into use, and wait until it has; raises AssertionError."""
+        asked_at = time.time()
+        self.signal(signal.SIGHUP)
+
+        def reloaded() -> bool:
+            try:
+                done_at = self.value("rankwatch_config_last_reload_success_timestamp_seconds")
+            except OSError:  # it does not listen at its new address yet
+                return False
+            return (done_at or 0.0) >= asked_at
+
+        wait_until(reloaded, WAIT_SECONDS, "the reload")
+
     def pid(self) -> int:
         """Return its pid on this machine."""
         assert self._process is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -149,8 +148,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
                 agent.wait_for_ending("1", ("unknown", "", ""))
                 sections["process"] = {"exit_status_ioctl": True}
                 agent.configure({"exporters": sections})
-                agent.signal(signal.SIGHUP)
-                wait_until(lambda: "configuration reloaded" in agent.log())
+                agent.reload()
                 wait_for_looks(agent)
                 job.kill(job.pid(2))
                 agent.wait_for_ending("2", ("signaled", "SIGKILL", ""))
