@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import urllib.error
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from agents import free_port
 from nodes import wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 20.0
 STOP_SECONDS = 10.0
 
@@ -32,6 +34,12 @@ def why_no_prometheus() -> str | None:
     return f"{' and '.join(missing)} not found" if missing else None
 
 
+def prometheus_binaries() -> list[str]:
+    """Return the machine's own, and with RANKWATCH_TEST_FULL=1 the newer ones that were fetched."""
+    newer = sorted((ROOT / ".cache" / "prometheus").glob("*/usr/bin/prometheus"))
+    return ["prometheus", *(map(str, newer) if os.environ.get("RANKWATCH_TEST_FULL") == "1" else ())]
+
+
 class Raw(NamedTuple):
     """One series as it was scraped: its labels, and its samples as (milliseconds since the epoch, value)."""
 
@@ -40,9 +48,9 @@ class Raw(NamedTuple):
 
 
 class Prometheus:
-    """A server called ``name`` that scrapes ``target_port``; a context manager."""
+    """A server called ``name``, of ``binary``, that scrapes ``target_port``; a context manager."""
 
-    def __init__(self, directory: Path, name: str, target_port: int) -> None:
+    def __init__(self, directory: Path, name: str, target_port: int, binary: str = "prometheus") -> None:
         """Start it; raises AssertionError when it does not get ready."""
         home = directory / name
         home.mkdir()
@@ -55,7 +63,7 @@ class Prometheus:
             f"--storage.tsdb.path={home / 'data'}",
             f"--web.listen-address=127.0.0.1:{self._port}",
         )
-        self._process = subprocess.Popen(["prometheus", *flags], stdout=self._log, stderr=self._log)
+        self._process = subprocess.Popen([binary, *flags], stdout=self._log, stderr=self._log)
         try:
             wait_until(self._is_ready, READY_SECONDS, "Prometheus' readiness")
         except AssertionError:
@@ -94,12 +102,18 @@ class Prometheus:
         ]
 
     def increase(self, series: Raw) -> float:
-        """Return increase() over exactly the time from the first to the last sample of a series."""
+        """Return increase() over exactly the time from the first to the last sample of a series.
+
+        From 3.0 on a range leaves out a sample at its very beginning: it is asked for one millisecond more, and what
+        is extrapolated over that is taken off again.
+        """
         first, last = series.samples[0][0], series.samples[-1][0]
+        version = json.loads(self._get("/api/v1/status/buildinfo"))["data"]["version"]
+        more = 1 if int(version.partition(".")[0]) >= 3 else 0
         labels = ",".join(f'{name}="{value}"' for name, value in series.labels.items() if name != "__name__")
         selector = f"{series.labels['__name__']}{{{labels}}}"
-        [result] = self.query(f"increase({selector}[{last - first}ms])", last)
-        return float(result["value"][1])
+        [result] = self.query(f"increase({selector}[{last - first + more}ms])", last)
+        return float(result["value"][1]) * (last - first) / (last - first + more)
 
     def close(self) -> None:
         """End it."""

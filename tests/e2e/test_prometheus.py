@@ -14,7 +14,7 @@ from agents import Agent
 from jobs import SimulatedJob
 from machines import Machine, alive, records
 from nodes import wait_until
-from prometheus import Prometheus, Raw, why_no_prometheus
+from prometheus import Prometheus, Raw, prometheus_binaries, why_no_prometheus
 
 KILLS = 15
 BUSY = ("--records-per-second", "200", "--flush-at-end")
@@ -28,13 +28,14 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 
 
 @pytest.mark.timeout(180)
-def test_nothing_is_lost_or_doubled_over_fifteen_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("binary", prometheus_binaries())
+def test_nothing_is_lost_or_doubled_over_fifteen_kills(tmp_path: Path, binary: str) -> None:
     """Both scrapers' increase() over a busy job in which the agent is killed 15 times is what the files hold."""
     machine = Machine(tmp_path)
     with (
         machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent,
-        Prometheus(tmp_path, "first", agent.port) as first,
-        Prometheus(tmp_path, "second", agent.port) as second,
+        Prometheus(tmp_path, "first", agent.port, binary) as first,
+        Prometheus(tmp_path, "second", agent.port, binary) as second,
         machine.job(*BUSY) as job,
     ):
         job.wait_for("ready")
@@ -90,7 +91,7 @@ def check(server: Prometheus, name: str, expected: Counter[Key]) -> None:
         first, last = series.samples[0][1], series.samples[-1][1]
         assert not fell(series), series
         assert last == expected[place]
-        assert server.increase(series) == last - first
+        assert server.increase(series) == pytest.approx(last - first, rel=1e-12)
         assert len({value for _, value in series.samples}) > KILLS
 
 
