@@ -144,9 +144,12 @@ def load() -> None:
                     agent.get("/metrics", OPENMETRICS)
                 time.sleep(max(0.0, began + 5 * (turn + 1) - time.monotonic()))
             took = time.monotonic() - began
-            (agent.value("rankwatch_inspector_records_total") - records) / took
-            (agent.cpu_seconds() - cpu) / took
-            agent.value("rankwatch_event_loop_lag_seconds")
+            rate = (agent.value("rankwatch_inspector_records_total") - records) / took
+            share = (agent.cpu_seconds() - cpu) / took
+            lag, series = agent.value("rankwatch_event_loop_lag_seconds"), agent.value("rankwatch_exporter_series")
+            print(f"| CPU at {rate:.0f} records/s | {share:.1%} of a core |")
+            print(f"| PSS at 8 ranks, {series:.0f} series | {agent.pss_megabytes():.1f} MB |")
+            print(f"| loop lag under that load, worst of a minute | {lag * 1e3:.1f} ms |")
         agent.close()
 
 
@@ -165,8 +168,11 @@ def scrape() -> None:
                 agent.get("/metrics", OPENMETRICS)
                 times.append(time.monotonic() - began)
                 time.sleep(0.2)
-            agent.value("rankwatch_exporter_series")
-            agent.value("rankwatch_event_loop_lag_seconds")
+            series, lag = agent.value("rankwatch_exporter_series"), agent.value("rankwatch_event_loop_lag_seconds")
+            print(
+                f"| {series:.0f} | p50 {statistics.median(times) * 1e3:.0f} ms, max {max(times) * 1e3:.0f} ms "
+                f"| {lag * 1e3:.1f} ms | {agent.pss_megabytes():.1f} MB |"
+            )
             agent.close()
 
 
