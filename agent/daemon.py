@@ -194,9 +194,9 @@ class Daemon:
                 text = await self._config_thread.call(lambda: read_config(path))
             except ConfigError:
                 continue
-            if text != known:
-                known = text
+            if text not in (known, self._loaded.text):
                 self._reload_asked.set()
+            known = text
 
     # -- watchdog --------------------------------------------------------------------------------------------------
 
