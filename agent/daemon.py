@@ -238,7 +238,7 @@ class Daemon:
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(
             exporters=exporters + broken,
-            counts={n: SourceCounts(c.series, c.dropped, c.doubles, c.failures) for n, c in self._registry.counts.items()},
+            counts={
                 name: SourceCounts(c.series, c.dropped, c.doubles, c.failures)
                 for name, c in self._registry.counts.items()
             },
