@@ -14,7 +14,8 @@ class RankProcess(msgspec.Struct):
     """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
 
     ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
-    label of another live process is None. Times ending in ``_at`` are monotonic.
+    label of another live process is None. ``unproven_since``: it ran at this time and was not seen to run later (the
+    agent was away). Times ending in ``_at`` or ``_since`` are monotonic.
     """
 
     found_at: float
@@ -33,6 +34,7 @@ class RankProcess(msgspec.Struct):
     finalized: bool = False
     progress_seconds: float | None = None
     confirmed: bool = True
+    unproven_since: float | None = None
     verdict: Verdict | None = None
 
     def ranks(self, unique: bool) -> tuple[list[int], str]:
@@ -68,6 +70,8 @@ class RankProcess(msgspec.Struct):
             kill_pending=self.kill_pending,
             finalized=self.finalized,
             progress_after_exit_seconds=late,
+            unproven_since=self.unproven_since,
+            before=None if self.verdict is None else self.verdict.reason,
         )
 
     def local_ranks(self, comm: str) -> list[int]:

@@ -70,6 +70,7 @@ class _Saved(msgspec.Struct):
     processes: list[RankProcess]
     origins: list[tuple[Origin, OriginRecord]]
     conflicts: int
+    saved_at: float = 0.0
 
 
 class RankTable:
@@ -139,8 +140,9 @@ class RankTable:
 
     def confirm(self, key: ProcessKey) -> None:
         """Say that a process kept from before a restart of the agent still runs."""
-        if key in self._processes:
-            self._processes[key].confirmed = True
+        process = self._processes.get(key)
+        if process is not None and process.exited_at is None:
+            process.confirmed, process.unproven_since = True, None
 
     def environment_readable(self, key: ProcessKey) -> bool:
         """True when the process' environment could be read: the right that also shows its exit status."""
@@ -348,7 +350,7 @@ class RankTable:
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
         return msgspec.msgpack.encode(
-            _Saved(list(self._processes.values()), list(self._origins.items()), self._conflicts)
+            _Saved(list(self._processes.values()), list(self._origins.items()), self._conflicts, self._clock.monotonic())
         )
 
     def load(self, section: bytes) -> None:
@@ -362,6 +364,8 @@ class RankTable:
             if process.facts is None:
                 continue
             process.confirmed = process.exited_at is not None
+            if process.exited_at is None and process.unproven_since is None:
+                process.unproven_since = saved.saved_at
             self._processes[process.facts.key] = process
         for origin, record in saved.origins:
             self._origins[origin] = record

@@ -21,6 +21,7 @@ Reason = Literal[
     "stopped",
     "blocked",
     "left",
+    "followed",
     "fatal_signal",
     "oom_killed",
     "failure_status",
@@ -65,7 +66,9 @@ class Evidence(msgspec.Struct, frozen=True):
 
     Times are CLOCK_MONOTONIC seconds; ``exited_at`` None while it runs. ``state`` is the kernel's letter.
     ``blocked_since``: when a thread that NCCL needs was first seen in D with the same context-switch count as now.
-    ``progress_after_exit_seconds``: how long after the exit records of it were still written.
+    ``progress_after_exit_seconds``: how long after the exit records of it were still written. ``unproven_since``: it
+    ran at this time, and nobody has looked since (the agent was away). ``before``: the reason of its last verdict,
+    whose witnesses may be gone by now (their tombstones are taken down, or their ranks were started anew).
     """
 
     key: ProcessKey
@@ -77,6 +80,8 @@ class Evidence(msgspec.Struct, frozen=True):
     kill_pending: bool = False
     finalized: bool = False
     progress_after_exit_seconds: float = 0.0
+    unproven_since: float | None = None
+    before: Reason | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -99,7 +104,7 @@ def _judge(process: Evidence, processes: Sequence[Evidence], all_left_well: bool
         return Verdict("unknown", "progress_after_exit")
     if process.finalized:
         return Verdict("finished", "finalized")
-    if all_left_well:
+    if all_left_well or process.before == "all_left_well":
         return Verdict("finished", "all_left_well")
     return _judge_left(process, processes, now)
 
@@ -114,14 +119,18 @@ def _judge_running(process: Evidence, now: float) -> Verdict:
 
 def _judge_left(process: Evidence, processes: Sequence[Evidence], now: float) -> Verdict:
     left_at = process.exited_at if process.exited_at is not None else now
-    if (cause := _fatal(process.exit)) is not None and not any(_precedes(other, process) for other in processes):
+    cause = _fatal(process.exit)
+    followed = process.before == "followed" or any(_precedes(other, process) for other in processes)
+    if cause is not None and not followed:
         return Verdict("dead", cause)
+    if process.before in ("killed_before_peers", "left_before_peers"):
+        return Verdict("dead", process.before)
     outlived = max((_alive_until(peer, now) - left_at for peer in processes if _is_peer(peer, process)), default=-1.0)
     if process.exit is not None and process.exit.signal == SIGKILL and outlived >= KILLED_PEERS_SECONDS:
         return Verdict("dead", "killed_before_peers")
     if outlived >= LEFT_PEERS_SECONDS:
         return Verdict("dead", "left_before_peers")
-    return Verdict("exited", "left")
+    return Verdict("exited", "left" if cause is None else "followed")
 
 
 def _left_well(status: ExitStatus | None) -> bool:
@@ -161,6 +170,8 @@ def _is_peer(peer: Evidence, process: Evidence) -> bool:
 
 
 def _alive_until(peer: Evidence, now: float) -> float:
+    if peer.unproven_since is not None:
+        return peer.unproven_since
     if peer.exited_at is not None:
         return peer.exited_at
     return float("-inf") if peer.kill_pending else now

@@ -186,6 +186,67 @@ def test_old_incarnation_is_no_witness(table: Table) -> None:
     assert table.states() == {"1": "alive", "2": "exited"}
 
 
+def test_victim_never_becomes_a_culprit(table: Table) -> None:
+    """When the tombstone of the first crash is taken down before its victims', none of these is named dead."""
+    keys = [table.add(pid, environment(pid)) for pid in range(3)]
+    table.tick(1.0)
+    for key in keys:
+        table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGSEGV))
+        table.clock.advance(10.0)
+    assert table.states() == {"0": "dead", "1": "exited", "2": "exited"}
+    table.tick(TOMBSTONE_SECONDS - 29.0)
+    table.tick(1.0)
+    assert table.states() == {"1": "exited", "2": "exited"}
+
+
+def test_victim_of_a_restarted_rank(table: Table) -> None:
+    """When the rank that crashed first is started anew, its victims' tombstones stay what they were."""
+    keys = [table.add(pid, environment(pid)) for pid in range(3)]
+    table.tick(1.0)
+    for key in keys:
+        table.ranks.observe_exit(key, ExitStatus(known=True, code=1))
+        table.clock.advance(0.3)
+    table.add(10, environment(0))
+    table.tick(1.0)
+    table.tick(1.0)
+    assert table.states() == {"0": "alive", "1": "exited", "2": "exited"}
+
+
+def test_death_outlives_its_peers(table: Table) -> None:
+    """A rank killed before its peers stays dead after they finished and their tombstones are gone."""
+    killed, peer = (table.add(pid, environment(pid)) for pid in range(2))
+    table.tick(1.0)
+    table.ranks.observe_exit(killed, KILLED)
+    table.tick(20.0)
+    table.ranks.observe_state(peer, "S", None, False, True)
+    table.ranks.observe_exit(peer, ExitStatus(known=True))
+    assert table.states() == {"0": "dead", "1": "finished"}
+    table.tick(FINISHED_SECONDS + 1.0)
+    table.tick(1.0)
+    assert table.states() == {"0": "dead"}
+
+
+def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
+    """Ranks that left unseen are no proof that they outlived the one whose exit was seen."""
+    first, second = (table.add(pid, environment(pid)) for pid in range(2))
+    table.tick(1.0)
+    table.ranks.observe_exit(first, ExitStatus(known=True, signal=SIGTERM))
+    saved = table.ranks.dump()
+    again = Table()
+    again.clock.now = table.clock.now + 100.0
+    again.ranks.load(saved)
+    assert again.states() == {"0": "exited"}
+    again.ranks.observe_exit(second, None)
+    again.tick(1.0)
+    assert again.states() == {"0": "exited", "1": "exited"}
+    still = Table()
+    still.clock.now = table.clock.now + 100.0
+    still.ranks.load(saved)
+    still.ranks.confirm(second)
+    still.tick()
+    assert still.states() == {"0": "dead", "1": "alive"}
+
+
 def test_several_ranks_in_one_process(table: Table) -> None:
     """A process of four ranks gets four labels, and smaller communicators are matched by order."""
     key = table.add(1, environment(1))
