@@ -21,13 +21,17 @@ MAX_THREADS_READ = 4096
 MAX_FILES_READ = 4096
 _SMALL_FILE_BYTES = 16 * 1024
 _KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD, include/linux/sched.h
+_EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kernel/exit.c)
 _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
 _SIGKILL_BIT = 1 << 8
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False):
-    """Fields of /proc/PID/stat that we use. ``exit_code`` is in waitpid form, 0 where we lack ptrace rights."""
+    """Fields of /proc/PID/stat that we use. ``exit_code`` is in waitpid form, 0 where we lack ptrace rights.
+
+    ``exiting``: the main thread is being torn down; its descriptors may be gone long before it is a zombie.
+    """
 
     pid: int
     comm: str
@@ -37,11 +41,17 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
     threads: int
     start_ticks: int
     exit_code: int
+    exiting: bool = False
 
     @property
     def key(self) -> ProcessKey:
         """The identity that survives reuse of the pid."""
         return ProcessKey(self.pid, self.start_ticks)
+
+    @property
+    def over(self) -> bool:
+        """True for a zombie without other threads: it only waits for its parent."""
+        return self.state in "ZX" and self.threads <= 1
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +106,7 @@ def parse_stat(text: str) -> Stat | None:
             threads=int(fields[17]),
             start_ticks=int(fields[19]),
             exit_code=int(fields[49]),
+            exiting=bool(int(fields[6]) & _EXITING_FLAG),
         )
     except (ValueError, IndexError):
         return None

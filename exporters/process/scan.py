@@ -44,7 +44,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What one look found. ``gone``: asked-for processes that are not there any more."""
+    """What one look found. ``gone``: asked-for processes that are not there any more, or only as zombies."""
 
     new: tuple[ProcessFacts, ...]
     standing: dict[ProcessKey, Standing]
@@ -110,7 +110,7 @@ class Scanner:
         known = set(known)
         pids = self._proc.pids()
         stats = self._stats(pids, {key.pid for key in known}, now, everyone=bool(origins))
-        gone = tuple(key for key in known if key.pid not in stats or stats[key.pid].key != key)
+        gone = tuple(key for key in known if not _runs(stats.get(key.pid), key))
         self._forget(set(pids), known, now)
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         for stat in strangers:
@@ -280,6 +280,9 @@ class Scanner:
         """Note the record files it holds open; one that it closed while it runs means its communicators are gone."""
         for fd, (device, inode) in list(rank.logs.items()):
             if self._proc.holds(key.pid, fd, device, inode) is False:
+                stat = self._proc.stat(key.pid)
+                if stat is None or stat.exiting or stat.state in "ZX" or stat.key != key:
+                    return  # the kernel closed it: that is its death, not an orderly end
                 del rank.logs[fd]
                 rank.finalized = not rank.logs
         if rank.logs or now - rank.logs_at < THREADS_SECONDS:
@@ -310,6 +313,14 @@ class Scanner:
             rank.missing_since = now if rank.missing_since is None else rank.missing_since
             if now - rank.missing_since > FORGET_SECONDS:
                 del self._ranks[key]
+        # A control group made anew under an old name counts from zero.
+        groups = {rank.oom_file for rank in self._ranks.values()}
+        for file in [file for file in list(self._strikes) if file not in groups]:
+            del self._strikes[file]
+
+
+def _runs(stat: Stat | None, key: ProcessKey) -> bool:
+    return stat is not None and stat.key == key and not stat.over
 
 
 def _kept(environment: Mapping[str, str]) -> dict[str, str]:

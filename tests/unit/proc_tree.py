@@ -49,6 +49,7 @@ class ProcTree:
         maps: str = "",
         cgroup: str = "0::/made.slice\n",
         kernel: bool = False,
+        exiting: bool = False,
     ) -> None:
         """Write one process. ``threads`` besides the main one: names; ``thread_states``: letter, switches."""
         folder = self.root / str(pid)
@@ -57,7 +58,7 @@ class ProcTree:
         (folder / "fd").mkdir(parents=True)
         (folder / "ns").mkdir()
         (folder / "ns/pid").symlink_to("pid:[4026531836]")
-        flags = 0x00200040 if kernel else 0x00400040
+        flags = (0x00200040 if kernel else 0x00400040) | (0x4 if exiting else 0)
         for tid, thread in names.items():
             letter, switches = (thread_states or {}).get(tid, (state, 7))
             place = folder / "task" / str(tid)

@@ -173,6 +173,50 @@ def test_finalized(node: Node) -> None:
     assert not node.look(after=THREADS_SECONDS).standing[key].finalized
 
 
+@pytest.mark.parametrize("how", [{"exiting": True}, {"state": "Z"}, {"start": 6000}])
+def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None:
+    """Descriptors that the kernel closed while it tore the process down are no orderly end."""
+    log, _ = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
+    key = ProcessKey(10, 5000)
+    node.look()
+
+    def die(*_: object) -> bool:
+        node.proc.add(10, threads={11: "NCCL RAS"}, **how)  # type: ignore[arg-type]
+        return False
+
+    node.scanner._proc.holds = die  # type: ignore[method-assign]  # it dies between the look's reads
+    assert not node.look().standing[key].finalized
+
+
+def test_zombie_has_left(node: Node) -> None:
+    """A zombie that nobody reaps has left, unless other threads of it still run."""
+    key = ProcessKey(10, 5000)
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    node.look()
+    node.proc.add(10, state="Z", threads={11: "NCCL RAS"})
+    assert node.look().gone == ()
+    node.proc.add(10, state="Z")
+    assert node.look().gone == (key,)
+
+
+def test_control_group_made_anew(node: Node) -> None:
+    """Strikes of a control group are forgotten with its last rank: another of the same name counts from zero."""
+    folder = node.sys / "fs/cgroup/made.slice"
+    folder.mkdir(parents=True)
+    for pid, kills in ((10, 3), (11, 1)):
+        (folder / "memory.events").write_text("oom_kill 0\n")
+        node.proc.add(pid, threads={100 + pid: "NCCL RAS"})
+        node.look()
+        node.look()
+        (folder / "memory.events").write_text(f"oom_kill {kills}\n")
+        for _ in range(kills):
+            assert node.scanner.oom_killed(ProcessKey(pid, 5000))
+        node.proc.remove(pid)
+        node.look()
+        node.look(after=FORGET_SECONDS + 1.0)
+
+
 def test_blocked_thread(node: Node) -> None:
     """A vital thread in D with the same switch count is blocked since it was first seen so; a switch ends that."""
     key = ProcessKey(10, 5000)
