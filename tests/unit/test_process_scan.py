@@ -214,6 +214,7 @@ def test_control_group_made_anew(node: Node) -> None:
             assert node.scanner.oom_killed(ProcessKey(pid, 5000))
         node.proc.remove(pid)
         node.look()
+        node.look()
         node.look(after=FORGET_SECONDS + 1.0)
 
 
