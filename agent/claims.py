@@ -10,6 +10,8 @@ import msgspec
 
 MAX_RANK = 1 << 20
 MAX_LABEL_CHARACTERS = 128
+MAX_GROUP_CHARACTERS = 255
+"""Of an address and of a port: no host name is longer (RFC 1035)."""
 _JOB_HASH_DIGITS = 12
 _GROUP_HASH_DIGITS = 8
 
@@ -101,7 +103,8 @@ def _group(environment: Mapping[str, str], hostname: str) -> str:
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not address or not port:
         return ""
-    return f"{hostname if _LOOPBACK.match(address) else address}:{port}"
+    place = hostname if _LOOPBACK.match(address) else address
+    return f"{place[:MAX_GROUP_CHARACTERS]}:{port[:MAX_GROUP_CHARACTERS]}"
 
 
 def _number(text: str | None) -> int | None:

@@ -52,7 +52,8 @@ class LabelBook:
         if holder is None or holder is process or holder.facts is None:
             free = True
         else:
-            free = holder.exited_at is not None and process.facts is not None
+            newer = process.exited_at is None or process.found_at > holder.found_at
+            free = holder.exited_at is not None and process.facts is not None and newer
         if free:
             self._holders[label] = process
         return free

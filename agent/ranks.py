@@ -94,11 +94,11 @@ class RankTable:
     # -- evidence of processes -------------------------------------------------------------------------------------
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process; False when the table is full."""
+        """Add a rank process, in place of the oldest tombstone if need be; False when the table is full of live ones."""
         now = self._clock.monotonic()
         if facts.key in self._processes:
             return True
-        if len(self._processes) >= MAX_PROCESSES:
+        if len(self._processes) >= MAX_PROCESSES and not self._drop_oldest_tombstone():
             self._refused += 1
             return False
         claim = claims.read_claim(facts.environment or {}, self._hostname)
@@ -289,6 +289,8 @@ class RankTable:
 
     def _bind(self, process: RankProcess, name: ProcessKey | Origin, unique: bool = True) -> None:
         """Freeze the labels of a process; without any word on its rank it stays unidentified."""
+        if any(process.slots or ()):
+            return
         ranks, source = process.ranks(unique)
         if not ranks:
             return
@@ -322,21 +324,41 @@ class RankTable:
     def _expire(self, now: float) -> None:
         gone = [key for key, process in self._processes.items() if self._is_over(process, now)]
         for key in gone:
-            process = self._processes.pop(key)
-            self._duplicates.discard(key)
-            self._labels.release(process)
-            self.revision += 1
+            self._drop(key)
+        newest: dict[tuple[int, int], int] = {}
+        for origin in self._origins:
+            file = (origin.device, origin.inode)
+            newest[file] = max(newest.get(file, 0), origin.generation)
         for origin, record in list(self._origins.items()):
             if record.expired_at is None:
                 owner = self._process_of(record)
-                idle = record.process is None and now - record.seen_at > ORIGIN_IDLE_SECONDS
+                over = record.process is None or origin.generation < newest[origin.device, origin.inode]
+                idle = over and now - record.seen_at > ORIGIN_IDLE_SECONDS
                 if owner is None or idle:
                     record.expired_at, record.unseen = now, None
                     self._duplicates.discard(origin)
-                    if owner is not None:
+                    if owner is not None and record.process is None:
                         self._labels.release(owner)
             elif now - record.expired_at > ORIGIN_IDLE_SECONDS:
                 del self._origins[origin]
+        self._name_hosts()
+
+    def _drop(self, key: ProcessKey) -> None:
+        process = self._processes.pop(key)
+        self._duplicates.discard(key)
+        self._labels.release(process)
+        self.revision += 1
+
+    def _drop_oldest_tombstone(self) -> bool:
+        left = [(process.exited_at, key) for key, process in self._processes.items() if process.exited_at is not None]
+        if left:
+            self._drop(min(left)[1])
+        return bool(left)
+
+    def _name_hosts(self) -> None:
+        """This node's host name and those of its containers: a name may move to another node with its pod."""
+        linked = {origin.hostname for origin, record in self._origins.items() if record.process in self._processes}
+        self.hostnames = frozenset({self._hostname, *linked})
 
     def _is_over(self, process: RankProcess, now: float) -> bool:
         if process.exited_at is None:
@@ -371,6 +393,8 @@ class RankTable:
             self._origins[origin] = record
         for process in sorted(self._all(), key=lambda p: p.exited_at is None):  # live ones last: they hold the label
             self._labels.restore(process)
+        self._duplicates = {key for key, process in self._processes.items() if None in (process.slots or ())}
+        self._name_hosts()
         self._judge()
 
     def _all(self) -> list[RankProcess]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims import MAX_LABEL_CHARACTERS, Claim, clean, group_job_id, read_claim, short_hash
+from agent.claims import MAX_GROUP_CHARACTERS, MAX_LABEL_CHARACTERS, Claim, clean, group_job_id, read_claim, short_hash
 
 TORCHRUN = {
     "RANK": "11",
@@ -99,3 +99,12 @@ def test_local_rank_is_a_number() -> None:
     """A local rank with blanks around it is that number, and one that is none is left out."""
     assert read_claim({"LOCAL_RANK": " 3\n"}, "here").local_rank == "3"
     assert read_claim({"LOCAL_RANK": "x", "SLURM_LOCALID": "1"}, "here").local_rank == "1"
+
+
+def test_bound_of_the_group() -> None:
+    """A rendezvous address over the bound is cut: it is kept for every rank process."""
+    at_bound, over = (
+        read_claim({"MASTER_ADDR": "a" * n, "MASTER_PORT": "p" * n}, "here").group
+        for n in (MAX_GROUP_CHARACTERS, MAX_GROUP_CHARACTERS + 1)
+    )
+    assert at_bound == over == "a" * 255 + ":" + "p" * 255

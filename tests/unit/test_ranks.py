@@ -247,6 +247,84 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
     assert still.states() == {"0": "dead", "1": "alive"}
 
 
+def test_tombstones_give_way_to_live_ranks(table: Table) -> None:
+    """A table full of tombstones takes a live rank in place of the oldest; one full of live ranks refuses."""
+    keys = [table.add(pid, environment(pid % 8, job=str(pid))) for pid in range(MAX_PROCESSES)]
+    assert not table.ranks.observe_process(facts(5000))
+    for key in (keys[7], keys[3]):
+        table.ranks.observe_exit(key, KILLED)
+        table.clock.advance(1.0)
+    assert table.ranks.observe_process(facts(5000))
+    shown = {view.process.facts.key for view in table.ranks.snapshot().ranks if view.process.facts}
+    assert keys[3] in shown
+    assert keys[7] not in shown
+
+
+def test_host_names_go_with_their_ranks(table: Table) -> None:
+    """A container's host name counts as this node's while its rank is in the table, also after a restart."""
+    key = table.add(1, environment(1))
+    writer = Origin(64, 1, 0, "trainer-0", 1)
+    table.ranks.observe_records(writer, [Membership(WORLD, 1, 8)], None)
+    table.ranks.link(writer, key)
+    assert table.ranks.hostnames == {"here", "trainer-0"}
+    again = Table()
+    again.ranks.load(table.ranks.dump())
+    assert again.ranks.hostnames == {"here", "trainer-0"}
+    table.tick(1.0)
+    table.ranks.observe_exit(key, KILLED)
+    table.tick(TOMBSTONE_SECONDS + 1.0)
+    assert table.ranks.hostnames == {"here"}
+
+
+def test_earlier_fillings_of_a_file_expire(table: Table) -> None:
+    """Of a file that its live rank begins anew, earlier fillings expire when idle; the last one never does."""
+    key = table.add(1, environment(1))
+    for generation in range(2):
+        table.ranks.observe_records(origin(1, generation), [Membership(WORLD, 1, 8)], None)
+        table.ranks.link(origin(1, generation), key)
+    table.tick(1.0)
+    table.tick(ORIGIN_IDLE_SECONDS)
+    assert table.ranks.is_expired(origin(1, 0))
+    assert not table.ranks.is_expired(origin(1, 1))
+    assert table.labels() == {RankLabel("4711", "1"): 1}
+
+
+def test_duplicate_after_a_restart_of_the_agent(table: Table) -> None:
+    """A duplicate is still one after a restart, and takes the label when its holder is gone."""
+    holder, _ = table.add(1, environment(0)), table.add(2, environment(0))
+    table.tick(BINDING_SECONDS)
+    again = Table()
+    again.ranks.load(table.ranks.dump())
+    assert again.ranks.snapshot().duplicates == 1
+    again.ranks.confirm(ProcessKey(2, 5000))
+    again.ranks.observe_exit(holder, KILLED)
+    again.tick(1.0)
+    assert again.labels() == {RankLabel("4711", "0"): 2}
+
+
+def test_duplicate_that_left_takes_no_tombstone(table: Table) -> None:
+    """A duplicate that left does not take the place of the holder when that leaves too."""
+    holder, duplicate = table.add(1, environment(0)), table.add(2, environment(0))
+    table.tick(BINDING_SECONDS)
+    table.ranks.observe_exit(duplicate, KILLED)
+    table.ranks.observe_exit(holder, KILLED)
+    table.tick(1.0)
+    assert table.labels() == {RankLabel("4711", "0"): 1}
+
+
+def test_partial_duplicate_keeps_its_labels(table: Table) -> None:
+    """A process of two ranks, one of them another's, keeps the other label when a larger communicator appears."""
+    table.add(1, environment(0, world=2))
+    key = table.add(2, environment(7) | {"RANK": ""})
+    table.ranks.observe_records(origin(2), [Membership(TENSOR, 0, 2), Membership(TENSOR, 1, 2)], None)
+    table.ranks.link(origin(2), key)
+    table.tick(BINDING_SECONDS)
+    bound = table.labels()
+    table.ranks.observe_records(origin(2), [Membership(WORLD, 4, 8), Membership(WORLD, 5, 8)], None)
+    table.tick(1.0)
+    assert table.labels() == bound == {RankLabel("4711", "0"): 1, RankLabel("4711", "1"): 2}
+
+
 def test_several_ranks_in_one_process(table: Table) -> None:
     """A process of four ranks gets four labels, and smaller communicators are matched by order."""
     key = table.add(1, environment(1))
