@@ -94,7 +94,7 @@ class RankTable:
     # -- evidence of processes -------------------------------------------------------------------------------------
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process, in place of the oldest tombstone if need be; False when the table is full of live ones."""
+        """Add a rank process, if need be in the place of the oldest tombstone; False when all in the table run."""
         now = self._clock.monotonic()
         if facts.key in self._processes:
             return True
@@ -143,6 +143,13 @@ class RankTable:
         process = self._processes.get(key)
         if process is not None and process.exited_at is None:
             process.confirmed, process.unproven_since = True, None
+
+    def lose_sight(self) -> None:
+        """Say that nobody looks at processes any more: those that run are not shown until they are confirmed."""
+        now = self._clock.monotonic()
+        for process in self.processes().values():
+            process.confirmed = False
+            process.unproven_since = now if process.unproven_since is None else process.unproven_since
 
     def environment_readable(self, key: ProcessKey) -> bool:
         """True when the process' environment could be read: the right that also shows its exit status."""
@@ -372,7 +379,9 @@ class RankTable:
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
         return msgspec.msgpack.encode(
-            _Saved(list(self._processes.values()), list(self._origins.items()), self._conflicts, self._clock.monotonic())
+            _Saved(
+                list(self._processes.values()), list(self._origins.items()), self._conflicts, self._clock.monotonic()
+            )
         )
 
     def load(self, section: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How a process that is not our child ended.
+"""When and how a process that is not our child ended.
 
 Two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) answers once the
 parent has reaped it; before that, field 52 of /proc/PID/stat answers while it is a zombie, with ptrace rights.
@@ -6,8 +6,8 @@ parent has reaped it; before that, field 52 of /proc/PID/stat answers while it i
 
 from __future__ import annotations
 
-import errno
 import fcntl
+import os
 import struct
 
 from agent.api import ExitStatus, ProcessKey, ProcFS
@@ -18,16 +18,33 @@ _PIDFD_INFO_EXIT = 1 << 3
 _EXIT_CODE_OFFSET = 60
 
 
+def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
+    """A pidfd of the process itself; None when it has left (its pid may be another's), or why there is none."""
+    try:
+        pidfd = os.pidfd_open(key.pid)
+    except ProcessLookupError:
+        return None
+    except OSError as error:
+        return error
+    try:
+        stat = proc.stat(key.pid)  # only now is the pid held fast
+    except OSError as error:
+        os.close(pidfd)
+        return error
+    if stat is None or stat.key != key:
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
 def from_pidfd(pidfd: int) -> ExitStatus | None:
     """The status by the kernel's own record; None while it is not reaped, or where the kernel has no such answer."""
     info = bytearray(_INFO_BYTES)
     struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
-    except OSError as error:
-        if error.errno in (errno.ENOTTY, errno.EINVAL, errno.ESRCH):
-            return None
-        raise
+    except OSError:  # not reaped yet, or no such ioctl; whatever else: the caller counts what it cannot learn
+        return None
     (mask,) = struct.unpack_from("Q", info, 0)
     if not mask & _PIDFD_INFO_EXIT:
         return None
@@ -42,7 +59,10 @@ def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus |
     """
     if not may_ptrace:
         return None
-    stat = proc.stat(key.pid)
+    try:
+        stat = proc.stat(key.pid)
+    except OSError:  # out of descriptors: the caller asks again, and counts what it cannot learn
+        return None
     if stat is None or stat.key != key or stat.state not in "ZX":
         return None
     return ExitStatus.from_wait(stat.exit_code)

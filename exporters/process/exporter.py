@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from signal import SIGKILL
 
 import msgspec
@@ -16,13 +16,14 @@ from agent.api import (
     Family,
     Metric,
     NoData,
+    Origin,
     OwnThread,
     ProcessKey,
     ProcFS,
     RankLabel,
     Spec,
 )
-from exporters.process.exit_status import from_pidfd, from_zombie
+from exporters.process.exit_status import from_pidfd, from_zombie, open_pidfd
 from exporters.process.scan import Found, Scanner
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -62,7 +63,7 @@ EXIT_STATUS_UNKNOWN = Family(
 PIDFD_ERRORS = Family(
     "rankwatch_process_pidfd_errors_total",
     "counter",
-    "Rank processes that could not be watched by pidfd; their exit is seen at the next look at /proc.",
+    "Times that a rank process could not be watched by pidfd; its exit is then seen at the next look at /proc.",
     aggregate="sum",
 )
 
@@ -88,6 +89,7 @@ class ProcessExporter:
     def __init__(self, config: ProcessConfig) -> None:
         self._config = config
         self._watched: dict[ProcessKey, int] = {}
+        self._drained = False
         self._asking: set[asyncio.Task[None]] = set()
         self._processes = 0
         self._unknown_exits = 0
@@ -110,7 +112,8 @@ class ProcessExporter:
                 raise NoData from None
         scanner, ranks, now = self._scanner, self._ctx.ranks, self._ctx.clock.monotonic()
         known, origins = tuple(ranks.processes()), ranks.unlinked_origins()
-        self._apply(await self._thread.call(lambda: scanner.look(now, known, origins)))
+        watched = frozenset(self._watched)
+        self._apply(*await self._thread.call(lambda: self._look(scanner, now, known, origins, watched)))
         if not self._processes:
             raise NoData
 
@@ -134,6 +137,8 @@ class ProcessExporter:
 
     async def drain(self) -> None:
         """Stop watching."""
+        self._drained = True
+        self._ctx.ranks.lose_sight()
         for task in self._asking:
             task.cancel()
         for key in list(self._watched):
@@ -141,7 +146,22 @@ class ProcessExporter:
         self._thread.stop()
         self._exits.stop()
 
-    def _apply(self, found: Found) -> None:
+    def _look(
+        self,
+        scanner: Scanner,
+        now: float,
+        known: tuple[ProcessKey, ...],
+        origins: tuple[Origin, ...],
+        watched: frozenset[ProcessKey],
+    ) -> tuple[Found, dict[ProcessKey, int | OSError | None]]:
+        """One look, and pidfds of those that run and are not ``watched`` (blocking; on the scanner's thread)."""
+        found = scanner.look(now, known, origins)
+        return found, {key: open_pidfd(self._proc, key) for key in found.standing if key not in watched}
+
+    def _apply(self, found: Found, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
+        if self._drained:  # a look that hung until after the end: a successor has its own
+            self._watch(pidfds, running=())
+            return
         ranks = self._ctx.ranks
         self._processes = found.processes
         ranks.held_files = found.held
@@ -154,27 +174,28 @@ class ProcessExporter:
                 "CAP_SYS_PTRACE for the service would mend it",
                 processes=found.unreadable,
             )
+        running = ranks.processes()
+        self._watch(pidfds, running)
         for key, standing in found.standing.items():
-            if key not in self._watched:
-                self._watch(key)
             ranks.confirm(key)
             ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
         for origin, key in found.links:
             ranks.link(origin, key)
         for key in found.gone:
-            if key in ranks.processes():
+            if key in running:
                 self._on_exit(key)
 
-    def _watch(self, key: ProcessKey) -> None:
-        """Have the loop call ``_on_exit`` when the process leaves; a pid reused meanwhile is found by the next look."""
-        try:
-            pidfd = os.pidfd_open(key.pid)
-        except OSError as error:
-            self._pidfd_errors += 1
-            self._ctx.log.warning("process not watched by pidfd", pid=key.pid, error=error.strerror)
-            return
-        self._watched[key] = pidfd
-        asyncio.get_running_loop().add_reader(pidfd, self._on_exit, key)
+    def _watch(self, pidfds: dict[ProcessKey, int | OSError | None], running: Container[ProcessKey]) -> None:
+        """Have the loop call ``_on_exit`` when a process leaves; one that left since the look is not watched anew."""
+        for key, pidfd in pidfds.items():
+            if isinstance(pidfd, OSError):
+                self._pidfd_errors += 1
+                self._ctx.log.warning("process not watched by pidfd", pid=key.pid, error=pidfd.strerror)
+            elif pidfd is not None and key in running:
+                self._watched[key] = pidfd
+                asyncio.get_running_loop().add_reader(pidfd, self._on_exit, key)
+            elif pidfd is not None:
+                os.close(pidfd)
 
     def _unwatch(self, key: ProcessKey) -> None:
         pidfd = self._watched.pop(key, None)

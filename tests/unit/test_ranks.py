@@ -218,7 +218,7 @@ def test_death_outlives_its_peers(table: Table) -> None:
     table.tick(1.0)
     table.ranks.observe_exit(killed, KILLED)
     table.tick(20.0)
-    table.ranks.observe_state(peer, "S", None, False, True)
+    table.ranks.observe_state(peer, "S", None, kill_pending=False, finalized=True)
     table.ranks.observe_exit(peer, ExitStatus(known=True))
     assert table.states() == {"0": "dead", "1": "finished"}
     table.tick(FINISHED_SECONDS + 1.0)

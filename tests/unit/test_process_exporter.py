@@ -1,0 +1,150 @@
+"""The exporter around the scanner: whom it watches, whose exit it learns, and what a stopped one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from proc_tree import ProcTree
+
+from agent.api import Admission, Context, Logger, OwnThread, ProcessKey, ProcFS, RankTable, Roots, StateSection
+from exporters.process import ProcessConfig, ProcessExporter
+from exporters.process.exit_status import open_pidfd
+
+START = 5000
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits for its standard input to end."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+class Node:
+    """A made-up /proc, a table, and an exporter over them."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc = ProcTree(root / "proc")
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here")
+        self.context = Context(
+            roots=Roots(proc=self.proc.root, sys=root / "sys"),
+            clock=self.clock,
+            hostname="here",
+            ranks=self.ranks,
+            state=StateSection("process", None),
+            admit=Admission(),
+            thread=OwnThread,
+            log=Logger("process"),
+        )
+
+    def add(self, pid: int) -> ProcessKey:
+        self.proc.add(pid, start=START, threads={pid + 1: "NCCL RAS"}, environment={"RANK": "0", "SLURM_JOB_ID": "7"})
+        return ProcessKey(pid, START)
+
+    async def start(self) -> ProcessExporter:
+        exporter = ProcessExporter(ProcessConfig())
+        await exporter.start(self.context)
+        return exporter
+
+    def shown(self) -> list[int]:
+        return [view.process.facts.key.pid for view in self.ranks.snapshot().ranks if view.process.facts]
+
+
+def open_pidfds() -> int:
+    """How many pidfds this process holds."""
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sum("pidfd" in os.readlink(link) for link in links if os.path.lexists(link))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """An empty node; whatever is done with it, no pidfd stays open."""
+    before = open_pidfds()
+    yield Node(tmp_path)
+    assert open_pidfds() == before
+
+
+@pytest.fixture
+def rank(node: Node, child: subprocess.Popen[bytes]) -> ProcessKey:
+    """The child as a rank process of the node."""
+    return node.add(child.pid)
+
+
+def test_pidfd_is_of_the_process_itself(
+    node: Node, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pidfd is kept only when the start time still fits; a pid that is gone or another's gives none."""
+    key = node.add(child.pid)
+    proc = ProcFS(node.proc.root)
+    before = open_pidfds()
+    pidfd = open_pidfd(proc, key)
+    assert isinstance(pidfd, int)
+    os.close(pidfd)
+    assert open_pidfd(proc, ProcessKey(child.pid, START - 1)) is None
+    assert open_pidfds() == before
+    child.kill()
+    child.wait()
+    assert open_pidfd(proc, key) is None
+
+    def refuse(pid: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert isinstance(open_pidfd(proc, key), OSError)
+
+
+async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
+    """A process whose exit was noted while a look was under way is not watched anew by its result."""
+    exporter = await node.start()
+    look = exporter._look
+
+    def leave(*args: object) -> object:
+        result = look(*args)  # type: ignore[arg-type]
+        node.ranks.observe_process(result[0].new[0])
+        node.ranks.observe_exit(rank, None)
+        return result
+
+    exporter._look = leave  # type: ignore[method-assign,assignment]
+    await exporter.update()
+    assert not exporter._watched
+    await exporter.drain()
+
+
+async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> None:
+    """When nobody looks any more, live ranks are not shown; a new exporter's first look brings them back."""
+    exporter = await node.start()
+    await exporter.update()
+    node.clock.advance(1.0)
+    node.ranks.tick()
+    assert node.shown() == [rank.pid]
+    await exporter.drain()
+    assert node.shown() == []
+    successor = await node.start()
+    await successor.update()
+    assert node.shown() == [rank.pid]
+    await successor.drain()
+
+
+async def test_look_that_outlasts_the_exporter(node: Node, rank: ProcessKey) -> None:
+    """A look that comes back after the exporter was stopped changes nothing and leaves no descriptor open."""
+    exporter = await node.start()
+    await exporter.update()
+    exporter._unwatch(rank)
+    node.clock.advance(1.0)
+    node.ranks.tick()
+    update = asyncio.create_task(exporter.update())
+    await asyncio.sleep(0)
+    await exporter.drain()
+    await update
+    assert not exporter._watched
+    assert node.shown() == []
