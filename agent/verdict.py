@@ -6,7 +6,9 @@ stayed behind elsewhere, is judged in Prometheus.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import chain
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
 from typing import Literal, get_args
 
@@ -91,22 +93,39 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: Reason
 
 
+class _Job(msgspec.Struct, frozen=True):
+    """The processes of a job in the orders in which witnesses are sought, so that many can be judged quickly.
+
+    ``exits``: those that left, the first one first; ``witnesses``: all, those known to have lived longest first.
+    """
+
+    exits: Sequence[Evidence]
+    witnesses: Sequence[Evidence]
+    all_left_well: bool
+    now: float
+
+
 def judge_job(processes: Sequence[Evidence], now: float) -> dict[ProcessKey, Verdict]:
     """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
-    all_left_well = all(p.exited_at is not None and _left_well(p.exit) for p in processes)
-    return {p.key: _judge(p, processes, all_left_well, now) for p in processes}
+    job = _Job(
+        exits=sorted((p for p in processes if p.exited_at is not None), key=_left_at),
+        witnesses=sorted(processes, key=lambda p: _alive_until(p, now), reverse=True),
+        all_left_well=all(p.exited_at is not None and _left_well(p.exit) for p in processes),
+        now=now,
+    )
+    return {p.key: _judge(p, job) for p in processes}
 
 
-def _judge(process: Evidence, processes: Sequence[Evidence], all_left_well: bool, now: float) -> Verdict:
+def _judge(process: Evidence, job: _Job) -> Verdict:
     if process.exited_at is None:
-        return _judge_running(process, now)
+        return _judge_running(process, job.now)
     if process.progress_after_exit_seconds > PROGRESS_SLACK_SECONDS:
         return Verdict("unknown", "progress_after_exit")
     if process.finalized:
         return Verdict("finished", "finalized")
-    if all_left_well or process.before == "all_left_well":
+    if job.all_left_well or process.before == "all_left_well":
         return Verdict("finished", "all_left_well")
-    return _judge_left(process, processes, now)
+    return _judge_left(process, job)
 
 
 def _judge_running(process: Evidence, now: float) -> Verdict:
@@ -117,15 +136,15 @@ def _judge_running(process: Evidence, now: float) -> Verdict:
     return Verdict("alive", "running")
 
 
-def _judge_left(process: Evidence, processes: Sequence[Evidence], now: float) -> Verdict:
-    left_at = process.exited_at if process.exited_at is not None else now
+def _judge_left(process: Evidence, job: _Job) -> Verdict:
     cause = _fatal(process.exit)
-    followed = process.before == "followed" or any(_precedes(other, process) for other in processes)
+    followed = process.before == "followed" or (cause is not None and _was_preceded(process, job))
     if cause is not None and not followed:
         return Verdict("dead", cause)
     if process.before in ("killed_before_peers", "left_before_peers"):
         return Verdict("dead", process.before)
-    outlived = max((_alive_until(peer, now) - left_at for peer in processes if _is_peer(peer, process)), default=-1.0)
+    longest = next((peer for peer in job.witnesses if _is_peer(peer, process)), None)
+    outlived = -1.0 if longest is None else _alive_until(longest, job.now) - _left_at(process)
     if process.exit is not None and process.exit.signal == SIGKILL and outlived >= KILLED_PEERS_SECONDS:
         return Verdict("dead", "killed_before_peers")
     if outlived >= LEFT_PEERS_SECONDS:
@@ -147,6 +166,17 @@ def _fatal(status: ExitStatus | None) -> Reason | None:
     if status.signal == 0 and 1 <= status.code <= _LAST_OWN_STATUS:
         return "failure_status"
     return None
+
+
+def _was_preceded(process: Evidence, job: _Job) -> bool:
+    here = bisect_right(job.exits, _left_at(process), key=_left_at)
+    end = bisect_right(job.exits, _left_at(process) + 2 * SIMULTANEOUS_SECONDS, key=_left_at)
+    likeliest_first = chain(reversed(job.exits[:here]), job.exits[here:end])
+    return any(_precedes(other, process) for other in likeliest_first)
+
+
+def _left_at(process: Evidence) -> float:
+    return process.exited_at if process.exited_at is not None else float("inf")
 
 
 def _precedes(other: Evidence, process: Evidence) -> bool:
