@@ -106,6 +106,7 @@ class Supervisor:
         self.rank_source = RankSource(self.ranks)
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
+        self._refused: dict[str, ExporterConfig] = {}
         self._restore_ranks()
 
     # -- exporters -------------------------------------------------------------------------------------------------
@@ -113,7 +114,8 @@ class Supervisor:
     async def begin(self, plan: Plan, schedule: bool = True) -> None:
         """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
         started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
-        self.broken = frozenset({*plan.broken, *(name for name, running in started.items() if running is None)})
+        self._refused = {name: plan.enabled[name].config for name, running in started.items() if running is None}
+        self.broken = frozenset({*plan.broken, *self._refused})
         self.running = {name: running for name, running in started.items() if running is not None}
         for running in self.running.values():
             if schedule:
@@ -121,6 +123,8 @@ class Supervisor:
 
     async def apply(self, plan: Plan) -> bool:
         """Bring what runs to ``plan``: equal sections stay untouched; of the others all start, or none.
+
+        An equal section that already refused to start may refuse again: it stays shown as down.
 
         Returns False, with the old ones running again, when one of the new refuses to start.
         """
@@ -132,14 +136,19 @@ class Supervisor:
         for name in old:
             del self.running[name]
         started: list[Running] = []
+        refused: dict[str, ExporterConfig] = {}
         for name in changed:
             running = await self._start(wanted[name])
-            if running is None:
+            if running is not None:
+                started.append(running)
+            elif self._refused.get(name) == wanted[name].config:  # no news: it must not keep the others as they are
+                refused[name] = wanted[name].config
+            else:
                 await self._return_to(old, started)
                 return False
-            started.append(running)
         self._begin(started)
-        self.broken = frozenset(plan.broken)
+        self._refused = refused
+        self.broken = frozenset({*plan.broken, *refused})
         return True
 
     async def update_once(self) -> None:
@@ -220,8 +229,11 @@ class Supervisor:
     async def _return_to(self, old: dict[str, Running], started: list[Running]) -> None:
         """Undo a start that failed: drain what had started and start the old ones from their checkpoints."""
         await asyncio.gather(*(running.end() for running in started))
-        again = [await self._start(Prepared(running.spec, running.config)) for running in old.values()]
-        self._begin(running for running in again if running is not None)
+        again = {name: await self._start(Prepared(running.spec, running.config)) for name, running in old.items()}
+        self._begin(running for running in again.values() if running is not None)
+        lost = {name: old[name].config for name, running in again.items() if running is None}
+        self._refused.update(lost)
+        self.broken |= frozenset(lost)
 
     def _restore_ranks(self) -> None:
         section = self._ranks_section.restored

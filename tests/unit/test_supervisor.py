@@ -115,6 +115,31 @@ async def test_all_start_or_none(bench: Bench) -> None:
     await bench.supervisor.stop()
 
 
+async def test_old_refusal_blocks_no_reload(bench: Bench) -> None:
+    """A section that refused at the start and is unchanged stays down; the others take their new sections."""
+    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(refuse=True)))
+    assert await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(refuse=True)))
+    assert (bench.supervisor.running["a"].config, bench.supervisor.broken) == (Config(number=1), {"b"})
+    assert not await bench.supervisor.apply(bench.plan(a=Config(number=2), b=Config(number=2, refuse=True)))
+    assert (bench.supervisor.running["a"].config, bench.supervisor.broken) == (Config(number=1), {"b"})
+    assert await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config()))
+    assert (set(bench.supervisor.running), bench.supervisor.broken) == ({"a", "b"}, set())
+    await bench.supervisor.stop()
+
+
+async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reload that failed, an old exporter that refuses to start again is shown as down."""
+    await bench.supervisor.begin(bench.plan(a=Config()))
+
+    async def refuse(self: Made, ctx: Context) -> None:
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(Made, "start", refuse)
+    assert not await bench.supervisor.apply(bench.plan(a=Config(number=1)))
+    assert (bench.supervisor.running, bench.supervisor.broken) == ({}, {"a"})
+    await bench.supervisor.stop()
+
+
 async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
     """What exporters publish while they drain is in the file afterwards."""
     await bench.supervisor.begin(bench.plan(a=Config()))
