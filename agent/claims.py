@@ -54,7 +54,8 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
-    """Return what ``environment`` claims; ``hostname`` (this node's) makes a loopback rendezvous this node's own."""
+    """Return what ``environment`` claims; ``hostname`` (this node's, and
+    which of its network namespaces) makes a loopback rendezvous this node's own."""
     rank, world_size = _rank(environment)
     local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
     group = _group(environment, hostname)

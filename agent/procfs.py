@@ -76,7 +76,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     """What is known of one rank process at the time it was found.
 
     ``environment`` is None where it could not be read. ``namespace_pid`` is its pid in its own pid namespace, ``host``
-    its host name where its environment tells one. ``evidence`` says why it counts as a rank process.
+    its host name where its environment tells one. ``evidence`` says why it counts as a rank process,
+    ``network_namespace`` is the inode of its network namespace, 0 where it could not be read.
     """
 
     key: ProcessKey
@@ -88,7 +89,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     cgroup: str = ""
     pod: str = ""
     container: str = ""
-    pid_namespace: int = 0
+    network_namespace: int = 0
 
 
 def parse_stat(text: str) -> Stat | None:

@@ -101,7 +101,9 @@ class RankTable:
         if len(self._processes) >= MAX_PROCESSES and not self._drop_oldest_tombstone():
             self._refused += 1
             return False
-        claim = claims.read_claim(facts.environment or {}, self._hostname)
+        # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
+        place = f"{self._hostname}/{facts.network_namespace}" if facts.network_namespace else self._hostname
+        claim = claims.read_claim(facts.environment or {}, place)
         kept = msgspec.structs.replace(facts, environment=None if facts.environment is None else {})
         self._processes[facts.key] = RankProcess(found_at=now, facts=kept, claim=claim)
         self.revision += 1

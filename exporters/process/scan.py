@@ -240,7 +240,7 @@ class Scanner:
             cgroup=groups.get("", ""),
             pod=pod,
             container=container,
-            pid_namespace=self._proc.namespace(pid, "pid"),
+            network_namespace=self._proc.namespace(pid, "net"),
         )
 
     # -- how does it stand? ----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
+import msgspec
 import pytest
 from fake_clock import FakeClock
 
@@ -323,6 +324,17 @@ def test_partial_duplicate_keeps_its_labels(table: Table) -> None:
     table.ranks.observe_records(origin(2), [Membership(WORLD, 4, 8), Membership(WORLD, 5, 8)], None)
     table.tick(1.0)
     assert table.labels() == bound == {RankLabel("4711", "0"): 1, RankLabel("4711", "1"): 2}
+
+
+def test_loopback_rendezvous_of_two_pods(table: Table) -> None:
+    """Two jobs that meet at 127.0.0.1:29500 in network namespaces of their own are two jobs, and both are shown."""
+    env = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for pid, namespace in ((1, 4026532001), (2, 4026532002), (3, 4026532002)):
+        found = msgspec.structs.replace(facts(pid, env | {"RANK": str(pid)}), network_namespace=namespace)
+        table.ranks.observe_process(found)
+    table.tick(1.0)
+    job_of = {label.rank: label.job_id for label in table.labels()}
+    assert job_of["1"] != job_of["2"] == job_of["3"]
 
 
 def test_several_ranks_in_one_process(table: Table) -> None:
