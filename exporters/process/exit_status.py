@@ -22,19 +22,20 @@ def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
     """A pidfd of the process itself; None when it has left (its pid may be another's), or why there is none."""
     try:
         pidfd = os.pidfd_open(key.pid)
-    except ProcessLookupError:
-        return None
     except OSError as error:
-        return error
+        return error if _is_there(proc, key) else None
+    if _is_there(proc, key):  # only now is the pid held fast
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def _is_there(proc: ProcFS, key: ProcessKey) -> bool:
     try:
-        stat = proc.stat(key.pid)  # only now is the pid held fast
-    except OSError as error:
-        os.close(pidfd)
-        return error
-    if stat is None or stat.key != key:
-        os.close(pidfd)
-        return None
-    return pidfd
+        stat = proc.stat(key.pid)
+    except OSError:  # out of descriptors: it is tried again with the next look
+        return False
+    return stat is not None and stat.key == key
 
 
 def from_pidfd(pidfd: int) -> ExitStatus | None:

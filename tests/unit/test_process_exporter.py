@@ -94,7 +94,10 @@ def test_pidfd_is_of_the_process_itself(
     assert open_pidfds() == before
     child.kill()
     child.wait()
+    assert isinstance(open_pidfd(proc, key), ProcessLookupError)  # of another pid namespace than the /proc we read
+    node.proc.remove(child.pid)
     assert open_pidfd(proc, key) is None
+    node.add(child.pid)
 
     def refuse(pid: int) -> int:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
