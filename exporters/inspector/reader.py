@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
-from exporters.inspector.aggregate import Admit, Aggregate, Saved
+from exporters.inspector.aggregate import Admit, Aggregate, Room, Saved
 from exporters.inspector.intake import Writer, take
 from exporters.inspector.ownership import (
     FileState,
@@ -34,6 +34,8 @@ SAVE_SECONDS = 2.5
 """Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
 MAX_WRITERS_PER_FILE = 16
 MAX_ORIGINS = 1024
+MAX_BINDINGS_IN_ALL = 65_536
+"""Kinds of record remembered after a turn, of all writers together: about 50 MB."""
 
 
 class Evidence(NamedTuple):
@@ -100,12 +102,13 @@ class DirectoryReader:
         self._results: Counter[Result] = Counter()
         self._hole_bytes = 0
         self._aggregates: dict[Origin, Aggregate] = {}
+        self._room = Room()
         self._restored: frozenset[tuple[int, int]] = frozenset()
         generations: dict[tuple[int, int], int] = {}
         if section is not None:
             self._results.update(section.results)
             self._hole_bytes = section.hole_bytes
-            self._aggregates = {saved.origin: Aggregate.restore(saved, admit) for saved in section.writers}
+            self._aggregates = {saved.origin: Aggregate.restore(saved, admit, self._room) for saved in section.writers}
             self._restored = frozenset((origin.device, origin.inode) for origin in self._aggregates)
             for origin in self._aggregates:
                 identity = (origin.device, origin.inode)
@@ -134,6 +137,9 @@ class DirectoryReader:
             self._discovered_at = now
             self._sync(self._follower.discover(), ownership)
         waiting = self._read(now + TURN_SECONDS)
+        if sum(aggregate.remembered() for aggregate in self._aggregates.values()) > MAX_BINDINGS_IN_ALL:
+            for aggregate in self._aggregates.values():
+                aggregate.forget()
         if now - self._rolled_at >= WINDOW_SECONDS:
             self._rolled_at = now
             for aggregate in self._aggregates.values():
@@ -233,7 +239,7 @@ class DirectoryReader:
         if aggregate is None:
             if len(self._aggregates) >= MAX_ORIGINS or (new and len(log.known) >= MAX_WRITERS_PER_FILE):
                 return None
-            aggregate = Aggregate(origin, self._admit, from_start=file.from_start and new)
+            aggregate = Aggregate(origin, self._admit, from_start=file.from_start and new, room=self._room)
             self._aggregates[origin] = aggregate
         log.known.add(writer)
         log.writers[writer] = aggregate
@@ -246,6 +252,7 @@ class DirectoryReader:
             self._reported.pop(origin, None)
             if aggregate is None:
                 continue
+            aggregate.leave()
             gone.append(aggregate)
             log = self._logs.get((origin.device, origin.inode))
             if log is not None and log.generation == origin.generation:

@@ -457,3 +457,18 @@ def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> Non
 def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:
     """A file is ours if held by a local process or written by a local host."""
     assert state_of((1, 2), hostname, ownership) is state
+
+
+def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kind of record above the bound of all writers together makes each forget; nothing is lost by it."""
+    monkeypatch.setattr(module, "MAX_BINDINGS_IN_ALL", 3)
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
+    reader = make(tmp_path, FakeClock())
+    reader.turn(HERE)
+    assert sum(one.remembered() for one in reader._aggregates.values()) == 3
+    with path.open("ab") as file:
+        file.write(line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
+    view = published(read(reader))
+    assert sum(one.remembered() for one in reader._aggregates.values()) == 0
+    assert sum(total.sums.operations for writer in view.writers for total in writer.totals) == 4
