@@ -16,6 +16,7 @@ from exporters.inspector.intake import Writer, take
 from exporters.inspector.ownership import (
     FileState,
     Ownership,
+    is_foreign,
     is_local,
     is_log,
     named_hostname,
@@ -26,6 +27,9 @@ from exporters.inspector.records import Result
 from exporters.inspector.totals import WINDOW_SECONDS, OriginTotals, Published
 
 DISCOVER_SECONDS = 1.0
+MAX_DISCOVER_SECONDS = 30.0
+LOOKS_SHARE = 0.01
+"""How much of the time may go into looks: on a large shared directory, and a slow server, they become rarer."""
 TURN_SECONDS = 0.15
 """How long one turn reads before it reports; the rest waits for the next."""
 READ_BYTES = 128 * 1024
@@ -68,6 +72,7 @@ class Section(msgspec.Struct):
     writers: list[Saved]
     results: dict[Result, int]
     hole_bytes: int
+    left: list[Position] = []
 
 
 class _Log:
@@ -118,13 +123,14 @@ class DirectoryReader:
             is_log,
             clock.monotonic,
             resume=[] if section is None else section.positions,
+            left=[] if section is None else section.left,
             generations=generations,
             start_at_end=section is None and not from_beginning,
         )
         self._logs: dict[tuple[int, int], _Log] = {}
         self._queue: deque[_Log] = deque()
         self._reported: dict[Origin, int] = {}
-        self._discovered_at = self._published_at = self._saved_at = float("-inf")
+        self._discover_at = self._published_at = self._saved_at = float("-inf")
         self._rolled_at = clock.monotonic()
         self._caught_up = False
         self._section = restored
@@ -133,9 +139,11 @@ class DirectoryReader:
         """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet."""
         now = self._clock.monotonic()
         gone = self._retire(retire)
-        if now - self._discovered_at >= DISCOVER_SECONDS:
-            self._discovered_at = now
-            self._sync(self._follower.discover(), ownership)
+        if now >= self._discover_at:
+            self._sync(self._follower.discover(partial(is_foreign, ownership)), ownership)
+            looked_at = self._clock.monotonic()
+            took = looked_at - now
+            self._discover_at = looked_at + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, took / LOOKS_SHARE))
         waiting = self._read(now + TURN_SECONDS)
         if sum(aggregate.remembered() for aggregate in self._aggregates.values()) > MAX_BINDINGS_IN_ALL:
             for aggregate in self._aggregates.values():
@@ -294,7 +302,8 @@ class DirectoryReader:
             ),
             caught_up=caught_up,
             results=dict(self._results),
-            files=Counter(log.state for log in self._logs.values()),
+            files=Counter(log.state for log in self._logs.values())
+            + Counter({FileState.FOREIGN: self._follower.passed_over}),
             skipped=dict(self._follower.skipped),
             lag_bytes=sum(self._follower.lag_bytes(log.file) for log in self._queue),
             hole_bytes=self._hole_bytes,
@@ -305,7 +314,9 @@ class DirectoryReader:
             return None
         self._saved_at = now
         writers = [aggregate.save() for aggregate in self._aggregates.values()]
-        section = Section(self._follower.positions(), writers, dict(self._results), self._hole_bytes)
+        section = Section(
+            self._follower.positions(), writers, dict(self._results), self._hole_bytes, self._follower.left()
+        )
         encoded = msgspec.msgpack.encode(section)
         if encoded == self._section and not due:
             return None

@@ -472,3 +472,36 @@ def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest
     view = published(read(reader))
     assert sum(one.remembered() for one in reader._aggregates.values()) == 0
     assert sum(total.sums.operations for writer in view.writers for total in writer.totals) == 4
+
+
+def test_ten_thousand_foreign_files(tmp_path: Path) -> None:
+    """On a directory shared with a thousand nodes our own file is found and read."""
+    for number in range(10_000):
+        (tmp_path / f"node{number // 8:04}-pid{number}.log").touch()
+    (tmp_path / "node0007-pid60.log").write_bytes(line(hostname="node0007", pid=60))
+    reader = make(tmp_path, FakeClock())
+    view = published(reader.turn(Ownership(hostnames=frozenset({"node0007"})), last=True))
+    assert view.files == {FileState.FOREIGN: 9992, FileState.FOLLOWED: 1, FileState.UNIDENTIFIED: 7}
+    assert [total.sums.operations for writer in view.writers for total in writer.totals] == [1]
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.0, 1.0), (0.1, 10.0), (60.0, 30.0)])
+def test_slow_looks_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, pause: float) -> None:
+    """Looks take a hundredth of the time; they come every second at most, and every 30 seconds at least."""
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    ended: list[float] = []
+
+    def discover(*_: object) -> list[object]:
+        clock.advance(took)
+        ended.append(clock.now)
+        return []
+
+    monkeypatch.setattr(reader._follower, "discover", discover)
+    reader.turn(HERE)
+    clock.now = ended[0] + pause - 0.01
+    reader.turn(HERE)
+    assert len(ended) == 1
+    clock.now = ended[0] + pause + 0.01
+    reader.turn(HERE)
+    assert len(ended) == 2
