@@ -12,22 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.metrics_core import Metric
-
-from agent import __version__, self_families
+from agent import __version__
 from agent.api import Roots
 from agent.clock import Clock, SystemClock
 from agent.config import ConfigError, Loaded, read_config
 from agent.exposition import Selection
-from agent.front_page import ExporterRow, Overview, RankRow
+from agent.front_page import Overview
 from agent.listen import parse_listen_address
 from agent.log import Logger
 from agent.loop_lag import LoopLag
 from agent.notify import Notifier, WatchdogGate, watchdog_interval_seconds
+from agent.overview import exporter_rows, rank_rows
 from agent.pages import Pages
 from agent.procfs import ProcFS
 from agent.registry import Registry, Source, SourceCounts
-from agent.self_families import ExporterStatus, SelfSnapshot
+from agent.self_families import ExporterStatus, SelfSnapshot, SelfSource
 from agent.state import StateFile
 from agent.supervisor import Plan, Supervisor, prepare
 from agent.threads import OwnThread
@@ -41,7 +40,6 @@ of it hold the loop up for 90 ms at 50,000 series, with these 40 ms."""
 CONFIG_POLL_SECONDS = 5.0
 WEB_STOP_SECONDS = 5.0
 SELF_RENDER_SECONDS = 10.0
-_SELF = "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +192,9 @@ class Daemon:
                 text = await self._config_thread.call(lambda: read_config(path))
             except ConfigError:
                 continue
-            if text != known:
-                known = text
+            if text not in (known, self._loaded.text):
                 self._reload_asked.set()
+            known = text
 
     # -- watchdog --------------------------------------------------------------------------------------------------
 
@@ -208,7 +206,7 @@ class Daemon:
 
     async def _self_render(self, interval: float) -> None:
         while True:
-            await self._registry.render(Selection(collect=frozenset({_SELF})))
+            await self._registry.render(Selection(collect=frozenset({SelfSource.name})))
             self._gate.beat("render")
             await asyncio.sleep(min(SELF_RENDER_SECONDS, interval / 2))
 
@@ -223,7 +221,7 @@ class Daemon:
     # -- what is shown ---------------------------------------------------------------------------------------------
 
     def _sources(self) -> Sequence[Source]:
-        return [_SelfSource(self), self._supervisor.rank_source, *self._supervisor.running.values()]
+        return [SelfSource(self._self_snapshot), self._supervisor.rank_source, *self._supervisor.running.values()]
 
     def _ready(self) -> bool:
         return self._supervisor.ready()
@@ -231,7 +229,7 @@ class Daemon:
     def _listen_address(self, loaded: Loaded) -> str:
         return self._options.listen_address or loaded.config.web.listen_address
 
-    def self_snapshot(self) -> SelfSnapshot:
+    def _self_snapshot(self) -> SelfSnapshot:
         """How the agent fares, for its own families."""
         exporters = tuple(
             ExporterStatus(r.name, r.ok, r.present, r.last_duration_seconds, r.last_success_seconds, r.late, r.failures)
@@ -240,7 +238,10 @@ class Daemon:
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(
             exporters=exporters + broken,
-            counts={name: SourceCounts(c.series, c.dropped, c.doubles, c.failures) for name, c in self._counts()},
+            counts={
+                name: SourceCounts(c.series, c.dropped, c.doubles, c.failures)
+                for name, c in self._registry.counts.items()
+            },
             refused=self._supervisor.admission.refused,
             loop_lag_seconds=self._lag.seconds(),
             reload_ok=self._reload_ok,
@@ -255,61 +256,15 @@ class Daemon:
             notify_failures=self._notifier.failures,
         )
 
-    def _counts(self) -> list[tuple[str, SourceCounts]]:
-        return sorted(self._registry.counts.items())
-
     def _overview(self) -> Overview:
-        now = self._clock.time()
-        ranks = [
-            RankRow(
-                job_id=view.label.job_id,
-                rank=view.label.rank,
-                state=view.process.verdict.state if view.process.verdict else "",
-                local_rank=view.process.claim.local_rank,
-                pid=view.process.facts.key.pid if view.process.facts else None,
-                user=view.process.facts.user if view.process.facts else "",
-                bus_bandwidth_bytes_per_second=view.bus_bandwidth_bytes_per_second,
-                last_progress_age_seconds=_age(view.process.progress_seconds, now),
-            )
-            for view in self._supervisor.ranks.snapshot().ranks
-        ]
-        exporters = [
-            ExporterRow(
-                name=r.name,
-                up=r.ok if r.present or not r.ok else None,
-                last_success_age_seconds=_age(r.last_success_seconds, now),
-                series=self._registry.counts.get(r.name, SourceCounts()).series,
-            )
-            for r in self._supervisor.running.values()
-        ]
-        uptime = self._clock.monotonic() - self._started_at
         return Overview(
             version=__version__,
             hostname=self._hostname,
-            uptime_seconds=uptime,
+            uptime_seconds=self._clock.monotonic() - self._started_at,
             ready=self._ready(),
-            ranks=ranks,
-            exporters=exporters,
+            ranks=rank_rows(self._supervisor.ranks.snapshot(), self._clock.time()),
+            exporters=exporter_rows(self._supervisor.running.values(), self._registry.counts, self._clock.time()),
         )
-
-
-class _SelfSource:
-    """The agent as a source of series."""
-
-    name = _SELF
-    series_cap = 10_000
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-
-    def shown(self) -> bool:
-        return True
-
-    def snapshot(self) -> SelfSnapshot:
-        return self._daemon.self_snapshot()
-
-    def families(self, snapshot: SelfSnapshot) -> Sequence[Metric]:
-        return list(self_families.families(snapshot))
 
 
 def load(options: Options) -> Loaded:
@@ -336,7 +291,3 @@ async def run_once(options: Options, plan: Plan) -> bytes:
 def _state_file(loaded: Loaded, roots: Roots) -> StateFile:
     path = loaded.config.state.path
     return StateFile(Path(path) if path else None, ProcFS(roots.proc).boot_id(), Logger("checkpoint"))
-
-
-def _age(seconds: float | None, now: float) -> float | None:
-    return None if seconds is None else max(now - seconds, 0.0)

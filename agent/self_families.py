@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from prometheus_client.metrics_core import Metric
@@ -198,6 +198,28 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     shared: int
     web_failures: int
     notify_failures: int
+
+
+class SelfSource:
+    """The agent as a source of series; ``read`` takes its snapshot on the loop."""
+
+    name = "agent"
+    series_cap = 10_000
+
+    def __init__(self, read: Callable[[], SelfSnapshot]) -> None:
+        self._read = read
+
+    def shown(self) -> bool:
+        """Always."""
+        return True
+
+    def snapshot(self) -> SelfSnapshot:
+        """How the agent fares now."""
+        return self._read()
+
+    def families(self, snapshot: SelfSnapshot) -> Iterable[Metric]:
+        """Render."""
+        return families(snapshot)
 
 
 def families(snapshot: SelfSnapshot) -> Iterable[Metric]:

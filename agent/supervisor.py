@@ -74,16 +74,17 @@ def prepare(loaded: Loaded, log: Logger) -> Plan:
             raise loaded.error(f"$.exporters.{name}", f"no such exporter; there are: {', '.join(names)}")
     enabled, broken = {}, []
     for name in names:
-        section = loaded.config.exporters.get(name)
-        if isinstance(section, dict) and section.get("enabled") is False:
-            continue
+        if loaded.config.exporters.get(name) == {"enabled": False}:
+            continue  # not even imported
         try:
             spec = load_spec(name)
         except Exception:  # noqa: BLE001  # whatever a broken module raises
             log.error("exporter could not be loaded", exporter=name, error=traceback.format_exc(limit=-2))
             broken.append(name)
             continue
-        enabled[name] = Prepared(spec, loaded.section(name, spec.config))
+        section = loaded.section(name, spec.config)
+        if section.enabled is not False:
+            enabled[name] = Prepared(spec, section)
     return Plan(enabled, tuple(broken))
 
 

@@ -183,20 +183,25 @@ class ProcessExporter:
             os.close(pidfd)
 
     def _on_exit(self, key: ProcessKey) -> None:
-        """Tell the table at once, then find out how it ended."""
+        """Tell the table at once, then find out how it ended.
+
+        A parent that reaps at once leaves a few microseconds for the zombie's status, so it is read here and now: the
+        kernel answers for a zombie without waiting for anything.
+        """
+        early = from_zombie(self._proc, key, self._may_ptrace(key))
         pidfd = self._watched.get(key)
         if pidfd is not None:
             asyncio.get_running_loop().remove_reader(pidfd)
         self._ctx.ranks.observe_exit(key, None)
-        task = asyncio.get_running_loop().create_task(self._learn_status(key, pidfd))
+        task = asyncio.get_running_loop().create_task(self._learn_status(key, pidfd, early))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _learn_status(self, key: ProcessKey, pidfd: int | None) -> None:
+    async def _learn_status(self, key: ProcessKey, pidfd: int | None, early: ExitStatus | None) -> None:
         status = None
         for delay in EXIT_TRIES_SECONDS:
             await asyncio.sleep(delay)
-            status = await self._exits.call(lambda: self._ask(key, pidfd))
+            status = await self._exits.call(lambda: self._ask(key, pidfd, early))
             if status is not None:
                 break
             if pidfd is None:
@@ -215,16 +220,18 @@ class ProcessExporter:
             oom=status.oom if status else None,
         )
 
-    def _ask(self, key: ProcessKey, pidfd: int | None) -> ExitStatus | None:
+    def _ask(self, key: ProcessKey, pidfd: int | None, early: ExitStatus | None) -> ExitStatus | None:
         """Both ways, then the cgroup (blocking; on the exit thread)."""
-        status = from_pidfd(pidfd) if self._config.exit_status_ioctl and pidfd is not None else None
+        status = early
+        if status is None and self._config.exit_status_ioctl and pidfd is not None:
+            status = from_pidfd(pidfd)
         status = status or from_zombie(self._proc, key, self._may_ptrace(key))
         if status is not None and status.signal == SIGKILL and self._scanner is not None:
             return msgspec.structs.replace(status, oom=self._scanner.oom_killed(key))
         return status
 
     def _may_ptrace(self, key: ProcessKey) -> bool:
-        """A status of 0 from /proc means nothing where we may not ptrace; its other processes' environ tells."""
+        """A status of 0 from /proc means nothing where we may not ptrace; whether its environ could be read tells."""
         return self._ctx.ranks.environment_readable(key)
 
 

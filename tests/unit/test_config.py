@@ -49,6 +49,7 @@ def test_whole_file() -> None:
         ("exporters:\n  inspector:\n    paths:\n      - /a\n      - b\n", "f.yml:5: $.exporters.inspector.paths[1]: "),
         ("exporters:\n  inspector: {poll_interval_seconds: 0.01}\n", "$.exporters.inspector.poll_interval_seconds: "),
         ("exporters:\n  inspector: {enabled: maybe}\n", "$.exporters.inspector.enabled: "),
+        ("exporters: {process: {enabled: false, ioctl: 1}}\n", "f.yml:1: $.exporters.process.ioctl: unknown key"),
         ("exporters: {process: 3}\n", "f.yml:1: $.exporters.process: Expected `object`, got `int`"),
     ],
 )

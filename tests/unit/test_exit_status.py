@@ -1,0 +1,75 @@
+"""How a process that is not waited for by us ended: both ways, on real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.api import ExitStatus, ProcessKey, ProcFS
+from exporters.process.exit_status import from_pidfd, from_zombie
+
+PROC = ProcFS(Path("/proc"))
+ENDS = [("os._exit(0)", 0, 0), ("os._exit(3)", 0, 3), ("os.kill(os.getpid(), 9)", signal.SIGKILL, 0)]
+
+
+@pytest.fixture
+def child(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that has ended as the parameter says and is not reaped yet."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", f"import os; {request.param}"])
+    while (stat := PROC.stat(process.pid)) is not None and stat.state != "Z":
+        time.sleep(0.001)
+    yield process
+    process.wait()
+
+
+def key_of(process: subprocess.Popen[bytes]) -> ProcessKey:
+    """The key of a process that is there."""
+    stat = PROC.stat(process.pid)
+    assert stat is not None
+    return stat.key
+
+
+@pytest.mark.parametrize(("child", "number", "code"), ENDS, indirect=["child"])
+def test_zombie(child: subprocess.Popen[bytes], number: int, code: int) -> None:
+    """A zombie's status is read from /proc, with the right to; a reaped one's is not, nor that of a reused pid."""
+    key = key_of(child)
+    assert from_zombie(PROC, key, may_ptrace=True) == ExitStatus(known=True, signal=number, code=code)
+    assert from_zombie(PROC, key, may_ptrace=False) is None
+    assert from_zombie(PROC, key._replace(start_ticks=1), may_ptrace=True) is None
+    child.wait()
+    assert from_zombie(PROC, key, may_ptrace=True) is None
+
+
+@pytest.mark.parametrize(("child", "number", "code"), ENDS, indirect=["child"])
+def test_pidfd(child: subprocess.Popen[bytes], number: int, code: int) -> None:
+    """Once reaped, the kernel's record gives the status, or nothing where the kernel keeps none (before 6.15)."""
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        before = from_pidfd(pidfd)
+        child.wait()
+        after = from_pidfd(pidfd)
+    finally:
+        os.close(pidfd)
+    expected = ExitStatus(known=True, signal=number, code=code)
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert before in (None, expected)
+    assert after == (expected if release >= (6, 15) else None)
+
+
+def test_running_process_has_no_status() -> None:
+    """A process that runs has none, by either way."""
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        assert from_pidfd(pidfd) is None
+    finally:
+        os.close(pidfd)
+    stat = PROC.stat(os.getpid())
+    assert stat is not None
+    assert from_zombie(PROC, stat.key, may_ptrace=True) is None

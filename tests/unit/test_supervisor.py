@@ -1,0 +1,126 @@
+"""Starting, reloading section by section, and stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_clock import FakeClock
+from prometheus_client.metrics_core import Metric
+
+from agent.api import Context, ExporterConfig, Roots, Spec
+from agent.log import Logger
+from agent.state import StateFile
+from agent.supervisor import Plan, Prepared, Supervisor
+from agent.threads import OwnThread
+
+
+class Config(ExporterConfig, frozen=True, kw_only=True):
+    """A section; ``refuse`` makes the start fail."""
+
+    number: int = 0
+    refuse: bool = False
+
+
+class Made:
+    """An exporter that notes what happens to it in ``events``."""
+
+    def __init__(self, name: str, config: Config, events: list[str]) -> None:
+        self.label = f"{name}{config.number}"
+        self._refuse = config.refuse
+        self._events = events
+
+    async def start(self, ctx: Context) -> None:
+        if self._refuse:
+            raise RuntimeError("refused")
+        restored = ctx.state.restored
+        self._state = ctx.state
+        self._events.append(f"start {self.label} from {restored.decode() if restored else 'nothing'}")
+
+    async def update(self) -> None:
+        pass
+
+    def snapshot(self) -> object:
+        return None
+
+    def families(self, snapshot: Any) -> Iterable[Metric]:
+        return ()
+
+    async def drain(self) -> None:
+        self._state.publish(self.label.encode())
+        self._events.append(f"drain {self.label}")
+
+
+class Bench:
+    """A supervisor and plans for it."""
+
+    def __init__(self, state: StateFile) -> None:
+        self.events: list[str] = []
+        self.supervisor = Supervisor(FakeClock(), "here", Roots(), state)
+
+    def plan(self, **configs: Config) -> Plan:
+        def prepared(name: str, config: Config) -> Prepared:
+            spec = Spec(name, Config, lambda section: Made(name, section, self.events), 60.0, 1.0, (), 1.0)
+            return Prepared(spec, config)
+
+        return Plan({name: prepared(name, config) for name, config in configs.items()}, ())
+
+    def take(self) -> list[str]:
+        taken, self.events[:] = list(self.events), []
+        return taken
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A bench with a checkpoint file."""
+    return Bench(StateFile(tmp_path / "checkpoint", "boot", Logger("test")))
+
+
+async def test_a_start_that_fails_costs_the_others_nothing(bench: Bench) -> None:
+    """At the start, an exporter that refuses is shown as broken and the others run."""
+    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(refuse=True)))
+    assert (set(bench.supervisor.running), bench.supervisor.broken) == ({"a"}, {"b"})
+    await bench.supervisor.stop()
+
+
+async def test_reload_touches_what_changed(bench: Bench) -> None:
+    """Equal sections stay; a changed one is drained and starts from what it published; a removed one is drained."""
+    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(), c=Config()))
+    bench.take()
+    assert await bench.supervisor.apply(bench.plan(a=Config(), b=Config(number=1), d=Config()))
+    assert sorted(bench.take()) == ["drain b0", "drain c0", "start b1 from b0", "start d0 from nothing"]
+    assert set(bench.supervisor.running) == {"a", "b", "d"}
+    await bench.supervisor.stop()
+
+
+async def test_all_start_or_none(bench: Bench) -> None:
+    """When one of the changed sections refuses to start, all old ones run again from what they published."""
+    await bench.supervisor.begin(bench.plan(a=Config(), b=Config()))
+    bench.take()
+    assert not await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(number=1, refuse=True)))
+    assert bench.take() == [
+        "drain a0",
+        "drain b0",
+        "start a1 from a0",
+        "drain a1",
+        "start a0 from a1",
+        "start b0 from b0",
+    ]
+    assert {name: running.config for name, running in bench.supervisor.running.items()} == {
+        "a": Config(),
+        "b": Config(),
+    }
+    await bench.supervisor.stop()
+
+
+async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
+    """What exporters publish while they drain is in the file afterwards."""
+    await bench.supervisor.begin(bench.plan(a=Config()))
+    await bench.supervisor.stop()
+    again = StateFile(tmp_path / "checkpoint", "boot", Logger("test"))
+    thread = OwnThread("load")  # loading blocks, and a blocked loop fails the test
+    await thread.call(again.load)
+    thread.stop()
+    assert again.section("exporter a").restored == b"a0"
