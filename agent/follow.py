@@ -354,10 +354,10 @@ class Follower:
 
     def _make_room(self) -> bool:
         idle = [file for file in self._files.values() if file.descriptor is not None and file.drained]
-        kept = [file for file in idle if not file.unlinked]  # an unlinked one could not be opened again
-        if not kept:
+        if not idle:
             return False
-        self._close(min(kept, key=lambda file: file.grown_at))
+        # An unlinked one goes last, as it cannot be opened again; but whoever unlinks many must not keep others out.
+        self._close(min(idle, key=lambda file: (file.unlinked, file.grown_at)))
         return True
 
     def _close(self, file: FollowedFile) -> None:

@@ -172,3 +172,21 @@ def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
     chunk = follower.read(file, 1024)
     assert chunk is not None
     assert chunk.data == b"y\n" * 512
+
+
+def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:
+    """Where only files without a name are open, one of them gives way; a file with a name gives way before it."""
+    follower = follow(tmp_path, limits=Limits(open_files=2))
+    for name in ("gone", "kept"):
+        (tmp_path / f"{name}.log").write_bytes(b"one\n")
+        poll(follower)
+    (tmp_path / "gone.log").unlink()
+    (tmp_path / "new.log").write_bytes(b"two\n")
+    assert poll(follower) == b"two\n"
+    assert sorted(Path(file.path).name for file in follower.files() if file.descriptor is not None) == [
+        "gone.log",
+        "new.log",
+    ]
+    (tmp_path / "new.log").unlink()
+    (tmp_path / "newer.log").write_bytes(b"three\n")
+    assert poll(follower) == b"three\n"
