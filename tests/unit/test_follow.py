@@ -235,7 +235,7 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
 
 
 def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
-    """A descriptor of a file that has more to read is not given up for another file: that one is refused and counted."""
+    """A file that has more to read does not give way to another one: that one is refused and counted."""
     (tmp_path / "a.log").write_bytes(b"a\na\n")
     (tmp_path / "b.log").write_bytes(b"b\n")
     follower = follow(tmp_path, limits=Limits(open_files=1))
