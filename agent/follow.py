@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import os
 import stat
 from collections import Counter
@@ -30,6 +31,8 @@ from agent.followed_file import (
 
 IDLE_SECONDS = 60.0
 MAX_FORGOTTEN = 65_536
+MAX_LEFT = 1024
+"""Files out of sight whose position is kept: a file renamed or a directory unmounted may come back."""
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -54,7 +57,11 @@ class Follower:
     free generation of identities used in the past, so that a reused inode is never taken for its former file.
     ``skipped`` counts by reason what was refused, once per look. No OSError leaves this class.
 
-    ``available`` says whether the directory was there at the last look, ``looked`` whether one look was complete.
+    ``left`` are positions in files that were out of sight when it was made, as ``self.left`` gave them. When there are
+    more files than ``limits`` allows, those written to last are followed.
+
+    ``available`` says whether the directory was there at the last look, ``looked`` whether one look was complete;
+    ``passed_over`` counts the files that the last look left alone at its caller's word.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class Follower:
         clock: Callable[[], float],
         *,
         resume: Sequence[Position] = (),
+        left: Sequence[Position] = (),
         generations: Mapping[tuple[int, int], int] | None = None,
         start_at_end: bool = False,
         limits: Limits = Limits(),  # noqa: B008  # immutable
@@ -72,15 +80,20 @@ class Follower:
         self._matches = matches
         self._clock = clock
         self._resume = {(position.device, position.inode): position for position in resume}
+        self._left = {(position.device, position.inode): position for position in left}
         self._start_at_end = start_at_end
+        self._old: set[tuple[int, int]] = set()  # there at the first look and not followed: not new when they are
+        self._idle: list[tuple[int, tuple[int, int]]] | None = None
         self._limits = limits
         self._files: dict[tuple[int, int], FollowedFile] = {}
         self._generations = dict(generations or {})
         self._open = 0
         self._whole = True
+        self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
         self.available = False
         self.looked = False
+        self.passed_over = 0
 
     def files(self) -> list[FollowedFile]:
         """All files followed now."""
@@ -88,21 +101,27 @@ class Follower:
 
     def positions(self) -> list[Position]:
         """Where reading stands in each file that was read, and in each of ``resume`` not found again yet."""
-        read = [
-            Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint)
-            for file in self._files.values()
-            if file.fingerprint
-        ]
-        return [*self._resume.values(), *read]
+        return [*self._resume.values(), *(_position(file) for file in self._files.values() if file.fingerprint)]
+
+    def left(self) -> list[Position]:
+        """Where reading stood in files that went out of sight."""
+        return list(self._left.values())
 
     def lag_bytes(self, file: FollowedFile) -> int:
         """Bytes of ``file`` not yet read."""
         return 0 if file.start_at_end else max(0, file.size_bytes - file.offset)
 
-    def discover(self) -> list[FollowedFile]:
-        """Look through the directories, take up new files, let go of those gone; return the files followed now."""
+    def discover(self, foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False) -> list[FollowedFile]:
+        """Look through the directories, take up new files, let go of those gone; return the files followed now.
+
+        ``foreign`` says by name and identity which new files to leave alone; nothing is asked of the file system for
+        them.
+        """
         seen: set[tuple[int, int]] = set()
         self._whole = True
+        self._foreign = foreign
+        self._idle = None
+        self.passed_over = 0
         try:
             root = os.open(self._root, _DIRECTORY_FLAGS)
         except OSError as error:
@@ -119,8 +138,9 @@ class Follower:
             self._start_at_end = False  # whatever appears later is new
         if self._whole and self.available:
             for position in self._resume.values():  # gone while nobody looked
-                self._retire(position.device, position.inode, position.generation)
+                self._retire(position)
             self._resume.clear()
+            self._old &= seen
         return self.files()
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
@@ -135,7 +155,7 @@ class Follower:
         except OSError as error:
             self._skip(error)
             self._close(file)
-            file.drained = True
+            self._put_off(file)
             return None
 
     def head(self, file: FollowedFile) -> bytes:
@@ -176,6 +196,7 @@ class Follower:
         """Take up the files of one directory; return the names of its subdirectories."""
         directories = []
         try:
+            device = os.fstat(directory).st_dev
             with os.scandir(directory) as entries:
                 for number, entry in enumerate(entries):
                     if number >= self._limits.entries:
@@ -183,11 +204,24 @@ class Follower:
                         break
                     if entry.is_dir(follow_symlinks=False):
                         directories.append(entry.name)
-                    elif self._matches(entry.name):
+                    elif self._matches(entry.name) and not self._is_passed_over(entry, device, seen):
                         self._take_entry(entry, prefix, seen)
         except OSError as error:
             self._skip(error)
         return directories
+
+    def _is_passed_over(self, entry: os.DirEntry[str], device: int, seen: set[tuple[int, int]]) -> bool:
+        identity = (device, entry.inode())
+        if identity in self._files or identity in self._resume or not self._foreign(entry.name, identity):
+            return False
+        self.passed_over += 1
+        seen.add(identity)
+        self._keep_old(identity)
+        return True
+
+    def _keep_old(self, identity: tuple[int, int]) -> None:
+        if self._start_at_end and len(self._old) < MAX_FORGOTTEN:
+            self._old.add(identity)
 
     def _take_entry(self, entry: os.DirEntry[str], prefix: str, seen: set[tuple[int, int]]) -> None:
         try:
@@ -203,28 +237,48 @@ class Follower:
         path = f"{prefix}/{entry.name}"
         file = self._files.get(identity)
         if file is None:
-            self._take_up(identity, path, status.st_size)
+            self._take_up(identity, path, status)
             return
         file.path = path
         file.unlinked = False
         self._note(file, status)
 
-    def _take_up(self, identity: tuple[int, int], path: str, size_bytes: int) -> None:
-        if len(self._files) >= self._limits.files:
+    def _take_up(self, identity: tuple[int, int], path: str, status: os.stat_result) -> None:
+        if len(self._files) >= self._limits.files and not self._displace(status.st_mtime_ns):
             self.skipped["file_limit"] += 1
+            self._keep_old(identity)
             return
-        file = FollowedFile(*identity, path, size_bytes, self._clock())
+        file = FollowedFile(*identity, path, status.st_size, self._clock())
+        file.modified_ns = status.st_mtime_ns
         file.generation = self._generations.pop(identity, 0)
-        position = self._resume.pop(identity, None)
+        resumed = self._resume.pop(identity, None)
+        position = resumed or self._left.pop(identity, None)
         if position is not None:
             file.generation = position.generation
             file.offset = position.offset
             file.fingerprint = position.fingerprint
-            file.from_start = file.caught_up = False
-        elif self._start_at_end:
+            file.from_start = False
+            file.caught_up = resumed is None
+        elif self._start_at_end or identity in self._old:
             file.start_at_end = True
             file.from_start = False
+        self._old.discard(identity)
         self._files[identity] = file
+
+    def _displace(self, modified_ns: int) -> bool:
+        """Let go of the closed file that was not written to for longest, in favour of one written to later."""
+        if self._idle is None:
+            self._idle = [(file.modified_ns, one) for one, file in self._files.items() if _is_idle(file)]
+            heapq.heapify(self._idle)
+        if not self._idle or self._idle[0][0] >= modified_ns:
+            return False
+        file = self._files.pop(heapq.heappop(self._idle)[1])
+        self.skipped["file_limit"] += 1
+        if file.start_at_end:
+            self._old.add(file.identity)
+        else:
+            self._retire(_position(file))
+        return True
 
     def _note(self, file: FollowedFile, status: os.stat_result) -> None:
         """Take in a fresh look at size and time; the content is judged when it is read."""
@@ -249,14 +303,19 @@ class Follower:
                 self._close(file)
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
-                self._retire(*identity, file.generation)
+                self._retire(_position(file))
                 del self._files[identity]
 
-    def _retire(self, device: int, inode: int, generation: int) -> None:
-        """Remember which generation comes next, should the inode be used again."""
-        self._generations[device, inode] = generation + 1
+    def _retire(self, position: Position) -> None:
+        """Remember where a file was left, should it return, and its next generation, should the inode be used again."""
+        identity = (position.device, position.inode)
+        self._generations[identity] = position.generation + 1
         if len(self._generations) > MAX_FORGOTTEN:
             del self._generations[next(iter(self._generations))]
+        if position.fingerprint:
+            self._left[identity] = position
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
 
     def _still_there(self, file: FollowedFile) -> bool:
         """Whether the name still leads to the file; an error (a hung or stale mount) is no proof that it is gone."""
@@ -295,10 +354,10 @@ class Follower:
 
     def _make_room(self) -> bool:
         idle = [file for file in self._files.values() if file.descriptor is not None and file.drained]
-        kept = [file for file in idle if not file.unlinked]  # an unlinked one could not be opened again
-        if not kept:
+        if not idle:
             return False
-        self._close(min(kept, key=lambda file: file.grown_at))
+        # An unlinked one goes last, as it cannot be opened again; but whoever unlinks many must not keep others out.
+        self._close(min(idle, key=lambda file: (file.unlinked, file.grown_at)))
         return True
 
     def _close(self, file: FollowedFile) -> None:
@@ -307,13 +366,18 @@ class Follower:
             file.descriptor = None
             self._open -= 1
 
+    def _put_off(self, file: FollowedFile) -> None:
+        """Leave a file that cannot be read now to the next look, whether or not it has changed by then."""
+        file.drained = True
+        file.modified_ns = -1
+
     def _skip(self, error: OSError) -> None:
         self.skipped[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
         self._whole = self._whole and error.errno in _NO_ENTRY
 
     def _read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
         if not self._opened(file):
-            file.drained = True
+            self._put_off(file)
             return None
         descriptor = _descriptor(file)
         self._note(file, os.fstat(descriptor))
@@ -339,6 +403,16 @@ class Follower:
         if chunk is None or file.offset >= file.size_at_start:
             file.caught_up = True
         return chunk
+
+
+def _position(file: FollowedFile) -> Position:
+    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint)
+
+
+def _is_idle(file: FollowedFile) -> bool:
+    """Whether nothing that was begun in ``file`` is left to read."""
+    closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
+    return closed and (file.drained or not file.fingerprint)
 
 
 def _descriptor(file: FollowedFile) -> int:

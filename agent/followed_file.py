@@ -123,6 +123,7 @@ def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk 
     if b"\n" not in raw and len(raw) == want and not file.scanned:
         want = MAX_LINE_BYTES + 1
         raw = os.pread(descriptor, want, file.offset)
+        raw = raw[: raw.find(b"\n") + 1] or raw  # one long line and no more: a chunk's cost stays bounded
     end = 0 if file.scanned else raw.rfind(b"\n") + 1
     if end:
         file.offset += end

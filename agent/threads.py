@@ -62,5 +62,7 @@ def _settle(future: asyncio.Future[object], result: object, error: BaseException
         return
     if error is None:
         future.set_result(result)
+    elif isinstance(error, StopIteration):  # no future takes one: its caller would wait for ever
+        future.set_exception(RuntimeError(f"a call ended in {error!r}"))
     else:
         future.set_exception(error)

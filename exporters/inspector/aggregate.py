@@ -37,12 +37,30 @@ MAX_RANKS_PER_WRITER = 16
 """More GPUs than this no process drives: a writer that names more ranks gets no larger budget."""
 MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
+MAX_KEY_CHARACTERS = 128
+"""A record with longer names is never remembered: a line may hold a megabyte in each of them."""
+MAX_PLACES_IN_ALL = 8192
+"""Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
 SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1
 
 Admit = Callable[[Hashable, int, int], bool]
 RecordKey = tuple[str, int, int, str, int, str]
 """Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
+
+
+class Room:
+    """How many places and memberships all writers of one reader hold; ``take`` refuses beyond MAX_PLACES_IN_ALL."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self) -> bool:
+        """Reserve one."""
+        if self.taken >= MAX_PLACES_IN_ALL:
+            return False
+        self.taken += 1
+        return True
 
 
 class Binding:
@@ -89,9 +107,12 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 class Aggregate:
-    """All that one writer's records add up to. ``from_start``: its records were read from the first one on."""
+    """All that one writer's records add up to. ``from_start``: its records were read from the first one on.
 
-    def __init__(self, origin: Origin, admit: Admit, *, from_start: bool) -> None:
+    ``room`` is shared by all writers that live together (None: one of its own).
+    """
+
+    def __init__(self, origin: Origin, admit: Admit, *, from_start: bool, room: Room | None = None) -> None:
         self.origin = origin
         self.memberships: dict[tuple[str, int], Membership] = {}
         self.accumulators: dict[SeriesKey, Accumulator] = {}
@@ -99,6 +120,7 @@ class Aggregate:
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.last_progress_us = 0
         self._admit = admit
+        self._room = room or Room()
         self._from_start = from_start
         self._places: set[tuple[str, int]] = set()
         self._places_in: Counter[str] = Counter()
@@ -148,17 +170,31 @@ class Aggregate:
         if comm is None:
             return False
         place = (comm, header.rank)
-        if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS:
+        if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS and self._room.take():
             name = header.comm_name[:MAX_COMM_NAME_CHARACTERS]
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
         return True
 
     def _bind(self, key: RecordKey, header: Header) -> Binding:
-        if len(self._bindings) >= MAX_BINDINGS:
-            self._bindings.clear()
-        self._bindings[key] = binding = self._make_binding(key, header)
+        binding = self._make_binding(key, header)
+        if binding.result is not Result.GARBAGE and len(header.id) + len(key[3]) + len(key[5]) <= MAX_KEY_CHARACTERS:
+            if len(self._bindings) >= MAX_BINDINGS:
+                self._bindings.clear()
+            self._bindings[key] = binding
         return binding
+
+    def remembered(self) -> int:
+        """How many kinds of record have their accumulator remembered."""
+        return len(self._bindings)
+
+    def forget(self) -> None:
+        """Let go of what can be found out again from the next records."""
+        self._bindings.clear()
+
+    def leave(self) -> None:
+        """Give back its share of the room; nothing is added afterwards."""
+        self._room.taken -= len(self._places) + len(self.memberships)
 
     def _make_binding(self, key: RecordKey, header: Header) -> Binding:
         _, comm_rank, n_ranks, name, size_bytes, timing = key
@@ -186,7 +222,7 @@ class Aggregate:
         if len(self._places) >= MAX_MEMBERSHIPS:
             return False
         comms = {known for known, _ in self._places}
-        if comm not in comms and len(comms) >= MAX_COMMUNICATORS:
+        if (comm not in comms and len(comms) >= MAX_COMMUNICATORS) or not self._room.take():
             return False
         self._add_place(comm, comm_rank)
         return True
@@ -259,11 +295,12 @@ class Aggregate:
         )
 
     @classmethod
-    def restore(cls, saved: Saved, admit: Admit) -> Aggregate:
+    def restore(cls, saved: Saved, admit: Admit, room: Room | None = None) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.origin, admit, from_start=saved.from_start)
+        made = cls(saved.origin, admit, from_start=saved.from_start, room=room)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
+        made._room.taken += len(made.memberships)  # of this class
         made.sequences = {(comm, comm_rank, name): sequence for comm, comm_rank, name, sequence in saved.sequences}
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator

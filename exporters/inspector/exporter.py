@@ -57,7 +57,7 @@ class _Slot:
         self.running: asyncio.Task[Turn] | None = None
         self.started_at = 0.0
         self.available = False
-        self.waiting = False
+        self.waiting = self.failed = False
         self.published: Published | None = None
         self.section: bytes | None = None
         self.expired: list[Origin] = []
@@ -100,8 +100,13 @@ class InspectorExporter:
     def snapshot(self) -> Snapshot:
         """What the readers published, with the labels of the moment."""
         self._ask_ranks()
+        readers = tuple(self._shown())
         return Snapshot(
-            tuple(self._shown()), dict(self._labels), self._inherited.copy(), sum(map(self._is_busy, self._slots))
+            readers,
+            dict(self._labels),
+            self._inherited.copy(),
+            sum(map(self._is_busy, self._slots)),
+            unpublished=len(readers) < len(self._slots),
         )
 
     def families(self, snapshot: Snapshot) -> Iterable[Metric]:
@@ -128,11 +133,13 @@ class InspectorExporter:
         return slot.running is not None and self._ctx.clock.monotonic() - slot.started_at > WAIT_SECONDS
 
     def _shown(self) -> Iterable[Published]:
-        """What is published and does not stand still behind a reader that hangs."""
+        """What is published; behind a reader that hangs or fails it stands still, and its sums are withheld."""
         now = self._ctx.clock.monotonic()
         for slot in self._slots:
-            if slot.published is not None and (slot.running is None or now - slot.started_at <= STALE_SECONDS):
-                yield slot.published
+            if slot.published is None:
+                continue
+            hangs = slot.running is not None and now - slot.started_at > STALE_SECONDS
+            yield slot.published.withheld() if hangs or slot.failed else slot.published
 
     def _reader(self, path: str, restored: bytes | None) -> DirectoryReader:
         ctx = self._ctx
@@ -177,8 +184,8 @@ class InspectorExporter:
             return None
         slot.running = None
         error = task.exception()
+        slot.failed = error is not None
         if error is not None:
-            slot.published = None
             return error
         turn = task.result()
         slot.available, slot.waiting = turn.available, turn.waiting

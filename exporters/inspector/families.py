@@ -115,33 +115,33 @@ FAMILIES = (
 class Snapshot(msgspec.Struct, frozen=True):
     """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
 
-    Places without a label are not shown yet.
+    Places without a label are not shown yet. ``unpublished``: a reader has not told yet what it holds, so that no sum
+    over readers is whole.
     """
 
     readers: tuple[Published, ...]
     labels: dict[Place, RankLabel]
     inherited: Inheritance
     busy_readers: int
+    unpublished: bool = False
 
 
 def render(snapshot: Snapshot) -> Iterable[Metric]:
     """Turn a snapshot into families."""
     writers = [writer for reader in snapshot.readers for writer in reader.writers]
-    yield from _collectives(writers, snapshot.labels, snapshot.inherited)
+    yield from _collectives(writers, snapshot)
     yield _bandwidth(writers, snapshot.labels)
-    yield _missing(writers, snapshot.labels, snapshot.inherited)
+    yield _missing(writers, snapshot)
     yield from _reading(snapshot)
 
 
-def _collectives(
-    writers: list[OriginTotals], labels: dict[Place, RankLabel], inherited: Inheritance
-) -> Iterable[Metric]:
+def _collectives(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
     """Sum the writers of each series; one that may be below its past withholds the whole of it."""
-    series = dict(inherited.sums)
-    withheld: set[SeriesLabels] = set()
+    series = dict(snapshot.inherited.sums)
+    withheld: set[SeriesLabels] = set(series) if snapshot.unpublished else set()
     for writer in writers:
         for total in writer.totals:
-            label = labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+            label = snapshot.labels.get((writer.origin, total.key.comm, total.key.comm_rank))
             if label is None:
                 continue
             key = SeriesLabels.of(label, total.key)
@@ -174,13 +174,13 @@ def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> M
     return rows.metric
 
 
-def _missing(writers: list[OriginTotals], labels: dict[Place, RankLabel], inherited: Inheritance) -> Metric:
+def _missing(writers: list[OriginTotals], snapshot: Snapshot) -> Metric:
     rows = MISSING_RECORDS.rows()
-    sums: Counter[RankLabel] = Counter(inherited.missing)
-    withheld: set[RankLabel] = set()
+    sums: Counter[RankLabel] = Counter(snapshot.inherited.missing)
+    withheld: set[RankLabel] = set(sums) if snapshot.unpublished else set()
     for writer in writers:
         for comm, comm_rank, count in writer.missing:
-            if (label := labels.get((writer.origin, comm, comm_rank))) is None:
+            if (label := snapshot.labels.get((writer.origin, comm, comm_rank))) is None:
                 continue
             sums[label] += count
             if not writer.caught_up:
@@ -199,7 +199,8 @@ def _reading(snapshot: Snapshot) -> Iterable[Metric]:
         results.update(reader.results)
         files.update(reader.files)
         skipped.update(reader.skipped)
-    if all(reader.caught_up for reader in snapshot.readers):  # else these may be below what was served already
+    whole = not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers)
+    if whole:  # else these may be below what was served already
         rows = RECORDS.rows()
         for result, count in results.items():
             rows.add((result.value,), count)

@@ -62,3 +62,11 @@ def state_of(identity: tuple[int, int], hostname: str | None, ownership: Ownersh
     if hostname is None:
         return FileState.UNIDENTIFIED
     return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
+
+
+def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bool:
+    """Whether a file's name alone says that another host writes it, and no local process holds it open."""
+    if ownership.everyone or identity in ownership.held:
+        return False
+    hostname = named_hostname(name)
+    return hostname is not None and not is_local(hostname, ownership.hostnames)

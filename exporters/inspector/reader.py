@@ -11,11 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
-from exporters.inspector.aggregate import Admit, Aggregate, Saved
+from exporters.inspector.aggregate import Admit, Aggregate, Room, Saved
 from exporters.inspector.intake import Writer, take
 from exporters.inspector.ownership import (
     FileState,
     Ownership,
+    is_foreign,
     is_local,
     is_log,
     named_hostname,
@@ -26,6 +27,9 @@ from exporters.inspector.records import Result
 from exporters.inspector.totals import WINDOW_SECONDS, OriginTotals, Published
 
 DISCOVER_SECONDS = 1.0
+MAX_DISCOVER_SECONDS = 30.0
+LOOKS_SHARE = 0.01
+"""How much of the time may go into looks: on a large shared directory, and a slow server, they become rarer."""
 TURN_SECONDS = 0.15
 """How long one turn reads before it reports; the rest waits for the next."""
 READ_BYTES = 128 * 1024
@@ -34,6 +38,8 @@ SAVE_SECONDS = 2.5
 """Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
 MAX_WRITERS_PER_FILE = 16
 MAX_ORIGINS = 1024
+MAX_BINDINGS_IN_ALL = 65_536
+"""Kinds of record remembered after a turn, of all writers together: about 50 MB."""
 
 
 class Evidence(NamedTuple):
@@ -66,6 +72,7 @@ class Section(msgspec.Struct):
     writers: list[Saved]
     results: dict[Result, int]
     hole_bytes: int
+    left: list[Position] = []
 
 
 class _Log:
@@ -100,12 +107,13 @@ class DirectoryReader:
         self._results: Counter[Result] = Counter()
         self._hole_bytes = 0
         self._aggregates: dict[Origin, Aggregate] = {}
+        self._room = Room()
         self._restored: frozenset[tuple[int, int]] = frozenset()
         generations: dict[tuple[int, int], int] = {}
         if section is not None:
             self._results.update(section.results)
             self._hole_bytes = section.hole_bytes
-            self._aggregates = {saved.origin: Aggregate.restore(saved, admit) for saved in section.writers}
+            self._aggregates = {saved.origin: Aggregate.restore(saved, admit, self._room) for saved in section.writers}
             self._restored = frozenset((origin.device, origin.inode) for origin in self._aggregates)
             for origin in self._aggregates:
                 identity = (origin.device, origin.inode)
@@ -115,13 +123,14 @@ class DirectoryReader:
             is_log,
             clock.monotonic,
             resume=[] if section is None else section.positions,
+            left=[] if section is None else section.left,
             generations=generations,
             start_at_end=section is None and not from_beginning,
         )
         self._logs: dict[tuple[int, int], _Log] = {}
         self._queue: deque[_Log] = deque()
         self._reported: dict[Origin, int] = {}
-        self._discovered_at = self._published_at = self._saved_at = float("-inf")
+        self._discover_at = self._published_at = self._saved_at = float("-inf")
         self._rolled_at = clock.monotonic()
         self._caught_up = False
         self._section = restored
@@ -130,10 +139,15 @@ class DirectoryReader:
         """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet."""
         now = self._clock.monotonic()
         gone = self._retire(retire)
-        if now - self._discovered_at >= DISCOVER_SECONDS:
-            self._discovered_at = now
-            self._sync(self._follower.discover(), ownership)
+        if now >= self._discover_at:
+            self._sync(self._follower.discover(partial(is_foreign, ownership)), ownership)
+            looked_at = self._clock.monotonic()
+            took = looked_at - now
+            self._discover_at = looked_at + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, took / LOOKS_SHARE))
         waiting = self._read(now + TURN_SECONDS)
+        if sum(aggregate.remembered() for aggregate in self._aggregates.values()) > MAX_BINDINGS_IN_ALL:
+            for aggregate in self._aggregates.values():
+                aggregate.forget()
         if now - self._rolled_at >= WINDOW_SECONDS:
             self._rolled_at = now
             for aggregate in self._aggregates.values():
@@ -233,7 +247,7 @@ class DirectoryReader:
         if aggregate is None:
             if len(self._aggregates) >= MAX_ORIGINS or (new and len(log.known) >= MAX_WRITERS_PER_FILE):
                 return None
-            aggregate = Aggregate(origin, self._admit, from_start=file.from_start and new)
+            aggregate = Aggregate(origin, self._admit, from_start=file.from_start and new, room=self._room)
             self._aggregates[origin] = aggregate
         log.known.add(writer)
         log.writers[writer] = aggregate
@@ -246,6 +260,7 @@ class DirectoryReader:
             self._reported.pop(origin, None)
             if aggregate is None:
                 continue
+            aggregate.leave()
             gone.append(aggregate)
             log = self._logs.get((origin.device, origin.inode))
             if log is not None and log.generation == origin.generation:
@@ -287,7 +302,8 @@ class DirectoryReader:
             ),
             caught_up=caught_up,
             results=dict(self._results),
-            files=Counter(log.state for log in self._logs.values()),
+            files=Counter(log.state for log in self._logs.values())
+            + Counter({FileState.FOREIGN: self._follower.passed_over}),
             skipped=dict(self._follower.skipped),
             lag_bytes=sum(self._follower.lag_bytes(log.file) for log in self._queue),
             hole_bytes=self._hole_bytes,
@@ -298,7 +314,9 @@ class DirectoryReader:
             return None
         self._saved_at = now
         writers = [aggregate.save() for aggregate in self._aggregates.values()]
-        section = Section(self._follower.positions(), writers, dict(self._results), self._hole_bytes)
+        section = Section(
+            self._follower.positions(), writers, dict(self._results), self._hole_bytes, self._follower.left()
+        )
         encoded = msgspec.msgpack.encode(section)
         if encoded == self._section and not due:
             return None

@@ -85,3 +85,8 @@ class Published(msgspec.Struct, frozen=True):
     skipped: dict[str, int]
     lag_bytes: int
     hole_bytes: int
+
+    def withheld(self) -> Published:
+        """The same as of a reader whose totals stand still: no series with a part in them is to be shown."""
+        writers = tuple(msgspec.structs.replace(one, caught_up=False, windows=()) for one in self.writers)
+        return msgspec.structs.replace(self, writers=writers, caught_up=False)

@@ -72,3 +72,6 @@ def test_user_and_directories(tmp_path: Path) -> None:
     state = (tmp_path / "var/lib/rankwatch").stat()
     assert (str(state.st_uid), state.st_mode & 0o7777) == (users["rankwatch"].split(":")[1], 0o755)
     assert (tmp_path / "var/lib/rankwatch/inspector").stat().st_mode & 0o7777 == 0o1777
+    lines = (DEPLOY / "rankwatch.tmpfiles.conf").read_text().splitlines()
+    ages = [line.split()[5] for line in lines if not line.startswith("#")]
+    assert all(age == "-" or age.isalnum() for age in ages), "systemd 249 refuses an age with a prefix"

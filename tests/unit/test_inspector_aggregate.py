@@ -296,3 +296,32 @@ def test_writers_are_kept_apart() -> None:
     take(data, aggregates.get, results)
     assert [one.accumulators.popitem()[1].operations for one in aggregates.values()] == [1, 2]
     assert +results == {Result.ACCEPTED: 3, Result.ORIGIN_LIMIT: 1}
+
+
+def test_a_record_with_long_names_is_added_and_not_remembered() -> None:
+    """Names of a megabyte do not stay in memory; the longest names remembered are together as long as the bound."""
+    aggregate = fresh()
+    spare = module.MAX_KEY_CHARACTERS - len("0xabc") - len("kernel_gpu")
+    assert feed([record(coll="x" * spare)], aggregate) == {Result.ACCEPTED: 1}
+    assert aggregate.remembered() == 1
+    assert feed([record(coll="y" * (spare + 1)), record(coll="y" * (spare + 1))], aggregate) == {Result.ACCEPTED: 2}
+    assert feed([record(coll_timing_source="z" * 1_000_000)], aggregate) == {Result.NOT_KERNEL_TIMED: 1}
+    assert feed([record(coll_msg_size_bytes=-1)], aggregate) == {Result.GARBAGE: 1}
+    assert aggregate.remembered() == 1
+    assert [own.operations for own in aggregate.accumulators.values()] == [3]
+
+
+def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the places of all writers together records go to `other`; a writer that leaves gives its places back."""
+    monkeypatch.setattr(module, "MAX_PLACES_IN_ALL", 6)
+    room = module.Room()
+    first, second, third = (Aggregate(ORIGIN, lambda *_: True, from_start=True, room=room) for _ in range(3))
+    feed([record(id="0x1"), record(id="0x2")], first)  # a place and a membership each
+    feed([record(id="0x3"), record(id="0x4")], second)
+    assert {key.comm for key in second.accumulators} == {"3", "other"}
+    assert sum(own.operations for own in second.accumulators.values()) == 2
+    restored = Aggregate.restore(second.save(), lambda *_: True, room)
+    assert sum(own.operations for own in restored.accumulators.values()) == 2
+    first.leave()
+    feed([record(id="0x5")], third)
+    assert {key.comm for key in third.accumulators} == {"5"}

@@ -15,7 +15,7 @@ from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey
 from exporters.inspector.exporter import Config, InspectorExporter
 from exporters.inspector.families import FAMILIES, Snapshot, render
-from exporters.inspector.inheritance import Inheritance
+from exporters.inspector.inheritance import Inheritance, SeriesLabels
 from exporters.inspector.totals import OriginTotals, Published, Sums, Totals
 
 
@@ -271,10 +271,14 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     values = bench.look(2.0)
     assert values["rankwatch_inspector_busy_readers"] == {(): 1}
     assert len(values[OPERATIONS]) == 2
-    assert list((bench.look(9.0))[OPERATIONS]) == [SERIES]
+    values = bench.look(9.0)
+    assert list(values[OPERATIONS]) == [SERIES]
+    assert "rankwatch_inspector_records_total" not in values  # a sum over both must not fall
     release.set()
     bench.settle()
-    assert len((bench.look())[OPERATIONS]) == 2
+    values = bench.look()
+    assert len(values[OPERATIONS]) == 2
+    assert values["rankwatch_inspector_records_total"][("accepted",)] == 2
     bench.settle()
     bench.drain()
 
@@ -282,6 +286,9 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
 def test_failing_reader_raises_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a reader raises is raised by the update, after the other directories were served."""
     bench = Bench(tmp_path).start()
+    bench.look()
+    (tmp_path / "here-pid7.log").write_bytes(line())
+    assert bench.look()[OPERATIONS] == {SERIES: 1}
     reader = bench.exporter._slots[0].reader
 
     def fail(*_: Any, **__: Any) -> None:
@@ -291,7 +298,12 @@ def test_failing_reader_raises_and_comes_back(tmp_path: Path, monkeypatch: pytes
         patch.setattr(reader, "turn", fail)
         with pytest.raises(RuntimeError, match="broken"):
             bench.look()
-    assert "rankwatch_inspector_files" in (bench.look())
+        values = shown(bench.exporter.snapshot())
+        assert "rankwatch_inspector_records_total" not in values
+        assert OPERATIONS not in values
+    values = bench.look()
+    assert "rankwatch_inspector_files" in values
+    assert values[OPERATIONS] == {SERIES: 1}
     bench.drain()
 
 
@@ -401,3 +413,18 @@ def test_config(section: dict[str, Any], valid: bool) -> None:
     else:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert(section, SPEC.config)
+
+
+def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
+    """What expired writers left is no whole sum while a reader that may continue it is silent."""
+    key = SeriesLabels("job", "1", "abc", "AllReduce", "8192")
+    inherited = Inheritance({key: Sums(5, 5, 5, 5)}, {RankLabel("job", "1"): 5})
+    one = writer(1)
+    snapshot = Snapshot((view(one),), labelled(one), inherited, 0, unpublished=True)
+    values = shown(snapshot)
+    assert OPERATIONS not in values
+    assert "rankwatch_inspector_missing_records_total" not in values
+    assert "rankwatch_inspector_records_total" not in values
+    values = shown(msgspec.structs.replace(snapshot, unpublished=False))
+    assert list(values[OPERATIONS].values()) == [6]
+    assert list(values["rankwatch_inspector_missing_records_total"].values()) == [6]

@@ -457,3 +457,51 @@ def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> Non
 def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:
     """A file is ours if held by a local process or written by a local host."""
     assert state_of((1, 2), hostname, ownership) is state
+
+
+def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kind of record above the bound of all writers together makes each forget; nothing is lost by it."""
+    monkeypatch.setattr(module, "MAX_BINDINGS_IN_ALL", 3)
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
+    reader = make(tmp_path, FakeClock())
+    reader.turn(HERE)
+    assert sum(one.remembered() for one in reader._aggregates.values()) == 3
+    with path.open("ab") as file:
+        file.write(line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
+    view = published(read(reader))
+    assert sum(one.remembered() for one in reader._aggregates.values()) == 0
+    assert sum(total.sums.operations for writer in view.writers for total in writer.totals) == 4
+
+
+def test_ten_thousand_foreign_files(tmp_path: Path) -> None:
+    """On a directory shared with a thousand nodes our own file is found and read."""
+    for number in range(10_000):
+        (tmp_path / f"node{number // 8:04}-pid{number}.log").touch()
+    (tmp_path / "node0007-pid60.log").write_bytes(line(hostname="node0007", pid=60))
+    reader = make(tmp_path, FakeClock())
+    view = published(reader.turn(Ownership(hostnames=frozenset({"node0007"})), last=True))
+    assert view.files == {FileState.FOREIGN: 9992, FileState.FOLLOWED: 1, FileState.UNIDENTIFIED: 7}
+    assert [total.sums.operations for writer in view.writers for total in writer.totals] == [1]
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.0, 1.0), (0.1, 10.0), (60.0, 30.0)])
+def test_slow_looks_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, pause: float) -> None:
+    """Looks take a hundredth of the time; they come every second at most, and every 30 seconds at least."""
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    ended: list[float] = []
+
+    def discover(*_: object) -> list[object]:
+        clock.advance(took)
+        ended.append(clock.now)
+        return []
+
+    monkeypatch.setattr(reader._follower, "discover", discover)
+    reader.turn(HERE)
+    clock.now = ended[0] + pause - 0.01
+    reader.turn(HERE)
+    assert len(ended) == 1
+    clock.now = ended[0] + pause + 0.01
+    reader.turn(HERE)
+    assert len(ended) == 2

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -44,3 +48,25 @@ def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     message = capsys.readouterr().err
     assert message.startswith(f"rankwatch status: no answer from {address}: ")
     assert message.count("\n") == 1
+
+
+def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The agent is asked directly even where the environment names a proxy for everything."""
+
+    class Agent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(PAGE.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(urllib.request, "_opener", None)  # urlopen keeps what it found in the environment once
+    with HTTPServer(("127.0.0.1", 0), Agent) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        assert main(["--web.listen-address", f"127.0.0.1:{server.server_port}"]) == 0
+    assert "SIGSEGV" in capsys.readouterr().out

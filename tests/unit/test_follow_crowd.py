@@ -1,0 +1,192 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from test_follow import Time, drain, follow, poll
+
+from agent import follow as module
+from agent.follow import IDLE_SECONDS, Follower, Limits
+from agent.followed_file import MAX_LINE_BYTES
+
+
+def write(path: Path, text: bytes, modified_seconds: int) -> None:
+    """Append to a file that was then modified at a given time."""
+    with path.open("ab") as file:
+        file.write(text)
+    os.utime(path, (modified_seconds, modified_seconds))
+
+
+def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
+    """Files of others are counted, never asked about, and leave the places to ours however many they are."""
+    for number in range(20):
+        (tmp_path / f"foreign-{number:02}.log").write_bytes(b"theirs\n")
+    (tmp_path / "ours.log").write_bytes(b"ours\n")
+    follower = follow(tmp_path, limits=Limits(files=1))
+    (file,) = follower.discover(lambda name, _: name.startswith("foreign"))
+    assert drain(follower, file) == b"ours\n"
+    assert follower.passed_over == 20
+    assert not +follower.skipped
+
+
+def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
+    """A file passed over at the first look is read from its end if it was there, from its start if it was not."""
+    (tmp_path / "old.log").write_bytes(b"before\n")
+    follower = follow(tmp_path, start_at_end=True)
+    assert follower.discover(lambda *_: True) == []
+    (tmp_path / "new.log").write_bytes(b"new\n")
+    assert follower.discover(lambda *_: True) == []
+    assert poll(follower) == b"new\n"
+    write(tmp_path / "old.log", b"after\n", 9)
+    assert poll(follower) == b"after\n"
+
+
+def test_resumed_file_is_never_passed_over(tmp_path: Path) -> None:
+    """A file known from before a restart is followed on, even while nobody says that it is ours."""
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    first = follow(tmp_path)
+    poll(first)
+    second = follow(tmp_path, resume=first.positions())
+    assert len(second.discover(lambda *_: True)) == 1
+
+
+def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
+    """At the limit a new file takes the place of the one idle for longest; that one goes on where it was left."""
+    clock = Time()
+    follower = follow(tmp_path, clock=clock, limits=Limits(files=2))
+    write(tmp_path / "a.log", b"a1\n", 10)
+    write(tmp_path / "b.log", b"b1\n", 20)
+    assert poll(follower) == b"a1\nb1\n"
+    clock.now += IDLE_SECONDS
+    follower.discover()  # closes them
+    write(tmp_path / "c.log", b"c1\n", 30)
+    assert poll(follower) == b"c1\n"
+    assert follower.skipped["file_limit"] >= 1
+    write(tmp_path / "d.log", b"d1\n", 5)
+    assert poll(follower) == b""
+    clock.now += IDLE_SECONDS
+    follower.discover()
+    write(tmp_path / "a.log", b"a2\n", 40)
+    assert poll(follower) == b"a2\n"
+
+
+def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
+    """A file that is being read keeps its place although newer ones come."""
+    follower = follow(tmp_path, limits=Limits(files=1))
+    write(tmp_path / "a.log", b"a1\n", 10)
+    poll(follower)
+    write(tmp_path / "b.log", b"b1\n", 20)
+    assert poll(follower) == b""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool) -> None:
+    """A file renamed to what is not followed and back, long after, is not read twice, nor after a restart meanwhile."""
+    clock = Time()
+    follower = follow(tmp_path, clock=clock)
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    assert poll(follower) == b"one\n"
+    generation = follower.files()[0].generation
+    path.rename(tmp_path / "a.kept")
+    clock.now += IDLE_SECONDS
+    assert follower.discover() == []
+    if restarted:
+        follower = follow(tmp_path, resume=follower.positions(), left=follower.left())
+    (tmp_path / "a.kept").rename(path)
+    assert poll(follower) == b""
+    assert [file.generation for file in follower.files()] == [generation]
+    write(path, b"two\n", 9)
+    assert poll(follower) == b"two\n"
+
+
+def test_directory_away_and_back(tmp_path: Path) -> None:
+    """Files on a mount that was empty for a look go on where they were, without a second reading."""
+    root, away = tmp_path / "root", tmp_path / "away"
+    root.mkdir()
+    (root / "a.log").write_bytes(b"one\n")
+    first = follow(root)
+    poll(first)
+    root.rename(away)
+    root.mkdir()
+    second = follow(root, resume=first.positions())
+    assert poll(second) == b""
+    root.rmdir()
+    away.rename(root)
+    write(root / "a.log", b"two\n", 9)
+    assert poll(second) == b"two\n"
+
+
+def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file more than the bound makes the one that left first forgotten."""
+    monkeypatch.setattr(module, "MAX_LEFT", 2)
+    clock = Time()
+    follower = follow(tmp_path, clock=clock)
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.log").write_bytes(name.encode() + b"\n")
+        poll(follower)
+        (tmp_path / f"{name}.log").rename(tmp_path / name)
+        clock.now += IDLE_SECONDS
+        follower.discover()
+    assert [Path(position.path).name for position in follower.left()] == ["b.log", "c.log"]
+
+
+def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
+    """A file that does not change any more is read once others make room, however long that takes."""
+    (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
+    (tmp_path / "b.log").write_bytes(b"last words\n")
+    follower = follow(tmp_path, limits=Limits(open_files=1))
+    first, second = sorted(follower.discover(), key=lambda file: file.path)
+    assert follower.read(first, 4) is not None
+    for _ in range(3):
+        assert follower.read(second) is None
+        follower.discover()
+    drain(follower, first)
+    assert poll(follower) == b"last words\n"
+
+
+def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose reading failed is tried again at each look, although it does not change."""
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    follower = follow(tmp_path)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.follow.os.pread", fail)
+        assert [poll(follower) for _ in range(3)] == [b"", b"", b""]
+        assert follower.skipped["EIO"] == 3
+    assert poll(follower) == b"one\n"
+
+
+def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
+    """A chunk that reads on for the end of a long line ends with it: what follows keeps to the budget."""
+    long = b"x" * (MAX_LINE_BYTES // 2) + b"\n"
+    (tmp_path / "a.log").write_bytes(long + b"y\n" * 1000)
+    follower: Follower = follow(tmp_path)
+    (file,) = follower.discover()
+    chunk = follower.read(file, 1024)
+    assert chunk is not None
+    assert chunk.data == long
+    chunk = follower.read(file, 1024)
+    assert chunk is not None
+    assert chunk.data == b"y\n" * 512
+
+
+def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:
+    """Where only files without a name are open, one of them gives way; a file with a name gives way before it."""
+    follower = follow(tmp_path, limits=Limits(open_files=2))
+    for name in ("gone", "kept"):
+        (tmp_path / f"{name}.log").write_bytes(b"one\n")
+        poll(follower)
+    (tmp_path / "gone.log").unlink()
+    (tmp_path / "new.log").write_bytes(b"two\n")
+    assert poll(follower) == b"two\n"
+    assert sorted(Path(file.path).name for file in follower.files() if file.descriptor is not None) == [
+        "gone.log",
+        "new.log",
+    ]
+    (tmp_path / "new.log").unlink()
+    (tmp_path / "newer.log").write_bytes(b"three\n")
+    assert poll(follower) == b"three\n"
