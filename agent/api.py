@@ -18,7 +18,7 @@ from agent.followed_file import FollowedFile, Position
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
 from agent.log import Logger
 from agent.metrics import Family, Rows
-from agent.procfs import ProcessFacts, ProcFS, Stat
+from agent.procfs import OpenFile, ProcessFacts, ProcFS, Stat
 from agent.ranks import RankTable
 from agent.state import StateSection
 from agent.threads import OwnThread
@@ -40,6 +40,7 @@ __all__ = [
     "Membership",
     "Metric",
     "NoData",
+    "OpenFile",
     "Origin",
     "OwnThread",
     "Position",

@@ -220,15 +220,21 @@ class ProcFS:
             found.append(OpenFile(int(number), target, device, inode))
         return found
 
-    def holds(self, pid: int, fd: int, device: int, inode: int) -> bool | None:
-        """True when descriptor ``fd`` of the process is still that file; None when it may not be read."""
+    def holds(self, pid: int, file: OpenFile) -> bool | None:
+        """True when the process still holds ``file`` under that descriptor; None when it may not be read.
+
+        The link alone is asked while it says the same: unlike a stat it never waits for a file system that hangs.
+        """
+        path = f"{self._root}/{pid}/fd/{file.fd}"
         try:
-            info = os.stat(f"{self._root}/{pid}/fd/{fd}")
+            if os.readlink(path) == file.target:
+                return True
+            info = os.stat(path)  # renamed or deleted, or another file by now
         except FileNotFoundError:
             return False
         except OSError:
             return None
-        return (info.st_dev, info.st_ino) == (device, inode)
+        return (info.st_dev, info.st_ino) == (file.device, file.inode)
 
     def boot_id(self) -> str:
         """The kernel's id of this boot."""

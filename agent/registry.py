@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,7 +55,7 @@ class _Outcome:
     series: int = 0
     dropped: int = 0
     doubles: int = 0
-    error: str = ""
+    error: Exception | None = None
 
 
 class Registry:
@@ -81,8 +80,8 @@ class Registry:
                 continue
             try:
                 taken.append((source, source.snapshot()))
-            except Exception:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
-                self._fail(source.name, traceback.format_exc(limit=-2))
+            except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
+                self._fail(source.name, error)
         rendered, outcomes = await self._thread.call(lambda: _render(taken, selection))
         self.renders += 1
         for (source, _), outcome in zip(taken, outcomes, strict=True):
@@ -96,10 +95,10 @@ class Registry:
         counts.doubles += outcome.doubles
         if outcome.dropped:
             self._log.warning("series over the cap dropped", exporter=name, dropped=outcome.dropped)
-        if outcome.error:
+        if outcome.error is not None:
             self._fail(name, outcome.error)
 
-    def _fail(self, name: str, error: str) -> None:
+    def _fail(self, name: str, error: Exception) -> None:
         self.counts.setdefault(name, SourceCounts()).failures += 1
         self._log.error("exporter could not be rendered", exporter=name, error=error)
 
@@ -117,8 +116,8 @@ def gather(source: Source, snapshot: object) -> _Outcome:
     try:
         for family in source.families(snapshot):
             outcome.families.append(_limited(family, source.series_cap, seen, outcome))
-    except Exception:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
-        outcome.error = traceback.format_exc(limit=-2)
+    except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
+        outcome.error = error
     return outcome
 
 

@@ -91,6 +91,11 @@ class StateFile:
         section.restored = section.published
         return section
 
+    @property
+    def kept(self) -> bool:
+        """False when there is no file, and whatever is published is kept in memory alone."""
+        return self._path is not None
+
     def changed(self) -> bool:
         """True when something was published since the last save."""
         return self._path is not None and sum(s.changes for s in self._sections.values()) != self._saved_changes

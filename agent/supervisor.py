@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Iterable
 
 import msgspec
@@ -78,8 +77,8 @@ def prepare(loaded: Loaded, log: Logger) -> Plan:
             continue  # not even imported
         try:
             spec = load_spec(name)
-        except Exception:  # noqa: BLE001  # whatever a broken module raises
-            log.error("exporter could not be loaded", exporter=name, error=traceback.format_exc(limit=-2))
+        except Exception as error:  # noqa: BLE001  # whatever a broken module raises
+            log.error("exporter could not be loaded", exporter=name, error=error)
             broken.append(name)
             continue
         section = loaded.section(name, spec.config)
@@ -184,8 +183,9 @@ class Supervisor:
                 if self.ranks.processes() or self.ranks.revision != revision:
                     revision = self.ranks.revision
                     self._ranks_section.publish(self.ranks.dump())
-                if self._state.changed():
+                if self._state.changed() or not self._state.kept:
                     self._saved_at = now
+                if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
             beat.set()
             await asyncio.sleep(TICK_SECONDS)
@@ -216,8 +216,8 @@ class Supervisor:
         try:
             exporter = prepared.spec.build(prepared.config)
             await exporter.start(context)
-        except Exception:  # noqa: BLE001  # whatever a broken exporter raises
-            self._log.error("exporter did not start", exporter=name, error=traceback.format_exc(limit=-2))
+        except Exception as error:  # noqa: BLE001  # whatever a broken exporter raises
+            self._log.error("exporter did not start", exporter=name, error=error)
             return None
         return Running(prepared.spec, prepared.config, exporter, self._clock, Logger(name))
 

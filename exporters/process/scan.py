@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import KEPT_VARIABLES, Origin, ProcessFacts, ProcessKey, ProcFS, Roots, Stat
+from agent.api import KEPT_VARIABLES, OpenFile, Origin, ProcessFacts, ProcessKey, ProcFS, Roots, Stat
 from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
 
 MAX_RANK_PROCESSES = 1024
@@ -79,7 +79,7 @@ class _Rank(msgspec.Struct):
     namespace_pid: int
     vital: dict[int, tuple[str, int, float | None]] = {}
     threads_at: float = float("-inf")
-    logs: dict[int, tuple[int, int]] = {}
+    logs: dict[int, OpenFile] = {}
     logs_at: float = float("-inf")
     finalized: bool = False
     kill_pending: bool = False
@@ -127,7 +127,7 @@ class Scanner:
             standing=standing,
             gone=gone,
             links=self._links(origins, running),
-            held=frozenset(file for key in running for file in self._ranks[key].logs.values()),
+            held=frozenset(_identity(file) for key in running for file in self._ranks[key].logs.values()),
             processes=sum(not seen.kernel for seen in self._seen.values()),
             unreadable=sum(facts.environment is None for facts in new),
         )
@@ -278,18 +278,18 @@ class Scanner:
 
     def _look_at_logs(self, key: ProcessKey, rank: _Rank, now: float) -> None:
         """Note the record files it holds open; one that it closed while it runs means its communicators are gone."""
-        for fd, (device, inode) in list(rank.logs.items()):
-            if self._proc.holds(key.pid, fd, device, inode) is False:
+        for fd, file in list(rank.logs.items()):
+            if self._proc.holds(key.pid, file) is False:
                 stat = self._proc.stat(key.pid)
                 if stat is None or stat.exiting or stat.state in "ZX" or stat.key != key:
                     return  # the kernel closed it: that is its death, not an orderly end
                 del rank.logs[fd]
                 rank.finalized = not rank.logs
-        if rank.logs or now - rank.logs_at < THREADS_SECONDS:
+        if now - rank.logs_at < (LOOK_AGAIN_SECONDS if rank.logs else THREADS_SECONDS):
             return
         rank.logs_at = now
         files = self._proc.open_files(key.pid) or []
-        rank.logs = {file.fd: (file.device, file.inode) for file in files if file.inode}
+        rank.logs = {file.fd: file for file in files if file.inode}
         if rank.logs:
             rank.finalized = False
 
@@ -298,7 +298,9 @@ class Scanner:
         links = []
         for origin in origins:
             same_pid = [key for key in running if self._ranks[key].namespace_pid == origin.pid]
-            holders = [k for k in same_pid if (origin.device, origin.inode) in self._ranks[k].logs.values()]
+            holders = [
+                k for k in same_pid if (origin.device, origin.inode) in map(_identity, self._ranks[k].logs.values())
+            ]
             blind = [k for k in same_pid if k.pid == origin.pid and self._proc.open_files(k.pid) is None]
             if matches := holders or blind:
                 links.append((origin, matches[0]))
@@ -321,6 +323,10 @@ class Scanner:
 
 def _runs(stat: Stat | None, key: ProcessKey) -> bool:
     return stat is not None and stat.key == key and not stat.over
+
+
+def _identity(file: OpenFile) -> tuple[int, int]:
+    return file.device, file.inode
 
 
 def _kept(environment: Mapping[str, str]) -> dict[str, str]:

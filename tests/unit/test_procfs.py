@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,9 +86,11 @@ def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
     assert (files[3].device, files[3].inode) == (info.st_dev, info.st_ino)
     assert files[4].inode == 0
     assert 5 not in files
-    assert proc.holds(9, 3, info.st_dev, info.st_ino)
-    assert not proc.holds(9, 4, info.st_dev, info.st_ino)
-    assert not proc.holds(9, 6, info.st_dev, info.st_ino)
+    held = files[3]
+    assert proc.holds(9, held)
+    assert proc.holds(9, msgspec.structs.replace(held, target="its former name"))  # renamed: the file tells
+    assert not proc.holds(9, msgspec.structs.replace(held, fd=4))
+    assert not proc.holds(9, msgspec.structs.replace(held, fd=6))
 
 
 def test_pending_kill(tree: ProcTree) -> None:
