@@ -111,6 +111,10 @@ class StateFile:
         """Replace the file with ``content`` (blocking). Errors are counted and logged; the agent goes on without."""
         if self._path is None:
             return
+        if len(content) > MAX_BYTES:  # it would not be read again: better an older one
+            self.save_errors += 1
+            self._log.warning("checkpoint not written: too large", path=self._path, bytes=len(content))
+            return
         scratch = self._path.with_name(self._path.name + ".new")
         try:
             self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)

@@ -25,12 +25,15 @@ class OwnThread:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._started = False
+        self._stopped = False
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run ``function`` on this thread and return its result; its exception is raised here.
 
-        Cancelling the caller does not stop ``function``: its result is then dropped.
+        Cancelling the caller does not stop ``function``: its result is then dropped. RuntimeError after ``stop``.
         """
+        if self._stopped:
+            raise RuntimeError(f"thread {self.name} was stopped")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
         if not self._started:
@@ -41,6 +44,7 @@ class OwnThread:
 
     def stop(self) -> None:
         """Let the thread end after the calls already queued; returns at once."""
+        self._stopped = True
         self._jobs.put(None)
 
     def _run(self) -> None:

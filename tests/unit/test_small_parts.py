@@ -62,6 +62,15 @@ async def test_cancelled_caller_leaves_the_thread_usable() -> None:
     thread.stop()
 
 
+async def test_stopped_thread_takes_no_calls() -> None:
+    """A call after the stop is refused: nobody would ever answer it."""
+    thread = OwnThread("own")
+    assert await thread.call(lambda: 7) == 7
+    thread.stop()
+    with pytest.raises(RuntimeError, match="own was stopped"):
+        await thread.call(lambda: 7)
+
+
 async def test_hung_thread_harms_nobody() -> None:
     """A call that does not return holds up no other owner's thread."""
     hung, other, gate = OwnThread("hung"), OwnThread("other"), threading.Event()

@@ -103,6 +103,14 @@ def test_unwritable_path_is_counted(tmp_path: Path) -> None:
     assert (state.save_errors, state.last_saved_seconds) == (1, None)
 
 
+def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
+    """Content of one byte over the bound leaves the older file in place and is counted."""
+    state = opened(path)
+    state.write(b"x" * MAX_BYTES, 1.0)
+    state.write(b"x" * (MAX_BYTES + 1), 2.0)
+    assert (path.stat().st_size, state.last_saved_seconds, state.save_errors) == (MAX_BYTES, 1.0, 1)
+
+
 def test_no_path_keeps_nothing() -> None:
     """Without a path nothing is saved and nothing fails."""
     state = opened(None)
