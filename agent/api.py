@@ -11,7 +11,7 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 
 from agent.admission import Admission
-from agent.claims import KEPT_VARIABLES
+from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
 from agent.followed_file import FollowedFile, Position
@@ -26,6 +26,7 @@ from agent.verdict import ExitStatus
 
 __all__ = [
     "KEPT_VARIABLES",
+    "RECORDING_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
     "Clock",

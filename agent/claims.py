@@ -36,7 +36,22 @@ KEPT_VARIABLES = frozenset(
     | {*_LOCAL_RANK_VARIABLES, *_SCHEDULER_VARIABLES, *_JOB_NAME_VARIABLES}
     | {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"}
 )
-"""The variables that identity is made of: nothing else of an environment is kept."""
+"""The variables that identity is made of; besides these only RECORDING_VARIABLES are kept of an environment."""
+
+RECORDING_VARIABLES = frozenset(
+    {
+        "NCCL_PROFILER_PLUGIN",
+        "NCCL_INSPECTOR_ENABLE",
+        "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
+        "NCCL_INSPECTOR_DUMP_DIR",
+        "NCCL_INSPECTOR_PROM_DUMP",
+        "SLURM_JOBID",
+    }
+)
+"""The variables that say whether and where a process writes records."""
+MAX_SETTING_CHARACTERS = 1024
+"""Of the value of one of these: a longer one is cut."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -62,6 +77,11 @@ def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
     job_id = _scheduler_job(environment) or (short_hash("job", group) if group else "")
     name = next((environment[name] for name in _JOB_NAME_VARIABLES if environment.get(name)), "")
     return Claim(rank, "" if local is None else str(local), world_size, job_id, clean(name), group)
+
+
+def recording_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of ``environment`` that says whether and where the process writes records."""
+    return {name: environment[name][:MAX_SETTING_CHARACTERS] for name in RECORDING_VARIABLES & environment.keys()}
 
 
 def communicator_job_id(comm: str) -> str:

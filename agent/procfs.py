@@ -77,7 +77,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
 
     ``environment`` is None where it could not be read. ``namespace_pid`` is its pid in its own pid namespace, ``host``
     its host name where its environment tells one. ``evidence`` says why it counts as a rank process,
-    ``network_namespace`` is the inode of its network namespace, 0 where it could not be read.
+    ``network_namespace`` is the inode of its network namespace, 0 where it could not be read, ``directory`` the one it
+    was found working in (as its mount namespace names it), empty where it could not be read.
     """
 
     key: ProcessKey
@@ -90,6 +91,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     pod: str = ""
     container: str = ""
     network_namespace: int = 0
+    directory: str = ""
 
 
 def parse_stat(text: str) -> Stat | None:
@@ -182,6 +184,13 @@ class ProcFS:
             return int(os.readlink(f"{self._root}/{pid}/ns/{kind}").partition("[")[2].rstrip("]") or 0)
         except (OSError, ValueError):
             return 0
+
+    def directory(self, pid: int) -> str:
+        """The directory that the process works in; empty when it may not be read. Waits for no file system."""
+        try:
+            return os.readlink(f"{self._root}/{pid}/cwd")
+        except OSError:
+            return ""
 
     def cgroup(self, pid: int) -> dict[str, str]:
         """The process' cgroup path by controller list ('' is the unified hierarchy)."""

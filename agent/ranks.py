@@ -104,7 +104,8 @@ class RankTable:
         # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
         place = f"{self._hostname}/{facts.network_namespace}" if facts.network_namespace else self._hostname
         claim = claims.read_claim(facts.environment or {}, place)
-        kept = msgspec.structs.replace(facts, environment=None if facts.environment is None else {})
+        settings = None if facts.environment is None else claims.recording_settings(facts.environment)
+        kept = msgspec.structs.replace(facts, environment=settings)
         self._processes[facts.key] = RankProcess(found_at=now, facts=kept, claim=claim)
         self.revision += 1
         return True
@@ -214,6 +215,18 @@ class RankTable:
         for label in unseen.slots or ():
             self._conflicts += process.slots is not None and label not in process.slots
         self._labels.release(unseen)
+
+    def without_records(self, seconds: float) -> list[ProcessFacts]:
+        """Processes that were there for so long, run, and of which no record was seen."""
+        latest = self._clock.monotonic() - seconds
+        return [
+            process.facts
+            for process in self.processes().values()
+            if process.facts is not None
+            and process.confirmed
+            and process.found_at <= latest
+            and process.progress_seconds is None
+        ]
 
     # -- answers ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,15 @@ from exporters.inspector.families import FAMILIES, Snapshot, render
 from exporters.inspector.inheritance import Inheritance, Place
 from exporters.inspector.ownership import Ownership
 from exporters.inspector.reader import DirectoryReader, Turn
+from exporters.inspector.silence import GRACE_SECONDS, Silence, SilenceWatch
 from exporters.inspector.totals import OriginTotals, Published
 
 WAIT_SECONDS = 1.0
 """How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""
 STALE_SECONDS = 10.0
 """A reader not back for so long shows no series: they would stand still."""
+SILENCE_SECONDS = 5.0
+"""How often the ranks without records are looked over."""
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
 SERIES_CAP = 60_000
@@ -72,10 +76,13 @@ class InspectorExporter:
         self._polled_at = float("-inf")
         self._labels: dict[Place, RankLabel] = {}
         self._inherited = Inheritance()
+        self._silent: Counter[Silence] = Counter()
+        self._judged_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Make the readers; what the checkpoint holds of a directory is given back to its reader."""
         self._ctx = ctx
+        self._silence = SilenceWatch(self._config.paths, ctx.log)
         checkpoint = self._restore()
         self._inherited = checkpoint.inherited
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
@@ -87,14 +94,20 @@ class InspectorExporter:
             self._slots.append(slot)
 
     async def update(self) -> None:
-        """Take one turn with every directory (all that is there, in a single pass); NoData when there is none."""
+        """Take one turn with every directory (all that is there, in a single pass).
+
+        NoData when there is none, unless ranks are to write elsewhere.
+        """
         now = self._ctx.clock.monotonic()
         if self._ctx.once:
             await self._single_pass()
         elif now - self._polled_at >= self._config.poll_interval_seconds - POLL_SLACK_SECONDS:
             self._polled_at = now
             await self._turns(last=False)
-        if not any(slot.available for slot in self._slots):
+        if now - self._judged_at >= SILENCE_SECONDS:
+            self._judged_at = now
+            self._silent = self._silence.look(self._ctx.ranks.without_records(GRACE_SECONDS))
+        if not self._silent and not any(slot.available for slot in self._slots):
             raise NoData
 
     def snapshot(self) -> Snapshot:
@@ -107,6 +120,7 @@ class InspectorExporter:
             self._inherited.copy(),
             sum(map(self._is_busy, self._slots)),
             unpublished=len(readers) < len(self._slots),
+            silent=Counter(self._silent),
         )
 
     def families(self, snapshot: Snapshot) -> Iterable[Metric]:

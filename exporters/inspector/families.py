@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -11,6 +11,7 @@ from agent.api import Family, Metric, RankLabel
 from exporters.inspector.inheritance import Inheritance, Place, SeriesLabels
 from exporters.inspector.ownership import FileState
 from exporters.inspector.records import Result
+from exporters.inspector.silence import Silence
 from exporters.inspector.totals import OriginTotals, Published
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
@@ -95,6 +96,15 @@ BUSY_READERS = Family(
     "gauge",
     "Configured directories whose reader has not come back from the file system.",
 )
+SILENT_RANKS = Family(
+    "rankwatch_inspector_silent_ranks",
+    "gauge",
+    "Rank processes with NCCL_INSPECTOR_ENABLE whose other settings keep every record from us, by reason: no_plugin, "
+    "no_dump_thread, prometheus_mode, no_interval, or a dump directory that is not read (other_directory).",
+    ("reason",),
+    f"{len(Silence)} per node",
+    "sum",
+)
 
 FAMILIES = (
     OPERATIONS,
@@ -109,6 +119,7 @@ FAMILIES = (
     SKIPPED,
     HOLE_BYTES,
     BUSY_READERS,
+    SILENT_RANKS,
 )
 
 
@@ -124,6 +135,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     inherited: Inheritance
     busy_readers: int
     unpublished: bool = False
+    silent: Mapping[Silence, int] = {}
 
 
 def render(snapshot: Snapshot) -> Iterable[Metric]:
@@ -217,3 +229,7 @@ def _reading(snapshot: Snapshot) -> Iterable[Metric]:
     yield rows.metric
     yield LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
     yield BUSY_READERS.single(snapshot.busy_readers)
+    rows = SILENT_RANKS.rows()
+    for reason in Silence:
+        rows.add((reason.value,), snapshot.silent.get(reason, 0))
+    yield rows.metric

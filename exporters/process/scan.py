@@ -9,7 +9,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import KEPT_VARIABLES, OpenFile, Origin, ProcessFacts, ProcessKey, ProcFS, Roots, Stat
+from agent.api import (
+    KEPT_VARIABLES,
+    RECORDING_VARIABLES,
+    OpenFile,
+    Origin,
+    ProcessFacts,
+    ProcessKey,
+    ProcFS,
+    Roots,
+    Stat,
+)
 from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
 
 MAX_RANK_PROCESSES = 1024
@@ -241,6 +251,7 @@ class Scanner:
             pod=pod,
             container=container,
             network_namespace=self._proc.namespace(pid, "net"),
+            directory=self._proc.directory(pid),
         )
 
     # -- how does it stand? ----------------------------------------------------------------------------------------
@@ -330,7 +341,7 @@ def _identity(file: OpenFile) -> tuple[int, int]:
 
 
 def _kept(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name in KEPT_VARIABLES}
+    return {name: value for name, value in environment.items() if name in KEPT_VARIABLES | RECORDING_VARIABLES}
 
 
 def _user_name(uid: int) -> str:

@@ -9,7 +9,20 @@ from blockbuster import blockbuster_ctx
 from fake_clock import FakeClock
 from inspector_records import DATA, expected_sums, line
 
-from agent.api import Admission, Context, Logger, Membership, NoData, Origin, OwnThread, RankLabel, Roots, StateSection
+from agent.api import (
+    Admission,
+    Context,
+    Logger,
+    Membership,
+    NoData,
+    Origin,
+    OwnThread,
+    ProcessFacts,
+    ProcessKey,
+    RankLabel,
+    Roots,
+    StateSection,
+)
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey
@@ -27,6 +40,7 @@ class Ranks:
         self.hostnames = frozenset({"here"})
         self.observed: list[tuple[Origin, tuple[Membership, ...], float | None]] = []
         self.expired: set[Origin] = set()
+        self.silent: list[Any] = []
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
 
     def observe_records(self, origin: Origin, memberships: Any, last_progress_seconds: float | None) -> None:
@@ -40,6 +54,10 @@ class Ranks:
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Keep the newest."""
         self.bandwidths = bandwidths
+
+    def without_records(self, seconds: float) -> list[Any]:
+        """The processes that the test names."""
+        return self.silent
 
     def is_expired(self, origin: Origin) -> bool:
         """Whether the test let it expire."""
@@ -428,3 +446,22 @@ def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
     values = shown(msgspec.structs.replace(snapshot, unpublished=False))
     assert list(values[OPERATIONS].values()) == [6]
     assert list(values["rankwatch_inspector_missing_records_total"].values()) == [6]
+
+
+def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None:
+    """Ranks that will never give records are counted by reason though none of our directories exists."""
+    bench = Bench(tmp_path / "missing").start()
+    settings = {"NCCL_INSPECTOR_ENABLE": "1"}
+    bench.ranks.silent = [ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings)]
+    shown_ranks = bench.look()["rankwatch_inspector_silent_ranks"]
+    assert shown_ranks == {
+        ("no_plugin",): 1,
+        ("no_dump_thread",): 0,
+        ("prometheus_mode",): 0,
+        ("no_interval",): 0,
+        ("other_directory",): 0,
+    }
+    bench.ranks.silent = []
+    with pytest.raises(NoData):
+        bench.look(seconds=5.0)
+    bench.drain()

@@ -342,3 +342,12 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
     node.proc.add(10, threads={11: "NCCL RAS"})
     assert node.evidence(after=OLD_SECONDS - 1) == {}
     assert node.evidence() == {10: "thread"}
+
+
+def test_recording_settings_and_directory(node: Node) -> None:
+    """Of a rank's environment its recording settings are kept too, and the directory it works in."""
+    settings = {"NCCL_INSPECTOR_ENABLE": "1", "RANK": "0"}
+    node.proc.add(10, threads={11: "NCCL RAS"}, environment={**settings, "TOKEN": "t"})
+    (node.proc.root / "10/cwd").symlink_to("/home/u")
+    [facts] = node.look().new
+    assert (facts.environment, facts.directory) == (settings, "/home/u")

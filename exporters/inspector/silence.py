@@ -1,0 +1,115 @@
+"""Rank processes that ask for Inspector and whose settings keep its records from us. Pure.
+
+The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30: without a dump interval there is no dump thread and
+nothing is ever written, not even at the end, whatever its README says; Prometheus mode writes no JSON at all.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+from agent.api import Logger, ProcessFacts, ProcessKey
+
+GRACE_SECONDS = 60.0
+"""A process is not spoken of before: its first record shows that its settings are good."""
+MAX_TOLD = 4096
+"""Processes spoken of that are remembered; all are forgotten at once when there are more."""
+
+_DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
+_ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
+
+
+class Silence(StrEnum):
+    """Why no record will ever be read of a process."""
+
+    NO_PLUGIN = "no_plugin"
+    NO_DUMP_THREAD = "no_dump_thread"
+    PROMETHEUS_MODE = "prometheus_mode"
+    NO_INTERVAL = "no_interval"
+    OTHER_DIRECTORY = "other_directory"
+
+
+REMEDIES = {
+    Silence.NO_PLUGIN: "set NCCL_PROFILER_PLUGIN to the Inspector plugin",
+    Silence.NO_DUMP_THREAD: "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
+    Silence.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP: it replaces the JSON lines",
+    Silence.NO_INTERVAL: "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS, to 100000 for instance",
+    Silence.OTHER_DIRECTORY: "add NCCL_INSPECTOR_DUMP_DIR to exporters.inspector.paths, or set it to one of them",
+}
+
+
+def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> Silence | None:
+    """Say why the process will never write records that are read from ``paths``; None while it may, or did not ask."""
+    settings = facts.environment
+    if settings is None or not _sign(settings.get("NCCL_INSPECTOR_ENABLE", "0"), _DECIMAL):
+        return None
+    if not settings.get("NCCL_PROFILER_PLUGIN"):
+        return Silence.NO_PLUGIN
+    if not _sign(settings.get("NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "1"), _DECIMAL):
+        return Silence.NO_DUMP_THREAD
+    if _sign(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0"), _DECIMAL):
+        return Silence.PROMETHEUS_MODE
+    # 0 is no thread before 2.30 and a busy one since: it is left to the records to tell.
+    if _sign(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1"), _ANY_BASE) < 0:
+        return Silence.NO_INTERVAL
+    directory = _dump_directory(facts, settings)
+    return Silence.OTHER_DIRECTORY if directory and not _is_read(directory, paths) else None
+
+
+class SilenceWatch:
+    """Speaks once of each process that will never write records, and counts them by reason."""
+
+    def __init__(self, paths: Sequence[str], log: Logger) -> None:
+        self._paths = paths
+        self._log = log
+        self._told: set[ProcessKey] = set()
+
+    def look(self, processes: Iterable[ProcessFacts]) -> Counter[Silence]:
+        """Judge the processes that have shown no record so far."""
+        counts: Counter[Silence] = Counter()
+        for facts in processes:
+            reason = silence_of(facts, self._paths)
+            if reason is None:
+                continue
+            counts[reason] += 1
+            if facts.key not in self._told:
+                if len(self._told) >= MAX_TOLD:
+                    self._told.clear()
+                self._told.add(facts.key)
+                self._log.warning(
+                    "rank process will never give Inspector records",
+                    pid=facts.key.pid,
+                    reason=reason.value,
+                    remedy=REMEDIES[reason],
+                )
+        return counts
+
+
+def _sign(text: str, form: re.Pattern[str]) -> int:
+    """Return -1, 0 or 1 for the number that atoi (``_DECIMAL``) or strtoll with base 0 reads; what is none is 0."""
+    match = form.match(text)
+    if match is None or not match[2].strip("0xX"):
+        return 0
+    return -1 if match[1] == "-" else 1
+
+
+def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
+    """Return where the plugin puts its file; empty when that cannot be told: a container has paths of its own."""
+    if facts.container or facts.pod or facts.namespace_pid != facts.key.pid:
+        return ""
+    job = re.match(r"\s*[+-]?[0-9]{1,20}", settings.get("SLURM_JOBID", ""), re.ASCII)
+    default = f"nccl-inspector-{int(job[0])}" if job is not None else "nccl-inspector-unknown-jobid"
+    named = settings.get("NCCL_INSPECTOR_DUMP_DIR") or default
+    if not named.startswith("/") and not facts.directory.startswith("/"):
+        return ""
+    return os.path.normpath(os.path.join(facts.directory, named))
+
+
+def _is_read(directory: str, paths: Sequence[str]) -> bool:
+    """Whether files in ``directory`` are found from ``paths``, which are searched one level deep."""
+    ours = {os.path.normpath(path) for path in paths}
+    return directory in ours or os.path.dirname(directory) in ours

@@ -1,0 +1,129 @@
+"""Which rank processes will never give records, and what is said of them."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+
+from agent.api import Logger, Membership, Origin, ProcessFacts, ProcessKey, RankTable
+from agent.claims import MAX_SETTING_CHARACTERS
+from exporters.inspector.silence import MAX_TOLD, Silence, SilenceWatch, silence_of
+
+INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
+GOOD = {
+    "NCCL_PROFILER_PLUGIN": "libnccl-profiler-inspector.so",
+    "NCCL_INSPECTOR_ENABLE": "1",
+    INTERVAL: "500",
+    "NCCL_INSPECTOR_DUMP_DIR": "/logs/job",
+}
+PATHS = ("/var/lib/rankwatch/inspector", "/logs")
+
+
+def facts(
+    pid: int = 9, *, without: str = "", directory: str = "/home/u", container: str = "", inner: int = 0, **settings: str
+) -> ProcessFacts:
+    """A rank process with GOOD settings but for what is given."""
+    environment = {name: value for name, value in {**GOOD, **settings}.items() if name != without}
+    bare = ProcessFacts(ProcessKey(pid, 1), 0.0, inner or pid, "u", "thread", environment)
+    return msgspec.structs.replace(bare, container=container, directory=directory)
+
+
+def test_good_settings_are_not_silent() -> None:
+    """A process that dumps into a directory one level below ours will give records."""
+    assert silence_of(facts(), PATHS) is None
+
+
+@pytest.mark.parametrize("value", ["0", "", "no", "00", " +0x1"])
+def test_a_process_that_did_not_ask_is_never_judged(value: str) -> None:
+    """Without NCCL_INSPECTOR_ENABLE, or with what atoi takes for 0, nothing is said, whatever else is set."""
+    assert silence_of(facts(without=INTERVAL, NCCL_INSPECTOR_ENABLE=value), PATHS) is None
+    assert silence_of(facts(without="NCCL_INSPECTOR_ENABLE", NCCL_INSPECTOR_PROM_DUMP="1"), PATHS) is None
+
+
+def test_an_unreadable_environment_is_never_judged() -> None:
+    """Where the environment could not be read nothing is said."""
+    assert silence_of(ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", None), PATHS) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"without": "NCCL_PROFILER_PLUGIN"}, Silence.NO_PLUGIN),
+        ({"NCCL_PROFILER_PLUGIN": ""}, Silence.NO_PLUGIN),
+        ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "0"}, Silence.NO_DUMP_THREAD),
+        ({"NCCL_INSPECTOR_PROM_DUMP": "1"}, Silence.PROMETHEUS_MODE),
+        ({"without": INTERVAL}, Silence.NO_INTERVAL),
+        ({INTERVAL: "-1"}, Silence.NO_INTERVAL),
+        ({INTERVAL: " -0x10us"}, Silence.NO_INTERVAL),
+        ({INTERVAL: "0x1f4"}, None),
+        ({INTERVAL: "0"}, None),
+        ({INTERVAL: "-0"}, None),
+        ({INTERVAL: "soon"}, None),
+        ({INTERVAL: "9" * 5000}, None),
+        ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "2"}, None),
+        ({"NCCL_INSPECTOR_PROM_DUMP": "off"}, None),
+    ],
+)  # fmt: skip
+def test_settings_that_write_no_lines(changes: dict[str, str], reason: Silence | None) -> None:
+    """No plugin, no dump thread, Prometheus mode or no interval: never a line, as the plugin reads these numbers."""
+    assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs"}, None),
+        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/b"}, Silence.OTHER_DIRECTORY),
+        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/../../tmp/x"}, Silence.OTHER_DIRECTORY),
+        ({"NCCL_INSPECTOR_DUMP_DIR": "dump", "directory": "/logs"}, None),
+        ({"without": "NCCL_INSPECTOR_DUMP_DIR"}, Silence.OTHER_DIRECTORY),
+        ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": ""}, None),
+        ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": "/logs", "SLURM_JOBID": "7"}, None),
+        ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "container": "abc"}, None),
+        ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
+    ],
+)  # fmt: skip
+def test_where_the_file_would_be(changes: dict[str, str], reason: Silence | None) -> None:
+    """A directory that is neither ours nor right below is another one; where paths cannot be compared none is."""
+    assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
+
+
+def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Every look counts the silent, one warning per process names the remedy, and what is remembered is bounded."""
+    watch = SilenceWatch(PATHS, Logger("inspector"))
+    silent = [facts(pid, without=INTERVAL) for pid in (9, 10)]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert watch.look([*silent, facts(11)]) == {Silence.NO_INTERVAL: 2}
+        assert watch.look([]) == {}
+        assert watch.look(silent) == {Silence.NO_INTERVAL: 2}
+    fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]  # Logger adds them
+    assert [each["pid"] for each in fields] == [9, 10]
+    assert all(INTERVAL in each["remedy"] for each in fields)
+    watch.look(facts(pid, without=INTERVAL) for pid in range(MAX_TOLD + 1))
+    assert len(watch._told) <= MAX_TOLD
+
+
+def test_the_table_knows_who_showed_no_record() -> None:
+    """A rank process is listed after its grace with its recording settings, bounded, until its first record."""
+    clock = FakeClock()
+    table = RankTable(clock, "here")
+    long = "x" * (MAX_SETTING_CHARACTERS + 1)
+    table.observe_process(facts(9, NCCL_INSPECTOR_DUMP_DIR=long, RANK="0", HOME="/h"))
+    clock.advance(59.0)
+    assert table.without_records(60.0) == []
+    clock.advance(1.0)
+    [found] = table.without_records(60.0)
+    assert found.environment == {**GOOD, "NCCL_INSPECTOR_DUMP_DIR": long[:-1]}
+    origin = Origin(1, 2, 0, "here", 9)
+    table.observe_records(origin, [Membership("abc", 0, 2)], clock.time())
+    table.link(origin, ProcessKey(9, 1))
+    assert table.without_records(60.0) == []
+    table.observe_process(facts(10))
+    clock.advance(60.0)
+    assert [each.key.pid for each in table.without_records(60.0)] == [10]
+    table.observe_exit(ProcessKey(10, 1), None)
+    assert table.without_records(60.0) == []
