@@ -14,6 +14,7 @@ import msgspec
 
 from agent.api import Membership, Origin
 from exporters.inspector.accumulators import Accumulator, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.plausibility import Plausibility
 from exporters.inspector.records import (
     COLLECTIVES,
     KERNEL_TIMING,
@@ -66,7 +67,7 @@ class Room:
 class Binding:
     """Where the records of one RecordKey go, and what each of them counts."""
 
-    __slots__ = ("accumulator", "bus_bytes", "least_us", "result", "sequence", "size_bytes", "window")
+    __slots__ = ("accumulator", "bus_bytes", "least_us", "plausible_us", "result", "sequence", "size_bytes", "window")
 
     def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
         self.result = result
@@ -75,6 +76,7 @@ class Binding:
         self.window: Window | None = None
         self.size_bytes = self.bus_bytes = 0
         self.least_us = 1 if result is Result.ACCEPTED else 0
+        self.plausible_us = 0
 
     def see(self, lowest: int, highest: int, count: int) -> None:
         """Note that records with these numbers were there."""
@@ -109,10 +111,18 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """All that one writer's records add up to. ``from_start``: its records were read from the first one on.
 
-    ``room`` is shared by all writers that live together (None: one of its own).
+    ``room`` and ``plausibility`` are shared by all writers that live together (None: one of its own).
     """
 
-    def __init__(self, origin: Origin, admit: Admit, *, from_start: bool, room: Room | None = None) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        admit: Admit,
+        *,
+        from_start: bool,
+        room: Room | None = None,
+        plausibility: Plausibility | None = None,
+    ) -> None:
         self.origin = origin
         self.memberships: dict[tuple[str, int], Membership] = {}
         self.accumulators: dict[SeriesKey, Accumulator] = {}
@@ -121,6 +131,7 @@ class Aggregate:
         self.last_progress_us = 0
         self._admit = admit
         self._room = room or Room()
+        self._plausibility = plausibility or Plausibility()
         self._from_start = from_start
         self._places: set[tuple[str, int]] = set()
         self._places_in: Counter[str] = Counter()
@@ -138,16 +149,14 @@ class Aggregate:
         times = [perf.coll_exec_time_us for perf in perfs]
         numbers = [perf.coll_sn for perf in perfs]
         lowest, highest = min(numbers), max(numbers)
-        if (
-            min(times) < binding.least_us
-            or max(times) > MAX_EXEC_TIME_US
-            or lowest < 0
-            or highest > MAX_SEQUENCE_NUMBER
-        ):
+        least = min(times)
+        if least < binding.least_us or max(times) > MAX_EXEC_TIME_US or lowest < 0 or highest > MAX_SEQUENCE_NUMBER:
             self._add_each(binding, perfs, results)
             return
         binding.add(lowest, highest, times)
         results[binding.result] += len(times)
+        if least < binding.plausible_us:
+            self._plausibility.note(times, binding.plausible_us)
 
     def _add_each(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
         """Add records one by one, of which some cannot be true or were not timed."""
@@ -163,6 +172,7 @@ class Aggregate:
                 binding.see(number, number, 1)
             elif result is not Result.GARBAGE:
                 binding.add(number, number, [microseconds])
+                self._plausibility.note([microseconds], binding.plausible_us)
 
     def note_member(self, header: Header) -> bool:
         """Take in what a header says of memberships; False when it cannot be true."""
@@ -212,6 +222,7 @@ class Aggregate:
         binding.size_bytes = size_bytes
         binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
         binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
+        binding.plausible_us = self._plausibility.least_us(binding.bus_bytes)
         self._place(binding, comm, comm_rank, collective)
         return binding
 
@@ -295,9 +306,11 @@ class Aggregate:
         )
 
     @classmethod
-    def restore(cls, saved: Saved, admit: Admit, room: Room | None = None) -> Aggregate:
+    def restore(
+        cls, saved: Saved, admit: Admit, room: Room | None = None, plausibility: Plausibility | None = None
+    ) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.origin, admit, from_start=saved.from_start, room=room)
+        made = cls(saved.origin, admit, from_start=saved.from_start, room=room, plausibility=plausibility)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
         made._room.taken += len(made.memberships)  # of this class

@@ -15,6 +15,7 @@ from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread
 from exporters.inspector.families import FAMILIES, Snapshot, render
 from exporters.inspector.inheritance import Inheritance, Place
 from exporters.inspector.ownership import Ownership
+from exporters.inspector.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
 from exporters.inspector.reader import DirectoryReader, Turn
 from exporters.inspector.silence import GRACE_SECONDS, Silence, SilenceWatch
 from exporters.inspector.totals import OriginTotals, Published
@@ -42,6 +43,9 @@ class Config(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         default_factory=lambda: ["/var/lib/rankwatch/inspector"]
     )
     poll_interval_seconds: Annotated[float, msgspec.Meta(ge=INTERVAL_SECONDS, le=10.0)] = INTERVAL_SECONDS
+    max_bus_bandwidth_gigabytes_per_second: Annotated[float, msgspec.Meta(ge=1.0, le=100_000.0)] = (
+        MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
+    )
 
 
 class Checkpoint(msgspec.Struct):
@@ -157,11 +161,13 @@ class InspectorExporter:
 
     def _reader(self, path: str, restored: bytes | None) -> DirectoryReader:
         ctx = self._ctx
+        bound = Plausibility(self._config.max_bus_bandwidth_gigabytes_per_second)
+        make = partial(DirectoryReader, Path(path), ctx.clock, ctx.admit.admit, plausibility=bound)
         try:
-            return DirectoryReader(Path(path), ctx.clock, ctx.admit.admit, restored=restored, from_beginning=ctx.once)
+            return make(restored=restored, from_beginning=ctx.once)
         except ValueError as error:  # msgspec's errors are ValueErrors
             ctx.log.warning("inspector checkpoint not readable, starting at the files' ends", path=path, error=error)
-            return DirectoryReader(Path(path), ctx.clock, ctx.admit.admit)
+            return make()
 
     def _restore(self) -> Checkpoint:
         restored = self._ctx.state.restored

@@ -91,6 +91,12 @@ HOLE_BYTES = Family(
     "counter",
     "NUL bytes skipped in Inspector files: holes, as copytruncate and punching leave them.",
 )
+IMPLAUSIBLE_RECORDS = Family(
+    "rankwatch_inspector_implausible_records_total",
+    "counter",
+    "Records faster than max_bus_bandwidth_gigabytes_per_second, exported all the same: some RCCL show a tenth of the time.",
+    aggregate="sum",
+)
 BUSY_READERS = Family(
     "rankwatch_inspector_busy_readers",
     "gauge",
@@ -118,6 +124,7 @@ FAMILIES = (
     FILES,
     SKIPPED,
     HOLE_BYTES,
+    IMPLAUSIBLE_RECORDS,
     BUSY_READERS,
     SILENT_RANKS,
 )
@@ -218,6 +225,7 @@ def _reading(snapshot: Snapshot) -> Iterable[Metric]:
             rows.add((result.value,), count)
         yield rows.metric
         yield HOLE_BYTES.single(sum(reader.hole_bytes for reader in snapshot.readers))
+        yield IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in snapshot.readers))
     rows = FILES.rows()
     for state, count in files.items():
         rows.add((state.value,), count)

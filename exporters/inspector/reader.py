@@ -23,6 +23,7 @@ from exporters.inspector.ownership import (
     state_of,
     written_hostname,
 )
+from exporters.inspector.plausibility import Plausibility
 from exporters.inspector.records import Result
 from exporters.inspector.totals import WINDOW_SECONDS, OriginTotals, Published
 
@@ -73,6 +74,7 @@ class Section(msgspec.Struct):
     results: dict[Result, int]
     hole_bytes: int
     left: list[Position] = []
+    implausible: int = 0
 
 
 class _Log:
@@ -99,7 +101,14 @@ class DirectoryReader:
     """
 
     def __init__(
-        self, root: Path, clock: Clock, admit: Admit, *, restored: bytes | None = None, from_beginning: bool = False
+        self,
+        root: Path,
+        clock: Clock,
+        admit: Admit,
+        *,
+        restored: bytes | None = None,
+        from_beginning: bool = False,
+        plausibility: Plausibility | None = None,
     ) -> None:
         section = None if restored is None else msgspec.msgpack.decode(restored, type=Section)
         self._clock = clock
@@ -108,12 +117,17 @@ class DirectoryReader:
         self._hole_bytes = 0
         self._aggregates: dict[Origin, Aggregate] = {}
         self._room = Room()
+        self._plausibility = plausibility or Plausibility()
         self._restored: frozenset[tuple[int, int]] = frozenset()
         generations: dict[tuple[int, int], int] = {}
         if section is not None:
             self._results.update(section.results)
             self._hole_bytes = section.hole_bytes
-            self._aggregates = {saved.origin: Aggregate.restore(saved, admit, self._room) for saved in section.writers}
+            self._plausibility.implausible = section.implausible
+            self._aggregates = {
+                saved.origin: Aggregate.restore(saved, admit, self._room, self._plausibility)
+                for saved in section.writers
+            }
             self._restored = frozenset((origin.device, origin.inode) for origin in self._aggregates)
             for origin in self._aggregates:
                 identity = (origin.device, origin.inode)
@@ -247,7 +261,13 @@ class DirectoryReader:
         if aggregate is None:
             if len(self._aggregates) >= MAX_ORIGINS or (new and len(log.known) >= MAX_WRITERS_PER_FILE):
                 return None
-            aggregate = Aggregate(origin, self._admit, from_start=file.from_start and new, room=self._room)
+            aggregate = Aggregate(
+                origin,
+                self._admit,
+                from_start=file.from_start and new,
+                room=self._room,
+                plausibility=self._plausibility,
+            )
             self._aggregates[origin] = aggregate
         log.known.add(writer)
         log.writers[writer] = aggregate
@@ -307,6 +327,7 @@ class DirectoryReader:
             skipped=dict(self._follower.skipped),
             lag_bytes=sum(self._follower.lag_bytes(log.file) for log in self._queue),
             hole_bytes=self._hole_bytes,
+            implausible=self._plausibility.implausible,
         )
 
     def _save(self, now: float, *, due: bool) -> bytes | None:
@@ -315,7 +336,12 @@ class DirectoryReader:
         self._saved_at = now
         writers = [aggregate.save() for aggregate in self._aggregates.values()]
         section = Section(
-            self._follower.positions(), writers, dict(self._results), self._hole_bytes, self._follower.left()
+            self._follower.positions(),
+            writers,
+            dict(self._results),
+            self._hole_bytes,
+            self._follower.left(),
+            self._plausibility.implausible,
         )
         encoded = msgspec.msgpack.encode(section)
         if encoded == self._section and not due:

@@ -85,6 +85,7 @@ class Published(msgspec.Struct, frozen=True):
     skipped: dict[str, int]
     lag_bytes: int
     hole_bytes: int
+    implausible: int = 0
 
     def withheld(self) -> Published:
         """The same as of a reader whose totals stand still: no series with a part in them is to be shown."""
