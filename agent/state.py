@@ -31,13 +31,14 @@ class StateSection:
     """One owner's part of the checkpoint.
 
     ``restored``: what this owner published last in this boot, or None. ``publish`` replaces it; the file follows within
-    seconds. Called on the event loop.
+    seconds. Called on the event loop. ``durable``: what was published and a killed agent would find again, or None.
     """
 
     def __init__(self, name: str, restored: bytes | None) -> None:
         self.name = name
         self.restored = restored
         self.published: bytes | None = restored
+        self.durable: bytes | None = restored
         self.changes = 0
 
     def publish(self, section: bytes) -> None:
@@ -56,6 +57,7 @@ class StateFile:
         self._sections: dict[str, StateSection] = {}
         self._restored: dict[str, bytes] = {}
         self._saved_changes = 0
+        self._encoded: dict[str, bytes] = {}
         self.last_saved_seconds: float | None = None
         self.save_errors = 0
 
@@ -104,11 +106,15 @@ class StateFile:
         """Return the file's next content: what owners published, and what was restored and not yet claimed."""
         self._saved_changes = sum(section.changes for section in self._sections.values())
         sections = dict(self._restored)
-        sections.update({s.name: s.published for s in self._sections.values() if s.published is not None})
+        self._encoded = {s.name: s.published for s in self._sections.values() if s.published is not None}
+        sections.update(self._encoded)
         return msgspec.msgpack.encode(_Checkpoint(FORMAT, self._boot_id, sections))
 
     def write(self, content: bytes, now_seconds: float) -> None:
-        """Replace the file with ``content`` (blocking). Errors are counted and logged; the agent goes on without."""
+        """Replace the file with ``content``, the last encoded (blocking).
+
+        Errors are counted and logged; the agent goes on without.
+        """
         if self._path is None:
             return
         if len(content) > MAX_BYTES:  # it would not be read again: better an older one
@@ -127,6 +133,8 @@ class StateFile:
             self._log.warning("checkpoint not written", path=self._path, error=error.strerror)
         else:
             self.last_saved_seconds = now_seconds
+            for name, section in self._encoded.items():
+                self._sections[name].durable = section
 
 
 def _read_bounded(path: Path) -> bytes:

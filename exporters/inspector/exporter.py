@@ -11,12 +11,13 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread, RankLabel, Spec
+from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread, ProcFS, RankLabel, Spec
 from exporters.inspector.families import FAMILIES, Snapshot, render
 from exporters.inspector.inheritance import Inheritance, Place
 from exporters.inspector.ownership import Ownership
 from exporters.inspector.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
 from exporters.inspector.reader import DirectoryReader, Turn
+from exporters.inspector.reclaim import Reclaim, Reclaimer
 from exporters.inspector.silence import GRACE_SECONDS, Silence, SilenceWatch
 from exporters.inspector.totals import OriginTotals, Published
 
@@ -46,6 +47,7 @@ class Config(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_bus_bandwidth_gigabytes_per_second: Annotated[float, msgspec.Meta(ge=1.0, le=100_000.0)] = (
         MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
     )
+    reclaim: Reclaim = Reclaim()
 
 
 class Checkpoint(msgspec.Struct):
@@ -58,9 +60,10 @@ class Checkpoint(msgspec.Struct):
 class _Slot:
     """One configured directory: its reader, its thread, and the turn under way."""
 
-    def __init__(self, path: str, reader: DirectoryReader, thread: OwnThread) -> None:
+    def __init__(self, path: str, reader: DirectoryReader, reclaimer: Reclaimer, thread: OwnThread) -> None:
         self.path = path
         self.reader = reader
+        self.reclaimer = reclaimer
         self.thread = thread
         self.running: asyncio.Task[Turn] | None = None
         self.started_at = 0.0
@@ -93,7 +96,8 @@ class InspectorExporter:
             restored = checkpoint.sections.get(path)
             thread = ctx.thread(f"inspector-{number}")
             reader = await thread.call(partial(self._reader, path, restored))
-            slot = _Slot(path, reader, thread)
+            reclaimer = Reclaimer(path, self._config.reclaim, ctx.clock, ProcFS(ctx.roots.proc))
+            slot = _Slot(path, reader, reclaimer, thread)
             slot.section = restored
             self._slots.append(slot)
 
@@ -125,6 +129,7 @@ class InspectorExporter:
             sum(map(self._is_busy, self._slots)),
             unpublished=len(readers) < len(self._slots),
             silent=Counter(self._silent),
+            reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
         )
 
     def families(self, snapshot: Snapshot) -> Iterable[Metric]:
@@ -188,7 +193,8 @@ class InspectorExporter:
         for slot in self._slots:
             if slot.running is None:
                 slot.started_at = now
-                slot.running = asyncio.ensure_future(slot.thread.call(_turn_of(slot, ownership, last=last)))
+                turn = _turn_of(slot, ownership, self._ctx.state.durable, last=last)
+                slot.running = asyncio.ensure_future(slot.thread.call(turn))
                 started.append(slot.running)
         if started:
             await asyncio.wait(started, timeout=WAIT_SECONDS)
@@ -262,9 +268,15 @@ class InspectorExporter:
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, self._inherited)))
 
 
-def _turn_of(slot: _Slot, ownership: Ownership, *, last: bool) -> Callable[[], Turn]:
+def _turn_of(slot: _Slot, ownership: Ownership, durable: bytes | None, *, last: bool) -> Callable[[], Turn]:
     expired = slot.expired
-    return lambda: slot.reader.turn(ownership, expired, last=last)
+
+    def turn() -> Turn:
+        made = slot.reader.turn(ownership, expired, last=last)
+        slot.reclaimer.run(durable, slot.reader.owned())
+        return made
+
+    return turn
 
 
 SPEC = Spec(

@@ -10,6 +10,7 @@ import msgspec
 from agent.api import Family, Metric, RankLabel
 from exporters.inspector.inheritance import Inheritance, Place, SeriesLabels
 from exporters.inspector.ownership import FileState
+from exporters.inspector.reclaim import How, Reclaimed
 from exporters.inspector.records import Result
 from exporters.inspector.silence import Silence
 from exporters.inspector.totals import OriginTotals, Published
@@ -94,8 +95,23 @@ HOLE_BYTES = Family(
 IMPLAUSIBLE_RECORDS = Family(
     "rankwatch_inspector_implausible_records_total",
     "counter",
-    "Records faster than max_bus_bandwidth_gigabytes_per_second, exported all the same: some RCCL show a tenth of the time.",
+    "Records faster than max_bus_bandwidth_gigabytes_per_second; shown all the same. Some RCCL give a tenth of the time.",
     aggregate="sum",
+)
+RECLAIMED_BYTES = Family(
+    "rankwatch_inspector_reclaimed_bytes_total",
+    "counter",
+    "Disk space given back (exporters.inspector.reclaim): punched into what was read, or with files deleted.",
+    ("how",),
+    f"{len(How)} per node",
+)
+RECLAIM_ERRORS = Family(
+    "rankwatch_inspector_reclaim_errors_total",
+    "counter",
+    "Files whose disk space could not be given back, counted at each try: the error's name; not the file that was read "
+    "(replaced); known by another name too (linked).",
+    ("reason",),
+    "1 per reason seen",
 )
 BUSY_READERS = Family(
     "rankwatch_inspector_busy_readers",
@@ -125,6 +141,8 @@ FAMILIES = (
     SKIPPED,
     HOLE_BYTES,
     IMPLAUSIBLE_RECORDS,
+    RECLAIMED_BYTES,
+    RECLAIM_ERRORS,
     BUSY_READERS,
     SILENT_RANKS,
 )
@@ -143,6 +161,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     busy_readers: int
     unpublished: bool = False
     silent: Mapping[Silence, int] = {}
+    reclaimed: tuple[Reclaimed, ...] = ()
 
 
 def render(snapshot: Snapshot) -> Iterable[Metric]:
@@ -152,6 +171,7 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
     yield _bandwidth(writers, snapshot.labels)
     yield _missing(writers, snapshot)
     yield from _reading(snapshot)
+    yield from _reclaimed(snapshot.reclaimed)
 
 
 def _collectives(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
@@ -240,4 +260,20 @@ def _reading(snapshot: Snapshot) -> Iterable[Metric]:
     rows = SILENT_RANKS.rows()
     for reason in Silence:
         rows.add((reason.value,), snapshot.silent.get(reason, 0))
+    yield rows.metric
+
+
+def _reclaimed(reclaimed: Iterable[Reclaimed]) -> Iterable[Metric]:
+    freed_bytes: Counter[How] = Counter()
+    errors: Counter[str] = Counter()
+    for one in reclaimed:
+        freed_bytes.update(one.freed_bytes)
+        errors.update(one.errors)
+    rows = RECLAIMED_BYTES.rows()
+    for how in How:
+        rows.add((how.value,), freed_bytes[how])
+    yield rows.metric
+    rows = RECLAIM_ERRORS.rows()
+    for reason, count in errors.items():
+        rows.add((reason,), count)
     yield rows.metric

@@ -176,6 +176,10 @@ class DirectoryReader:
             tuple(OriginTotals.of(aggregate, caught_up=True) for aggregate in gone),
         )
 
+    def owned(self) -> dict[tuple[int, int], FollowedFile]:
+        """The files that are ours."""
+        return {identity: log.file for identity, log in self._logs.items() if log.state is FileState.FOLLOWED}
+
     def close(self) -> None:
         """Close all files."""
         self._follower.close()

@@ -118,3 +118,19 @@ def test_no_path_keeps_nothing() -> None:
     assert not state.changed()
     save(state)
     assert state.save_errors == 0
+
+
+def test_durable_is_what_is_on_disk(path: Path) -> None:
+    """A section is durable as of the last file written, not what was published since, nor what could not be written."""
+    state = opened(path)
+    section = state.section("a")
+    section.publish(b"one")
+    content = state.encode()
+    section.publish(b"two")
+    assert section.durable is None
+    state.write(content, 1.0)
+    assert section.durable == b"one"
+    state.encode()
+    state.write(b"x" * (MAX_BYTES + 1), 2.0)
+    assert section.durable == b"one"
+    assert opened(path).section("a").durable == b"one"

@@ -1,0 +1,212 @@
+"""Disk given back: holes in files that are read, and files of writers that are gone. Opt-in; owned by one thread.
+
+Inspector's files grow without end. NCCL opens them without O_APPEND: a hole below its offset is nothing to it. Nor is it
+to the agent while its checkpoint on disk lies beyond: whatever happens, no byte of the hole is read again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from agent.api import Clock, FollowedFile, Position, ProcFS
+
+RUN_SECONDS = 5.0
+"""How often files are looked over: as often as the agent writes its checkpoint."""
+RUN_BUDGET_SECONDS = 0.1
+"""How long one run goes on to a next file; what is left waits for the next run."""
+KEPT_BYTES = 4096
+"""Kept at a file's front: by its first record it is told apart, and whose it is."""
+PUNCH_STEP_BYTES = 1 << 20
+"""A hole is made, or made longer, when so much can go into it."""
+MAX_TAIL_BYTES = 1 << 20
+"""A file with more than this after its last whole line is not wholly read."""
+MIN_DELETE_AFTER_SECONDS = 60.0
+
+_STAT_BLOCK_BYTES = 512
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
+_OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PID_IN_NAME = re.compile(r"-pid([0-9]{1,10})\.(?:log|jsonl)$", re.ASCII)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+Filling = tuple[int, int, int]
+"""Device, inode and generation."""
+
+
+class Reclaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whether disk is given back: by holes in what is read of every file, and by deleting files of gone writers that
+    nobody wrote to for ``delete_after_seconds`` (None: never). Needs the right to write to them."""
+
+    enabled: bool = False
+    punch_holes: bool = True
+    delete_after_seconds: Annotated[float, msgspec.Meta(ge=MIN_DELETE_AFTER_SECONDS)] | None = None
+
+
+class How(StrEnum):
+    """By what disk was given back."""
+
+    PUNCHED = "punched"
+    DELETED = "deleted"
+
+
+class Reclaimed(msgspec.Struct, frozen=True):
+    """Bytes of disk given back, and tries that failed by reason, since the exporter's start."""
+
+    freed_bytes: Mapping[How, int] = {}
+    errors: Mapping[str, int] = {}
+
+
+class _Offsets(msgspec.Struct):
+    """What is read of a reader's section of the checkpoint."""
+
+    positions: list[Position]
+
+
+class _Sections(msgspec.Struct):
+    """What is read of the exporter's section of the checkpoint."""
+
+    sections: dict[str, bytes] = {}
+
+
+class Reclaimer:
+    """Gives back the disk of one directory's files. ``totals`` may be read from another thread."""
+
+    def __init__(self, path: str, config: Reclaim, clock: Clock, proc: ProcFS) -> None:
+        self._path = path
+        self._root = str(Path(path))
+        self._config = config
+        self._clock = clock
+        self._proc = proc
+        self._durable: bytes | None = None
+        self._positions: list[Position] = []
+        self._waiting: list[Position] = []
+        self._punched: dict[Filling, int] = {}
+        self._freed: Counter[How] = Counter(dict.fromkeys(How, 0))
+        self._errors: Counter[str] = Counter()
+        self._run_at = float("-inf")
+        self.totals = Reclaimed(dict(self._freed))
+
+    def run(self, durable: bytes | None, owned: Mapping[tuple[int, int], FollowedFile]) -> None:
+        """Look over the files in ``owned``, ours for certain. ``durable``: the exporter's section that is on disk."""
+        now = self._clock.monotonic()
+        if not self._config.enabled or durable is None or now - self._run_at < RUN_SECONDS:
+            return
+        self._run_at = now
+        if durable is not self._durable:
+            self._durable = durable
+            self._positions = _positions(durable, self._path)
+        self._waiting = self._waiting or list(self._positions)  # older ones are lower: good still
+        while self._waiting and self._clock.monotonic() - now < RUN_BUDGET_SECONDS:
+            position = self._waiting.pop()
+            file = owned.get((position.device, position.inode))
+            if file is not None and file.generation == position.generation and not file.unlinked:
+                self._look(position, file)
+        self._punched = {filling: end for filling, end in self._punched.items() if filling[:2] in owned}
+        self.totals = Reclaimed(dict(self._freed), dict(self._errors))
+
+    def _look(self, position: Position, file: FollowedFile) -> None:
+        """Do what is due for one file; nothing is asked of the file system when nothing is."""
+        filling = (position.device, position.inode, position.generation)
+        due = self._config.punch_holes and position.offset - self._punched.get(filling, 0) >= PUNCH_STEP_BYTES
+        old = self._is_old(file.modified_ns)
+        if not due and not old:
+            return
+        directory, name = os.path.split(file.path)
+        try:
+            parent = os.open(directory, _DIRECTORY_FLAGS | (0 if directory == self._root else os.O_NOFOLLOW))
+            try:
+                self._treat(parent, name, position)
+            finally:
+                os.close(parent)
+        except OSError as error:
+            self._errors[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
+
+    def _treat(self, parent: int, name: str, position: Position) -> None:
+        """Delete the file if it may go, else make a hole in it, unless it is not the one that was read."""
+        descriptor = os.open(name, _OPEN_FLAGS, dir_fd=parent)
+        try:
+            status = os.fstat(descriptor)
+            if not _is_same(descriptor, status, position):
+                self._errors["replaced"] += 1
+            elif status.st_nlink != 1:  # it may be somebody else's under another name
+                self._errors["linked"] += 1
+            elif self._may_go(descriptor, status, name, position):
+                os.unlink(name, dir_fd=parent)
+                self._freed[How.DELETED] += status.st_blocks * _STAT_BLOCK_BYTES
+            elif self._config.punch_holes:
+                self._punch(descriptor, status, position)
+        finally:
+            os.close(descriptor)
+
+    def _punch(self, descriptor: int, status: os.stat_result, position: Position) -> None:
+        filling = (position.device, position.inode, position.generation)
+        block_bytes = max(KEPT_BYTES, status.st_blksize)
+        start = max(block_bytes, self._punched.get(filling, 0))
+        end = position.offset // block_bytes * block_bytes
+        if end <= start:
+            return
+        if _LIBC.fallocate(descriptor, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, start, end - start):
+            raise OSError(ctypes.get_errno(), "fallocate")
+        self._punched[filling] = end
+        freed_blocks = status.st_blocks - os.fstat(descriptor).st_blocks
+        self._freed[How.PUNCHED] += max(0, freed_blocks) * _STAT_BLOCK_BYTES  # the writer goes on meanwhile
+
+    def _is_old(self, modified_ns: int) -> bool:
+        after = self._config.delete_after_seconds
+        return after is not None and modified_ns >= 0 and self._clock.time() - modified_ns / 1e9 >= after
+
+    def _may_go(self, descriptor: int, status: os.stat_result, name: str, position: Position) -> bool:
+        if not self._is_old(status.st_mtime_ns) or not _is_read(descriptor, status, position):
+            return False
+        return not self._may_be_written(name, position)
+
+    def _may_be_written(self, name: str, position: Position) -> bool:
+        """Whether a process of this node has the pid in the file's name, in whatever namespace, and holds the file.
+
+        One whose descriptors may not be read is taken to hold it; so is one that may be hidden (hidepid).
+        """
+        match = _PID_IN_NAME.search(name)
+        if match is None or self._proc.status(1) is None:
+            return True
+        writer = int(match[1])
+        for pid in self._proc.pids():
+            status = self._proc.status(pid)
+            if status is None or writer not in status.namespace_pids:
+                continue
+            files = self._proc.open_files(pid)
+            if files is None or any((one.device, one.inode) == (position.device, position.inode) for one in files):
+                return True
+        return False
+
+
+def _positions(durable: bytes, path: str) -> list[Position]:
+    """The positions in ``path`` that a section of the checkpoint holds."""
+    section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(path)
+    return [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
+
+
+def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
+    """Whether the open file is what was read up to the position, its front included."""
+    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (position.device, position.inode):
+        return False
+    front = position.fingerprint
+    return status.st_size >= position.offset and front != b"" and os.pread(descriptor, len(front), 0) == front
+
+
+def _is_read(descriptor: int, status: os.stat_result, position: Position) -> bool:
+    """Whether no whole line lies beyond the position."""
+    tail_bytes = status.st_size - position.offset
+    return tail_bytes <= MAX_TAIL_BYTES and b"\n" not in os.pread(descriptor, tail_bytes, position.offset)

@@ -1,0 +1,239 @@
+"""Disk given back: what is punched and deleted, what never is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from inspector_records import line
+from proc_tree import ProcTree
+
+from agent.api import ProcFS
+from exporters.inspector import reclaim as module
+from exporters.inspector.exporter import Checkpoint
+from exporters.inspector.ownership import Ownership
+from exporters.inspector.reader import DirectoryReader
+from exporters.inspector.reclaim import KEPT_BYTES, MIN_DELETE_AFTER_SECONDS, How, Reclaim, Reclaimer
+from exporters.inspector.records import Result
+
+DAY_SECONDS = 86_400.0
+EVERYONE = Ownership(everyone=True)
+LINES = 8000
+"""More than a megabyte and a half of records."""
+
+
+class Bench:
+    """A directory, its reader and its reclaimer; ``save`` is the checkpoint's way to disk."""
+
+    def __init__(self, path: Path, **config: object) -> None:
+        self.root = path / "inspector"
+        self.root.mkdir()
+        self.log = self.root / "here-pid7.log"
+        self.clock = FakeClock()
+        self.proc = ProcTree(path / "proc")
+        self.proc.add(1)
+        self.config = Reclaim(enabled=True, **config)  # type: ignore[arg-type]
+        self.durable: bytes | None = None
+        self.start(None)
+
+    def start(self, section: bytes | None) -> None:
+        """A new reader, as after a restart of the agent."""
+        self.reader = DirectoryReader(
+            self.root, self.clock, lambda *_: True, restored=section, from_beginning=section is None
+        )
+        self.reclaimer = Reclaimer(f"{self.root}/", self.config, self.clock, ProcFS(self.proc.root))
+
+    def write(self, count: int, first: int = 0) -> None:
+        """Add records to the log."""
+        with self.log.open("ab") as log:
+            log.write(b"".join(line(sn) for sn in range(first, first + count)))
+
+    def read(self, *, save: bool = True) -> dict[Result, int]:
+        """Read all there is, have it saved, and reclaim."""
+        self.clock.advance(10.0)
+        while self.reader.turn(EVERYONE).waiting:
+            pass
+        turn = self.reader.turn(EVERYONE, last=True)
+        assert turn.published is not None
+        assert turn.section is not None
+        self.section = turn.section
+        if save:
+            self.durable = msgspec.msgpack.encode(Checkpoint({f"{self.root}/": turn.section}))
+        self.reclaimer.run(self.durable, self.reader.owned())
+        return turn.published.results
+
+    def age(self, seconds: float) -> None:
+        """Make the log as old as that."""
+        then = self.clock.time() - seconds
+        os.utime(self.log, (then, then))
+
+    def freed(self, how: How) -> int:
+        """Bytes given back."""
+        return self.reclaimer.totals.freed_bytes[how]
+
+
+def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
+    """What is read and saved becomes a hole behind the first block, the size stays, and reading goes on unharmed."""
+    bench = Bench(tmp_path)
+    bench.write(LINES)
+    before, size = bench.log.read_bytes(), bench.log.stat().st_size
+    blocks = bench.log.stat().st_blocks
+    assert bench.read() == {Result.ACCEPTED: LINES}
+    freed = (blocks - bench.log.stat().st_blocks) * 512
+    assert freed > size - 3 * KEPT_BYTES
+    assert bench.freed(How.PUNCHED) == freed
+    after = bench.log.read_bytes()
+    end = size // KEPT_BYTES * KEPT_BYTES
+    assert after == before[:KEPT_BYTES] + bytes(end - KEPT_BYTES) + before[end:]
+    bench.write(5, LINES)
+    assert bench.read() == {Result.ACCEPTED: LINES + 5}
+    bench.start(bench.section)
+    bench.write(5, LINES + 5)
+    assert bench.read() == {Result.ACCEPTED: LINES + 10}
+    assert bench.reader.turn(EVERYONE, last=True).published.hole_bytes == 0  # type: ignore[union-attr]
+    assert bench.reclaimer.totals.errors == {}
+
+
+def test_what_is_not_saved_stays(tmp_path: Path) -> None:
+    """What was read after the last checkpoint on disk is there still: a killed agent reads it again."""
+    bench = Bench(tmp_path)
+    bench.write(10)
+    bench.read()
+    saved = bench.section
+    bench.write(LINES, 10)
+    whole = bench.log.read_bytes()
+    bench.read(save=False)
+    assert bench.log.read_bytes() == whole
+    bench.start(saved)
+    assert bench.read() == {Result.ACCEPTED: LINES + 10}
+
+
+@pytest.mark.parametrize("config", [{"punch_holes": False}, {"punch_holes": False, "delete_after_seconds": None}])
+def test_nothing_is_done_that_was_not_asked_for(tmp_path: Path, config: dict[str, object]) -> None:
+    """Without holes and without deletion nothing happens to a file, however old."""
+    bench = Bench(tmp_path, **config)
+    bench.write(LINES)
+    bench.age(DAY_SECONDS)
+    whole = bench.log.read_bytes()
+    bench.read()
+    assert bench.log.read_bytes() == whole
+    assert not Reclaim().enabled
+
+
+def test_a_small_gain_is_left(tmp_path: Path) -> None:
+    """Below a megabyte no hole is made."""
+    bench = Bench(tmp_path)
+    bench.log.write_bytes(line() + b"\n" * (module.PUNCH_STEP_BYTES - len(line()) - 1))
+    whole = bench.log.read_bytes()
+    bench.read()
+    assert bench.log.read_bytes() == whole
+    with bench.log.open("ab") as log:
+        log.write(b"\n")
+    bench.read()
+    assert bench.freed(How.PUNCHED) > 0
+
+
+def test_files_of_writers_long_gone(tmp_path: Path) -> None:
+    """A file that is wholly read and saved, old and nobody's, is deleted, a line cut at its end notwithstanding."""
+    bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
+    bench.write(10)
+    with bench.log.open("ab") as log:
+        log.write(line()[:20])
+    bench.age(DAY_SECONDS - 20.0)
+    bench.read()
+    assert bench.log.exists()
+    bench.clock.advance(20.0)
+    blocks = bench.log.stat().st_blocks
+    bench.read()
+    assert not bench.log.exists()
+    assert bench.freed(How.DELETED) == blocks * 512
+    assert bench.read() == {Result.ACCEPTED: 10}
+
+
+def test_a_file_with_unread_lines_is_not_deleted(tmp_path: Path) -> None:
+    """An old file with a line beyond the checkpoint on disk stays."""
+    bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
+    bench.write(10)
+    bench.read()
+    bench.write(1, 10)
+    bench.age(2 * DAY_SECONDS)
+    bench.read(save=False)
+    assert bench.log.exists()
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_live_writer_keeps_its_file(tmp_path: Path, blind: bool) -> None:
+    """Whoever has the pid in the name, in its own namespace too, and holds the file or cannot be asked, keeps it."""
+    bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
+    bench.write(10)
+    bench.age(2 * DAY_SECONDS)
+    bench.proc.add(300, namespace_pids=(300, 7), files={3: bench.log})
+    if blind:
+        (bench.proc.root / "300/fd/3").unlink()
+        (bench.proc.root / "300/fd").rmdir()
+    bench.read()
+    assert bench.log.exists()
+    bench.proc.add(300, namespace_pids=(300, 7))  # the same pid, another process
+    bench.read()
+    assert not bench.log.exists()
+
+
+def test_hidden_processes_keep_their_files(tmp_path: Path) -> None:
+    """Where other users' processes are hidden nothing is deleted."""
+    bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
+    bench.write(10)
+    bench.age(2 * DAY_SECONDS)
+    bench.proc.remove(1)
+    bench.read()
+    assert bench.log.exists()
+
+
+@pytest.mark.parametrize("trick", ["link", "symlink", "replaced", "directory"])
+def test_other_files_are_never_touched(tmp_path: Path, trick: str) -> None:
+    """Under another name too, behind a link, or put in the place of what was read: left alone, and counted."""
+    bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
+    bench.write(LINES)
+    bench.read(save=False)
+    bench.durable = msgspec.msgpack.encode(Checkpoint({f"{bench.root}/": bench.section}))
+    precious = tmp_path / "precious"
+    if trick == "link":
+        precious.hardlink_to(bench.log)
+    else:
+        precious.write_bytes(bench.log.read_bytes())
+        bench.log.unlink()
+        if trick == "symlink":
+            bench.log.symlink_to(precious)
+        elif trick == "replaced":
+            precious.rename(bench.log)
+            precious = bench.log
+        else:
+            bench.log.mkdir()
+    whole = precious.read_bytes()
+    bench.clock.advance(2 * DAY_SECONDS)
+    bench.reclaimer.run(bench.durable, bench.reader.owned())
+    assert precious.read_bytes() == whole
+    expected = {"link": "linked", "symlink": "ELOOP", "replaced": "replaced", "directory": "EISDIR"}[trick]
+    assert bench.reclaimer.totals.errors == {expected: 1}
+
+
+def test_a_file_begun_anew_is_not_the_one_saved(tmp_path: Path) -> None:
+    """A restarted writer's file, as long as the former one, keeps every byte until its own offset is saved."""
+    bench = Bench(tmp_path)
+    bench.write(LINES)
+    bench.read(save=False)
+    bench.durable = msgspec.msgpack.encode(Checkpoint({f"{bench.root}/": bench.section}))
+    bench.log.write_bytes(b"".join(line(sn, pid=8) for sn in range(LINES)))
+    whole = bench.log.read_bytes()
+    bench.reclaimer.run(bench.durable, bench.reader.owned())
+    assert bench.log.read_bytes() == whole
+    assert bench.reclaimer.totals.errors == {"replaced": 1}
+
+
+def test_the_bound_of_deletion() -> None:
+    """Less than a minute is refused."""
+    msgspec.convert({"delete_after_seconds": MIN_DELETE_AFTER_SECONDS}, Reclaim)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"delete_after_seconds": MIN_DELETE_AFTER_SECONDS - 1}, Reclaim)
