@@ -35,6 +35,14 @@ class Admission:
             self._total += series
             return True
 
+    def give_back(self, owner: Hashable, series: int) -> None:
+        """Give back some of what ``owner`` holds."""
+        with self._lock:
+            given = min(series, self._held.get(owner, 0))
+            if given:
+                self._held[owner] -= given
+                self._total -= given
+
     def release(self, owner: Hashable) -> None:
         """Give back all that ``owner`` holds."""
         with self._lock:

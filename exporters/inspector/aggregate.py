@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
@@ -45,6 +46,9 @@ MAX_PLACES_IN_ALL = 8192
 SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1
 
+Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
+"""A key that begins with the communicator."""
+T = TypeVar("T")
 Admit = Callable[[Hashable, int, int], bool]
 RecordKey = tuple[str, int, int, str, int, str]
 """Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
@@ -206,6 +210,23 @@ class Aggregate:
         """Give back its share of the room; nothing is added afterwards."""
         self._room.taken -= len(self._places) + len(self.memberships)
 
+    def end(self, comms: frozenset[str]) -> Aggregate:
+        """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
+        ended = Aggregate(self.origin, self._admit, from_start=False)
+        _move(self.accumulators, ended.accumulators, comms)
+        _move(self.sequences, ended.sequences, comms)
+        _move(self.windows, ended.windows, comms)
+        places = {place for place in self._places if place[0] in comms}
+        told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
+        self._reported -= len(told)
+        self._places -= places
+        self._room.taken -= len(places) + _move(self.memberships, ended.memberships, comms)
+        for comm in comms:
+            del self._places_in[comm]
+        self._from_start = False  # a sequence that returns does not begin at 0
+        self.forget()
+        return ended
+
     def _make_binding(self, key: RecordKey, header: Header) -> Binding:
         _, comm_rank, n_ranks, name, size_bytes, timing = key
         comm = communicator(header.id, comm_rank, n_ranks)
@@ -232,8 +253,7 @@ class Aggregate:
             return True
         if len(self._places) >= MAX_MEMBERSHIPS:
             return False
-        comms = {known for known, _ in self._places}
-        if (comm not in comms and len(comms) >= MAX_COMMUNICATORS) or not self._room.take():
+        if (comm not in self._places_in and len(self._places_in) >= MAX_COMMUNICATORS) or not self._room.take():
             return False
         self._add_place(comm, comm_rank)
         return True
@@ -322,3 +342,10 @@ class Aggregate:
             if key.size != OTHER:
                 made._admitted(SERIES_PER_ACCUMULATOR)
         return made
+
+
+def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> int:
+    """Move the entries of ``comms`` from one dict to the other; return how many."""
+    for key in [key for key in kept if key[0] in comms]:
+        gone[key] = kept.pop(key)
+    return len(gone)

@@ -223,7 +223,10 @@ class InspectorExporter:
         for writer in turn.retired:
             self._ctx.admit.release(writer.origin)
             self._inherited.take(writer, self._labels)
-        if turn.retired:
+        for left in turn.ended:
+            self._ctx.admit.give_back(left.origin, left.series())
+            self._inherited.take(left, self._labels)
+        if turn.retired or turn.ended:
             self._forget()
         if turn.section is not None and not self._ctx.once:
             slot.section = turn.section
@@ -246,8 +249,8 @@ class InspectorExporter:
     def _forget(self) -> None:
         """Let go of labels and inherited totals that no writer has any more."""
         writers = self._writers()
-        living = {writer.origin for writer in writers}
-        self._labels = {place: label for place, label in self._labels.items() if place[0] in living}
+        living = {(writer.origin, *place) for writer in writers for place in writer.places}
+        self._labels = {place: label for place, label in self._labels.items() if place in living}
         self._inherited.prune(writers, self._labels)
 
     def _ask_ranks(self) -> None:

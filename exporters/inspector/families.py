@@ -95,7 +95,7 @@ HOLE_BYTES = Family(
 IMPLAUSIBLE_RECORDS = Family(
     "rankwatch_inspector_implausible_records_total",
     "counter",
-    "Records faster than max_bus_bandwidth_gigabytes_per_second; shown all the same. Some RCCL give a tenth of the time.",
+    "Records faster than max_bus_bandwidth_gigabytes_per_second; exported too. Some RCCL give a tenth of the time.",
     aggregate="sum",
 )
 RECLAIMED_BYTES = Family(

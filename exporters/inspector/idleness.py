@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from exporters.inspector.aggregate import Aggregate
+from exporters.inspector.records import OTHER
 
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
@@ -29,7 +30,7 @@ class IdleWatch:
         for comm, count in activity.items():
             before = self._seen.get(comm)
             seen[comm] = before if before is not None and before[0] == count else (count, now)
-        idle = frozenset(comm for comm, (_, since) in seen.items() if now - since >= IDLE_SECONDS)
+        idle = frozenset(comm for comm, (_, since) in seen.items() if now - since >= IDLE_SECONDS and comm != OTHER)
         self._seen = {comm: entry for comm, entry in seen.items() if comm not in idle}
         return idle
 

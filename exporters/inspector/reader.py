@@ -12,6 +12,7 @@ import msgspec
 
 from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
 from exporters.inspector.aggregate import Admit, Aggregate, Room, Saved
+from exporters.inspector.idleness import LOOK_SECONDS, IdleWatch
 from exporters.inspector.intake import Writer, take
 from exporters.inspector.ownership import (
     FileState,
@@ -55,7 +56,8 @@ class Turn(NamedTuple):
     """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due,
     and ``section`` also while nothing changes.
 
-    ``retired``: the last totals of writers that were let go; they are not in ``section`` any more.
+    ``retired``: the last totals of writers that were let go, ``ended``: of idle communicators of others; they are not
+    in ``section`` any more.
     """
 
     available: bool
@@ -64,6 +66,7 @@ class Turn(NamedTuple):
     published: Published | None
     section: bytes | None
     retired: tuple[OriginTotals, ...]
+    ended: tuple[OriginTotals, ...] = ()
 
 
 class Section(msgspec.Struct):
@@ -144,7 +147,8 @@ class DirectoryReader:
         self._logs: dict[tuple[int, int], _Log] = {}
         self._queue: deque[_Log] = deque()
         self._reported: dict[Origin, int] = {}
-        self._discover_at = self._published_at = self._saved_at = float("-inf")
+        self._idle: dict[Origin, IdleWatch] = {}
+        self._discover_at = self._published_at = self._saved_at = self._idle_at = float("-inf")
         self._rolled_at = clock.monotonic()
         self._caught_up = False
         self._section = restored
@@ -166,7 +170,8 @@ class DirectoryReader:
             self._rolled_at = now
             for aggregate in self._aggregates.values():
                 aggregate.roll_windows()
-        due = last or bool(gone)
+        ended = () if waiting else self._end_idle(now)
+        due = last or bool(gone) or bool(ended)
         return Turn(
             self._follower.available,
             waiting,
@@ -174,6 +179,7 @@ class DirectoryReader:
             self._publish(now, due=due),
             self._save(now, due=due),
             tuple(OriginTotals.of(aggregate, caught_up=True) for aggregate in gone),
+            ended,
         )
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
@@ -290,6 +296,18 @@ class DirectoryReader:
             if log is not None and log.generation == origin.generation:
                 log.writers.pop(Writer(origin.hostname, origin.pid), None)
         return gone
+
+    def _end_idle(self, now: float) -> tuple[OriginTotals, ...]:
+        """Let go of communicators that living writers have done with."""
+        if now < self._idle_at:
+            return ()
+        self._idle_at = now + LOOK_SECONDS
+        self._idle = {origin: self._idle.get(origin) or IdleWatch() for origin in self._aggregates}
+        ended = []
+        for origin, aggregate in self._aggregates.items():
+            if comms := self._idle[origin].look(aggregate, now):
+                ended.append(OriginTotals.of(aggregate.end(comms), caught_up=True))
+        return tuple(ended)
 
     # What is told.
 

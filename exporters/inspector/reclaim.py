@@ -1,7 +1,7 @@
 """Disk given back: holes in files that are read, and files of writers that are gone. Opt-in; owned by one thread.
 
-Inspector's files grow without end. NCCL opens them without O_APPEND: a hole below its offset is nothing to it. Nor is it
-to the agent while its checkpoint on disk lies beyond: whatever happens, no byte of the hole is read again.
+Inspector's files grow without end. NCCL opens them without O_APPEND: a hole below its offset is nothing to it. Nor is
+it to the agent while its checkpoint on disk lies beyond: whatever happens, no byte of the hole is read again.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import msgspec
 
 from agent.api import Origin
 from exporters.inspector.accumulators import MAX_TOTAL, SeriesKey
-from exporters.inspector.aggregate import Aggregate
+from exporters.inspector.aggregate import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, Aggregate
 from exporters.inspector.ownership import FileState
-from exporters.inspector.records import Result
+from exporters.inspector.records import OTHER, Result
 
 WINDOW_SECONDS = 5.0
 """Length of the bus bandwidth gauge's window."""
@@ -73,6 +73,11 @@ class OriginTotals(msgspec.Struct, frozen=True):
             ),
             tuple((*place, count) for place, count in aggregate.missing().items()),
         )
+
+    def series(self) -> int:
+        """How many series its accumulators and gauges took of the budget."""
+        admitted = sum(total.key.size != OTHER for total in self.totals)
+        return admitted * SERIES_PER_ACCUMULATOR + len(self.windows) * SERIES_PER_GAUGE
 
 
 class Published(msgspec.Struct, frozen=True):

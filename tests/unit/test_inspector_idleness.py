@@ -1,0 +1,161 @@
+"""Series of communicators that a live process has done with, and what hostile names cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from inspector_records import line
+from test_inspector_exporter import OPERATIONS, Bench
+
+from agent.api import Admission
+from exporters.inspector.idleness import IDLE_SECONDS, LOOK_SECONDS
+from exporters.inspector.ownership import Ownership
+from exporters.inspector.reader import DirectoryReader
+
+MISSING = "rankwatch_inspector_missing_records_total"
+MEGABYTE = 1 << 20
+
+
+def series(comm: str) -> tuple[str, ...]:
+    """The labels of a communicator's series."""
+    return ("job", "1", comm, "AllReduce", "8192")
+
+
+def other_total(shown: dict[tuple[str, ...], float]) -> float:
+    """The operations under `other`."""
+    return sum(value for labels, value in shown.items() if labels[2] == "other")
+
+
+class Life:
+    """An exporter whose job goes on in one communicator while others stand still."""
+
+    def __init__(self, path: Path, per_rank: int = 400) -> None:
+        self.log = path / "here-pid7.log"
+        self.log.touch()
+        self.bench = Bench(path)
+        self.bench.admission = Admission(per_rank)
+        object.__setattr__(self.bench.context, "admit", self.bench.admission)
+        self.bench.start()
+        self.bench.look()
+        self.sn = 0
+
+    def write(self, *records: bytes) -> None:
+        with self.log.open("ab") as log:
+            log.write(b"".join(records))
+
+    def pass_time(self, seconds: float) -> dict[str, dict[tuple[str, ...], float]]:
+        """Let time pass with a record of the world every LOOK_SECONDS; return what is shown then."""
+        shown: dict[str, dict[tuple[str, ...], float]] = {}
+        for _ in range(int(seconds // LOOK_SECONDS)):
+            self.write(line(self.sn, id="0xfeed"))
+            self.sn += 1
+            shown = self.bench.look(LOOK_SECONDS)
+        return shown
+
+
+def test_an_idle_communicator_ends(tmp_path: Path) -> None:
+    """After six hours without a record its series are gone; the other's go on, and missing records do not fall."""
+    life = Life(tmp_path)
+    life.write(*(line(sn, id="0xabc") for sn in (0, 1, 5)))
+    shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
+    assert shown[OPERATIONS][series("abc")] == 3
+    assert shown[MISSING] == {("job", "1", "filtered_or_lost"): 3}
+    held = life.bench.admission._total
+    shown = life.pass_time(2 * LOOK_SECONDS)
+    assert shown[OPERATIONS] == {series("feed"): life.sn}
+    assert shown[MISSING] == {("job", "1", "filtered_or_lost"): 3}
+    assert life.bench.admission._total == held / 2
+    assert {place[1] for place in life.bench.exporter._labels} == {"feed"}
+    life.bench.drain()
+
+
+def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
+    """Records after the end count from one on, and what went before is no gap, also after a restart of the agent."""
+    life = Life(tmp_path)
+    life.write(line(0, id="0xabc"))
+    life.pass_time(IDLE_SECONDS + LOOK_SECONDS)
+    life.write(line(700, id="0xabc"), line(702, id="0xabc"))
+    shown = life.pass_time(LOOK_SECONDS)
+    assert shown[OPERATIONS][series("abc")] == 2
+    assert shown[MISSING] == {("job", "1", "filtered_or_lost"): 1}
+    life.bench.drain()
+    again = Bench(tmp_path, restored=life.bench.state.published).start()
+    again.look()
+    assert again.look() | {} == {**again.look(), OPERATIONS: shown[OPERATIONS], MISSING: shown[MISSING]}
+    again.drain()
+
+
+def test_what_was_refused_does_not_fall(tmp_path: Path) -> None:
+    """What an idle communicator has in `other` stays there, and its room is another's."""
+    life = Life(tmp_path, per_rank=10)
+    life.write(line(0, id="0xfeed"), line(0, id="0xabc"), *(line(sn, id="0xdef") for sn in range(5)))
+    life.sn = 1
+    shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
+    assert series("abc") in shown[OPERATIONS]
+    assert other_total(shown[OPERATIONS]) == 5
+    shown = life.pass_time(2 * LOOK_SECONDS)
+    assert series("abc") not in shown[OPERATIONS]
+    assert other_total(shown[OPERATIONS]) == 5
+    life.write(line(0, id="0xbee"))
+    shown = life.pass_time(LOOK_SECONDS)
+    assert shown[OPERATIONS][series("bee")] == 1
+    assert other_total(shown[OPERATIONS]) == 5
+    life.bench.drain()
+
+
+def test_communicators_beyond_the_limit_find_room_again(tmp_path: Path) -> None:
+    """Many communicators in a row, each used and left, never end up under `other` for good."""
+    life = Life(tmp_path)
+    for generation in range(3):
+        life.write(*(line(0, id=f"0x{generation}{number:03x}") for number in range(60)))
+        shown = life.pass_time(IDLE_SECONDS + 2 * LOOK_SECONDS)
+        assert other_total(shown[OPERATIONS]) == 0 or generation == 0
+        assert len(shown[OPERATIONS]) <= 2
+    life.bench.drain()
+
+
+def resident_bytes() -> int:
+    """What this process has in memory now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_a_million_communicators(tmp_path: Path) -> None:
+    """A million names in one file cost less than 20 MB, all of them are counted, and `other` grows to the last."""
+    log = tmp_path / "here-pid7.log"
+    start, end = line(0, id="0xID").split(b"ID", 1)
+    log.write_bytes(line(0))
+    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
+    reader.turn(Ownership(everyone=True))
+    before, totals = resident_bytes(), []
+    for part in range(2):
+        with log.open("ab") as more:
+            more.write(b"".join(b"%s%x%s" % (start, part * 500_000 + n + 1, end) for n in range(500_000)))
+        while reader.turn(Ownership(everyone=True)).waiting:
+            pass
+        published = reader.turn(Ownership(everyone=True), last=True).published
+        assert published is not None
+        totals.append(sum(t.sums.operations for w in published.writers for t in w.totals if t.key.comm == "other"))
+        assert sum(t.sums.operations for w in published.writers for t in w.totals) == 1 + 500_000 * (part + 1)
+    assert totals[1] - totals[0] == 500_000
+    assert resident_bytes() - before < 20 * MEGABYTE
+    reader.close()
+
+
+@pytest.mark.parametrize("key", ["id", "comm_name", "hostname", "coll", "coll_timing_source"])
+def test_megabyte_strings(tmp_path: Path, key: str) -> None:
+    """A megabyte in a key, another one in each line, is bounded: no more than 20 MB stay after a hundred of them."""
+    log = tmp_path / "here-pid7.log"
+    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
+    reader.turn(Ownership(everyone=True))
+    before = 0
+    for number in range(100):
+        log.write_bytes(line(number, **{key: f"{number:04d}" + "x" * (MEGABYTE - 2000)}))
+        turn = reader.turn(Ownership(everyone=True), last=True)
+        if number == 10:
+            before = resident_bytes()
+    assert turn.section is not None
+    assert len(turn.section) < MEGABYTE
+    assert resident_bytes() - before < 20 * MEGABYTE
+    reader.close()
