@@ -1,6 +1,6 @@
 """What the whole agent costs and how fast it is; prints the rows of docs/benchmarks.md.
 
-    .venv/bin/python tests/bench/bench_agent.py [death] [load] [scrape]
+    .venv/bin/python tests/bench/bench_agent.py [death] [load] [load10k] [scrape]
 
 Run on a quiet machine. Each figure is measured from outside: /proc of the agent's process, and HTTP.
 """
@@ -125,11 +125,12 @@ def death() -> None:
     print(f"| death to gauge ({len(times)} kills) | p50 {cuts[49] * 1e3:.0f} ms, p99 {cuts[98] * 1e3:.0f} ms |")
 
 
-def load() -> None:
+def load(records_per_second: int = 1000) -> None:
     """CPU and memory under 8 ranks x 1,000 records/s, scraped as shipped: liveness every 5 s, all every 15 s."""
     with tempfile.TemporaryDirectory() as folder:
         agent = Agent(Path(folder))
-        options = ("--records-per-second", "1000", "--dump-dir", str(agent.records), "--scheduler", "slurm")
+        rate = ("--records-per-second", str(records_per_second))
+        options = (*rate, "--dump-dir", str(agent.records), "--scheduler", "slurm")
         with SimulatedJob(Path(folder) / "job", *options):
             wait_until(lambda: agent.value("rankwatch_rank_up") == 8, 20, "8 ranks")
             time.sleep(10)
@@ -144,10 +145,10 @@ def load() -> None:
                     agent.get("/metrics", OPENMETRICS)
                 time.sleep(max(0.0, began + 5 * (turn + 1) - time.monotonic()))
             took = time.monotonic() - began
-            rate = (agent.value("rankwatch_inspector_records_total") - records) / took
+            arrived = (agent.value("rankwatch_inspector_records_total") - records) / took
             share = (agent.cpu_seconds() - cpu) / took
             lag, series = agent.value("rankwatch_event_loop_lag_seconds"), agent.value("rankwatch_exporter_series")
-            print(f"| CPU at {rate:.0f} records/s | {share:.1%} of a core |")
+            print(f"| CPU at {arrived:.0f} records/s | {share:.1%} of a core |")
             print(f"| PSS at 8 ranks, {series:.0f} series | {agent.pss_megabytes():.1f} MB |")
             print(f"| loop lag under that load, worst of a minute | {lag * 1e3:.1f} ms |")
         agent.close()
@@ -189,4 +190,4 @@ def write_records(folder: Path, writer: int, kinds: int) -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ("death", "load", "scrape"):
-        {"death": death, "load": load, "scrape": scrape}[name]()
+        {"death": death, "load": load, "load10k": partial(load, 10_000), "scrape": scrape}[name]()

@@ -1,0 +1,228 @@
+"""What befalls Inspector's files under a live job: nothing is lost, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agents import Agent
+from jobs import SimulatedJob
+from machines import Machine, alive, records
+from nodes import wait_until
+
+DATA = Path(__file__).parents[1] / "data" / "inspector"
+RANKS = 4
+BUSY = ("--ranks", str(RANKS), "--tp", "2", "--records-per-second", "200", "--flush-at-end")
+OPERATIONS = "rankwatch_collective_operations_total"
+RECORDS = "rankwatch_inspector_records_total"
+SAVED = "rankwatch_checkpoint_last_save_timestamp_seconds"
+SAVE_SECONDS = 8.0
+Accident = Callable[[SimulatedJob, Agent], None]
+
+
+def written(job: SimulatedJob) -> Counter[str]:
+    """How many records each rank wrote, by its own account."""
+    counts: Counter[str] = Counter()
+    for path in job.job_dir.glob("written-*.json"):
+        summary = json.loads(path.read_text())
+        counts[str(summary["rank"])] += sum(each["records"] for each in summary["records"])
+    return counts
+
+
+def shown(agent: Agent, job_id: str) -> Counter[str]:
+    """How many operations of each rank the agent counts."""
+    counts: Counter[str] = Counter()
+    for each in agent.samples(OPERATIONS, job_id=job_id):
+        counts[each.labels["rank"]] += int(each.value)
+    return counts
+
+
+def wait_for_checkpoint(agent: Agent) -> None:
+    """Wait until a checkpoint holds what was read up to now."""
+    since = time.time() + SAVE_SECONDS
+    wait_until(lambda: (agent.value(SAVED) or 0) > since, 25.0, "a checkpoint")
+
+
+def end(job: SimulatedJob) -> Counter[str]:
+    """End the job in order; return what its ranks wrote."""
+    job.signal_launcher(signal.SIGUSR1)
+    assert job.wait() == 0
+    return written(job)
+
+
+def wait_for_exactly(agent: Agent, job_id: str, expected: Counter[str]) -> None:
+    """Wait until the agent counts just this, and see that it stays so."""
+    wait_until(lambda: shown(agent, job_id) == expected, 15.0, f"{expected}, it is {shown(agent, job_id)}")
+    time.sleep(1.0)
+    assert shown(agent, job_id) == expected
+
+
+def go_on(job: SimulatedJob, agent: Agent) -> None:
+    """Wait until two hundred more records are counted."""
+    before = agent.value(RECORDS, result="accepted") or 0.0
+    wait_until(lambda: (agent.value(RECORDS, result="accepted") or 0.0) > before + 200, 15.0, "more records")
+
+
+def rename(job: SimulatedJob, agent: Agent) -> None:
+    """As logrotate's default does, to a name that is Inspector's still."""
+    for path in list(job.dump_dir.iterdir()):
+        path.rename(path.with_suffix(".1.log"))
+
+
+def rename_out_of_sight(job: SimulatedJob, agent: Agent) -> None:
+    """To a name that is no log's: the open file is read on."""
+    for path in list(job.dump_dir.iterdir()):
+        path.rename(path.with_suffix(".log.1"))
+
+
+def unlink(job: SimulatedJob, agent: Agent) -> None:
+    """The names go, the writers write on."""
+    for path in list(job.dump_dir.iterdir()):
+        path.unlink()
+
+
+def remove_directory(job: SimulatedJob, agent: Agent) -> None:
+    """The directory goes with its files, and is made anew."""
+    shutil.rmtree(job.dump_dir)
+    job.dump_dir.mkdir()
+
+
+def copytruncate(job: SimulatedJob, agent: Agent) -> None:
+    """As logrotate's copytruncate does, once all is read; the writers go on behind a hole."""
+    pids = [job.pid(rank) for rank in range(RANKS)]
+    for pid in pids:
+        job.kill(pid, signal.SIGSTOP)
+    whole = sum(len(records(path)) for path in job.dump_dir.iterdir())
+    agent.wait_for(RECORDS, whole, result="accepted")
+    for path in job.dump_dir.iterdir():
+        os.truncate(path, 0)
+    for pid in pids:
+        job.kill(pid, signal.SIGCONT)
+
+
+def kill_agent(job: SimulatedJob, agent: Agent) -> None:
+    """The agent dies, long after its last checkpoint, and comes back."""
+    wait_for_checkpoint(agent)
+    go_on(job, agent)
+    agent.kill9()
+    agent.start()
+
+
+def both(*accidents: Accident) -> Accident:
+    """One after the other."""
+
+    def happen(job: SimulatedJob, agent: Agent) -> None:
+        for accident in accidents:
+            accident(job, agent)
+
+    return happen
+
+
+ACCIDENTS = {
+    "rename": rename,
+    "rename_out_of_sight": rename_out_of_sight,
+    "unlink": unlink,
+    "remove_directory": remove_directory,
+    "copytruncate": copytruncate,
+    "kill_then_rename": both(kill_agent, rename),
+    "rename_then_kill": both(rename, kill_agent),
+    "kill_then_unlink": both(kill_agent, go_on, unlink),
+    "kill_then_remove_directory": both(kill_agent, go_on, remove_directory),
+    "copytruncate_then_kill": both(copytruncate, kill_agent),
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ACCIDENTS)
+def test_a_live_job_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
+    """Whatever happens to the files, every rank's operations are those that it wrote."""
+    machine = Machine(tmp_path)
+    with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*BUSY) as job:
+        job.wait_for("ready")
+        agent.wait_for_states(alive(RANKS))
+        go_on(job, agent)
+        ACCIDENTS[name](job, agent)
+        go_on(job, agent)
+        wait_for_exactly(agent, machine.job_id, end(job))
+
+
+@pytest.mark.timeout(90)
+def test_two_jobs_share_a_directory(tmp_path: Path) -> None:
+    """Two jobs with one dump directory are counted apart, over a kill of the agent."""
+    first, second = Machine(tmp_path), Machine(tmp_path)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    options = (*BUSY, "--dump-dir", str(shared))
+    with (
+        first.agent(dump_dir=shared) as agent,
+        first.job(*options, name="first") as one,
+        second.job(*options, "--master-port", "29501", name="second") as two,
+    ):
+        two.wait_for("ready")
+        one.wait_for("ready")
+        agent.wait_for_states(alive(RANKS))
+        kill_agent(one, agent)
+        go_on(one, agent)
+        counts = end(one), end(two)
+        wait_for_exactly(agent, first.job_id, counts[0])
+        wait_for_exactly(agent, second.job_id, counts[1])
+
+
+@pytest.mark.timeout(120)
+def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
+    """Holes below the durable offset free disk under a live job, lose nothing, and outlive a kill of the agent."""
+    machine = Machine(tmp_path)
+    dump_dir = tmp_path / "job" / "inspector"
+    section = {"paths": [str(dump_dir)], "reclaim": {"enabled": True}}
+    fast = ("--ranks", "2", "--tp", "2", "--records-per-second", "1500", "--flush-at-end")
+    with (
+        Agent(tmp_path, {"exporters": {"inspector": section}}, job_id=machine.job_id) as agent,
+        machine.job(*fast) as job,
+    ):
+        job.wait_for("ready")
+        freed = "rankwatch_inspector_reclaimed_bytes_total"
+        for _ in range(2):
+            wait_until(lambda: (agent.value(freed, how="punched") or 0) > 2_000_000, 40.0, "holes")
+            agent.kill9()
+            agent.start()
+        wait_until(lambda: (agent.value(freed, how="punched") or 0) > 0, 40.0, "holes after the kill")
+        wait_for_exactly(agent, machine.job_id, end(job))
+        for path in dump_dir.iterdir():
+            status = path.stat()
+            assert status.st_blocks * 512 < status.st_size / 2
+            assert path.read_bytes().startswith(b'{"header"')
+        assert not agent.samples("rankwatch_inspector_reclaim_errors_total")
+        assert (agent.value("rankwatch_inspector_hole_bytes_total"), agent.value(RECORDS, result="malformed")) == (0, 0)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_writer_that_begins_its_file_anew(tmp_path: Path, kill: bool) -> None:
+    """Re-creation in one process, or a restart under the same name: every filling that was read counts once."""
+    dump_dir = tmp_path / "inspector"
+    dump_dir.mkdir()
+    [source, *_] = sorted((DATA / "base8").glob("*.log"))
+    lines = source.read_text().replace("gpu-node-00", os.uname().nodename).splitlines(keepends=True) * 40
+    log = dump_dir / f"{os.uname().nodename}-pid23932.log"
+    with Agent(tmp_path, {"exporters": {"inspector": {"paths": [str(dump_dir)]}}}) as agent:
+        total = 0
+        for filling in range(4):
+            # Each first line is another, as its time is; each filling is longer than the one before.
+            text = lines[filling : filling + 200 + 100 * filling]
+            log.write_text("".join(text))
+            total += len(text)
+            agent.wait_for(RECORDS, total, result="accepted", seconds=15.0)
+            if kill and filling % 2:
+                wait_for_checkpoint(agent)
+                agent.kill9()
+                agent.start()
+                agent.wait_for(RECORDS, total, result="accepted", seconds=15.0)
+        time.sleep(1.0)
+        assert agent.value(RECORDS, result="accepted") == total
