@@ -15,7 +15,8 @@ from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey
 from exporters.inspector.exporter import Config, InspectorExporter
 from exporters.inspector.families import FAMILIES, Snapshot, render
-from exporters.inspector.inheritance import Inheritance, SeriesLabels
+from exporters.inspector.inheritance import Inheritance, RankTally, SeriesLabels
+from exporters.inspector.losses import Tally
 from exporters.inspector.totals import OriginTotals, Published, Sums, Totals
 
 
@@ -214,14 +215,18 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8) + line(1, pid=8))
     values = bench.look()
     dead = ("job", "1", "dead", *SERIES[3:])
-    missing = ("job", "1", "filtered_or_lost")
+    missing = {
+        ("job", "1", "filtered_or_lost"): 3,
+        ("job", "1", "one_slot"): 0,
+        ("job", "1", "overflow"): 0,
+    }
     assert values[OPERATIONS] == {SERIES: 4, dead: 1}
-    assert values["rankwatch_inspector_missing_records_total"] == {missing: 3}
+    assert values["rankwatch_inspector_missing_records_total"] == missing
     bench.ranks.expired = {origin for origin, *_ in bench.ranks.observed if origin.pid == 7}
     bench.look()
     values = bench.look()
     assert values[OPERATIONS] == {SERIES: 4}
-    assert values["rankwatch_inspector_missing_records_total"] == {missing: 3}
+    assert values["rankwatch_inspector_missing_records_total"] == missing
     bench.drain()
     second = Bench(tmp_path, restored=bench.state.published)
     second.ranks.labels = bench.ranks.labels
@@ -330,7 +335,9 @@ def test_poll_interval(tmp_path: Path) -> None:
 
 def view(*writers: OriginTotals, caught_up: bool = True) -> Published:
     """A publication of these writers."""
-    return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0, hole_bytes=0)
+    return Published(
+        writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0, lag_seconds=0, hole_bytes=0
+    )
 
 
 def writer(
@@ -345,7 +352,7 @@ def writer(
         frozenset({(comm, 0)}),
         (total,),
         ((comm, 0, "AllReduce", pid * 5, 10),),
-        ((comm, 0, pid),),
+        ((comm, 0, Tally.MISSING_OTHERWISE, pid),),
     )
 
 
@@ -418,7 +425,7 @@ def test_config(section: dict[str, Any], valid: bool) -> None:
 def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
     """What expired writers left is no whole sum while a reader that may continue it is silent."""
     key = SeriesLabels("job", "1", "abc", "AllReduce", "8192")
-    inherited = Inheritance({key: Sums(5, 5, 5, 5)}, {RankLabel("job", "1"): 5})
+    inherited = Inheritance({key: Sums(5, 5, 5, 5)}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     one = writer(1)
     snapshot = Snapshot((view(one),), labelled(one), inherited, 0, unpublished=True)
     values = shown(snapshot)
