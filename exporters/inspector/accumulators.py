@@ -77,11 +77,15 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
         """Records taken in since the first."""
         return min(MAX_TOTAL, self.seen_before + self.seen)
 
+    def gaps(self) -> int:
+        """All that is missing as it stands: a record under way may still fill a gap."""
+        if self.first is None or self.highest < 0:
+            return self.missing
+        return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
+
     def settle(self) -> int:
         """Count the gaps, when no record is under way; return all that is missing."""
-        if self.first is not None and self.highest >= 0:
-            gaps = self.highest - self.first + 1 - self.seen
-            self.missing = min(MAX_TOTAL, max(self.missing, self.before + gaps))
+        self.missing = self.gaps()
         return self.missing
 
 

@@ -101,20 +101,18 @@ class LossBook:
         """From here on gaps await ``release``: a batch has begun that may have filled the ring."""
         gaps = self._gaps(ring)
         if gaps is not None and not self._one_slot:
-            loss = self._losses.setdefault(ring, Loss())
-            loss.attribute(gaps)
-            loss.held_at = gaps
+            self._losses.setdefault(ring, Loss()).held_at = gaps
 
     def release(self, ring: RingKey, *, full: bool) -> None:
         """The batch is over; ``full``: it filled the ring, and the gaps that it opened are the overflow's."""
         loss = self._losses.get(ring)
         if loss is None or loss.held_at is None:
             return
-        gaps = self._gaps(ring) or 0
         if full and not loss.told:
-            loss.credit = min(MAX_TOTAL, loss.credit + gaps - loss.held_at)
+            loss.attribute(loss.held_at)
+            opened = max(0, (self._gaps(ring) or 0) - loss.held_at)  # fewer than none when late records came
+            loss.credit = min(MAX_TOTAL, loss.credit + opened)
         loss.held_at = None
-        loss.attribute(gaps)
 
     def note_untimed(self, comm: str, comm_rank: int, tally: Tally, count: int) -> None:
         """Count operations recorded without the GPU's own time."""
@@ -145,7 +143,7 @@ class LossBook:
     def _gaps(self, ring: RingKey) -> int | None:
         """The gaps of a ring; None when what its first records leave out will be no gap."""
         own = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
-        return sum(sequence.settle() for sequence in own) if own or self._from_start else None
+        return sum(sequence.gaps() for sequence in own) if own or self._from_start else None
 
 
 def ring_of(key: SequenceKey) -> RingKey:

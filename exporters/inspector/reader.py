@@ -360,7 +360,7 @@ class DirectoryReader:
     def _lag_seconds(self, log: _Log) -> float:
         """How old the newest record read of a file is while whole lines wait in it."""
         newest_us = max((aggregate.last_progress_us for aggregate in log.writers.values()), default=0)
-        if log.file.drained or not newest_us:
+        if log.file.drained or not newest_us or not self._follower.lag_bytes(log.file):
             return 0.0
         return min(MAX_LAG_SECONDS, max(0.0, self._clock.time() - newest_us / 1_000_000))
 

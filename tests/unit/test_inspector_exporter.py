@@ -1,4 +1,5 @@
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,32 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     assert set(bench.ranks.bandwidths) == {RankLabel("job", "1"), RankLabel("job", "9")}
     bench.ranks.labels[9] = RankLabel("other", "0")
     assert ("job", "9", *SERIES[2:]) in (bench.look())[OPERATIONS]
+    bench.drain()
+
+
+def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
+    """P2P operations have series of their own and no part in the bandwidth that the rank table is told."""
+    (tmp_path / "here-pid7.log").touch()
+    bench = Bench(tmp_path).start()
+    bench.look()
+    send = {
+        "p2p": "Send",
+        "p2p_sn": 1,
+        "p2p_msg_size_bytes": 9,
+        "p2p_exec_time_us": 3,
+        "p2p_timing_source": "kernel_gpu",
+    }
+    record = json.loads(line(0))
+    record = {"header": record["header"], "metadata": record["metadata"], "p2p_perf": send}
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + json.dumps(record).encode() + b"\n")
+    values = bench.look()
+    bench.look()
+    direction = ("job", "1", "abc", "send")
+    assert values["rankwatch_p2p_bytes_total"] == {(*direction, "8192"): 9}
+    assert values["rankwatch_p2p_seconds_total"] == {(*direction, "8192"): 3e-6}
+    assert values["rankwatch_p2p_bus_bandwidth_bytes_per_second"] == {direction: 3e6}
+    assert values["rankwatch_inspector_seen_records_total"] == {("job", "1"): 2}
+    assert bench.ranks.bandwidths == {RankLabel("job", "1"): 12_288 / 10e-6}  # 1.5 x 8192 bytes in 10 us
     bench.drain()
 
 
