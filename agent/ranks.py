@@ -15,33 +15,21 @@ import msgspec
 from agent import claims
 from agent.clock import Clock
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel
+from agent.origins import OriginBook, OriginRecord
 from agent.procfs import ProcessFacts
 from agent.rank_labels import LabelBook
 from agent.rank_process import RankProcess
 from agent.verdict import ExitStatus, judge_job
 
 MAX_PROCESSES = 1024
-MAX_ORIGINS = 4096
 MAX_MEMBERSHIPS = 256
 SETTLE_SECONDS = 1.0
 """How long a claim read from the environment waits for siblings that claim the same rank."""
 BINDING_SECONDS = 10.0
 """How long a binding waits for the world communicator, or for another holder of the same label to go."""
-LINK_SECONDS = 60.0
-"""A writer whose process was not found in this time has none here any more."""
 TOMBSTONE_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
-ORIGIN_IDLE_SECONDS = 900.0
 FUTURE_SLACK_SECONDS = 2.0
-
-
-class OriginRecord(msgspec.Struct):
-    """One writer of records: the process it belongs to, or itself in lieu of one."""
-
-    seen_at: float
-    process: ProcessKey | None = None
-    unseen: RankProcess | None = None
-    expired_at: float | None = None
 
 
 class RankView(msgspec.Struct, frozen=True):
@@ -81,7 +69,7 @@ class RankTable:
         self._hostname = hostname
         self._settle_at_once = settle_at_once
         self._processes: dict[ProcessKey, RankProcess] = {}
-        self._origins: dict[Origin, OriginRecord] = {}
+        self._origins = OriginBook()
         self._labels = LabelBook()
         self._conflicts = 0
         self._refused = 0
@@ -168,14 +156,11 @@ class RankTable:
         self, origin: Origin, memberships: Iterable[Membership], last_progress_seconds: float | None
     ) -> None:
         """Note what records of ``origin`` say: new memberships, and the time (epoch) of the newest record."""
-        record = self._origins.get(origin)
         now = self._clock.monotonic()
-        if record is None or record.expired_at is not None:
-            if record is None and len(self._origins) >= MAX_ORIGINS:
-                self._refused += 1
-                return
-            record = self._origins[origin] = OriginRecord(now, None, RankProcess(found_at=now))
-        record.seen_at = now
+        record = self._origins.see(origin, now)
+        if record is None:
+            self._refused += 1
+            return
         process = self._process_of(record)
         if process is None:
             return
@@ -191,16 +176,11 @@ class RankTable:
 
     def unlinked_origins(self) -> tuple[Origin, ...]:
         """Writers whose process is not known yet, while it is worth looking for."""
-        now = self._clock.monotonic()
-        return tuple(
-            origin
-            for origin, record in self._origins.items()
-            if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
-        )
+        return self._origins.unlinked(self._clock.monotonic())
 
     def link(self, origin: Origin, key: ProcessKey) -> None:
         """Say that ``origin`` was written by process ``key``: what was learnt of the one belongs to the other."""
-        record, process = self._origins.get(origin), self._processes.get(key)
+        record, process = self._origins.records.get(origin), self._processes.get(key)
         if record is None or process is None or record.process is not None:
             return
         unseen, record.process, record.unseen = record.unseen, key, None
@@ -219,7 +199,7 @@ class RankTable:
 
     def label(self, origin: Origin, comm: str, comm_rank: int) -> RankLabel | None:
         """The frozen label of one rank of a writer; None while it is not published."""
-        record = self._origins.get(origin)
+        record = self._origins.records.get(origin)
         process = None if record is None else self._process_of(record)
         return None if process is None else self.label_in(process, comm, comm_rank)
 
@@ -240,8 +220,7 @@ class RankTable:
 
     def is_expired(self, origin: Origin) -> bool:
         """True when the series of a writer must go: its rank's tombstone was taken down."""
-        record = self._origins.get(origin)
-        return record is not None and record.expired_at is not None
+        return self._origins.is_expired(origin)
 
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
@@ -276,7 +255,7 @@ class RankTable:
         for key, process in self._processes.items():
             if process.slots is None or key in self._duplicates:
                 self._bind_when_due(process, key, now, claimed)
-        for origin, record in self._origins.items():
+        for origin, record in self._origins.records.items():
             if record.unseen is not None and record.unseen.slots is None:
                 self._bind_when_due(record.unseen, origin, now, claimed)
         self._judge()
@@ -334,22 +313,10 @@ class RankTable:
         gone = [key for key, process in self._processes.items() if self._is_over(process, now)]
         for key in gone:
             self._drop(key)
-        newest: dict[tuple[int, int], int] = {}
-        for origin in self._origins:
-            file = (origin.device, origin.inode)
-            newest[file] = max(newest.get(file, 0), origin.generation)
-        for origin, record in list(self._origins.items()):
-            if record.expired_at is None:
-                owner = self._process_of(record)
-                over = record.process is None or origin.generation < newest[origin.device, origin.inode]
-                idle = over and now - record.seen_at > ORIGIN_IDLE_SECONDS
-                if owner is None or idle:
-                    record.expired_at, record.unseen = now, None
-                    self._duplicates.discard(origin)
-                    if owner is not None and record.process is None:
-                        self._labels.release(owner)
-            elif now - record.expired_at > ORIGIN_IDLE_SECONDS:
-                del self._origins[origin]
+        for origin, unseen in self._origins.expire(now, self._processes):
+            self._duplicates.discard(origin)
+            if unseen is not None:
+                self._labels.release(unseen)
         self._name_hosts()
 
     def _drop(self, key: ProcessKey) -> None:
@@ -366,7 +333,7 @@ class RankTable:
 
     def _name_hosts(self) -> None:
         """This node's host name and those of its containers: a name may move to another node with its pod."""
-        linked = {origin.hostname for origin, record in self._origins.items() if record.process in self._processes}
+        linked = self._origins.hostnames(self._processes)
         self.hostnames = frozenset({self._hostname, *linked})
 
     def _is_over(self, process: RankProcess, now: float) -> bool:
@@ -382,7 +349,10 @@ class RankTable:
         """Encode the table for the checkpoint."""
         return msgspec.msgpack.encode(
             _Saved(
-                list(self._processes.values()), list(self._origins.items()), self._conflicts, self._clock.monotonic()
+                list(self._processes.values()),
+                list(self._origins.records.items()),
+                self._conflicts,
+                self._clock.monotonic(),
             )
         )
 
@@ -401,7 +371,7 @@ class RankTable:
                 process.unproven_since = saved.saved_at
             self._processes[process.facts.key] = process
         for origin, record in saved.origins:
-            self._origins[origin] = record
+            self._origins.records[origin] = record
         for process in sorted(self._all(), key=lambda p: p.exited_at is None):  # live ones last: they hold the label
             self._labels.restore(process)
         self._duplicates = {key for key, process in self._processes.items() if None in (process.slots or ())}
@@ -409,7 +379,7 @@ class RankTable:
         self._judge()
 
     def _all(self) -> list[RankProcess]:
-        unseen = [record.unseen for record in self._origins.values() if record.unseen is not None]
+        unseen = [record.unseen for record in self._origins.records.values() if record.unseen is not None]
         return [*self._processes.values(), *unseen]
 
     def _process_of(self, record: OriginRecord) -> RankProcess | None:

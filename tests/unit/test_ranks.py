@@ -11,17 +11,9 @@ from fake_clock import FakeClock
 from agent import rank_families
 from agent.claims import communicator_job_id, group_job_id
 from agent.identity import Membership, Origin, ProcessKey, RankLabel
+from agent.origins import MAX_ORIGINS, ORIGIN_IDLE_SECONDS
 from agent.procfs import ProcessFacts
-from agent.ranks import (
-    BINDING_SECONDS,
-    FINISHED_SECONDS,
-    MAX_MEMBERSHIPS,
-    MAX_ORIGINS,
-    MAX_PROCESSES,
-    ORIGIN_IDLE_SECONDS,
-    TOMBSTONE_SECONDS,
-    RankTable,
-)
+from agent.ranks import BINDING_SECONDS, FINISHED_SECONDS, MAX_MEMBERSHIPS, MAX_PROCESSES, TOMBSTONE_SECONDS, RankTable
 from agent.verdict import ExitStatus
 
 WORLD = "aaaaaaaaaaaaaa"
