@@ -108,9 +108,9 @@ class LossBook:
         loss = self._losses.get(ring)
         if loss is None or loss.held_at is None:
             return
-        if full and not loss.told:
+        opened = (self._gaps(ring) or 0) - loss.held_at  # below 0 when late records came
+        if full and not loss.told and opened > 0:
             loss.attribute(loss.held_at)
-            opened = max(0, (self._gaps(ring) or 0) - loss.held_at)  # fewer than none when late records came
             loss.credit = min(MAX_TOTAL, loss.credit + opened)
         loss.held_at = None
 
