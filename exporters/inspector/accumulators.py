@@ -26,7 +26,7 @@ class SeriesKey(NamedTuple):
 
     comm: str
     comm_rank: int
-    collective: str
+    collective: str  # or a P2P name of records.P2P_NAMES
     size: str
 
 
@@ -58,20 +58,34 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
     seen: int = 0
     before: int = 0
     missing: int = 0
+    seen_before: int = 0
 
     def add(self, lowest: int, highest: int, count: int) -> None:
         """Take in the numbers of ``count`` records, in any order."""
         if highest + REORDER < self.highest:  # begun anew
+            self.seen_before += self.seen
             self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
         self.first = lowest if self.first is None else min(self.first, lowest)
         self.highest = max(self.highest, highest)
         self.seen += count
 
+    def fill(self) -> None:
+        """Take in a record whose number cannot be true: it fills one of the gaps."""
+        self.seen += 1
+
+    def seen_in_all(self) -> int:
+        """Records taken in since the first."""
+        return min(MAX_TOTAL, self.seen_before + self.seen)
+
+    def gaps(self) -> int:
+        """All that is missing as it stands: a record under way may still fill a gap."""
+        if self.first is None or self.highest < 0:
+            return self.missing
+        return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
+
     def settle(self) -> int:
         """Count the gaps, when no record is under way; return all that is missing."""
-        if self.first is not None and self.highest >= 0:
-            gaps = self.highest - self.first + 1 - self.seen
-            self.missing = min(MAX_TOTAL, max(self.missing, self.before + gaps))
+        self.missing = self.gaps()
         return self.missing
 
 

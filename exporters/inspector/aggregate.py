@@ -1,7 +1,8 @@
 """Records added up: per writer, communicator, rank in it, collective and size class, in integers. Pure.
 
 Only operations timed by the GPU are added: the four counters of a series must speak of the same operations, or a mean
-made of two of them would name the wrong rank as the late one. The others are counted by result.
+made of two of them would name the wrong rank as the late one. The others are counted by result. A P2P operation is
+added up like a collective one, under its direction.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from agent.api import Membership, Origin
 from exporters.inspector.accumulators import Accumulator, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
 from exporters.inspector.plausibility import Plausibility
 from exporters.inspector.records import (
     COLLECTIVES,
@@ -25,6 +27,9 @@ from exporters.inspector.records import (
     MAX_SEQUENCE_NUMBER,
     MAX_SIZE_BYTES,
     OTHER,
+    P2P_OTHER,
+    P2P_RECV,
+    P2P_SEND,
     CollectivePerf,
     Header,
     Result,
@@ -43,6 +48,9 @@ MAX_KEY_CHARACTERS = 128
 """A record with longer names is never remembered: a line may hold a megabyte in each of them."""
 MAX_PLACES_IN_ALL = 8192
 """Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
+P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
+P2P_FIRST = 1
+"""Where numbers of P2P operations begin; those of collective ones begin at 0."""
 SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1
 
@@ -71,13 +79,26 @@ class Room:
 class Binding:
     """Where the records of one RecordKey go, and what each of them counts."""
 
-    __slots__ = ("accumulator", "bus_bytes", "least_us", "plausible_us", "result", "sequence", "size_bytes", "window")
+    __slots__ = (
+        "accumulator",
+        "bus_bytes",
+        "least_us",
+        "place",
+        "plausible_us",
+        "result",
+        "sequence",
+        "size_bytes",
+        "untimed",
+        "window",
+    )
 
     def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
         self.result = result
         self.sequence = sequence
         self.accumulator = Accumulator()
         self.window: Window | None = None
+        self.place = (OTHER, 0)
+        self.untimed: Tally | None = None
         self.size_bytes = self.bus_bytes = 0
         self.least_us = 1 if result is Result.ACCEPTED else 0
         self.plausible_us = 0
@@ -86,6 +107,11 @@ class Binding:
         """Note that records with these numbers were there."""
         if self.sequence is not None:
             self.sequence.add(lowest, highest, count)
+
+    def fill(self) -> None:
+        """Note that a record was there whose number cannot be true."""
+        if self.sequence is not None:
+            self.sequence.fill()
 
     def add(self, lowest: int, highest: int, times: list[int]) -> None:
         """Add operations numbered from ``lowest`` to ``highest`` that took so many microseconds each."""
@@ -110,6 +136,7 @@ class Saved(msgspec.Struct, array_like=True):
     memberships: list[Membership]
     accumulators: list[tuple[SeriesKey, Accumulator]]
     sequences: list[tuple[str, int, str, Sequence]]
+    losses: SavedLosses = msgspec.field(default_factory=SavedLosses)
 
 
 class Aggregate:
@@ -126,11 +153,16 @@ class Aggregate:
         from_start: bool,
         room: Room | None = None,
         plausibility: Plausibility | None = None,
+        saved: Saved | None = None,
     ) -> None:
         self.origin = origin
         self.memberships: dict[tuple[str, int], Membership] = {}
         self.accumulators: dict[SeriesKey, Accumulator] = {}
         self.sequences: dict[tuple[str, int, str], Sequence] = {}
+        if saved is not None:
+            self.sequences.update(((comm, comm_rank, name), own) for comm, comm_rank, name, own in saved.sequences)
+        losses = None if saved is None else saved.losses
+        self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.last_progress_us = 0
         self._admit = admit
@@ -161,22 +193,30 @@ class Aggregate:
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._plausibility.note(times, binding.plausible_us)
+        if binding.untimed is not None:
+            self.losses.note_untimed(*binding.place, binding.untimed, len(times))
 
     def _add_each(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
         """Add records one by one, of which some cannot be true or were not timed."""
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us
+            known = 0 <= number <= MAX_SEQUENCE_NUMBER
             result = binding.result
-            if not 0 <= number <= MAX_SEQUENCE_NUMBER or not 0 <= microseconds <= MAX_EXEC_TIME_US:
+            if not known or not 0 <= microseconds <= MAX_EXEC_TIME_US:
                 result = Result.GARBAGE
             elif microseconds < binding.least_us:
                 result = Result.GARBAGE if microseconds else Result.ZERO_TIME
             results[result] += 1
-            if result is Result.ZERO_TIME:
-                binding.see(number, number, 1)
-            elif result is not Result.GARBAGE:
+            untimed = Tally.UNTIMED_ZERO if result is Result.ZERO_TIME else binding.untimed
+            if untimed is not None and result is not Result.GARBAGE:
+                self.losses.note_untimed(*binding.place, untimed, 1)
+            if not known:
+                binding.fill()
+            elif result is Result.ACCEPTED:
                 binding.add(number, number, [microseconds])
                 self._plausibility.note([microseconds], binding.plausible_us)
+            else:
+                binding.see(number, number, 1)
 
     def note_member(self, header: Header) -> bool:
         """Take in what a header says of memberships; False when it cannot be true."""
@@ -184,11 +224,33 @@ class Aggregate:
         if comm is None:
             return False
         place = (comm, header.rank)
+        self.losses.note_format(named=header.comm_name is not None)
         if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS and self._room.take():
-            name = header.comm_name[:MAX_COMM_NAME_CHARACTERS]
+            name = (header.comm_name or "")[:MAX_COMM_NAME_CHARACTERS]
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
         return True
+
+    def note_dropped(self, header: Header, dropped: int, *, p2p: bool) -> None:
+        """Take in what the plugin says a ring of this communicator dropped."""
+        if (ring := self._ring(header, p2p=p2p)) is not None:
+            self.losses.note_dropped(ring, max(0, dropped))
+
+    def hold(self, header: Header, *, p2p: bool) -> None:
+        """A batch begins that may have filled its ring."""
+        if (ring := self._ring(header, p2p=p2p)) is not None:
+            self.losses.hold(ring)
+
+    def release(self, header: Header, *, p2p: bool, full: bool) -> None:
+        """The batch is over."""
+        if (ring := self._ring(header, p2p=p2p)) is not None:
+            self.losses.release(ring, full=full)
+
+    def _ring(self, header: Header, *, p2p: bool) -> RingKey | None:
+        comm = communicator(header.id, header.rank, header.n_ranks)
+        if comm is None or not self._has_room(comm, header.rank):
+            return None
+        return comm, header.rank, P2P_RING if p2p else COLLECTIVE_RING
 
     def _bind(self, key: RecordKey, header: Header) -> Binding:
         binding = self._make_binding(key, header)
@@ -215,6 +277,7 @@ class Aggregate:
         ended = Aggregate(self.origin, self._admit, from_start=False)
         _move(self.accumulators, ended.accumulators, comms)
         _move(self.sequences, ended.sequences, comms)
+        self.losses.end(comms, ended.losses)
         _move(self.windows, ended.windows, comms)
         places = {place for place in self._places if place[0] in comms}
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
@@ -230,21 +293,26 @@ class Aggregate:
     def _make_binding(self, key: RecordKey, header: Header) -> Binding:
         _, comm_rank, n_ranks, name, size_bytes, timing = key
         comm = communicator(header.id, comm_rank, n_ranks)
-        if comm is None or not 0 <= size_bytes <= MAX_SIZE_BYTES:
+        if comm is None:
             return Binding(Result.GARBAGE)
         self.note_member(header)
-        collective = name if name in COLLECTIVES else OTHER
+        collective = name if name in COLLECTIVES or name in P2P_SERIES else OTHER
         if not self._has_room(comm, comm_rank):
             comm, comm_rank = OTHER, 0
-        sequence = None if OTHER in (comm, collective) else self._sequence(comm, comm_rank, collective)
+        sequence = self._sequence(comm, comm_rank, P2P_RING if name in P2P_SERIES or name == P2P_OTHER else collective)
+        if name == P2P_OTHER or not 0 <= size_bytes <= MAX_SIZE_BYTES:
+            return Binding(Result.GARBAGE, sequence)
         if timing != KERNEL_TIMING:
-            return Binding(Result.NOT_KERNEL_TIMED, sequence)
-        binding = Binding(Result.ACCEPTED, sequence)
-        binding.size_bytes = size_bytes
-        binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
-        binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
-        binding.plausible_us = self._plausibility.least_us(binding.bus_bytes)
-        self._place(binding, comm, comm_rank, collective)
+            binding = Binding(Result.NOT_KERNEL_TIMED, sequence)
+            binding.untimed = UNTIMED.get(timing, Tally.UNTIMED_OTHER)
+        else:
+            binding = Binding(Result.ACCEPTED, sequence)
+            binding.size_bytes = size_bytes
+            binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
+            binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
+            binding.plausible_us = self._plausibility.least_us(binding.bus_bytes)
+            self._place(binding, comm, comm_rank, collective)
+        binding.place = (comm, comm_rank)
         return binding
 
     def _has_room(self, comm: str, comm_rank: int) -> bool:
@@ -264,10 +332,13 @@ class Aggregate:
         self._places_in[comm] += 1
         self._ranks = min(MAX_RANKS_PER_WRITER, max(self._ranks, self._places_in[comm]))
 
-    def _sequence(self, comm: str, comm_rank: int, collective: str) -> Sequence:
-        key = (comm, comm_rank, collective)
+    def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence | None:
+        if OTHER in (comm, name):
+            return None
+        key = (comm, comm_rank, name)
         if key not in self.sequences:
-            self.sequences[key] = Sequence(0 if self._from_start else None)
+            first = P2P_FIRST if name == P2P_RING else 0
+            self.sequences[key] = Sequence(first if self._from_start else None)
         return self.sequences[key]
 
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
@@ -294,17 +365,10 @@ class Aggregate:
         self._reported += len(new)
         return new
 
-    def missing(self) -> dict[tuple[str, int], int]:
-        """Records missing by (communicator, rank in it)."""
-        totals: dict[tuple[str, int], int] = {}
-        for (comm, comm_rank, _), sequence in self.sequences.items():
-            totals[comm, comm_rank] = totals.get((comm, comm_rank), 0) + sequence.settle()
-        return totals
-
     def places(self) -> frozenset[tuple[str, int]]:
         """Each (communicator, rank in it) that has totals or gaps."""
         totals = {(key.comm, key.comm_rank) for key in self.accumulators}
-        return frozenset(totals | {(comm, comm_rank) for comm, comm_rank, _ in self.sequences})
+        return frozenset(totals | {(comm, comm_rank) for comm, comm_rank, _ in self.losses.tallies()})
 
     def roll_windows(self) -> None:
         """End the window of every gauge."""
@@ -323,6 +387,7 @@ class Aggregate:
             list(self.memberships.values()),
             list(self.accumulators.items()),
             sequences,
+            self.losses.save(),
         )
 
     @classmethod
@@ -330,11 +395,10 @@ class Aggregate:
         cls, saved: Saved, admit: Admit, room: Room | None = None, plausibility: Plausibility | None = None
     ) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.origin, admit, from_start=saved.from_start, room=room, plausibility=plausibility)
+        made = cls(saved.origin, admit, from_start=saved.from_start, room=room, plausibility=plausibility, saved=saved)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
         made._room.taken += len(made.memberships)  # of this class
-        made.sequences = {(comm, comm_rank, name): sequence for comm, comm_rank, name, sequence in saved.sequences}
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator
             if key.comm != OTHER:

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread, ProcFS, RankLabel, Spec
+from exporters.inspector.aggregate import P2P_SERIES
 from exporters.inspector.families import FAMILIES, Snapshot, render
 from exporters.inspector.inheritance import Inheritance, Place
 from exporters.inspector.ownership import Ownership
@@ -237,11 +238,12 @@ class InspectorExporter:
         return [writer for slot in self._slots if slot.published is not None for writer in slot.published.writers]
 
     def _bandwidths(self) -> dict[RankLabel, float]:
-        """Time-weighted bus bandwidth of each rank over its last windows, in bytes per second."""
+        """Time-weighted bus bandwidth of each rank's collectives over the last windows, in bytes per second."""
         sums: dict[RankLabel, tuple[int, int]] = {}
         for writer in self._writers():
-            for comm, comm_rank, _, bus_bytes, microseconds in writer.windows:
-                if (label := self._labels.get((writer.origin, comm, comm_rank))) is not None:
+            for comm, comm_rank, name, bus_bytes, microseconds in writer.windows:
+                label = self._labels.get((writer.origin, comm, comm_rank))
+                if label is not None and name not in P2P_SERIES:  # these wait for a peer's whole turn
                     before = sums.get(label, (0, 0))
                     sums[label] = (before[0] + bus_bytes, before[1] + microseconds)
         return {label: total * 1_000_000 / time for label, (total, time) in sums.items()}

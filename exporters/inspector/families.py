@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.api import Family, Metric, RankLabel
-from exporters.inspector.inheritance import Inheritance, Place, SeriesLabels
+from exporters.inspector.inheritance import Inheritance, Place, RankTally, SeriesLabels
+from exporters.inspector.losses import Tally
 from exporters.inspector.ownership import FileState
 from exporters.inspector.reclaim import How, Reclaimed
-from exporters.inspector.records import Result
+from exporters.inspector.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.silence import Silence
 from exporters.inspector.totals import OriginTotals, Published
 
@@ -53,6 +54,47 @@ BUS_BANDWIDTH = Family(
     ("job_id", "rank", "comm", "collective"),
     "1 per rank, communicator and collective seen",
 )
+_P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
+_P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
+DIRECTIONS = {P2P_SEND: "send", P2P_RECV: "recv"}
+
+P2P_OPERATIONS = Family(
+    "rankwatch_p2p_operations_total",
+    "counter",
+    "Sends and receives a rank completed, as far as Inspector recorded them with the GPU's own time.",
+    _P2P_SERIES,
+    _P2P_COST,
+)
+P2P_BYTES = Family(
+    "rankwatch_p2p_bytes_total",
+    "counter",
+    "Message bytes of these sends and receives.",
+    _P2P_SERIES,
+    _P2P_COST,
+)
+P2P_SECONDS = Family(
+    "rankwatch_p2p_seconds_total",
+    "counter",
+    "Time these ran on the rank's GPU, waiting for the peer included; a send and a receive fused in one kernel "
+    "each have the pair's time.",
+    _P2P_SERIES,
+    _P2P_COST,
+)
+P2P_BUS_BYTES = Family(
+    "rankwatch_p2p_bus_bytes_total",
+    "counter",
+    "Bus bandwidth times time of these; its rate over the rate of seconds is the mean bandwidth.",
+    _P2P_SERIES,
+    _P2P_COST,
+)
+P2P_BUS_BANDWIDTH = Family(
+    "rankwatch_p2p_bus_bandwidth_bytes_per_second",
+    "gauge",
+    "Bandwidth of a rank's sends or receives over the last five seconds with data, weighted by time, waiting included; "
+    "too low where a send and a receive are fused in one kernel.",
+    ("job_id", "rank", "comm", "direction"),
+    "1 per rank, communicator and direction seen",
+)
 RECORDS = Family(
     "rankwatch_inspector_records_total",
     "counter",
@@ -60,18 +102,48 @@ RECORDS = Family(
     ("result",),
     f"{len(Result)} per node",
 )
+CAUSES = {
+    Tally.MISSING_OVERFLOW: "overflow",
+    Tally.MISSING_ONE_SLOT: "one_slot",
+    Tally.MISSING_OTHERWISE: "filtered_or_lost",
+}
 MISSING_RECORDS = Family(
     "rankwatch_inspector_missing_records_total",
     "counter",
-    "Operations of a rank without a record although later ones have one. Those below the plugin's least size are "
-    "filtered by design.",
+    "Operations of a rank without a record although later ones have one, by cause: the plugin's ring overflowed, its "
+    "one slot was overwritten (2.28 and 2.29), or filtered_or_lost: those below its least size by design, or unknown.",
     ("job_id", "rank", "cause"),
+    f"{len(CAUSES)} per rank",
+)
+SEEN_RECORDS = Family(
+    "rankwatch_inspector_seen_records_total",
+    "counter",
+    "Operations of a rank that have a record, timed or not: with the missing ones, the coverage over any time.",
+    ("job_id", "rank"),
     "1 per rank",
+)
+TIMINGS = {
+    Tally.UNTIMED_KERNEL_CPU: "kernel_cpu",
+    Tally.UNTIMED_COLLECTIVE_CPU: "collective_cpu",
+    Tally.UNTIMED_ZERO: "zero",
+    Tally.UNTIMED_OTHER: "other",
+}
+UNTIMED_OPERATIONS = Family(
+    "rankwatch_inspector_untimed_operations_total",
+    "counter",
+    "Operations of a rank recorded without the GPU's own time, by what was there: in no bandwidth, not missing.",
+    ("job_id", "rank", "timing"),
+    f"1 per rank and timing seen, at most {len(TIMINGS)}",
 )
 LAG = Family(
     "rankwatch_inspector_lag_bytes",
     "gauge",
     "Bytes in this node's Inspector files that are not read yet.",
+)
+LAG_SECONDS = Family(
+    "rankwatch_inspector_lag_seconds",
+    "gauge",
+    "How old the newest record read is, in the file that is furthest behind; 0 when all there is has been read.",
 )
 FILES = Family(
     "rankwatch_inspector_files",
@@ -134,9 +206,17 @@ FAMILIES = (
     SECONDS,
     BUS_BYTES,
     BUS_BANDWIDTH,
+    P2P_OPERATIONS,
+    P2P_BYTES,
+    P2P_SECONDS,
+    P2P_BUS_BYTES,
+    P2P_BUS_BANDWIDTH,
     RECORDS,
     MISSING_RECORDS,
+    SEEN_RECORDS,
+    UNTIMED_OPERATIONS,
     LAG,
+    LAG_SECONDS,
     FILES,
     SKIPPED,
     HOLE_BYTES,
@@ -167,14 +247,14 @@ class Snapshot(msgspec.Struct, frozen=True):
 def render(snapshot: Snapshot) -> Iterable[Metric]:
     """Turn a snapshot into families."""
     writers = [writer for reader in snapshot.readers for writer in reader.writers]
-    yield from _collectives(writers, snapshot)
-    yield _bandwidth(writers, snapshot.labels)
-    yield _missing(writers, snapshot)
+    yield from _series(writers, snapshot)
+    yield from _bandwidth(writers, snapshot.labels)
+    yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
     yield from _reclaimed(snapshot.reclaimed)
 
 
-def _collectives(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
+def _series(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
     """Sum the writers of each series; one that may be below its past withholds the whole of it."""
     series = dict(snapshot.inherited.sums)
     withheld: set[SeriesLabels] = set(series) if snapshot.unpublished else set()
@@ -187,47 +267,59 @@ def _collectives(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Me
             series[key] = total.sums.plus(series[key]) if key in series else total.sums
             if not writer.caught_up:
                 withheld.add(key)
-    rows = [family.rows() for family in (OPERATIONS, BYTES, SECONDS, BUS_BYTES)]
-    operations, message_bytes, seconds, bus_bytes = rows
+    collectives = [family.rows() for family in (OPERATIONS, BYTES, SECONDS, BUS_BYTES)]
+    p2p = [family.rows() for family in (P2P_OPERATIONS, P2P_BYTES, P2P_SECONDS, P2P_BUS_BYTES)]
     for key, sums in series.items():
         if key in withheld:
             continue
-        values = (key.job_id, key.rank, key.comm, key.collective, key.size)
+        direction = DIRECTIONS.get(key.collective)
+        operations, message_bytes, seconds, bus_bytes = collectives if direction is None else p2p
+        values = (key.job_id, key.rank, key.comm, direction or key.collective, key.size)
         operations.add(values, sums.operations)
         message_bytes.add(values, sums.message_bytes)
         seconds.add(values, sums.microseconds / 1_000_000)
         bus_bytes.add(values, sums.bus_bytes)
-    return [row.metric for row in rows]
+    return [row.metric for row in (*collectives, *p2p)]
 
 
-def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> Metric:
+def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
     """Of several writers with the same labels (a restarted rank) the newest is shown."""
-    rows = BUS_BANDWIDTH.rows()
-    newest: dict[tuple[str, ...], float] = {}
+    collectives, p2p = BUS_BANDWIDTH.rows(), P2P_BUS_BANDWIDTH.rows()
+    newest: dict[tuple[str, str, str, str], float] = {}
     for writer in sorted(writers, key=lambda one: one.last_progress_us):
         for comm, comm_rank, collective, bus_bytes, microseconds in writer.windows:
             if (label := labels.get((writer.origin, comm, comm_rank))) is not None:
-                newest[*label, comm, collective] = bus_bytes * 1_000_000 / microseconds
-    for values, value in newest.items():
-        rows.add(values, value)
-    return rows.metric
+                newest[label.job_id, label.rank, comm, collective] = bus_bytes * 1_000_000 / microseconds
+    for (job_id, rank, comm, name), value in newest.items():
+        direction = DIRECTIONS.get(name)
+        (collectives if direction is None else p2p).add((job_id, rank, comm, direction or name), value)
+    return [collectives.metric, p2p.metric]
 
 
-def _missing(writers: list[OriginTotals], snapshot: Snapshot) -> Metric:
-    rows = MISSING_RECORDS.rows()
-    sums: Counter[RankLabel] = Counter(snapshot.inherited.missing)
-    withheld: set[RankLabel] = set(sums) if snapshot.unpublished else set()
+def _tallies(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
+    """Counts of a rank as a whole; as with the series, one writer behind withholds the sum."""
+    sums: Counter[RankTally] = Counter(snapshot.inherited.tallies)
+    withheld: set[RankLabel] = set()
+    if snapshot.unpublished:
+        withheld.update(RankLabel(key.job_id, key.rank) for key in sums)
     for writer in writers:
-        for comm, comm_rank, count in writer.missing:
+        for comm, comm_rank, tally, count in writer.tallies:
             if (label := snapshot.labels.get((writer.origin, comm, comm_rank))) is None:
                 continue
-            sums[label] += count
+            sums[RankTally(*label, tally)] += count
             if not writer.caught_up:
                 withheld.add(label)
-    for label, count in sums.items():
-        if label not in withheld:
-            rows.add((*label, "filtered_or_lost"), count)
-    return rows.metric
+    missing, seen, untimed = MISSING_RECORDS.rows(), SEEN_RECORDS.rows(), UNTIMED_OPERATIONS.rows()
+    for key, count in sums.items():
+        if RankLabel(key.job_id, key.rank) in withheld:
+            continue
+        if key.tally is Tally.SEEN:
+            seen.add((key.job_id, key.rank), count)
+        elif (cause := CAUSES.get(key.tally)) is not None:
+            missing.add((key.job_id, key.rank, cause), count)
+        else:
+            untimed.add((key.job_id, key.rank, TIMINGS[key.tally]), count)
+    return [missing.metric, seen.metric, untimed.metric]
 
 
 def _reading(snapshot: Snapshot) -> Iterable[Metric]:
@@ -256,6 +348,7 @@ def _reading(snapshot: Snapshot) -> Iterable[Metric]:
             rows.add((reason,), count)
     yield rows.metric
     yield LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
+    yield LAG_SECONDS.single(max((reader.lag_seconds for reader in snapshot.readers), default=0.0))
     yield BUSY_READERS.single(snapshot.busy_readers)
     rows = SILENT_RANKS.rows()
     for reason in Silence:

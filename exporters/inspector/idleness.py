@@ -41,5 +41,5 @@ def activity_of(aggregate: Aggregate) -> Counter[str]:
     for key, accumulator in aggregate.accumulators.items():
         counts[key.comm] += accumulator.operations
     for (comm, _, _), sequence in aggregate.sequences.items():
-        counts[comm] += sequence.before + sequence.highest + sequence.seen
+        counts[comm] += sequence.seen_in_all()
     return counts

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from agent.api import Origin, RankLabel
 from exporters.inspector.accumulators import MAX_TOTAL, SeriesKey
+from exporters.inspector.losses import Tally
 from exporters.inspector.records import OTHER
 from exporters.inspector.totals import OriginTotals, Sums
 
@@ -29,11 +32,19 @@ class SeriesLabels(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(label.job_id, label.rank, comm, key.collective, key.size)
 
 
+class RankTally(NamedTuple):
+    """One count of a rank as a whole."""
+
+    job_id: str
+    rank: str
+    tally: Tally
+
+
 class Inheritance(msgspec.Struct):
     """What expired writers left, by the labels it is shown under."""
 
     sums: dict[SeriesLabels, Sums] = {}
-    missing: dict[RankLabel, int] = {}
+    tallies: dict[RankTally, int] = {}
 
     def take(self, writer: OriginTotals, labels: dict[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""
@@ -42,25 +53,27 @@ class Inheritance(msgspec.Struct):
             if label is not None:
                 series = SeriesLabels.of(label, total.key)
                 self.sums[series] = self.sums.get(series, Sums()).plus(total.sums)
-        for comm, comm_rank, count in writer.missing:
+        for comm, comm_rank, tally, count in writer.tallies:
             label = labels.get((writer.origin, comm, comm_rank))
             if label is not None:
-                self.missing[label] = min(MAX_TOTAL, self.missing.get(label, 0) + count)
+                key = RankTally(*label, tally)
+                self.tallies[key] = min(MAX_TOTAL, self.tallies.get(key, 0) + count)
 
     def prune(self, writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> None:
         """Drop what none of the living ``writers`` continues.
 
-        `other` and missing records are a rank's as a whole: they go on as long as the rank has a writer.
+        `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer.
         """
         ranks: set[RankLabel] = set()
         series: set[SeriesLabels] = set()
         for writer in writers:
+            own = (labels.get((writer.origin, comm, comm_rank)) for comm, comm_rank in writer.places)
+            ranks.update(label for label in own if label is not None)
             for total in writer.totals:
                 label = labels.get((writer.origin, total.key.comm, total.key.comm_rank))
                 if label is not None:
-                    ranks.add(label)
                     series.add(SeriesLabels.of(label, total.key))
-        self.missing = {label: count for label, count in self.missing.items() if label in ranks}
+        self.tallies = {key: count for key, count in self.tallies.items() if RankLabel(key.job_id, key.rank) in ranks}
         self.sums = {
             key: sums
             for key, sums in self.sums.items()
@@ -69,4 +82,4 @@ class Inheritance(msgspec.Struct):
 
     def copy(self) -> Inheritance:
         """A copy that later changes do not reach (its values are frozen)."""
-        return Inheritance(dict(self.sums), dict(self.missing))
+        return Inheritance(dict(self.sums), dict(self.tallies))

@@ -1,7 +1,7 @@
 """Records whose bandwidth could be a wire's and yet can hardly be true: counted apart, and exported as they are. Pure.
 
 RCCL's first Inspector builds divide 10 ns ticks by 1000 and show a tenth of the time, so ten times the bandwidth. No
-key of a line tells. See docs/decisions/0011-implausible-records.md.
+key of a line tells. See docs/decisions/0013-implausible-records.md.
 """
 
 from __future__ import annotations

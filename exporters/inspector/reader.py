@@ -12,8 +12,9 @@ import msgspec
 
 from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
 from exporters.inspector.aggregate import Admit, Aggregate, Room, Saved
+from exporters.inspector.context import FileContext
 from exporters.inspector.idleness import LOOK_SECONDS, IdleWatch
-from exporters.inspector.intake import Writer, take
+from exporters.inspector.intake import AggregateOf, Writer, finish_run, take
 from exporters.inspector.ownership import (
     FileState,
     Ownership,
@@ -35,9 +36,15 @@ LOOKS_SHARE = 0.01
 TURN_SECONDS = 0.15
 """How long one turn reads before it reports; the rest waits for the next."""
 READ_BYTES = 128 * 1024
+HOLE = b"\n\n"
+"""What the follower leaves of a hole that begins at a line's start: lines may be lost there without a trace."""
 PUBLISH_SECONDS = 1.0
 SAVE_SECONDS = 2.5
 """Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
+BATCH_IDLE_SECONDS = 2.0
+"""When nothing more came for so long the last batch is over; the writer may have stopped in the middle of its pass."""
+MAX_LAG_SECONDS = 86_400.0
+"""A job prints the times that the lag is told by: beyond this they are no more believed."""
 MAX_WRITERS_PER_FILE = 16
 MAX_ORIGINS = 1024
 MAX_BINDINGS_IN_ALL = 65_536
@@ -69,6 +76,10 @@ class Turn(NamedTuple):
     ended: tuple[OriginTotals, ...] = ()
 
 
+FileKey = tuple[int, int, int]
+"""Device, inode and generation: one filling of a file."""
+
+
 class Section(msgspec.Struct):
     """A reader's part of the checkpoint: offsets and integers of the same moment."""
 
@@ -77,20 +88,22 @@ class Section(msgspec.Struct):
     results: dict[Result, int]
     hole_bytes: int
     left: list[Position] = []
+    contexts: list[tuple[FileKey, FileContext]] = []
     implausible: int = 0
 
 
 class _Log:
     """One followed file and who writes it."""
 
-    __slots__ = ("file", "generation", "hostname", "known", "looked_size", "path", "state", "writers")
+    __slots__ = ("file", "generation", "hostname", "known", "looked_size", "path", "read_at", "state", "writers")
 
-    def __init__(self, file: FollowedFile) -> None:
+    def __init__(self, file: FollowedFile, now: float) -> None:
         self.file = file
         self.generation = file.generation
         self.hostname: str | None = None
         self.path = ""
         self.looked_size = 0
+        self.read_at = now
         self.state = FileState.UNIDENTIFIED
         self.writers: dict[Writer, Aggregate] = {}
         self.known: set[Writer] = set()
@@ -121,12 +134,15 @@ class DirectoryReader:
         self._aggregates: dict[Origin, Aggregate] = {}
         self._room = Room()
         self._plausibility = plausibility or Plausibility()
+        self._contexts: dict[FileKey, FileContext] = {}
+        self._from_beginning = from_beginning
         self._restored: frozenset[tuple[int, int]] = frozenset()
         generations: dict[tuple[int, int], int] = {}
         if section is not None:
             self._results.update(section.results)
             self._hole_bytes = section.hole_bytes
             self._plausibility.implausible = section.implausible
+            self._contexts = dict(section.contexts)
             self._aggregates = {
                 saved.origin: Aggregate.restore(saved, admit, self._room, self._plausibility)
                 for saved in section.writers
@@ -170,6 +186,7 @@ class DirectoryReader:
             self._rolled_at = now
             for aggregate in self._aggregates.values():
                 aggregate.roll_windows()
+        self._finish_runs(now, at_once=last and self._from_beginning)
         ended = () if waiting else self._end_idle(now)
         due = last or bool(gone) or bool(ended)
         return Turn(
@@ -195,7 +212,7 @@ class DirectoryReader:
     def _sync(self, files: list[FollowedFile], ownership: Ownership) -> None:
         logs = {}
         for file in files:
-            log = logs[file.identity] = self._logs.get(file.identity) or _Log(file)
+            log = logs[file.identity] = self._logs.get(file.identity) or _Log(file, self._clock.monotonic())
             if log.state is not FileState.FOLLOWED:
                 self._identify(log, ownership)
         self._logs = logs
@@ -253,12 +270,33 @@ class DirectoryReader:
             log.known.clear()
         if chunk is None:
             return False
+        log.read_at = self._clock.monotonic()
         self._hole_bytes += chunk.hole_bytes
         if chunk.overlong:
             self._results[Result.OVERLONG] += chunk.overlong
-        if chunk.data:
-            take(chunk.data, partial(self._aggregate_of, log), self._results)
+        context = self._contexts.setdefault(_key(log.file), FileContext())
+        pieces = [chunk.data]
+        if chunk.hole_bytes or chunk.overlong:
+            context.end()
+            pieces = chunk.data.split(HOLE)
+        for number, piece in enumerate(pieces):
+            if number:
+                context.end()
+            take(piece, partial(self._aggregate_of, log), self._results, context)
         return True
+
+    def _finish_runs(self, now: float, *, at_once: bool) -> None:
+        """Batches whose end is not to come are over: of files that rest, or are gone."""
+        open_runs = [key for key, context in self._contexts.items() if context.run is not None]
+        live = {(one.device, one.inode, one.generation) for one in self._follower.positions()} if open_runs else set()
+        for key in open_runs:
+            log = self._logs.get(key[:2])
+            rests = log is not None and log.file.drained and now - log.read_at >= BATCH_IDLE_SECONDS
+            if at_once or rests or key not in live:
+                finish_run(self._contexts[key], self._known(key))
+
+    def _known(self, key: FileKey) -> AggregateOf:
+        return lambda writer: self._aggregates.get(Origin(*key, writer.hostname, writer.pid))
 
     def _aggregate_of(self, log: _Log, writer: Writer) -> Aggregate | None:
         aggregate = log.writers.get(writer)
@@ -309,6 +347,15 @@ class DirectoryReader:
                 ended.append(OriginTotals.of(aggregate.end(comms), caught_up=True))
         return tuple(ended)
 
+    def _kept_contexts(self) -> list[tuple[FileKey, FileContext]]:
+        """The contexts of files that may be read on; the others are let go of."""
+        self._contexts = {key: context for key, context in self._contexts.items() if not context.is_empty()}
+        if self._contexts:
+            positions = (*self._follower.positions(), *self._follower.left())
+            live = {(one.device, one.inode, one.generation) for one in positions}
+            self._contexts = {key: context for key, context in self._contexts.items() if key in live}
+        return list(self._contexts.items())
+
     # What is told.
 
     def _evidence(self) -> Iterable[Evidence]:
@@ -347,10 +394,18 @@ class DirectoryReader:
             files=Counter(log.state for log in self._logs.values())
             + Counter({FileState.FOREIGN: self._follower.passed_over}),
             skipped=dict(self._follower.skipped),
+            lag_seconds=max(map(self._lag_seconds, self._queue), default=0.0),
             lag_bytes=sum(self._follower.lag_bytes(log.file) for log in self._queue),
             hole_bytes=self._hole_bytes,
             implausible=self._plausibility.implausible,
         )
+
+    def _lag_seconds(self, log: _Log) -> float:
+        """How old the newest record read of a file is while whole lines wait in it."""
+        newest_us = max((aggregate.last_progress_us for aggregate in log.writers.values()), default=0)
+        if log.file.drained or not newest_us or not self._follower.lag_bytes(log.file):
+            return 0.0
+        return min(MAX_LAG_SECONDS, max(0.0, self._clock.time() - newest_us / 1_000_000))
 
     def _save(self, now: float, *, due: bool) -> bytes | None:
         if now - self._saved_at < SAVE_SECONDS and not due:
@@ -363,6 +418,7 @@ class DirectoryReader:
             dict(self._results),
             self._hole_bytes,
             self._follower.left(),
+            self._kept_contexts(),
             self._plausibility.implausible,
         )
         encoded = msgspec.msgpack.encode(section)
@@ -370,3 +426,7 @@ class DirectoryReader:
             return None
         self._section = encoded
         return encoded
+
+
+def _key(file: FollowedFile) -> FileKey:
+    return file.device, file.inode, file.generation

@@ -1,7 +1,7 @@
 """Inspector's JSON lines as typed records: the keys we read, and what a line is.
 
-Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28-2.30). Lines are told apart by the keys present,
-never by `inspector_output_format_version` (it is "v4.0" in every tagged release).
+Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28 and later). Lines are told apart by the keys present,
+never by `inspector_output_format_version` (it is "v4.0" in every tagged release up to 2.30).
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ MAX_PID = (1 << 31) - 1
 KERNEL_TIMING = "kernel_gpu"
 OTHER = "other"
 
+P2P_SEND = "p2p_send"
+P2P_RECV = "p2p_recv"
+P2P_OTHER = "p2p_other"
+P2P_NAMES = {"Send": P2P_SEND, "Recv": P2P_RECV}
+"""What stands for the collective's name in records of P2P operations; any other is P2P_OTHER, and garbage."""
+
 COLLECTIVES = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"}
 )
@@ -37,7 +43,6 @@ class Result(StrEnum):
     """What became of one line."""
 
     ACCEPTED = "accepted"
-    P2P = "p2p"
     DUMP_STATS = "dump_stats"
     BARE = "bare"
     UNKNOWN_KIND = "unknown_kind"
@@ -50,13 +55,16 @@ class Result(StrEnum):
 
 
 class Header(msgspec.Struct, gc=False):
-    """The communicator and the writer's place in it; ``nnodes`` counts NVLink domains."""
+    """The communicator and the writer's place in it; ``nnodes`` counts NVLink domains.
+
+    ``comm_name`` is None in formats without the key: 2.28 and 2.29, which keep one operation per communicator and pass.
+    """
 
     id: str
     rank: int
     n_ranks: int
     nnodes: int = 0
-    comm_name: str = ""
+    comm_name: str | None = None
 
 
 class Metadata(msgspec.Struct, gc=False):
@@ -77,8 +85,34 @@ class CollectivePerf(msgspec.Struct, gc=False):
     coll_timing_source: str
 
 
-class Present(msgspec.Struct, gc=False):
-    """A part of a line that is detected and not read."""
+class P2PPerf(
+    CollectivePerf,
+    gc=False,
+    rename={
+        "coll": "p2p",
+        "coll_sn": "p2p_sn",
+        "coll_msg_size_bytes": "p2p_msg_size_bytes",
+        "coll_exec_time_us": "p2p_exec_time_us",
+        "coll_timing_source": "p2p_timing_source",
+    },
+):
+    """One P2P operation: the same members, under names of its own in the line (`rename` takes only a class's own)."""
+
+    coll: str
+    coll_sn: int
+    coll_msg_size_bytes: int
+    coll_exec_time_us: int
+    coll_timing_source: str
+
+
+class DumpStats(msgspec.Struct, gc=False):
+    """A batch's first line in newer formats: how many lines follow for the communicator, and what its rings dropped."""
+
+    coll_records: int = 0
+    p2p_records: int = 0
+    proxy_records: int = 0
+    coll_dropped_since_last_dump: int = 0
+    p2p_dropped_since_last_dump: int = 0
 
 
 class Record(msgspec.Struct, gc=False):
@@ -87,41 +121,38 @@ class Record(msgspec.Struct, gc=False):
     header: Header | None = None
     metadata: Metadata | None = None
     coll_perf: CollectivePerf | None = None
-    p2p_perf: Present | None = None
-    dump_stats: Present | None = None
+    p2p_perf: P2PPerf | None = None
+    dump_stats: DumpStats | None = None
 
+
+BROKEN = Record()
+"""Stands where a line was that is no record."""
 
 _DECODER = msgspec.json.Decoder(Record)
 
 
-def decode_lines(data: bytes) -> tuple[list[Record], int]:
-    """Decode whole lines; return the records and the number of lines that are none. Blank lines count as nothing."""
+def decode_lines(data: bytes) -> list[Record]:
+    """Decode whole lines; each that is no record gives BROKEN, a blank one nothing."""
     try:
-        return _DECODER.decode_lines(data), 0
+        return _DECODER.decode_lines(data)
     except (ValueError, RecursionError):  # one line in it is bad: find out which
-        return _decode_each(data)
+        return [_decode(line) for line in data.split(b"\n") if line.strip()]
 
 
-def _decode_each(data: bytes) -> tuple[list[Record], int]:
-    records = []
-    malformed = 0
-    for line in data.split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            records.append(_DECODER.decode(line))
-        except (ValueError, RecursionError):  # msgspec's errors and UnicodeDecodeError are ValueErrors
-            malformed += 1
-    return records, malformed
+def _decode(line: bytes) -> Record:
+    try:
+        return _DECODER.decode(line)
+    except (ValueError, RecursionError):  # msgspec's errors and UnicodeDecodeError are ValueErrors
+        return BROKEN
 
 
 def kind(record: Record) -> Result:
-    """Say what a line is, of those that are not a collective with its header and metadata."""
+    """Say what a line is, of those that are not an operation with its header and metadata."""
+    if record is BROKEN:
+        return Result.MALFORMED
     if record.header is None or record.metadata is None:
         perf = record.coll_perf or record.p2p_perf
         return Result.UNKNOWN_KIND if perf is None else Result.BARE
-    if record.p2p_perf is not None:
-        return Result.P2P
     return Result.DUMP_STATS if record.dump_stats is not None else Result.UNKNOWN_KIND
 
 
@@ -149,4 +180,4 @@ def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> i
         return 2 * (n_ranks - 1) * size_bytes // n_ranks
     if collective in ("AllGather", "AllGatherV", "ReduceScatter"):
         return (n_ranks - 1) * size_bytes  # total of n x size, times (n - 1) / n
-    return size_bytes if collective in ("Broadcast", "Reduce", "SendRecv") else 0
+    return size_bytes if collective in ("Broadcast", "Reduce", "SendRecv", P2P_SEND, P2P_RECV) else 0

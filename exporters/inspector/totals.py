@@ -7,6 +7,7 @@ import msgspec
 from agent.api import Origin
 from exporters.inspector.accumulators import MAX_TOTAL, SeriesKey
 from exporters.inspector.aggregate import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, Aggregate
+from exporters.inspector.losses import Tally
 from exporters.inspector.ownership import FileState
 from exporters.inspector.records import OTHER, Result
 
@@ -43,7 +44,7 @@ class OriginTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
-    (communicator, rank in it, collective), ``missing`` by (communicator, rank in it).
+    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted).
     """
 
     origin: Origin
@@ -52,7 +53,7 @@ class OriginTotals(msgspec.Struct, frozen=True):
     places: frozenset[tuple[str, int]]
     totals: tuple[Totals, ...]
     windows: tuple[tuple[str, int, str, int, int], ...]
-    missing: tuple[tuple[str, int, int], ...]
+    tallies: tuple[tuple[str, int, Tally, int], ...]
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> OriginTotals:
@@ -71,7 +72,7 @@ class OriginTotals(msgspec.Struct, frozen=True):
                 for place, window in aggregate.windows.items()
                 if (latest := window.latest()) is not None
             ),
-            tuple((*place, count) for place, count in aggregate.missing().items()),
+            tuple((*key, count) for key, count in aggregate.losses.tallies().items()),
         )
 
     def series(self) -> int:
@@ -89,6 +90,7 @@ class Published(msgspec.Struct, frozen=True):
     files: dict[FileState, int]
     skipped: dict[str, int]
     lag_bytes: int
+    lag_seconds: float
     hole_bytes: int
     implausible: int = 0
 

@@ -19,7 +19,9 @@ from exporters.inspector.aggregate import (
     Aggregate,
     Saved,
 )
-from exporters.inspector.intake import Writer, take
+from exporters.inspector.context import FileContext
+from exporters.inspector.intake import Writer, finish_run, take
+from exporters.inspector.losses import Tally
 from exporters.inspector.records import MAX_SEQUENCE_NUMBER, Result
 
 ORIGIN = Origin(1, 2, 0, "gpu-node-00", 7)
@@ -49,7 +51,9 @@ def feed(records: list[dict[str, Any]], aggregate: Aggregate) -> Counter[Result]
     """Add records to one aggregate, whoever wrote them."""
     results: Counter[Result] = Counter()
     data = b"".join(json.dumps(one).encode() + b"\n" for one in records)
-    take(data, lambda _: aggregate, results)
+    context = FileContext()
+    take(data, lambda _: aggregate, results, context)
+    finish_run(context, lambda _: aggregate)
     return results
 
 
@@ -167,20 +171,15 @@ def test_long_names_are_cut() -> None:
     assert aggregate.new_memberships()[0].name == "n" * 255
 
 
-def test_p2p_and_dump_stats_tell_memberships() -> None:
-    """Lines that are not added up yet still say which communicators a rank is in; only P2P is progress."""
+def test_dump_stats_tell_memberships() -> None:
+    """Lines that announce others say which communicators a rank is in, and are no progress."""
     base = record()
     aggregate = fresh()
     stats = {"header": {**base["header"], "id": "0x1"}, "metadata": base["metadata"], "dump_stats": {}}
-    assert +feed([stats], aggregate) == {Result.DUMP_STATS: 1}
+    beyond = {**stats, "header": {**stats["header"], "rank": 9}}
+    assert +feed([stats, beyond], aggregate) == {Result.DUMP_STATS: 1, Result.GARBAGE: 1}
     assert aggregate.last_progress_us == 0
-    p2p = {"header": {**base["header"], "id": "0x2"}, "metadata": base["metadata"], "p2p_perf": {}}
-    assert +feed([p2p, {**p2p, "header": {**p2p["header"], "rank": 9}}], aggregate) == {
-        Result.P2P: 1,
-        Result.GARBAGE: 1,
-    }
-    assert [member.comm for member in aggregate.new_memberships()] == ["1", "2"]
-    assert aggregate.last_progress_us == 5_000_000
+    assert [member.comm for member in aggregate.new_memberships()] == ["1"]
 
 
 def test_refused_series_are_other_from_birth() -> None:
@@ -283,8 +282,9 @@ def test_save_and_restore() -> None:
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(first.save()), type=Saved)
     second = Aggregate.restore(saved, lambda *_: True)
     feed(after, second)
+    assert second.losses.tallies() == whole.losses.tallies()
     assert msgspec.to_builtins(second.save()) == msgspec.to_builtins(whole.save())
-    assert second.missing() == whole.missing() == {("abc", 1): 2}
+    assert whole.losses.tallies()["abc", 1, Tally.MISSING_OTHERWISE] == 2
     assert second.new_memberships() == whole.new_memberships()
 
 

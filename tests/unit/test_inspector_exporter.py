@@ -1,4 +1,5 @@
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey
 from exporters.inspector.exporter import Config, InspectorExporter
 from exporters.inspector.families import FAMILIES, Snapshot, render
-from exporters.inspector.inheritance import Inheritance, SeriesLabels
+from exporters.inspector.inheritance import Inheritance, RankTally, SeriesLabels
+from exporters.inspector.losses import Tally
 from exporters.inspector.totals import OriginTotals, Published, Sums, Totals
 
 
@@ -182,6 +184,32 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     bench.drain()
 
 
+def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
+    """P2P operations have series of their own and no part in the bandwidth that the rank table is told."""
+    (tmp_path / "here-pid7.log").touch()
+    bench = Bench(tmp_path).start()
+    bench.look()
+    send = {
+        "p2p": "Send",
+        "p2p_sn": 1,
+        "p2p_msg_size_bytes": 9,
+        "p2p_exec_time_us": 3,
+        "p2p_timing_source": "kernel_gpu",
+    }
+    record = json.loads(line(0))
+    record = {"header": record["header"], "metadata": record["metadata"], "p2p_perf": send}
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + json.dumps(record).encode() + b"\n")
+    values = bench.look()
+    bench.look()
+    direction = ("job", "1", "abc", "send")
+    assert values["rankwatch_p2p_bytes_total"] == {(*direction, "8192"): 9}
+    assert values["rankwatch_p2p_seconds_total"] == {(*direction, "8192"): 3e-6}
+    assert values["rankwatch_p2p_bus_bandwidth_bytes_per_second"] == {direction: 3e6}
+    assert values["rankwatch_inspector_seen_records_total"] == {("job", "1"): 2}
+    assert bench.ranks.bandwidths == {RankLabel("job", "1"): 12_288 / 10e-6}  # 1.5 x 8192 bytes in 10 us
+    bench.drain()
+
+
 def test_no_data(tmp_path: Path) -> None:
     """Without any of its directories the exporter has no data; with one of them it works."""
     bench = Bench(tmp_path / "a", tmp_path / "b").start()
@@ -232,14 +260,18 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8) + line(1, pid=8))
     values = bench.look()
     dead = ("job", "1", "dead", *SERIES[3:])
-    missing = ("job", "1", "filtered_or_lost")
+    missing = {
+        ("job", "1", "filtered_or_lost"): 3,
+        ("job", "1", "one_slot"): 0,
+        ("job", "1", "overflow"): 0,
+    }
     assert values[OPERATIONS] == {SERIES: 4, dead: 1}
-    assert values["rankwatch_inspector_missing_records_total"] == {missing: 3}
+    assert values["rankwatch_inspector_missing_records_total"] == missing
     bench.ranks.expired = {origin for origin, *_ in bench.ranks.observed if origin.pid == 7}
     bench.look()
     values = bench.look()
     assert values[OPERATIONS] == {SERIES: 4}
-    assert values["rankwatch_inspector_missing_records_total"] == {missing: 3}
+    assert values["rankwatch_inspector_missing_records_total"] == missing
     bench.drain()
     second = Bench(tmp_path, restored=bench.state.published)
     second.ranks.labels = bench.ranks.labels
@@ -348,7 +380,9 @@ def test_poll_interval(tmp_path: Path) -> None:
 
 def view(*writers: OriginTotals, caught_up: bool = True) -> Published:
     """A publication of these writers."""
-    return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0, hole_bytes=0)
+    return Published(
+        writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0, lag_seconds=0, hole_bytes=0
+    )
 
 
 def writer(
@@ -363,7 +397,7 @@ def writer(
         frozenset({(comm, 0)}),
         (total,),
         ((comm, 0, "AllReduce", pid * 5, 10),),
-        ((comm, 0, pid),),
+        ((comm, 0, Tally.MISSING_OTHERWISE, pid),),
     )
 
 
@@ -436,7 +470,7 @@ def test_config(section: dict[str, Any], valid: bool) -> None:
 def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
     """What expired writers left is no whole sum while a reader that may continue it is silent."""
     key = SeriesLabels("job", "1", "abc", "AllReduce", "8192")
-    inherited = Inheritance({key: Sums(5, 5, 5, 5)}, {RankLabel("job", "1"): 5})
+    inherited = Inheritance({key: Sums(5, 5, 5, 5)}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     one = writer(1)
     snapshot = Snapshot((view(one),), labelled(one), inherited, 0, unpublished=True)
     values = shown(snapshot)

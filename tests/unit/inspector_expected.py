@@ -1,0 +1,143 @@
+"""What a folder of Inspector files must add up to, worked out line by line with the standard library alone."""
+
+import json
+import lzma
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from inspector_records import BUS_FACTORS, size_class
+
+RINGS = (256, 512, 1024, 2048, 4096)
+STEP_US = 5000
+WIRE_BYTES_PER_US = 100_000_000
+P2P = {"Send": "p2p_send", "Recv": "p2p_recv"}
+
+
+class Operation(NamedTuple):
+    """One operation's line with its header and metadata, wherever these stood."""
+
+    header: dict[str, Any]
+    metadata: dict[str, Any]
+    name: str
+    is_p2p: bool
+    number: int
+    size_bytes: int
+    time_us: int
+    timing: str
+
+    @property
+    def bus_bytes(self) -> int:
+        """Bus bandwidth times time."""
+        return self.size_bytes if self.is_p2p else int(BUS_FACTORS[self.name](self.header["n_ranks"]) * self.size_bytes)
+
+    def result(self) -> str:
+        """What is to become of it."""
+        if self.size_bytes >= 2**63:
+            return "garbage"
+        if self.timing != "kernel_gpu":
+            return "not_kernel_timed"
+        if not self.time_us:
+            return "zero_time"
+        return "garbage" if self.bus_bytes > WIRE_BYTES_PER_US * self.time_us else "accepted"
+
+
+class Expected(NamedTuple):
+    """Lines by result, sums by series, and missing records by cause."""
+
+    results: Counter[str]
+    sums: dict[tuple[str, int, str, int, str, str], list[int]]
+    seen: int
+    missing: Counter[str]
+
+
+def unpacked(folder: Path, scratch: Path) -> Path:
+    """The folder, or a copy of it in which compressed files are unpacked."""
+    packed = list(folder.glob("*.xz"))
+    for path in packed:
+        (scratch / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
+    return scratch if packed else folder
+
+
+def expected(folder: Path) -> Expected:
+    """Read every file of ``folder``."""
+    results: Counter[str] = Counter()
+    sums: dict[tuple[str, int, str, int, str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    missing: Counter[str] = Counter()
+    seen = 0
+    for path in sorted(folder.glob("*.log")):
+        operations = list(_operations(path, results))
+        seen += len(operations)
+        missing += _missing(operations)
+        for one in operations:
+            results[one.result()] += 1
+            if one.result() == "accepted":
+                _add(sums, one)
+    return Expected(results, dict(sums), seen, missing)
+
+
+def _operations(path: Path, results: Counter[str]) -> Iterator[Operation]:
+    context, left = ({}, {}), 0
+    for text in path.read_bytes().lstrip(b"\0").split(b"\n")[:-1]:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            results["malformed"] += 1
+            left = 0
+            continue
+        if "dump_stats" in line:
+            results["dump_stats"] += 1
+            context = (line["header"], line["metadata"])
+            left = line["dump_stats"]["coll_records"] + line["dump_stats"]["p2p_records"]
+            continue
+        if "header" not in line:
+            assert left, path
+            left -= 1
+        header, metadata = (line["header"], line["metadata"]) if "header" in line else context
+        kind = "p2p" if "p2p_perf" in line else "coll"
+        perf = line[f"{kind}_perf"]
+        members = [perf[f"{kind}_{name}"] for name in ("sn", "msg_size_bytes", "exec_time_us", "timing_source")]
+        yield Operation(header, metadata, perf[kind], kind == "p2p", *members)
+
+
+def _add(sums: dict[tuple[str, int, str, int, str, str], list[int]], one: Operation) -> None:
+    comm = one.header["id"].removeprefix("0x")[:14]
+    name = P2P[one.name] if one.is_p2p else one.name
+    own = sums[
+        one.metadata["hostname"],
+        one.metadata["pid"],
+        comm,
+        one.header["rank"],
+        name,
+        size_class(one.size_bytes),
+    ]
+    for index, value in enumerate((1, one.size_bytes, one.time_us, one.bus_bytes)):
+        own[index] += value
+
+
+def _missing(operations: list[Operation]) -> Counter[str]:
+    """Numbers left out, by cause: a batch of a ring's size opened its gaps by overflow."""
+    missing: Counter[str] = Counter()
+    rings: dict[tuple[str, int, bool], list[list[Operation]]] = defaultdict(list)
+    last = None
+    for one in operations:
+        ring = (one.header["id"], one.header["rank"], one.is_p2p)
+        now = one.metadata["dump_timestamp_us"]
+        if last is None or last[0] != ring or not 0 <= now - last[1] <= STEP_US:
+            rings[ring].append([])
+        rings[ring][-1].append(one)
+        last = (ring, now)
+    for batches in rings.values():
+        numbers: dict[str, set[int]] = defaultdict(set)
+        for batch in batches:
+            before = _gaps(numbers)
+            for one in batch:
+                numbers["p2p" if one.is_p2p else one.name].add(one.number)
+            cause = "overflow" if len(batch) in RINGS else "otherwise"
+            missing[cause if "comm_name" in batch[0].header else "one_slot"] += _gaps(numbers) - before
+    return +missing
+
+
+def _gaps(numbers: dict[str, set[int]]) -> int:
+    return sum(max(own) + 1 - len(own) - (name == "p2p") for name, own in numbers.items())

@@ -1,0 +1,456 @@
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_clock import FakeClock
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inspector_expected import expected, unpacked
+from inspector_records import DATA, line
+
+from agent.api import Origin
+from exporters.inspector import reader as module
+from exporters.inspector.aggregate import Aggregate
+from exporters.inspector.context import MAX_BATCH_LINES, FileContext
+from exporters.inspector.intake import finish_run, take
+from exporters.inspector.losses import Tally
+from exporters.inspector.ownership import Ownership
+from exporters.inspector.passes import MAX_STEP_US, MIN_RING_LINES
+from exporters.inspector.reader import DirectoryReader
+from exporters.inspector.records import Result
+from exporters.inspector.totals import Published
+
+EVERYONE = Ownership(everyone=True)
+FOLDERS = sorted(path.name for path in DATA.iterdir() if path.is_dir())
+HEADER = {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1}
+METADATA = {"dump_timestamp_us": 1_690_000_000_000_000, "hostname": "here", "pid": 7}
+
+
+def make(root: Path, restored: bytes | None = None, *, once: bool = True, clock: FakeClock | None = None) -> Any:
+    """A reader without a budget's end."""
+    return DirectoryReader(root, clock or FakeClock(), lambda *_: True, restored=restored, from_beginning=once)
+
+
+def read(reader: DirectoryReader) -> Published:
+    """All that is there."""
+    while reader.turn(EVERYONE).waiting:
+        pass
+    view = reader.turn(EVERYONE, last=True).published
+    reader.close()
+    assert view is not None
+    return view
+
+
+def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
+    """Published totals by host, pid and series, those of all fillings of a file together."""
+    sums: dict[tuple[Any, ...], list[int]] = {}
+    for writer in view.writers:
+        for total in writer.totals:
+            own = sums.setdefault((writer.origin.hostname, writer.origin.pid, *total.key), [0, 0, 0, 0])
+            new = (total.sums.operations, total.sums.message_bytes, total.sums.microseconds, total.sums.bus_bytes)
+            own[:] = map(sum, zip(own, new, strict=True))
+    return sums
+
+
+def tallies_of(view: Published) -> Counter[str]:
+    """Published counts of ranks, summed up; nothing that is zero."""
+    counts: Counter[str] = Counter()
+    for writer in view.writers:
+        for _, _, tally, count in writer.tallies:
+            counts[tally.removeprefix("missing_")] += count
+    return +counts
+
+
+def p2p(sn: int, name: str = "Send", **changes: Any) -> bytes:
+    """One P2P operation's line."""
+    perf: dict[str, Any] = {"p2p": name, "p2p_sn": sn, "p2p_peer": 2, "p2p_msg_size_bytes": 8192}
+    perf |= {"p2p_exec_time_us": 10, "p2p_timing_source": "kernel_gpu", "p2p_algobw_gbs": "nan"}
+    return dumped(header=HEADER, metadata=METADATA, p2p_perf=perf | changes)
+
+
+def marker(lines: int, comm: str = "0xabc", *, dropped: int = 0, at_us: int = 0, **stats: int) -> bytes:
+    """The line before a batch."""
+    metadata = METADATA | {"dump_timestamp_us": METADATA["dump_timestamp_us"] + at_us}  # type: ignore[operator]
+    members = {
+        "coll_records": lines,
+        "coll_dropped_total": 7,
+        "coll_dropped_since_last_dump": dropped,
+        "p2p_records": 0,
+    }
+    return dumped(header=HEADER | {"id": comm}, metadata=metadata, dump_stats=members | stats)
+
+
+def bare(text: bytes) -> bytes:
+    """A line without its header and metadata."""
+    record = json.loads(text)
+    return dumped(**{name: record[name] for name in record if name not in ("header", "metadata")})
+
+
+def dumped(**members: Any) -> bytes:
+    """A line of these members."""
+    return json.dumps(members, separators=(",", ":")).encode() + b"\n"
+
+
+class Sink:
+    """One aggregate that takes lines in any number of reads."""
+
+    def __init__(self, *, from_start: bool = True) -> None:
+        self.aggregate = Aggregate(Origin(1, 2, 0, "here", 7), lambda *_: True, from_start=from_start)
+        self.context = FileContext()
+        self.results: Counter[Result] = Counter()
+
+    def take(self, *lines: bytes) -> Counter[Result]:
+        """Take in lines as one read; return what became of all so far."""
+        take(b"".join(lines), lambda _: self.aggregate, self.results, self.context)
+        return +self.results
+
+    def finish(self) -> "Sink":
+        """No more lines follow."""
+        finish_run(self.context, lambda _: self.aggregate)
+        return self
+
+    def count(self, tally: Tally) -> int:
+        """What is counted of all its ranks."""
+        return sum(count for (_, _, own), count in self.aggregate.losses.tallies().items() if own is tally)
+
+    def causes(self) -> tuple[int, int, int]:
+        """Missing by overflow, for want of slots, and otherwise."""
+        return (
+            self.count(Tally.MISSING_OVERFLOW),
+            self.count(Tally.MISSING_ONE_SLOT),
+            self.count(Tally.MISSING_OTHERWISE),
+        )
+
+
+# Real records.
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_recorded_folders(folder: str, tmp_path: Path) -> None:
+    """Every line of every kind of file has the result, and every sum and gap the value, that a plain loop finds."""
+    root = unpacked(DATA / folder, tmp_path)
+    view = read(make(root))
+    wanted = expected(root)
+    assert {result.value: count for result, count in view.results.items() if count} == wanted.results
+    assert sums_of(view) == wanted.sums
+    found = tallies_of(view)
+    assert found["seen"] == wanted.seen
+    assert {cause: found[cause] for cause in ("overflow", "one_slot", "otherwise") if found[cause]} == wanted.missing
+
+
+@pytest.mark.parametrize("folder", ["derived_v4.1", "derived_v4.2", "derived_v4.4"])
+def test_newer_formats_say_the_same(folder: str) -> None:
+    """The same operations in another format give the same totals."""
+    plain, other = read(make(DATA / "interval1s")), read(make(DATA / folder))
+    assert sums_of(other) == sums_of(plain)
+    assert tallies_of(other) == tallies_of(plain)
+
+
+# Batches that share a header.
+
+
+def batch_file() -> bytes:
+    """Batches of two communicators whose sizes differ, with losses, P2P and proxy lines."""
+    text = b""
+    for number in range(2):
+        for comm, size in (("0xaaa", 8192), ("0xbbb", 32768)):
+            text += marker(2, comm, dropped=number * 3, p2p_records=1, proxy_records=1)
+            for sn in (0, 2):
+                text += bare(line(number * 9 + sn, coll_msg_size_bytes=size))
+            text += bare(p2p(number + 1, p2p_msg_size_bytes=size)) + dumped(proxy_trace={})
+    return text
+
+
+def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
+    """Wherever a restart cuts a file of batches, the totals are those of one reading."""
+    content = batch_file()
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(content)
+    whole = read(make(tmp_path))
+    assert whole.results == {Result.DUMP_STATS: 4, Result.ACCEPTED: 12, Result.UNKNOWN_KIND: 4}
+    assert tallies_of(whole) == {"seen": 12, "overflow": 2 * 3, "otherwise": 2 * (1 + 6 + 1 - 3)}
+    for cut in range(len(content) + 1):
+        root = tmp_path / str(cut)
+        root.mkdir()
+        log = root / "here-pid7.log"
+        log.write_bytes(content[:cut])
+        reader = make(root)
+        section = reader.turn(EVERYONE, last=True).section
+        reader.close()
+        with log.open("ab") as writer:
+            writer.write(content[cut:])
+        view = read(make(root, section))
+        assert (sums_of(view), tallies_of(view), +Counter(view.results)) == (
+            sums_of(whole), tallies_of(whole), +Counter(whole.results),
+        )  # fmt: skip
+
+
+def test_lines_without_their_batch() -> None:
+    """A line without header is of the batch that announced it; beyond its lines, and before any batch, of none."""
+    sink = Sink()
+    assert sink.take(bare(line(0)), bare(p2p(1))) == {Result.BARE: 2}
+    sink.take(marker(1), bare(line(0)), bare(line(1)))
+    assert sink.results[Result.ACCEPTED] == 1
+    assert sink.results[Result.BARE] == 3
+
+
+@pytest.mark.parametrize("lost", [b"broken\n", b'{"cut\n'])
+def test_a_broken_line_ends_the_batch(lost: bytes) -> None:
+    """After a line that may have hidden the next batch's first, lines without header are nobody's."""
+    assert Sink().take(marker(3), bare(line(0)), lost, bare(line(1)), marker(1), bare(line(2))) == {
+        Result.DUMP_STATS: 2, Result.ACCEPTED: 2, Result.MALFORMED: 1, Result.BARE: 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", [b"\0" * 5000, b"x" * 1_100_000 + b"\n"])
+def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
+    """Holes and overlong lines may hide the next batch's first line as well."""
+    (tmp_path / "here-pid7.log").write_bytes(marker(3) + bare(line(0)) + lost + bare(line(1)))
+    results = read(make(tmp_path)).results
+    assert (results[Result.ACCEPTED], results[Result.BARE]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "result"), [(MAX_BATCH_LINES, "accepted"), (MAX_BATCH_LINES + 1, "bare"), (-1, "bare")]
+)
+def test_announced_lines_are_bounded(lines: int, result: str) -> None:
+    """A batch that announces more lines than there can be is garbage, and so is one of fewer than none."""
+    results = Sink().take(marker(lines), bare(line(0)))
+    assert results[Result(result)] == 1
+    assert results[Result.GARBAGE] == (result == "bare")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 19), st.sampled_from(["cut", "merge", "spoil"])), max_size=4),
+    st.lists(st.integers(0, 3000), max_size=3),
+)
+def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], reads: list[int]) -> None:
+    """However lines are cut, merged and spoilt, what is counted stands under its own communicator, and once."""
+    lines = batch_file().splitlines(keepends=True)
+    for position, what in damages:
+        own = lines[position % len(lines)]
+        lines[position % len(lines)] = {"cut": own[: len(own) // 2] + b"\n", "merge": own[:-1], "spoil": b"\xff" + own}[
+            what
+        ]
+    sink = Sink()
+    text = b"".join(lines)
+    ends = sorted({text.rfind(b"\n", 0, cut) + 1 for cut in reads} | {0, len(text)})
+    for start, end in pairwise(ends):
+        sink.take(text[start:end])
+    assert all((key.comm, key.size) in {("aaa", "8192"), ("bbb", "32768")} for key in sink.aggregate.accumulators)
+    assert all(own.operations <= 4 for own in sink.aggregate.accumulators.values())
+    assert sum(sink.results.values()) <= len(lines)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.permutations([line(sn) for sn in range(6)] + [p2p(sn) for sn in range(1, 6)] + [b"{}\n", b"x\n"]))
+def test_order_does_not_matter(lines: list[bytes]) -> None:
+    """Lines with their own header add up to the same in any order, and none is missing."""
+    sink = Sink()
+    assert sink.take(*lines) == {Result.ACCEPTED: 11, Result.UNKNOWN_KIND: 1, Result.MALFORMED: 1}
+    assert sink.finish().causes() == (0, 0, 0)
+
+
+# P2P.
+
+
+def test_p2p() -> None:
+    """Sends and receives add up by direction and size; one sequence from 1 numbers both."""
+    sink = Sink()
+    sink.take(p2p(1), p2p(2, "Recv"), p2p(3, p2p_msg_size_bytes=20_000, p2p_exec_time_us=30), p2p(6, "Recv"))
+    sums = {(key.collective, key.size): own for key, own in sink.aggregate.accumulators.items()}
+    assert {key: (own.operations, own.message_bytes, own.microseconds, own.bus_bytes) for key, own in sums.items()} == {
+        ("p2p_send", "8192"): (1, 8192, 10, 8192),
+        ("p2p_send", "32768"): (1, 20_000, 30, 20_000),
+        ("p2p_recv", "8192"): (2, 16_384, 20, 16_384),
+    }
+    assert sink.finish().causes() == (0, 0, 2)
+    assert sink.aggregate.last_progress_us == METADATA["dump_timestamp_us"]
+
+
+def test_p2p_of_unknown_direction_is_garbage() -> None:
+    """A direction that is none makes no label, and its record is not missing either."""
+    sink = Sink()
+    assert sink.take(p2p(1), p2p(2, "Sideways"), p2p(3)) == {Result.ACCEPTED: 2, Result.GARBAGE: 1}
+    assert sink.finish().causes() == (0, 0, 0)
+
+
+# Records that are there are not missing.
+
+
+@pytest.mark.parametrize(
+    ("changes", "result"),
+    [
+        ({"coll_msg_size_bytes": 2**64 - 4096}, Result.GARBAGE),
+        ({"coll_exec_time_us": 2**63}, Result.GARBAGE),
+        ({"coll_sn": -1}, Result.GARBAGE),
+        ({"coll_sn": 2**60}, Result.GARBAGE),
+        ({"coll_exec_time_us": 0}, Result.ZERO_TIME),
+        ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
+    ],
+)
+def test_what_is_refused_is_not_missing(changes: dict[str, Any], result: Result) -> None:
+    """A record that is not added up was there: no gap is counted for it."""
+    sink = Sink()
+    assert sink.take(line(0), line(1, **changes), line(2)) == {Result.ACCEPTED: 2, result: 1}
+    assert sink.finish().causes() == (0, 0, 0)
+    assert sink.count(Tally.SEEN) == 3
+
+
+def test_untimed_operations() -> None:
+    """Operations without the GPU's time are counted by what there was instead; garbage is not among them."""
+    sink = Sink()
+    for sn, timing in enumerate(("kernel_cpu", "collective_cpu", "collective_cpu", "made_up", "kernel_gpu")):
+        sink.take(line(sn, coll_timing_source=timing))
+    sink.take(line(5, coll_exec_time_us=0), line(6, coll_timing_source="kernel_cpu", coll_exec_time_us=2**63))
+    sink.take(p2p(1, p2p_timing_source="kernel_cpu"))
+    untimed = {tally: sink.count(tally) for tally in Tally if tally.startswith("untimed")}
+    assert untimed == {
+        Tally.UNTIMED_KERNEL_CPU: 2, Tally.UNTIMED_COLLECTIVE_CPU: 2, Tally.UNTIMED_OTHER: 1, Tally.UNTIMED_ZERO: 1,
+    }  # fmt: skip
+
+
+def test_a_sequence_begun_anew_keeps_what_was_seen() -> None:
+    """Numbers that begin anew do not make the count of seen records fall."""
+    sink = Sink()
+    sink.take(line(5000))
+    sink.take(line(0), line(1))
+    assert sink.count(Tally.SEEN) == 3
+
+
+# Causes.
+
+
+def test_what_the_plugin_says_it_dropped() -> None:
+    """Gaps after a batch's first line are the overflow's up to what that says; the rest, and earlier ones, are not."""
+    sink = Sink()
+    sink.take(marker(2), line(0), line(2), marker(1, dropped=5), line(10), line(12))
+    assert sink.finish().causes() == (5, 0, 1 + 2 + 1)
+    sink.take(marker(1, p2p_dropped_since_last_dump=4), p2p(6))
+    assert sink.causes() == (5 + 4, 0, 4 + 1)
+
+
+def test_dropped_before_the_first_record_read() -> None:
+    """Read from the middle, what was dropped before the first record is no gap, and excuses none later."""
+    sink = Sink(from_start=False)
+    sink.take(marker(1, dropped=100), line(500), line(600))
+    assert sink.finish().causes() == (0, 0, 99)
+
+
+def test_one_slot() -> None:
+    """In formats without names of communicators gaps are neither overflow nor lost, however long a batch is."""
+    sink = Sink()
+    for sn in range(0, 2 * MIN_RING_LINES, 2):
+        record = json.loads(line(sn))
+        del record["header"]["comm_name"]
+        sink.take(dumped(**record))
+    assert sink.finish().causes() == (0, MIN_RING_LINES - 1, 0)
+
+
+def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "AllReduce") -> list[bytes]:
+    """A batch of consecutive operations."""
+    base = 1_690_000_000_000_000 + at_us
+    return [line(first + n, coll=name, dump_timestamp_us=base + n * step_us) for n in range(lines)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "step_us", "is_overflow"),
+    [
+        (MIN_RING_LINES, 3, True),
+        (MIN_RING_LINES, MAX_STEP_US, True),
+        (MIN_RING_LINES, MAX_STEP_US + 1, False),
+        (MIN_RING_LINES + 1, 3, False),
+        (MIN_RING_LINES - 1, 3, False),
+        (MIN_RING_LINES // 2, 3, False),
+        (1024, 3, True),
+    ],
+)
+@pytest.mark.parametrize("read_lines", [7, 100, 10_000])
+def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool, read_lines: int) -> None:
+    """Gaps of a batch that fills a ring are its overflow's, in however many reads it comes; of others they are not."""
+    apart = 60_000_000
+    text = [*ring(10, 0, at_us=0), *ring(lines, 50, at_us=apart, step_us=step_us)]
+    text += ring(10, 50 + lines + 3, at_us=3 * apart)
+    sink = Sink()
+    for start in range(0, len(text), read_lines):
+        sink.take(*text[start : start + read_lines])
+    assert sink.finish().causes() == ((40, 0, 3) if is_overflow else (0, 0, 43))
+
+
+def test_the_plugins_word_counts_more_than_a_full_ring() -> None:
+    """Where the plugin says that nothing was dropped, a batch of a ring's size is chance."""
+    sink = Sink()
+    sink.take(marker(MIN_RING_LINES), *ring(MIN_RING_LINES, 9, at_us=5))
+    assert sink.finish().causes() == (0, 0, 9)
+
+
+def test_a_full_ring_of_late_records() -> None:
+    """A batch that fills a ring and gaps at once is no overflow, and excuses nothing that is lost later."""
+    sink = Sink()
+    late = [line(sn, dump_timestamp_us=1_690_000_000_000_000) for sn in range(MIN_RING_LINES)]
+    sink.take(line(MIN_RING_LINES, dump_timestamp_us=1_600_000_000_000_000))
+    sink.take(*late)
+    sink.take(*ring(3, MIN_RING_LINES + 6, at_us=60_000_000))
+    assert sink.finish().causes() == (0, 0, 5)
+
+
+def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
+    """A batch read in part has no cause yet, over a restart too; at rest for two seconds it is over."""
+    text = ring(MIN_RING_LINES, 50, at_us=0)
+    path = tmp_path / "here-pid7.log"
+    path.touch()
+    clock = FakeClock()
+    reader = make(tmp_path, clock=clock)
+    reader.turn(EVERYONE, last=True)
+    path.write_bytes(b"".join(text[:200]))
+    reader.turn(EVERYONE)
+    section = reader._save(clock.monotonic(), due=True)
+    reader.close()
+    second = make(tmp_path, section, once=False, clock=clock)
+    view = second.turn(EVERYONE, last=True).published
+    assert tallies_of(view) == {"seen": 200}
+    with path.open("ab") as writer:
+        writer.write(b"".join(text[200:]))
+    clock.advance(1.0)
+    assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": MIN_RING_LINES}
+    clock.advance(module.BATCH_IDLE_SECONDS)
+    assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": MIN_RING_LINES, "overflow": 50}
+    second.close()
+
+
+def test_a_batch_cut_short_by_a_new_filling(tmp_path: Path) -> None:
+    """When a file is begun anew the gaps of its last batch have no cause that is known."""
+    path = tmp_path / "here-pid7.log"
+    clock = FakeClock()
+    path.write_bytes(b"".join(ring(100, 50, at_us=0)))
+    reader = make(tmp_path, once=True, clock=clock)
+    reader.turn(EVERYONE)
+    path.write_bytes(line(0))
+    clock.advance(1.0)
+    reader.turn(EVERYONE)
+    clock.advance(1.0)
+    view = reader.turn(EVERYONE).published
+    assert view is not None
+    assert tallies_of(view) == {"seen": 101, "otherwise": 50}
+    reader.close()
+
+
+# Lag.
+
+
+@pytest.mark.parametrize(("age_seconds", "lag_seconds"), [(5, 5), (86_400, 86_400), (86_401, 86_400), (-9, 0)])
+def test_lag_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_seconds: int, lag_seconds: int) -> None:
+    """While lines wait the lag is the age of the newest record read, within bounds; it is 0 when none waits."""
+    clock = FakeClock()
+    written_us = int((clock.time() - age_seconds) * 1_000_000)
+    (tmp_path / "here-pid7.log").write_bytes(b"".join(line(sn, dump_timestamp_us=written_us) for sn in range(800)))
+    reader = make(tmp_path, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "TURN_SECONDS", -1.0)
+        view = reader.turn(EVERYONE, last=True).published
+        assert view.lag_seconds == pytest.approx(lag_seconds, abs=1e-3)
+        assert view.lag_bytes > 0
+    assert read(reader).lag_seconds == 0
