@@ -91,7 +91,7 @@ def decode_all(directory: Path) -> int:
         with path.open("rb", buffering=0) as log:
             while piece := log.read(READ_BYTES):
                 end = piece.rfind(b"\n") + 1
-                lines += len(decode_lines(rest + piece[:end])[0]) if end else 0
+                lines += len(decode_lines(rest + piece[:end])) if end else 0
                 rest = piece[end:] if end else rest + piece
     return lines
 
