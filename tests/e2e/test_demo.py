@@ -55,7 +55,14 @@ class Demo:
         self.log = log
         command = [ROOT / "scripts" / "run", "--demo", f"--web.listen-address={self.address}"]
         with log.open("w") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # no threads here
+            )
         self.job_id = f"demo-{self.process.pid}"
 
     def get(self, path: str = "/metrics") -> str:
@@ -79,6 +86,11 @@ class Demo:
         """The demo's processes: those whose command line names its folder."""
         directory = str(Path(self.said("inspector:").split()[0]).parent)
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if directory in command_line(pid)]
+
+
+def as_in_a_terminal() -> None:
+    """Heed Ctrl-C even when the tests are run in the background: a shell cannot trap what it was told to ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def command_line(pid: int) -> str:
@@ -120,7 +132,7 @@ def test_demo_shows_a_killed_rank_and_leaves_nothing(demo: Demo) -> None:
     processes, directory = demo.group(), Path(demo.said("inspector:").split()[0]).parent
     assert len(processes) >= 9 and directory.is_dir()
     os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
-    assert demo.process.wait(STOP_SECONDS) == 130
+    assert demo.process.wait(STOP_SECONDS) == 130, demo.log.read_text()[-2000:]
     wait_until(lambda: not demo.group(), 5.0, "the end of every process")
     assert not directory.exists()
     assert "Traceback" not in demo.log.read_text()
