@@ -189,8 +189,8 @@ def values(samples: list[float | None]) -> str:
 
 
 def as_test(name: str, series: dict[str, list[float | None]], expected: dict[str, str], at_seconds: int) -> dict[str, Any]:
-    """Return a promtool test: up to ``at_seconds`` these alerts (name: severity) were firing, for any job, and no other."""
-    query = 'group by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
+    """Return a promtool test: up to ``at_seconds`` these alerts (name: severity) were firing, each in one series, and no other."""
+    query = 'count by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
     samples = [
         {"labels": f'{{alertname="{alert}",severity="{severity}"}}', "value": 1} for alert, severity in expected.items()
     ]
