@@ -102,7 +102,7 @@ def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
     (gone,) = [rule for rule in RULES if rule.get("record") == "rank:rankwatch_gone:state"]
     assert "unless on (job_id, rank) rankwatch_rank_up == 1" in gone["expr"]
     others = [rule for rule in RULES if rule is not gone]
-    assert not any(re.search(r'rankwatch_rank_state\{[^}]*state=[^}]*(dead|exited)', rule["expr"]) for rule in others)
+    assert not any(re.search(r"rankwatch_rank_state\{[^}]*state=[^}]*(dead|exited)", rule["expr"]) for rule in others)
 
 
 def test_who_may_wake_people() -> None:
@@ -137,7 +137,7 @@ def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
     """What is unknown or of another kind is refused, by name."""
     own = tmp_path / "own.yml"
     own.write_text(text)
-    with pytest.raises(build.Mistake, match=re.escape(said)):
+    with pytest.raises(build.RulesError, match=re.escape(said)):
         build.read_thresholds(DEPLOY / "thresholds.yml", own)
 
 
@@ -152,5 +152,5 @@ def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
 def test_thresholds_and_sources_must_fit(change: dict[str, Any], said: str) -> None:
     """A threshold that no rule uses, one that is missing, or an unknown alert in shadow is refused."""
     values = {name: value for name, value in (THRESHOLDS | change).items() if value is not None}
-    with pytest.raises(build.Mistake, match=said):
+    with pytest.raises(build.RulesError, match=said):
         build.build(SOURCES, values)
