@@ -1,6 +1,7 @@
 """One followed file: what is known of it, whether it is still the same, and its next whole lines.
 
-The functions here know no directories and decide nothing about other files; ``agent.follow`` does.
+The functions here know no directories and decide nothing about other files: ``agent.follow`` finds files and
+``agent.line_reader`` opens them.
 """
 
 from __future__ import annotations
@@ -85,6 +86,19 @@ class FollowedFile:
     def identity(self) -> tuple[int, int]:
         """Device and inode."""
         return self.device, self.inode
+
+    def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
+        """Take in a fresh look at size and time; the content is judged when it is read."""
+        if size_bytes == self.size_bytes and modified_ns == self.modified_ns:
+            return
+        never_read = not self.fingerprint
+        if size_bytes < self.offset or (never_read and size_bytes < self.size_bytes):
+            self.begin_anew()
+        if size_bytes != self.size_bytes:
+            self.grown_at = now
+        self.size_bytes = size_bytes
+        self.modified_ns = modified_ns
+        self.drained = False
 
     def begin_anew(self) -> None:
         """The content was replaced: another generation, read from its first byte."""
