@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
 from agent.api import Membership, Origin
-from exporters.inspector.accumulators import Accumulator, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.accumulators import Accumulator, Arrivals, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.arrivals import SYNCHRONISING
+from exporters.inspector.binding import Binding, RecordKey
 from exporters.inspector.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
-from exporters.inspector.plausibility import Plausibility
 from exporters.inspector.records import (
     COLLECTIVES,
     KERNEL_TIMING,
@@ -35,7 +37,9 @@ from exporters.inspector.records import (
     Result,
     bus_bytes_per_operation,
     communicator,
+    start_times,
 )
+from exporters.inspector.shared import Shared
 
 MAX_COMMUNICATORS = 64
 """Per writer; records of further ones are added up under `other`."""
@@ -46,85 +50,18 @@ MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
 MAX_KEY_CHARACTERS = 128
 """A record with longer names is never remembered: a line may hold a megabyte in each of them."""
-MAX_PLACES_IN_ALL = 8192
-"""Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
 P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
 P2P_FIRST = 1
 """Where numbers of P2P operations begin; those of collective ones begin at 0."""
 SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1
+SERIES_PER_RANKS_ARRIVALS = 2
+SERIES_PER_COMMUNICATORS_ARRIVALS = 4
 
 Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
 """A key that begins with the communicator."""
 T = TypeVar("T")
 Admit = Callable[[Hashable, int, int], bool]
-RecordKey = tuple[str, int, int, str, int, str]
-"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
-
-
-class Room:
-    """How many places and memberships all writers of one reader hold; ``take`` refuses beyond MAX_PLACES_IN_ALL."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-
-    def take(self) -> bool:
-        """Reserve one."""
-        if self.taken >= MAX_PLACES_IN_ALL:
-            return False
-        self.taken += 1
-        return True
-
-
-class Binding:
-    """Where the records of one RecordKey go, and what each of them counts."""
-
-    __slots__ = (
-        "accumulator",
-        "bus_bytes",
-        "least_us",
-        "place",
-        "plausible_us",
-        "result",
-        "sequence",
-        "size_bytes",
-        "untimed",
-        "window",
-    )
-
-    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
-        self.result = result
-        self.sequence = sequence
-        self.accumulator = Accumulator()
-        self.window: Window | None = None
-        self.place = (OTHER, 0)
-        self.untimed: Tally | None = None
-        self.size_bytes = self.bus_bytes = 0
-        self.least_us = 1 if result is Result.ACCEPTED else 0
-        self.plausible_us = 0
-
-    def see(self, lowest: int, highest: int, count: int) -> None:
-        """Note that records with these numbers were there."""
-        if self.sequence is not None:
-            self.sequence.add(lowest, highest, count)
-
-    def fill(self) -> None:
-        """Note that a record was there whose number cannot be true."""
-        if self.sequence is not None:
-            self.sequence.fill()
-
-    def add(self, lowest: int, highest: int, times: list[int]) -> None:
-        """Add operations numbered from ``lowest`` to ``highest`` that took so many microseconds each."""
-        count = len(times)
-        self.see(lowest, highest, count)
-        if self.result is not Result.ACCEPTED:
-            return
-        microseconds = sum(times)
-        bus_bytes = count * self.bus_bytes
-        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
-        if self.window is not None:
-            self.window.bus_bytes += bus_bytes
-            self.window.microseconds += microseconds
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -142,7 +79,7 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """All that one writer's records add up to. ``from_start``: its records were read from the first one on.
 
-    ``room`` and ``plausibility`` are shared by all writers that live together (None: one of its own).
+    ``shared`` is that of all writers which live together (None: its own).
     """
 
     def __init__(
@@ -151,8 +88,7 @@ class Aggregate:
         admit: Admit,
         *,
         from_start: bool,
-        room: Room | None = None,
-        plausibility: Plausibility | None = None,
+        shared: Shared | None = None,
         saved: Saved | None = None,
     ) -> None:
         self.origin = origin
@@ -166,13 +102,13 @@ class Aggregate:
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.last_progress_us = 0
         self._admit = admit
-        self._room = room or Room()
-        self._plausibility = plausibility or Plausibility()
+        self._shared = shared or Shared()
         self._from_start = from_start
         self._places: set[tuple[str, int]] = set()
         self._places_in: Counter[str] = Counter()
         self._ranks = 1
         self._bindings: dict[RecordKey, Binding] = {}
+        self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
 
     # Records.
@@ -190,9 +126,12 @@ class Aggregate:
             self._add_each(binding, perfs, results)
             return
         binding.add(lowest, highest, times)
+        if binding.member is not None:
+            starts = [] if perfs[0].event_trace_ts is None else start_times(perfs)
+            binding.member.note(numbers, highest, times, starts)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
-            self._plausibility.note(times, binding.plausible_us)
+            self._shared.plausibility.note(times, binding.plausible_us)
         if binding.untimed is not None:
             self.losses.note_untimed(*binding.place, binding.untimed, len(times))
 
@@ -214,7 +153,9 @@ class Aggregate:
                 binding.fill()
             elif result is Result.ACCEPTED:
                 binding.add(number, number, [microseconds])
-                self._plausibility.note([microseconds], binding.plausible_us)
+                if binding.member is not None:
+                    binding.member.note([number], number, [microseconds], [])
+                self._shared.plausibility.note([microseconds], binding.plausible_us)
             else:
                 binding.see(number, number, 1)
 
@@ -225,7 +166,7 @@ class Aggregate:
             return False
         place = (comm, header.rank)
         self.losses.note_format(named=header.comm_name is not None)
-        if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS and self._room.take():
+        if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS and self._shared.room.take():
             name = (header.comm_name or "")[:MAX_COMM_NAME_CHARACTERS]
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
@@ -270,7 +211,8 @@ class Aggregate:
 
     def leave(self) -> None:
         """Give back its share of the room; nothing is added afterwards."""
-        self._room.taken -= len(self._places) + len(self.memberships)
+        self._shared.matching.leave(self.origin)
+        self._shared.room.taken -= len(self._places) + len(self.memberships)
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
@@ -283,9 +225,11 @@ class Aggregate:
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
         self._places -= places
-        self._room.taken -= len(places) + _move(self.memberships, ended.memberships, comms)
+        self._shared.room.taken -= len(places) + _move(self.memberships, ended.memberships, comms)
         for comm in comms:
             del self._places_in[comm]
+        self._shared.matching.leave(self.origin, comms)
+        self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
         self.forget()
         return ended
@@ -310,8 +254,12 @@ class Aggregate:
             binding.size_bytes = size_bytes
             binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
             binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
-            binding.plausible_us = self._plausibility.least_us(binding.bus_bytes)
+            binding.plausible_us = self._shared.plausibility.least_us(binding.bus_bytes)
             self._place(binding, comm, comm_rank, collective)
+            if collective in SYNCHRONISING and comm != OTHER:
+                series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
+                credit = partial(self.credit, series)
+                binding.member = self._shared.matching.join(self.origin, series, n_ranks, credit)
         binding.place = (comm, comm_rank)
         return binding
 
@@ -321,7 +269,7 @@ class Aggregate:
             return True
         if len(self._places) >= MAX_MEMBERSHIPS:
             return False
-        if (comm not in self._places_in and len(self._places_in) >= MAX_COMMUNICATORS) or not self._room.take():
+        if (comm not in self._places_in and len(self._places_in) >= MAX_COMMUNICATORS) or not self._shared.room.take():
             return False
         self._add_place(comm, comm_rank)
         return True
@@ -353,6 +301,18 @@ class Aggregate:
         if place not in self.windows and self._admitted(SERIES_PER_GAUGE):
             self.windows[place] = Window()
         binding.window = self.windows.get(place)
+
+    def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
+        """Add what matched operations of one size class say, as far as the budget admits it."""
+        accumulator = self._arrivals_at.get(key)
+        if accumulator is None:
+            accumulator = self.accumulators.get(key)
+            if accumulator is None or (
+                accumulator.arrivals is None and not self._admitted(series_of_arrivals(key.comm_rank))
+            ):
+                accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
+            self._arrivals_at[key] = accumulator
+        accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
 
     def _admitted(self, series: int) -> bool:
         return self._admit(self.origin, series, self._ranks)
@@ -391,21 +351,29 @@ class Aggregate:
         )
 
     @classmethod
-    def restore(
-        cls, saved: Saved, admit: Admit, room: Room | None = None, plausibility: Plausibility | None = None
-    ) -> Aggregate:
+    def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.origin, admit, from_start=saved.from_start, room=room, plausibility=plausibility, saved=saved)
+        made = cls(saved.origin, admit, from_start=saved.from_start, shared=shared, saved=saved)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
-        made._room.taken += len(made.memberships)  # of this class
+        made._shared.room.taken += len(made.memberships)  # of this class
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator
             if key.comm != OTHER:
                 made._has_room(key.comm, key.comm_rank)  # of this class
             if key.size != OTHER:
-                made._admitted(SERIES_PER_ACCUMULATOR)
+                made._admitted(series_of(key, accumulator.arrivals))
         return made
+
+
+def series_of_arrivals(comm_rank: int) -> int:
+    """How many series matched operations of one kind give a rank."""
+    return SERIES_PER_RANKS_ARRIVALS + (SERIES_PER_COMMUNICATORS_ARRIVALS if comm_rank == 0 else 0)
+
+
+def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
+    """How many series an accumulator that was admitted takes of the budget."""
+    return SERIES_PER_ACCUMULATOR + (0 if arrivals is None else series_of_arrivals(key.comm_rank))
 
 
 def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> int:

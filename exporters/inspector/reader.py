@@ -11,10 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
-from exporters.inspector.aggregate import Admit, Aggregate, Room, Saved
+from exporters.inspector.accumulators import SeriesKey
+from exporters.inspector.aggregate import Admit, Aggregate, Saved
 from exporters.inspector.context import FileContext
 from exporters.inspector.idleness import LOOK_SECONDS, IdleWatch
 from exporters.inspector.intake import AggregateOf, Writer, finish_run, take
+from exporters.inspector.matching import Credit, SavedBoard
 from exporters.inspector.ownership import (
     FileState,
     Ownership,
@@ -27,6 +29,7 @@ from exporters.inspector.ownership import (
 )
 from exporters.inspector.plausibility import Plausibility
 from exporters.inspector.records import Result
+from exporters.inspector.shared import Shared
 from exporters.inspector.totals import WINDOW_SECONDS, OriginTotals, Published
 
 DISCOVER_SECONDS = 1.0
@@ -90,6 +93,7 @@ class Section(msgspec.Struct):
     left: list[Position] = []
     contexts: list[tuple[FileKey, FileContext]] = []
     implausible: int = 0
+    waiting: list[SavedBoard] = []
 
 
 class _Log:
@@ -132,8 +136,7 @@ class DirectoryReader:
         self._results: Counter[Result] = Counter()
         self._hole_bytes = 0
         self._aggregates: dict[Origin, Aggregate] = {}
-        self._room = Room()
-        self._plausibility = plausibility or Plausibility()
+        self._shared = Shared(plausibility)
         self._contexts: dict[FileKey, FileContext] = {}
         self._from_beginning = from_beginning
         self._restored: frozenset[tuple[int, int]] = frozenset()
@@ -141,12 +144,12 @@ class DirectoryReader:
         if section is not None:
             self._results.update(section.results)
             self._hole_bytes = section.hole_bytes
-            self._plausibility.implausible = section.implausible
+            self._shared.plausibility.implausible = section.implausible
             self._contexts = dict(section.contexts)
             self._aggregates = {
-                saved.origin: Aggregate.restore(saved, admit, self._room, self._plausibility)
-                for saved in section.writers
+                saved.origin: Aggregate.restore(saved, admit, self._shared) for saved in section.writers
             }
+            self._shared.matching.restore(section.waiting, self._credit_of)
             self._restored = frozenset((origin.device, origin.inode) for origin in self._aggregates)
             for origin in self._aggregates:
                 identity = (origin.device, origin.inode)
@@ -187,6 +190,7 @@ class DirectoryReader:
             for aggregate in self._aggregates.values():
                 aggregate.roll_windows()
         self._finish_runs(now, at_once=last and self._from_beginning)
+        self._shared.matching.settle()
         ended = () if waiting else self._end_idle(now)
         due = last or bool(gone) or bool(ended)
         return Turn(
@@ -295,6 +299,10 @@ class DirectoryReader:
             if at_once or rests or key not in live:
                 finish_run(self._contexts[key], self._known(key))
 
+    def _credit_of(self, origin: Origin, key: SeriesKey) -> Credit | None:
+        aggregate = self._aggregates.get(origin)
+        return None if aggregate is None else partial(aggregate.credit, key)
+
     def _known(self, key: FileKey) -> AggregateOf:
         return lambda writer: self._aggregates.get(Origin(*key, writer.hostname, writer.pid))
 
@@ -313,8 +321,7 @@ class DirectoryReader:
                 origin,
                 self._admit,
                 from_start=file.from_start and new,
-                room=self._room,
-                plausibility=self._plausibility,
+                shared=self._shared,
             )
             self._aggregates[origin] = aggregate
         log.known.add(writer)
@@ -397,7 +404,7 @@ class DirectoryReader:
             lag_seconds=max(map(self._lag_seconds, self._queue), default=0.0),
             lag_bytes=sum(self._follower.lag_bytes(log.file) for log in self._queue),
             hole_bytes=self._hole_bytes,
-            implausible=self._plausibility.implausible,
+            implausible=self._shared.plausibility.implausible,
         )
 
     def _lag_seconds(self, log: _Log) -> float:
@@ -419,7 +426,8 @@ class DirectoryReader:
             self._hole_bytes,
             self._follower.left(),
             self._kept_contexts(),
-            self._plausibility.implausible,
+            self._shared.plausibility.implausible,
+            self._shared.matching.save(),
         )
         encoded = msgspec.msgpack.encode(section)
         if encoded == self._section and not due:

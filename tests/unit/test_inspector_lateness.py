@@ -1,0 +1,151 @@
+import json
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from fake_clock import FakeClock
+from inspector_expected import unpacked
+from inspector_records import DATA
+
+from exporters.inspector.accumulators import Arrivals
+from exporters.inspector.ownership import Ownership
+from exporters.inspector.reader import DirectoryReader
+
+TP, OTHER_TP, DP = "82bdbf0ea6cd18", "8a3facf16d62aa", "1fa4c2eba3da83"
+SLACK = 64
+Late = dict[tuple[str, str, int], list[int]]
+"""Last arrivals and lateness in microseconds by communicator, collective and rank in it."""
+
+
+class Found(NamedTuple):
+    """What was matched: by rank, and by communicator and collective [matched, unmatched, floor, spread]."""
+
+    late: Late
+    communicators: dict[tuple[str, str], list[int]]
+
+    def share_last(self, comm: str) -> list[float]:
+        """The share of a communicator's operations to which each rank came last."""
+        matched = sum(own[0] for (own_comm, _), own in self.communicators.items() if own_comm == comm)
+        last: Counter[int] = Counter()
+        for (own_comm, _, rank), (arrivals, _) in self.late.items():
+            last[rank] += arrivals if own_comm == comm else 0
+        return [last[rank] / matched for rank in range(8 if comm == DP else 4)]
+
+    def floor(self, comm: str, collective: str) -> float:
+        """Mean microseconds."""
+        matched, _, floor, _ = self.communicators[comm, collective]
+        return floor / matched
+
+
+def found(directory: Path) -> Found:
+    """What the reader makes of a directory."""
+    reader = DirectoryReader(directory, FakeClock(), lambda *_: True, from_beginning=True)
+    while reader.turn(Ownership(everyone=True)).waiting:
+        pass
+    view = reader.turn(Ownership(everyone=True), last=True).published
+    reader.close()
+    assert view is not None
+    late: Late = defaultdict(lambda: [0, 0])
+    communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for total in (total for writer in view.writers for total in writer.totals if total.sums.arrivals is not None):
+        own = total.sums.arrivals or Arrivals()
+        for index, value in enumerate((own.last, own.lateness_us)):
+            late[total.key.comm, total.key.collective, total.key.comm_rank][index] += value
+        if total.key.comm_rank == 0:
+            for index, value in enumerate((own.matched, own.unmatched, own.floor_us, own.spread_us)):
+                communicators[total.key.comm, total.key.collective][index] += value
+    return Found(dict(late), dict(communicators))
+
+
+def worked_out(directory: Path) -> Found:
+    """The same from a table of all records: who is last is told by kernel times alone."""
+    kinds: dict[tuple[str, str, int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    for path in directory.glob("*.log"):
+        for text in path.read_text().splitlines():
+            record = json.loads(text)
+            header, perf = record["header"], record["coll_perf"]
+            if perf["coll"] in ("AllReduce", "AllGather", "ReduceScatter"):
+                comm = header["id"].removeprefix("0x")[:14]
+                kind = kinds[comm, perf["coll"], header["n_ranks"], perf["coll_msg_size_bytes"]]
+                kind[perf["coll_sn"]][header["rank"]] = perf["coll_exec_time_us"]
+    late: Late = defaultdict(lambda: [0, 0])
+    communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for (comm, collective, n_ranks, _), operations in kinds.items():
+        passed = min(max(number for number, row in operations.items() if rank in row) for rank in range(n_ranks))
+        total = communicators[comm, collective]
+        for number, row in operations.items():
+            if len(row) < n_ranks:
+                total[1] += number < passed - SLACK
+                continue
+            ordered = sorted(row.values())
+            lead = ordered[1] - ordered[0]
+            for index, value in enumerate((1, 0, ordered[0], ordered[-1] - ordered[0])):
+                total[index] += value
+            for rank, time in row.items():
+                is_last = time == ordered[0] and lead > 2 and lead > ordered[0] / 100
+                late[comm, collective, rank][0] += is_last
+                late[comm, collective, rank][1] += lead * is_last
+    return Found(dict(late), dict(communicators))
+
+
+def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
+    """A copy without a share of one rank's records, chosen by chance."""
+    chance = random.Random(20)  # noqa: S311  the same records every time
+    for path in sorted(directory.glob("*.log")):
+        lines = path.read_text().splitlines(keepends=True)
+        is_rank = next(json.loads(text)["header"]["rank"] for text in lines if f'"0x{DP}' in text) == rank
+        kept = [text for text in lines if not is_rank or chance.random() >= share]
+        (scratch / path.name).write_text("".join(kept))
+    return scratch
+
+
+@pytest.mark.parametrize("folder", ["late_tp", "late_nic", "late_nobody"])
+def test_lateness_adds_up_exactly(folder: str, tmp_path: Path) -> None:
+    """Real records give what a table of all of them, operation by operation, gives."""
+    directory = unpacked(DATA / folder, tmp_path)
+    assert found(directory) == worked_out(directory)
+
+
+@pytest.mark.parametrize("share_lost", [0.0, 0.5])
+def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
+    """A rank that computes 2 ms longer is last in more than 95 % of its group's operations, also with half of them."""
+    directory = without(unpacked(DATA / "late_tp", tmp_path), tmp_path, 2, share_lost)
+    late = found(directory)
+    assert late.share_last(TP)[2] > 0.95
+    assert all(share < 0.02 for rank, share in enumerate(late.share_last(TP)) if rank != 2)
+    assert late.share_last(DP)[2] > 0.9
+    assert all(share < 0.03 for rank, share in enumerate(late.share_last(DP)) if rank != 2)
+    assert max(late.share_last(OTHER_TP)) < 0.35
+
+
+def test_traces_name_the_late_rank(tmp_path: Path) -> None:
+    """Start times of verbose lines name the same rank, and how late it was, 2 ms."""
+    late = found(unpacked(DATA / "late_verbose", tmp_path))
+    assert late.share_last(TP)[2] > 0.95
+    assert max(share for rank, share in enumerate(late.share_last(TP)) if rank != 2) < 0.03
+    matched = sum(own[0] for (comm, _), own in late.communicators.items() if comm == TP)
+    lateness = sum(own[1] for (comm, _, rank), own in late.late.items() if (comm, rank) == (TP, 2))
+    assert 1800 < lateness / matched < 2500
+
+
+def test_a_slow_link_lifts_the_floor_and_makes_nobody_late(tmp_path: Path) -> None:
+    """With one NIC at 30 % the floor of the communicator over it is threefold, that of the others is as before."""
+    (tmp_path / "nic").mkdir()
+    (tmp_path / "nobody").mkdir()
+    slow = found(unpacked(DATA / "late_nic", tmp_path / "nic"))
+    healthy = found(unpacked(DATA / "late_nobody", tmp_path / "nobody"))
+    for collective in ("AllReduce", "AllGather", "ReduceScatter"):
+        assert 2.9 < slow.floor(DP, collective) / healthy.floor(DP, collective) < 3.6
+        assert 0.95 < slow.floor(TP, collective) / healthy.floor(TP, collective) < 1.05
+    assert max(slow.share_last(DP)) < 0.2
+    assert max(slow.share_last(TP) + slow.share_last(OTHER_TP)) < 0.35
+
+
+@pytest.mark.parametrize("share_lost", [0.0, 0.5])
+def test_nobody_is_late_in_a_healthy_job(share_lost: float, tmp_path: Path) -> None:
+    """Each rank comes last about as often as chance has it, also with half of one rank's records lost."""
+    nobody = found(without(unpacked(DATA / "late_nobody", tmp_path), tmp_path, 2, share_lost))
+    assert all(0.15 < share < 0.33 for share in nobody.share_last(TP) + nobody.share_last(OTHER_TP))
+    assert max(nobody.share_last(DP)) < 0.2
