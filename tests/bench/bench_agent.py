@@ -170,15 +170,26 @@ def load(records_per_second: int = 1000) -> None:
             arrived = (agent.value("rankwatch_inspector_records_total") - records) / took
             share = (agent.cpu_seconds() - cpu) / took
             lag, series = agent.value("rankwatch_event_loop_lag_seconds"), agent.value("rankwatch_exporter_series")
+            asked = 8 * records_per_second
             print(f"| 8 ranks x {records_per_second:,} records/s, for a minute | |")
             print("|---|---|")
-            print(
-                f"| records read | {arrived:,.0f}/s, {arrived / (8 * records_per_second):.0%} of what was asked for |"
-            )
+            print(f"| records read | {arrived:,.0f}/s, {arrived / asked:.1%} of those asked for |")
             print(f"| CPU | {share:.1%} of a core |")
-            print(f"| PSS at 8 ranks, {series:.0f} series | {agent.pss_megabytes():.1f} MB |")
-            print(f"| loop lag under that load, worst of a minute | {lag * 1e3:.1f} ms |")
+            print(f"| memory, {series:.0f} series (PSS) | {agent.pss_megabytes():.1f} MB |")
+            print(f"| event loop late, worst of the minute | {lag * 1e3:.1f} ms |")
+        written, overflowed = job_records(Path(folder) / "job")
+        wait_until(lambda: agent.value("rankwatch_inspector_records_total") >= written, 30, "the last record")
+        read = agent.value("rankwatch_inspector_records_total")
+        print(f"| all that the job wrote, and what its rings lost | {written:,}, {overflowed:,} |")
+        print(f"| all that was read | {read:,.0f} |")
         agent.close()
+
+
+def job_records(job_dir: Path) -> tuple[int, int]:
+    """How many records a job that has ended wrote, by its own account, and how many its rings lost before that."""
+    summaries = [json.loads(path.read_text()) for path in job_dir.glob("written-*.json")]
+    written = sum(kind["records"] for summary in summaries for kind in summary["records"])
+    return written, sum(summary["overflowed"] for summary in summaries)
 
 
 def scrape() -> None:
