@@ -40,18 +40,31 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
     clock = Time()
     follower = follow(tmp_path, clock=clock, limits=Limits(open_files=3))
     before = open_descriptors()
-    for number in range(4):
+    for number in range(5):
         clock.now += 1
         (tmp_path / f"{number}.log").write_bytes(b"%d\n" % number)
         assert poll(follower) == b"%d\n" % number
     assert open_descriptors() == before + 3
-    assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["0.log"]
-    for number in range(4):
+    assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["0.log", "1.log"]
+    for number in range(5):
         clock.now += 1
         with (tmp_path / f"{number}.log").open("ab") as writer:
             writer.write(b"more %d\n" % number)
-    assert poll(follower) == b"more 1\nmore 2\nmore 3\n"
-    assert poll(follower) == b"more 0\n"
+    assert poll(follower) == b"more 2\nmore 3\nmore 4\n"
+    assert poll(follower) == b"more 0\nmore 1\n"
+    assert open_descriptors() == before + 3
+
+
+def test_file_that_grew_lately_stays_open(tmp_path: Path) -> None:
+    """Of two files open, the one that grew last does not give way, although it was opened first."""
+    clock = Time()
+    follower = follow(tmp_path, clock=clock, limits=Limits(open_files=2))
+    for name in ("a.log", "b.log", "a.log", "c.log"):
+        clock.now += 1
+        with (tmp_path / name).open("ab") as writer:
+            writer.write(b"line\n")
+        assert poll(follower) == b"line\n"
+    assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["b.log"]
 
 
 def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:

@@ -92,3 +92,12 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
     node.proc.add(10, threads={11: "NCCL RAS"})
     assert node.evidence(after=OLD_SECONDS - 1) == {}
     assert node.evidence() == {10: "thread"}
+
+
+def test_processes_that_left_are_not_counted(node: Node) -> None:
+    """A process that left is not among the processes seen any more."""
+    for pid in (10, 20):
+        node.proc.add(pid)
+    assert node.look().processes == 2
+    node.proc.remove(10)
+    assert node.look().processes == 1

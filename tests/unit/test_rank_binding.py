@@ -9,6 +9,7 @@ from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, origin
 from agent.claims import communicator_job_id, group_job_id
 from agent.identity import Membership, RankLabel
 from agent.rank_binding import BINDING_SECONDS
+from agent.tombstones import FINISHED_SECONDS
 
 
 @pytest.fixture
@@ -108,6 +109,18 @@ def test_duplicate_that_left_takes_no_tombstone(table: Table) -> None:
     table.ranks.observe_exit(holder, KILLED)
     table.tick(1.0)
     assert table.labels() == {RankLabel("4711", "0"): 1}
+
+
+def test_duplicate_that_left_is_forgotten(table: Table) -> None:
+    """A duplicate that left shows nothing, so it is counted no longer than a rank that finished."""
+    holder, duplicate = table.add(1, environment(0)), table.add(2, environment(0))
+    table.tick(BINDING_SECONDS)
+    table.ranks.observe_exit(duplicate, KILLED)
+    table.tick(FINISHED_SECONDS)
+    assert table.ranks.snapshot().duplicates == 1
+    table.tick(0.1)
+    assert table.ranks.snapshot().duplicates == 0
+    assert list(table.labels().values()) == [holder.pid]
 
 
 def test_partial_duplicate_keeps_its_labels(table: Table) -> None:
