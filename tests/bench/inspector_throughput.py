@@ -1,9 +1,9 @@
 """How many Inspector records per second one core takes, from the file to published totals.
 
-Run from the repository: ``python tests/bench/inspector_throughput.py [records [kernel_events]]``. Prints the best and
-median of five runs, the peak of the process' memory, and the same speed for a plain json.loads loop and for msgspec's
-decoding alone over the same file. 24 ``kernel_events`` make the verbose lines of 24 channels; 2,100,000 records are a
-backlog of a gigabyte.
+Run from the repository: ``python tests/bench/inspector_throughput.py [records [kernel_events [batch_lines]]]``. Prints
+the best and median of five runs, the peak of the process' memory, and the same speed for a plain json.loads loop and
+for msgspec's decoding alone over the same file. 24 ``kernel_events`` make the verbose lines of 24 channels; 2,100,000
+records are a backlog of a gigabyte; with ``batch_lines`` each pass writes so many lines of each communicator at once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from itertools import cycle, islice
+from collections.abc import Callable, Iterator
+from itertools import chain, count, cycle, islice
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -27,6 +28,9 @@ from exporters.inspector.records import decode_lines
 
 DATA = Path(__file__).parents[1] / "data" / "inspector" / "base8"
 RUNS = 5
+PASS_US = 1_000_000
+LINE_US = 5
+"""From one pass, and from one line of a pass, to the next."""
 
 
 def trace(kernel_events: int) -> dict[str, object]:
@@ -45,14 +49,29 @@ def trace(kernel_events: int) -> dict[str, object]:
     }
 
 
-def write_file(directory: Path, records: int, kernel_events: int) -> Path:
+def repeated(lines: list[str], batch_lines: int) -> Iterator[dict[str, Any]]:
+    """Repeat the records for ever: as they are, or in passes of ``batch_lines`` for each communicator."""
+    if not batch_lines:
+        yield from map(json.loads, cycle(lines))
+    of_communicator: dict[str, list[str]] = {}
+    for line in lines:
+        of_communicator.setdefault(json.loads(line)["header"]["id"], []).append(line)
+    sources = list(map(cycle, of_communicator.values()))
+    for pass_us in count(1_790_000_000_000_000, PASS_US):
+        batches = chain.from_iterable(islice(source, batch_lines) for source in sources)
+        for number, line in enumerate(batches):
+            record = json.loads(line)
+            record["metadata"]["dump_timestamp_us"] = pass_us + number * LINE_US
+            yield record
+
+
+def write_file(directory: Path, records: int, kernel_events: int, batch_lines: int) -> Path:
     """Write one rank's log of ``records`` lines: real ones, repeated with rising numbers."""
     source = sorted(DATA.glob("*.log"))[0]
     lines = source.read_text().splitlines()
     path = directory / source.name
     with path.open("w") as log:
-        for number, line in enumerate(islice(cycle(lines), records)):
-            record = json.loads(line)
+        for number, record in enumerate(islice(repeated(lines, batch_lines), records)):
             record["coll_perf"]["coll_sn"] = number
             if kernel_events:
                 record["coll_perf"].update(trace(kernel_events))
@@ -112,9 +131,10 @@ def main() -> None:
     """Measure on a file in a scratch directory."""
     records = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     kernel_events = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    batch_lines = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        size_bytes = write_file(directory, records, kernel_events).stat().st_size
+        size_bytes = write_file(directory, records, kernel_events, batch_lines).stat().st_size
         print(f"{size_bytes / records:.0f} bytes per line")
         measure("whole pipeline", records, lambda: read_all(directory))
         print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
