@@ -153,6 +153,62 @@ def test_a_live_job_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None
         wait_for_exactly(agent, machine.job_id, end(job))
 
 
+REMADE_STEPS = 60
+RECORDS_PER_STEP = 8
+
+
+def by_communicator(job: SimulatedJob) -> Counter[tuple[str, str]]:
+    """How many records each rank wrote in each communicator, those of former fillings too, by its own account."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for path in job.job_dir.glob("written-*.json"):
+        summary = json.loads(path.read_text())
+        for each in summary["records"]:
+            counts[str(summary["rank"]), each["comm"].removeprefix("0x")] += each["records"]
+    return counts
+
+
+def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
+    """How many records of each rank and communicator the files hold now."""
+    rank_of = {job.pid(rank): str(rank) for rank in range(RANKS)}
+    return Counter(
+        (rank_of[each["metadata"]["pid"]], each["header"]["id"].removeprefix("0x"))
+        for path in job.dump_dir.iterdir()
+        for each in records(path)
+    )
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_communicators_made_anew_in_the_same_process(tmp_path: Path, stopped: bool) -> None:
+    """The plugin empties its file and goes on in it, while an agent looks on or is away: each filling counts once."""
+    machine = Machine(tmp_path)
+    options = (*BUSY, "--recreate-every", str(REMADE_STEPS), "--recreate-seconds", "3")
+    with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*options) as job:
+        job.wait_for("ready")
+        inodes = {path: path.stat().st_ino for path in job.dump_dir.iterdir()}
+        filling = RANKS * REMADE_STEPS * RECORDS_PER_STEP
+        agent.wait_for(RECORDS, filling, result="accepted", seconds=20.0)
+        former = in_files(job)
+        assert former.total() == filling
+        if stopped:
+            assert agent.stop() == 0
+            wait_until(lambda: len(in_files(job)) == len(former) and not in_files(job).keys() & former.keys())
+            agent.start()
+        agent.wait_for(RECORDS, 2 * filling, result="accepted", seconds=20.0)
+        # A filling's series are there once its writer is seen alive.
+        wait_until(lambda: shown(agent, machine.job_id).total() > 2 * filling, 15.0, "the third filling")
+        expected = end(job)
+        account, last = by_communicator(job), in_files(job)
+        assert {path: path.stat().st_ino for path in job.dump_dir.iterdir()} == inodes
+        assert len(account) >= 3 * len(former)
+        assert {key: account[key] for key in former | last} == former | last
+        wait_for_exactly(agent, machine.job_id, expected)
+        counts: Counter[tuple[str, str]] = Counter()
+        for each in agent.samples(OPERATIONS, job_id=machine.job_id):
+            counts[each.labels["rank"], each.labels["comm"]] += int(each.value)
+        assert counts == account
+
+
 @pytest.mark.timeout(90)
 def test_two_jobs_share_a_directory(tmp_path: Path) -> None:
     """Two jobs with one dump directory are counted apart, over a kill of the agent."""
