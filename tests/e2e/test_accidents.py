@@ -259,6 +259,54 @@ def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(90)
+def test_files_of_a_finished_job_are_deleted(tmp_path: Path) -> None:
+    """Old, saved and nobody's: deleted, with no series falling; a live writer's and another host's stay as they are."""
+    over, live = Machine(tmp_path), Machine(tmp_path)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    foreign = shared / "another-host-pid7.log"
+    [source, *_] = sorted((DATA / "base8").glob("*.log"))
+    foreign.write_text(source.read_text().replace("gpu-node-00", "another-host"))
+    reclaim = {"enabled": True, "punch_holes": False, "delete_after_seconds": 60.0}
+    section = {"paths": [str(shared)], "reclaim": reclaim}
+    options = (*BUSY, "--dump-dir", str(shared))
+    with (
+        Agent(tmp_path, {"exporters": {"inspector": section}}) as agent,
+        over.job(*options, name="over") as finished,
+        live.job(*options, "--master-port", "29502", name="live") as running,
+    ):
+        finished.wait_for("ready")
+        running.wait_for("ready")
+        agent.wait_for_states(alive(RANKS), job_id=over.job_id)
+        agent.wait_for_states(alive(RANKS), job_id=live.job_id)
+        go_on(running, agent)
+        expected = end(finished)
+        pids = [running.pid(rank) for rank in range(RANKS)]
+        for pid in pids:
+            running.kill(pid, signal.SIGSTOP)
+        wait_for_exactly(agent, over.job_id, expected)
+        paths = {path: path.read_bytes() for path in shared.iterdir()}
+        gone = {path for path in paths if any(path.name.endswith(f"-pid{finished.pid(n)}.log") for n in range(RANKS))}
+        assert (len(gone), len(paths)) == (RANKS, 2 * RANKS + 1)
+        long_ago = time.time() - 61.0
+        for path in sorted(paths, key=lambda path: path in gone):  # theirs come last: when they go, all were judged
+            os.utime(path, (long_ago, long_ago))
+        wait_until(lambda: not any(path.exists() for path in gone), 25.0, "the end of the finished job's files")
+        assert {path: path.read_bytes() for path in shared.iterdir()} == {p: paths[p] for p in paths.keys() - gone}
+        freed = "rankwatch_inspector_reclaimed_bytes_total"
+        agent.wait_for(freed, sum(-(-len(paths[path]) // 4096) * 4096 for path in gone), how="deleted")
+        wait_for_exactly(agent, over.job_id, expected)
+        agent.kill9()
+        agent.start()
+        wait_for_exactly(agent, over.job_id, expected)
+        for pid in pids:
+            running.kill(pid, signal.SIGCONT)
+        wait_for_exactly(agent, live.job_id, end(running))
+        assert foreign.exists()
+        assert not agent.samples("rankwatch_inspector_reclaim_errors_total")
+
+
+@pytest.mark.timeout(90)
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_writer_that_begins_its_file_anew(tmp_path: Path, kill: bool) -> None:
     """Re-creation in one process, or a restart under the same name: every filling that was read counts once."""
