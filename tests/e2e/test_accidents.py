@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -82,16 +83,27 @@ def rename_out_of_sight(job: SimulatedJob, agent: Agent) -> None:
         path.rename(path.with_suffix(".log.1"))
 
 
+def nameless(job: SimulatedJob, agent: Agent) -> int:
+    """How many files of the job without a name the agent holds open: it has no other way to them."""
+    targets = []
+    for entry in Path(f"/proc/{agent.pid()}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            targets.append(os.readlink(entry))
+    return sum(target.startswith(str(job.dump_dir)) and target.endswith(" (deleted)") for target in targets)
+
+
 def unlink(job: SimulatedJob, agent: Agent) -> None:
     """The names go, the writers write on."""
     for path in list(job.dump_dir.iterdir()):
         path.unlink()
+    assert nameless(job, agent) == RANKS
 
 
 def remove_directory(job: SimulatedJob, agent: Agent) -> None:
     """The directory goes with its files, and is made anew."""
     shutil.rmtree(job.dump_dir)
     job.dump_dir.mkdir()
+    assert nameless(job, agent) == RANKS
 
 
 def copytruncate(job: SimulatedJob, agent: Agent) -> None:
