@@ -25,6 +25,7 @@ from agent.followed_file import (
     Position,
     Verdict,
     end_of_lines,
+    is_front_overwritten,
     judge,
     next_lines,
 )
@@ -257,6 +258,7 @@ class Follower:
             file.generation = position.generation
             file.offset = position.offset
             file.fingerprint = position.fingerprint
+            file.tail = position.tail
             file.from_start = False
             file.caught_up = resumed is None
         elif self._start_at_end or identity in self._old:
@@ -385,17 +387,19 @@ class Follower:
             return None
         head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
         verdict = judge(file.fingerprint, file.offset, file.size_bytes, head)
-        if verdict is Verdict.BEGUN_ANEW:
+        if verdict is Verdict.BEGUN_ANEW and is_front_overwritten(descriptor, file):
+            self.skipped["overwritten"] += 1
+        elif verdict is Verdict.BEGUN_ANEW:
             file.begin_anew()
         if file.start_at_end:
             file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
             file.start_at_end = False
             file.from_start = file.offset == 0
-        start = file.offset
+        start, tail = file.offset, file.tail
         chunk = next_lines(descriptor, file, budget_bytes)
         # Replaced between the two looks at its head: what was read may be of either filling, so none of it counts.
         if not os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head):
-            file.offset = start
+            file.offset, file.tail = start, tail
             file.scanned = 0
             return None
         file.fingerprint = head[: min(FINGERPRINT_BYTES, file.offset)]
@@ -406,7 +410,7 @@ class Follower:
 
 
 def _position(file: FollowedFile) -> Position:
-    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint)
+    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint, file.tail)
 
 
 def _is_idle(file: FollowedFile) -> bool:

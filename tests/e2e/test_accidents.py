@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from agents import Agent
-from jobs import SimulatedJob
+from jobs import ROOT, SimulatedJob
 from machines import Machine, alive, records
-from nodes import wait_until
+from nodes import Node, wait_until, why_no_nodes
 
 DATA = Path(__file__).parents[1] / "data" / "inspector"
 RANKS = 4
@@ -268,6 +270,116 @@ def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
             assert path.read_bytes().startswith(b'{"header"')
         assert not agent.samples("rankwatch_inspector_reclaim_errors_total")
         assert (agent.value("rankwatch_inspector_hole_bytes_total"), agent.value(RECORDS, result="malformed")) == (0, 0)
+
+
+WRITER = """
+import os, sys
+from agent.simulate.layout import Communicator
+from agent.simulate.rank import start_library_thread
+from agent.simulate.records import Record
+from agent.simulate.writer import CommunicatorLog, InspectorFile
+log = CommunicatorLog(Communicator("world", sys.argv[3], int(sys.argv[2], 16), (0, 1), 1, network=False), 0)
+file = InspectorFile(sys.argv[1], os.uname().nodename, os.getpid())
+start_library_thread("NCCL RAS")
+print(os.getpid(), flush=True)
+number = 0
+for command in sys.stdin:
+    for _ in range(int(command)):
+        log.add(Record("AllReduce", number, 16384, 100))
+        number += 1
+    file.dump([log])
+    print(number, flush=True)
+"""
+"""Opens its Inspector file, prints its pid, and writes as many records as each line of its input says."""
+
+
+class LoneWriter:
+    """One rank of its own job in a node of the name "twin", writing the records of communicator ``comm`` on demand."""
+
+    def __init__(self, node: Node, dump_dir: Path, comm: str, name: str) -> None:
+        argv = [sys.executable, "-S", "-c", WRITER, str(dump_dir), comm, name]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "RANK": "0", "WORLD_SIZE": "2", "SLURM_JOB_ID": comm}
+        self._process = node.popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = int(self._answer())
+
+    def write(self, count: int) -> None:
+        """Write so many records at once, at the writer's own offset; return when they are in the file."""
+        self._process.stdin.write(f"{count}\n")  # type: ignore[union-attr]
+        self._process.stdin.flush()  # type: ignore[union-attr]
+        self._answer()
+
+    def _answer(self) -> str:
+        return str(self._process.stdout.readline())  # type: ignore[union-attr]
+
+
+def whole_lines(data: bytes) -> tuple[Counter[str], int]:
+    """How many records of each communicator are in ``data``, and how many lines in it are none."""
+    counts: Counter[str] = Counter()
+    broken = 0
+    for line in data.replace(b"\0", b"\n").split(b"\n"):
+        try:
+            counts[json.loads(line)["header"]["id"]] += 1
+        except ValueError:
+            broken += line != b""
+    return counts, broken
+
+
+@pytest.mark.root
+@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("kill", [False, True])
+def test_two_live_writers_of_one_file(tmp_path: Path, kill: bool) -> None:
+    """Same host name and pid in two containers: what one cuts of the other is counted, no record counts twice."""
+    dump_dir = tmp_path / "inspector"
+    dump_dir.mkdir()
+    one, two = "0xaaaaaaaa", "0xbbbbbbbb"
+
+    def counted(agent: Agent) -> Counter[str]:
+        totals: Counter[str] = Counter()
+        for each in agent.samples(OPERATIONS):
+            if each.labels["comm"] in (one[2:], two[2:]):
+                totals["0x" + each.labels["comm"]] += int(each.value)
+        return totals
+
+    def wait_for_counts(agent: Agent, expected: dict[str, int], broken: int) -> None:
+        wait_until(lambda: counted(agent) == expected, 15.0, f"{expected}")
+        agent.wait_for(RECORDS, broken, result="malformed")
+
+    with (
+        Node("twin") as first_node,
+        Node("twin") as second_node,
+        Agent(tmp_path, {"exporters": {"inspector": {"paths": [str(dump_dir)]}}}) as agent,
+    ):
+        first = LoneWriter(first_node, dump_dir, one, "short")
+        first.write(100)
+        wait_for_counts(agent, {one: 100}, 0)
+        second = LoneWriter(second_node, dump_dir, two, "a name of another length")
+        assert second.pid == first.pid
+        (path,) = dump_dir.iterdir()
+        first.write(100)  # behind the hole that the second one's opening made
+        wait_for_counts(agent, {one: 200}, 0)
+        if kill:
+            wait_for_checkpoint(agent)
+        second.write(5)  # at the front, and far from the place where reading stands
+        if kill:
+            agent.kill9()
+            agent.start()
+        first.write(10)
+        wait_for_counts(agent, {one: 210}, 0)
+        read_bytes = path.stat().st_size
+        agent.signal(signal.SIGSTOP)
+        second.write(300)  # over all of the first one's and beyond
+        first.write(20)  # into these
+        second.write(5)
+        agent.signal(signal.SIGCONT)
+        counts, broken = whole_lines(path.read_bytes()[read_bytes:])
+        assert counts[one] > 0 < counts[two]
+        assert broken > 0
+        wait_for_counts(agent, {one: 210 + counts[one], two: counts[two]}, broken)
+        time.sleep(1.0)
+        wait_for_counts(agent, {one: 210 + counts[one], two: counts[two]}, broken)
+        assert agent.value("rankwatch_inspector_skipped_total", reason="overwritten") == 1
+        assert agent.value("rankwatch_exporter_updates_failed_total", exporter="inspector") == 0
 
 
 @pytest.mark.timeout(90)
