@@ -30,13 +30,33 @@ class SeriesKey(NamedTuple):
     size: str
 
 
+class Arrivals(msgspec.Struct, gc=False, array_like=True):
+    """What matched operations say: of one rank the first two, of its whole communicator the others.
+
+    The communicator's are kept with its rank 0, and 0 with the other ranks.
+    """
+
+    last: int = 0
+    lateness_us: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    floor_us: int = 0
+    spread_us: int = 0
+
+    def plus(self, other: Arrivals) -> Arrivals:
+        """Both together."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Arrivals(*(min(MAX_TOTAL, one + another) for one, another in pairs))
+
+
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
-    """Totals since the first record; each stops at MAX_TOTAL."""
+    """Totals since the first record; each stops at MAX_TOTAL. ``arrivals`` is None until an operation was matched."""
 
     operations: int = 0
     message_bytes: int = 0
     microseconds: int = 0
     bus_bytes: int = 0
+    arrivals: Arrivals | None = None
 
     def add(self, operations: int, message_bytes: int, microseconds: int, bus_bytes: int) -> None:
         """Add the sums of some operations."""

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
 from agent.api import Membership, Origin
-from exporters.inspector.accumulators import Accumulator, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.accumulators import Accumulator, Arrivals, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.arrivals import SYNCHRONISING
+from exporters.inspector.binding import Binding, RecordKey
+from exporters.inspector.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
 from exporters.inspector.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
-from exporters.inspector.plausibility import Plausibility
+from exporters.inspector.places import MAX_PLACES, Places
 from exporters.inspector.records import (
     COLLECTIVES,
     KERNEL_TIMING,
@@ -35,96 +39,22 @@ from exporters.inspector.records import (
     Result,
     bus_bytes_per_operation,
     communicator,
+    start_times,
 )
+from exporters.inspector.shared import Shared
 
-MAX_COMMUNICATORS = 64
-"""Per writer; records of further ones are added up under `other`."""
-MAX_MEMBERSHIPS = 256
-MAX_RANKS_PER_WRITER = 16
-"""More GPUs than this no process drives: a writer that names more ranks gets no larger budget."""
 MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
 MAX_KEY_CHARACTERS = 128
 """A record with longer names is never remembered: a line may hold a megabyte in each of them."""
-MAX_PLACES_IN_ALL = 8192
-"""Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
 P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
 P2P_FIRST = 1
 """Where numbers of P2P operations begin; those of collective ones begin at 0."""
-SERIES_PER_ACCUMULATOR = 4
-SERIES_PER_GAUGE = 1
 
 Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
 """A key that begins with the communicator."""
 T = TypeVar("T")
 Admit = Callable[[Hashable, int, int], bool]
-RecordKey = tuple[str, int, int, str, int, str]
-"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
-
-
-class Room:
-    """How many places and memberships all writers of one reader hold; ``take`` refuses beyond MAX_PLACES_IN_ALL."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-
-    def take(self) -> bool:
-        """Reserve one."""
-        if self.taken >= MAX_PLACES_IN_ALL:
-            return False
-        self.taken += 1
-        return True
-
-
-class Binding:
-    """Where the records of one RecordKey go, and what each of them counts."""
-
-    __slots__ = (
-        "accumulator",
-        "bus_bytes",
-        "least_us",
-        "place",
-        "plausible_us",
-        "result",
-        "sequence",
-        "size_bytes",
-        "untimed",
-        "window",
-    )
-
-    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
-        self.result = result
-        self.sequence = sequence
-        self.accumulator = Accumulator()
-        self.window: Window | None = None
-        self.place = (OTHER, 0)
-        self.untimed: Tally | None = None
-        self.size_bytes = self.bus_bytes = 0
-        self.least_us = 1 if result is Result.ACCEPTED else 0
-        self.plausible_us = 0
-
-    def see(self, lowest: int, highest: int, count: int) -> None:
-        """Note that records with these numbers were there."""
-        if self.sequence is not None:
-            self.sequence.add(lowest, highest, count)
-
-    def fill(self) -> None:
-        """Note that a record was there whose number cannot be true."""
-        if self.sequence is not None:
-            self.sequence.fill()
-
-    def add(self, lowest: int, highest: int, times: list[int]) -> None:
-        """Add operations numbered from ``lowest`` to ``highest`` that took so many microseconds each."""
-        count = len(times)
-        self.see(lowest, highest, count)
-        if self.result is not Result.ACCEPTED:
-            return
-        microseconds = sum(times)
-        bus_bytes = count * self.bus_bytes
-        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
-        if self.window is not None:
-            self.window.bus_bytes += bus_bytes
-            self.window.microseconds += microseconds
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -142,7 +72,7 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """All that one writer's records add up to. ``from_start``: its records were read from the first one on.
 
-    ``room`` and ``plausibility`` are shared by all writers that live together (None: one of its own).
+    ``shared`` is that of all writers which live together (None: its own).
     """
 
     def __init__(
@@ -151,8 +81,7 @@ class Aggregate:
         admit: Admit,
         *,
         from_start: bool,
-        room: Room | None = None,
-        plausibility: Plausibility | None = None,
+        shared: Shared | None = None,
         saved: Saved | None = None,
     ) -> None:
         self.origin = origin
@@ -166,13 +95,11 @@ class Aggregate:
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.last_progress_us = 0
         self._admit = admit
-        self._room = room or Room()
-        self._plausibility = plausibility or Plausibility()
+        self._shared = shared or Shared()
         self._from_start = from_start
-        self._places: set[tuple[str, int]] = set()
-        self._places_in: Counter[str] = Counter()
-        self._ranks = 1
+        self._places = Places(self._shared.room)
         self._bindings: dict[RecordKey, Binding] = {}
+        self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
 
     # Records.
@@ -190,9 +117,12 @@ class Aggregate:
             self._add_each(binding, perfs, results)
             return
         binding.add(lowest, highest, times)
+        if binding.member is not None:
+            starts = [] if perfs[0].event_trace_ts is None else start_times(perfs)
+            binding.member.note(numbers, highest, times, starts)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
-            self._plausibility.note(times, binding.plausible_us)
+            self._shared.plausibility.note(times, binding.plausible_us)
         if binding.untimed is not None:
             self.losses.note_untimed(*binding.place, binding.untimed, len(times))
 
@@ -214,7 +144,9 @@ class Aggregate:
                 binding.fill()
             elif result is Result.ACCEPTED:
                 binding.add(number, number, [microseconds])
-                self._plausibility.note([microseconds], binding.plausible_us)
+                if binding.member is not None:
+                    binding.member.note([number], number, [microseconds], [])
+                self._shared.plausibility.note([microseconds], binding.plausible_us)
             else:
                 binding.see(number, number, 1)
 
@@ -225,7 +157,7 @@ class Aggregate:
             return False
         place = (comm, header.rank)
         self.losses.note_format(named=header.comm_name is not None)
-        if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS and self._room.take():
+        if place not in self.memberships and len(self.memberships) < MAX_PLACES and self._shared.room.take():
             name = (header.comm_name or "")[:MAX_COMM_NAME_CHARACTERS]
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
@@ -248,7 +180,7 @@ class Aggregate:
 
     def _ring(self, header: Header, *, p2p: bool) -> RingKey | None:
         comm = communicator(header.id, header.rank, header.n_ranks)
-        if comm is None or not self._has_room(comm, header.rank):
+        if comm is None or not self._places.have(comm, header.rank):
             return None
         return comm, header.rank, P2P_RING if p2p else COLLECTIVE_RING
 
@@ -270,7 +202,9 @@ class Aggregate:
 
     def leave(self) -> None:
         """Give back its share of the room; nothing is added afterwards."""
-        self._room.taken -= len(self._places) + len(self.memberships)
+        self._shared.matching.leave(self.origin)
+        self._places.leave()
+        self._shared.room.taken -= len(self.memberships)
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
@@ -279,13 +213,12 @@ class Aggregate:
         _move(self.sequences, ended.sequences, comms)
         self.losses.end(comms, ended.losses)
         _move(self.windows, ended.windows, comms)
-        places = {place for place in self._places if place[0] in comms}
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
-        self._places -= places
-        self._room.taken -= len(places) + _move(self.memberships, ended.memberships, comms)
-        for comm in comms:
-            del self._places_in[comm]
+        self._places.leave(comms)
+        self._shared.room.taken -= _move(self.memberships, ended.memberships, comms)
+        self._shared.matching.leave(self.origin, comms)
+        self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
         self.forget()
         return ended
@@ -297,7 +230,7 @@ class Aggregate:
             return Binding(Result.GARBAGE)
         self.note_member(header)
         collective = name if name in COLLECTIVES or name in P2P_SERIES else OTHER
-        if not self._has_room(comm, comm_rank):
+        if not self._places.have(comm, comm_rank):
             comm, comm_rank = OTHER, 0
         sequence = self._sequence(comm, comm_rank, P2P_RING if name in P2P_SERIES or name == P2P_OTHER else collective)
         if name == P2P_OTHER or not 0 <= size_bytes <= MAX_SIZE_BYTES:
@@ -310,27 +243,14 @@ class Aggregate:
             binding.size_bytes = size_bytes
             binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
             binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
-            binding.plausible_us = self._plausibility.least_us(binding.bus_bytes)
+            binding.plausible_us = self._shared.plausibility.least_us(binding.bus_bytes)
             self._place(binding, comm, comm_rank, collective)
+            if collective in SYNCHRONISING and comm != OTHER:
+                series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
+                credit = partial(self.credit, series)
+                binding.member = self._shared.matching.join(self.origin, series, n_ranks, credit)
         binding.place = (comm, comm_rank)
         return binding
-
-    def _has_room(self, comm: str, comm_rank: int) -> bool:
-        """Whether records of this place get accumulators of their own: a broken writer may make up millions."""
-        if (comm, comm_rank) in self._places:
-            return True
-        if len(self._places) >= MAX_MEMBERSHIPS:
-            return False
-        if (comm not in self._places_in and len(self._places_in) >= MAX_COMMUNICATORS) or not self._room.take():
-            return False
-        self._add_place(comm, comm_rank)
-        return True
-
-    def _add_place(self, comm: str, comm_rank: int) -> None:
-        """Note a place; as many ranks as the writer has in one communicator have their budget each."""
-        self._places.add((comm, comm_rank))
-        self._places_in[comm] += 1
-        self._ranks = min(MAX_RANKS_PER_WRITER, max(self._ranks, self._places_in[comm]))
 
     def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence | None:
         if OTHER in (comm, name):
@@ -354,8 +274,20 @@ class Aggregate:
             self.windows[place] = Window()
         binding.window = self.windows.get(place)
 
+    def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
+        """Add what matched operations of one size class say, as far as the budget admits it."""
+        accumulator = self._arrivals_at.get(key)
+        if accumulator is None:
+            accumulator = self.accumulators.get(key)
+            if accumulator is None or (
+                accumulator.arrivals is None and not self._admitted(series_of_arrivals(key.comm_rank))
+            ):
+                accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
+            self._arrivals_at[key] = accumulator
+        accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
+
     def _admitted(self, series: int) -> bool:
-        return self._admit(self.origin, series, self._ranks)
+        return self._admit(self.origin, series, self._places.ranks)
 
     # What others are told.
 
@@ -391,20 +323,18 @@ class Aggregate:
         )
 
     @classmethod
-    def restore(
-        cls, saved: Saved, admit: Admit, room: Room | None = None, plausibility: Plausibility | None = None
-    ) -> Aggregate:
+    def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.origin, admit, from_start=saved.from_start, room=room, plausibility=plausibility, saved=saved)
+        made = cls(saved.origin, admit, from_start=saved.from_start, shared=shared, saved=saved)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
-        made._room.taken += len(made.memberships)  # of this class
+        made._shared.room.taken += len(made.memberships)  # of this class
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator
             if key.comm != OTHER:
-                made._has_room(key.comm, key.comm_rank)  # of this class
+                made._places.have(key.comm, key.comm_rank)  # of this class
             if key.size != OTHER:
-                made._admitted(SERIES_PER_ACCUMULATOR)
+                made._admitted(series_of(key, accumulator.arrivals))
         return made
 
 

@@ -1,20 +1,13 @@
-"""The metric families of Inspector's records, and how published totals become them. Pure."""
+"""The metric families of Inspector's records."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-
-import msgspec
-
-from agent.api import Family, Metric, RankLabel
-from exporters.inspector.inheritance import Inheritance, Place, RankTally, SeriesLabels
+from agent.api import Family
 from exporters.inspector.losses import Tally
 from exporters.inspector.ownership import FileState
-from exporters.inspector.reclaim import How, Reclaimed
+from exporters.inspector.reclaim import How
 from exporters.inspector.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.silence import Silence
-from exporters.inspector.totals import OriginTotals, Published
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
@@ -53,6 +46,55 @@ BUS_BANDWIDTH = Family(
     "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
     ("job_id", "rank", "comm", "collective"),
     "1 per rank, communicator and collective seen",
+)
+_ARRIVALS = ("job_id", "comm", "collective", "size")
+_ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
+
+LATENESS = Family(
+    "rankwatch_collective_lateness_seconds_total",
+    "counter",
+    "Time that all other ranks of a communicator on one node waited for this one alone, which came last; op by op.",
+    ("job_id", "rank", "comm", "collective"),
+    "1 per rank and collective of a communicator that is wholly on this node",
+)
+LAST_ARRIVALS = Family(
+    "rankwatch_collective_last_arrivals_total",
+    "counter",
+    "Operations to which this rank came last, alone, of those matched over all ranks of its communicator.",
+    ("job_id", "rank", "comm", "collective"),
+    "1 per rank and collective of a communicator that is wholly on this node",
+)
+MATCHED = Family(
+    "rankwatch_communicator_matched_operations_total",
+    "counter",
+    "Operations of which the records of all ranks were there and put side by side.",
+    _ARRIVALS,
+    _ARRIVALS_COST,
+    aggregate="sum",
+)
+UNMATCHED = Family(
+    "rankwatch_communicator_unmatched_operations_total",
+    "counter",
+    "Operations that some ranks have a record of and others have not: they say nothing of who was late.",
+    _ARRIVALS,
+    _ARRIVALS_COST,
+    aggregate="sum",
+)
+FLOOR = Family(
+    "rankwatch_communicator_floor_seconds_total",
+    "counter",
+    "Time of the matched operations on the rank that came last, which waited for nobody: the fabric's own time.",
+    _ARRIVALS,
+    _ARRIVALS_COST,
+    aggregate="sum",
+)
+SPREAD = Family(
+    "rankwatch_communicator_spread_seconds_total",
+    "counter",
+    "Time of the matched operations on the rank that came first, less the floor: how far apart the ranks arrived.",
+    _ARRIVALS,
+    _ARRIVALS_COST,
+    aggregate="sum",
 )
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
 _P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
@@ -206,6 +248,12 @@ FAMILIES = (
     SECONDS,
     BUS_BYTES,
     BUS_BANDWIDTH,
+    LATENESS,
+    LAST_ARRIVALS,
+    MATCHED,
+    UNMATCHED,
+    FLOOR,
+    SPREAD,
     P2P_OPERATIONS,
     P2P_BYTES,
     P2P_SECONDS,
@@ -226,147 +274,3 @@ FAMILIES = (
     BUSY_READERS,
     SILENT_RANKS,
 )
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
-
-    Places without a label are not shown yet. ``unpublished``: a reader has not told yet what it holds, so that no sum
-    over readers is whole.
-    """
-
-    readers: tuple[Published, ...]
-    labels: dict[Place, RankLabel]
-    inherited: Inheritance
-    busy_readers: int
-    unpublished: bool = False
-    silent: Mapping[Silence, int] = {}
-    reclaimed: tuple[Reclaimed, ...] = ()
-
-
-def render(snapshot: Snapshot) -> Iterable[Metric]:
-    """Turn a snapshot into families."""
-    writers = [writer for reader in snapshot.readers for writer in reader.writers]
-    yield from _series(writers, snapshot)
-    yield from _bandwidth(writers, snapshot.labels)
-    yield from _tallies(writers, snapshot)
-    yield from _reading(snapshot)
-    yield from _reclaimed(snapshot.reclaimed)
-
-
-def _series(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
-    """Sum the writers of each series; one that may be below its past withholds the whole of it."""
-    series = dict(snapshot.inherited.sums)
-    withheld: set[SeriesLabels] = set(series) if snapshot.unpublished else set()
-    for writer in writers:
-        for total in writer.totals:
-            label = snapshot.labels.get((writer.origin, total.key.comm, total.key.comm_rank))
-            if label is None:
-                continue
-            key = SeriesLabels.of(label, total.key)
-            series[key] = total.sums.plus(series[key]) if key in series else total.sums
-            if not writer.caught_up:
-                withheld.add(key)
-    collectives = [family.rows() for family in (OPERATIONS, BYTES, SECONDS, BUS_BYTES)]
-    p2p = [family.rows() for family in (P2P_OPERATIONS, P2P_BYTES, P2P_SECONDS, P2P_BUS_BYTES)]
-    for key, sums in series.items():
-        if key in withheld:
-            continue
-        direction = DIRECTIONS.get(key.collective)
-        operations, message_bytes, seconds, bus_bytes = collectives if direction is None else p2p
-        values = (key.job_id, key.rank, key.comm, direction or key.collective, key.size)
-        operations.add(values, sums.operations)
-        message_bytes.add(values, sums.message_bytes)
-        seconds.add(values, sums.microseconds / 1_000_000)
-        bus_bytes.add(values, sums.bus_bytes)
-    return [row.metric for row in (*collectives, *p2p)]
-
-
-def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
-    """Of several writers with the same labels (a restarted rank) the newest is shown."""
-    collectives, p2p = BUS_BANDWIDTH.rows(), P2P_BUS_BANDWIDTH.rows()
-    newest: dict[tuple[str, str, str, str], float] = {}
-    for writer in sorted(writers, key=lambda one: one.last_progress_us):
-        for comm, comm_rank, collective, bus_bytes, microseconds in writer.windows:
-            if (label := labels.get((writer.origin, comm, comm_rank))) is not None:
-                newest[label.job_id, label.rank, comm, collective] = bus_bytes * 1_000_000 / microseconds
-    for (job_id, rank, comm, name), value in newest.items():
-        direction = DIRECTIONS.get(name)
-        (collectives if direction is None else p2p).add((job_id, rank, comm, direction or name), value)
-    return [collectives.metric, p2p.metric]
-
-
-def _tallies(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
-    """Counts of a rank as a whole; as with the series, one writer behind withholds the sum."""
-    sums: Counter[RankTally] = Counter(snapshot.inherited.tallies)
-    withheld: set[RankLabel] = set()
-    if snapshot.unpublished:
-        withheld.update(RankLabel(key.job_id, key.rank) for key in sums)
-    for writer in writers:
-        for comm, comm_rank, tally, count in writer.tallies:
-            if (label := snapshot.labels.get((writer.origin, comm, comm_rank))) is None:
-                continue
-            sums[RankTally(*label, tally)] += count
-            if not writer.caught_up:
-                withheld.add(label)
-    missing, seen, untimed = MISSING_RECORDS.rows(), SEEN_RECORDS.rows(), UNTIMED_OPERATIONS.rows()
-    for key, count in sums.items():
-        if RankLabel(key.job_id, key.rank) in withheld:
-            continue
-        if key.tally is Tally.SEEN:
-            seen.add((key.job_id, key.rank), count)
-        elif (cause := CAUSES.get(key.tally)) is not None:
-            missing.add((key.job_id, key.rank, cause), count)
-        else:
-            untimed.add((key.job_id, key.rank, TIMINGS[key.tally]), count)
-    return [missing.metric, seen.metric, untimed.metric]
-
-
-def _reading(snapshot: Snapshot) -> Iterable[Metric]:
-    results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
-    files: Counter[FileState] = Counter(dict.fromkeys(FileState, 0))
-    skipped: Counter[str] = Counter()
-    for reader in snapshot.readers:
-        results.update(reader.results)
-        files.update(reader.files)
-        skipped.update(reader.skipped)
-    whole = not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers)
-    if whole:  # else these may be below what was served already
-        rows = RECORDS.rows()
-        for result, count in results.items():
-            rows.add((result.value,), count)
-        yield rows.metric
-        yield HOLE_BYTES.single(sum(reader.hole_bytes for reader in snapshot.readers))
-        yield IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in snapshot.readers))
-    rows = FILES.rows()
-    for state, count in files.items():
-        rows.add((state.value,), count)
-    yield rows.metric
-    rows = SKIPPED.rows()
-    for reason, count in skipped.items():
-        if count:
-            rows.add((reason,), count)
-    yield rows.metric
-    yield LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
-    yield LAG_SECONDS.single(max((reader.lag_seconds for reader in snapshot.readers), default=0.0))
-    yield BUSY_READERS.single(snapshot.busy_readers)
-    rows = SILENT_RANKS.rows()
-    for reason in Silence:
-        rows.add((reason.value,), snapshot.silent.get(reason, 0))
-    yield rows.metric
-
-
-def _reclaimed(reclaimed: Iterable[Reclaimed]) -> Iterable[Metric]:
-    freed_bytes: Counter[How] = Counter()
-    errors: Counter[str] = Counter()
-    for one in reclaimed:
-        freed_bytes.update(one.freed_bytes)
-        errors.update(one.errors)
-    rows = RECLAIMED_BYTES.rows()
-    for how in How:
-        rows.add((how.value,), freed_bytes[how])
-    yield rows.metric
-    rows = RECLAIM_ERRORS.rows()
-    for reason, count in errors.items():
-        rows.add((reason,), count)
-    yield rows.metric

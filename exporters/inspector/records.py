@@ -75,6 +75,18 @@ class Metadata(msgspec.Struct, gc=False):
     pid: int
 
 
+class KernelTimes(msgspec.Struct, gc=False):
+    """When a polling thread saw the kernel of one channel start: microseconds since the epoch, 0: channel not used."""
+
+    kernel_start_ts: int = 0
+
+
+class EventTimes(msgspec.Struct, gc=False):
+    """What NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to an operation, as far as it is read."""
+
+    kernel_events: list[KernelTimes] = []
+
+
 class CollectivePerf(msgspec.Struct, gc=False):
     """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly."""
 
@@ -83,6 +95,7 @@ class CollectivePerf(msgspec.Struct, gc=False):
     coll_msg_size_bytes: int
     coll_exec_time_us: int
     coll_timing_source: str
+    event_trace_ts: EventTimes | None = None
 
 
 class P2PPerf(
@@ -162,6 +175,16 @@ def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
     if not 0 <= rank < n_ranks <= MAX_RANKS or not digits or len(header_id) > MAX_ID_CHARACTERS:
         return None
     return None if digits.strip("0123456789abcdefABCDEF") else comm_label(header_id)
+
+
+def start_times(perfs: list[CollectivePerf]) -> list[int]:
+    """When each operation's kernel was first seen to run, in microseconds since the epoch; 0 where it is not known."""
+    return [
+        min((one.kernel_start_ts for one in perf.event_trace_ts.kernel_events if one.kernel_start_ts > 0), default=0)
+        if perf.event_trace_ts is not None
+        else 0
+        for perf in perfs
+    ]
 
 
 def is_writer(hostname: str, pid: int) -> bool:

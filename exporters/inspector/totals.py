@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from agent.api import Origin
-from exporters.inspector.accumulators import MAX_TOTAL, SeriesKey
-from exporters.inspector.aggregate import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, Aggregate
+from exporters.inspector.accumulators import MAX_TOTAL, Arrivals, SeriesKey
+from exporters.inspector.aggregate import Aggregate
+from exporters.inspector.budget import SERIES_PER_GAUGE, series_of
 from exporters.inspector.losses import Tally
 from exporters.inspector.ownership import FileState
 from exporters.inspector.records import OTHER, Result
@@ -22,14 +23,19 @@ class Sums(msgspec.Struct, frozen=True, gc=False, array_like=True):
     message_bytes: int = 0
     microseconds: int = 0
     bus_bytes: int = 0
+    arrivals: Arrivals | None = None
 
     def plus(self, other: Sums) -> Sums:
         """Both together."""
+        arrivals = self.arrivals or other.arrivals
+        if self.arrivals is not None and other.arrivals is not None:
+            arrivals = self.arrivals.plus(other.arrivals)
         return Sums(
             min(MAX_TOTAL, self.operations + other.operations),
             min(MAX_TOTAL, self.message_bytes + other.message_bytes),
             min(MAX_TOTAL, self.microseconds + other.microseconds),
             min(MAX_TOTAL, self.bus_bytes + other.bus_bytes),
+            arrivals,
         )
 
 
@@ -64,7 +70,7 @@ class OriginTotals(msgspec.Struct, frozen=True):
             aggregate.last_progress_us,
             aggregate.places(),
             tuple(
-                Totals(key, Sums(own.operations, own.message_bytes, own.microseconds, own.bus_bytes))
+                Totals(key, Sums(own.operations, own.message_bytes, own.microseconds, own.bus_bytes, own.arrivals))
                 for key, own in aggregate.accumulators.items()
             ),
             tuple(
@@ -77,8 +83,8 @@ class OriginTotals(msgspec.Struct, frozen=True):
 
     def series(self) -> int:
         """How many series its accumulators and gauges took of the budget."""
-        admitted = sum(total.key.size != OTHER for total in self.totals)
-        return admitted * SERIES_PER_ACCUMULATOR + len(self.windows) * SERIES_PER_GAUGE
+        admitted = sum(series_of(one.key, one.sums.arrivals) for one in self.totals if one.key.size != OTHER)
+        return admitted + len(self.windows) * SERIES_PER_GAUGE
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 
 from agent.api import Membership, Origin
 from exporters.inspector import aggregate as module
-from exporters.inspector.accumulators import REORDER, Sequence, SeriesKey
+from exporters.inspector import shared as shared_module
+from exporters.inspector.accumulators import REORDER, Accumulator, Arrivals, Sequence, SeriesKey
 from exporters.inspector.aggregate import (
     MAX_BINDINGS,
-    MAX_COMMUNICATORS,
-    MAX_MEMBERSHIPS,
-    MAX_RANKS_PER_WRITER,
     Aggregate,
     Saved,
 )
 from exporters.inspector.context import FileContext
 from exporters.inspector.intake import Writer, finish_run, take
 from exporters.inspector.losses import Tally
+from exporters.inspector.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
 from exporters.inspector.records import MAX_SEQUENCE_NUMBER, Result
 
 ORIGIN = Origin(1, 2, 0, "gpu-node-00", 7)
@@ -84,7 +83,7 @@ def test_sums() -> None:
         ],
         aggregate,
     )
-    sums = {key: msgspec.to_builtins(value) for key, value in aggregate.accumulators.items()}
+    sums = {key: msgspec.to_builtins(value)[:4] for key, value in aggregate.accumulators.items()}
     assert sums == {
         SeriesKey("abc", 1, "AllReduce", "8192"): [3, 24_384, 40, 36_576],
         SeriesKey("abc", 1, "AllReduce", "32768"): [1, 20_000, 40, 30_000],
@@ -203,9 +202,9 @@ def test_communicators_are_bounded() -> None:
 def test_places_and_memberships_are_bounded() -> None:
     """Ranks beyond the limit of one writer are added up together and not reported."""
     aggregate = fresh()
-    feed([record(rank=rank, n_ranks=1000) for rank in range(MAX_MEMBERSHIPS + 1)], aggregate)
-    assert len(aggregate.new_memberships()) == MAX_MEMBERSHIPS
-    assert len(aggregate.accumulators) == MAX_MEMBERSHIPS + 1
+    feed([record(rank=rank, n_ranks=1000) for rank in range(MAX_PLACES + 1)], aggregate)
+    assert len(aggregate.new_memberships()) == MAX_PLACES
+    assert len(aggregate.accumulators) == MAX_PLACES + 1
 
 
 def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,15 +312,78 @@ def test_a_record_with_long_names_is_added_and_not_remembered() -> None:
 
 def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the places of all writers together records go to `other`; a writer that leaves gives its places back."""
-    monkeypatch.setattr(module, "MAX_PLACES_IN_ALL", 6)
-    room = module.Room()
-    first, second, third = (Aggregate(ORIGIN, lambda *_: True, from_start=True, room=room) for _ in range(3))
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 6)
+    shared = shared_module.Shared()
+    first, second, third = (Aggregate(ORIGIN, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
     feed([record(id="0x1"), record(id="0x2")], first)  # a place and a membership each
     feed([record(id="0x3"), record(id="0x4")], second)
     assert {key.comm for key in second.accumulators} == {"3", "other"}
     assert sum(own.operations for own in second.accumulators.values()) == 2
-    restored = Aggregate.restore(second.save(), lambda *_: True, room)
+    restored = Aggregate.restore(second.save(), lambda *_: True, shared)
     assert sum(own.operations for own in restored.accumulators.values()) == 2
     first.leave()
     feed([record(id="0x5")], third)
     assert {key.comm for key in third.accumulators} == {"5"}
+
+
+def match(first: Aggregate, second: Aggregate, number: int, shared: shared_module.Shared) -> None:
+    """Both ranks' records of an operation, the second's 60 us shorter, put side by side."""
+    feed([record(rank=0, n_ranks=2, coll_sn=number, coll_exec_time_us=100)], first)
+    feed([record(rank=1, n_ranks=2, coll_sn=number, coll_exec_time_us=40)], second)
+    shared.matching.settle()
+
+
+def test_matched_operations_need_a_budget_too() -> None:
+    """What matches say goes to `other` when the budget has room for the sums only; it is asked for once."""
+    shared = shared_module.Shared()
+    asked: list[int] = []
+
+    def admit(_: Hashable, series: int, ranks: int) -> bool:
+        asked.append(series)
+        return series <= 4
+
+    first, second = (Aggregate(ORIGIN._replace(inode=n), admit, from_start=True, shared=shared) for n in (1, 2))
+    match(first, second, 0, shared)
+    match(first, second, 1, shared)
+    assert asked == [4, 1, 4, 1, 6, 2]
+    sized, other = (SeriesKey("abc", 0, "AllReduce", size) for size in ("8192", "other"))
+    assert first.accumulators[sized] == Accumulator(2, 16_384, 200, 16_384, None)
+    assert first.accumulators[other] == Accumulator(0, 0, 0, 0, Arrivals(0, 0, 2, 0, 80, 120))
+    sized, other = sized._replace(comm_rank=1), other._replace(comm_rank=1)
+    assert second.accumulators[sized].arrivals == Arrivals(2, 120)
+    assert other not in second.accumulators
+
+
+def test_a_communicator_that_ended_takes_its_matches_along() -> None:
+    """What matches said of an ended communicator leaves with it; one that returns begins at nothing."""
+    shared = shared_module.Shared()
+    first, second = (
+        Aggregate(ORIGIN._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
+    )
+    match(first, second, 0, shared)
+    feed([record(rank=0, n_ranks=2, coll_sn=1)], first)
+    ended = [one.end(frozenset({"abc"})) for one in (first, second)]
+    key = SeriesKey("abc", 1, "AllReduce", "8192")
+    assert ended[1].accumulators[key].arrivals == Arrivals(1, 60)
+    match(first, second, 1, shared)
+    assert second.accumulators[key].arrivals == Arrivals(1, 60)
+    first.leave()
+    feed([record(rank=1, n_ranks=2, coll_sn=2)], second)
+    assert shared.matching.save() != []
+    second.leave()
+    assert shared.matching.save() == []
+
+
+def test_restored_matches_keep_their_room_in_the_budget() -> None:
+    """A restored writer asks for the series of its matches too."""
+    shared = shared_module.Shared()
+    first, second = (
+        Aggregate(ORIGIN._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
+    )
+    match(first, second, 0, shared)
+    asked: list[int] = []
+    for one in (first, second):
+        saved = msgspec.msgpack.decode(msgspec.msgpack.encode(one.save()), type=Saved)
+        restored = Aggregate.restore(saved, lambda _owner, series, _ranks: asked.append(series) is None)
+        assert restored.accumulators == one.accumulators
+    assert asked == [4 + 6, 4 + 2]

@@ -28,9 +28,10 @@ from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey
 from exporters.inspector.exporter import Config, InspectorExporter
-from exporters.inspector.families import FAMILIES, Snapshot, render
+from exporters.inspector.families import FAMILIES
 from exporters.inspector.inheritance import Inheritance, RankTally, SeriesLabels
 from exporters.inspector.losses import Tally
+from exporters.inspector.rendering import Snapshot, render
 from exporters.inspector.totals import OriginTotals, Published, Sums, Totals
 
 

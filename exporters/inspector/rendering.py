@@ -1,0 +1,233 @@
+"""How published totals of Inspector's records become metrics. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.api import Metric, RankLabel
+from exporters.inspector.accumulators import Arrivals
+from exporters.inspector.families import (
+    BUS_BANDWIDTH,
+    BUS_BYTES,
+    BUSY_READERS,
+    BYTES,
+    CAUSES,
+    DIRECTIONS,
+    FILES,
+    FLOOR,
+    HOLE_BYTES,
+    IMPLAUSIBLE_RECORDS,
+    LAG,
+    LAG_SECONDS,
+    LAST_ARRIVALS,
+    LATENESS,
+    MATCHED,
+    MISSING_RECORDS,
+    OPERATIONS,
+    P2P_BUS_BANDWIDTH,
+    P2P_BUS_BYTES,
+    P2P_BYTES,
+    P2P_OPERATIONS,
+    P2P_SECONDS,
+    RECLAIM_ERRORS,
+    RECLAIMED_BYTES,
+    RECORDS,
+    SECONDS,
+    SEEN_RECORDS,
+    SILENT_RANKS,
+    SKIPPED,
+    SPREAD,
+    TIMINGS,
+    UNMATCHED,
+    UNTIMED_OPERATIONS,
+)
+from exporters.inspector.inheritance import Inheritance, Place, RankTally, SeriesLabels
+from exporters.inspector.losses import Tally
+from exporters.inspector.ownership import FileState
+from exporters.inspector.reclaim import How, Reclaimed
+from exporters.inspector.records import Result
+from exporters.inspector.silence import Silence
+from exporters.inspector.totals import OriginTotals, Published, Sums
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
+
+    Places without a label are not shown yet. ``unpublished``: a reader has not told yet what it holds, so that no sum
+    over readers is whole.
+    """
+
+    readers: tuple[Published, ...]
+    labels: dict[Place, RankLabel]
+    inherited: Inheritance
+    busy_readers: int
+    unpublished: bool = False
+    silent: Mapping[Silence, int] = {}
+    reclaimed: tuple[Reclaimed, ...] = ()
+
+
+def render(snapshot: Snapshot) -> Iterable[Metric]:
+    """Turn a snapshot into families."""
+    writers = [writer for reader in snapshot.readers for writer in reader.writers]
+    series, withheld = _series(writers, snapshot)
+    yield from _operations(series, withheld)
+    yield from _arrivals(series, withheld)
+    yield from _bandwidth(writers, snapshot.labels)
+    yield from _tallies(writers, snapshot)
+    yield from _reading(snapshot)
+    yield from _reclaimed(snapshot.reclaimed)
+
+
+def _series(writers: list[OriginTotals], snapshot: Snapshot) -> tuple[dict[SeriesLabels, Sums], set[SeriesLabels]]:
+    """Sum the writers of each series; one that may be below its past withholds the whole of it."""
+    series = dict(snapshot.inherited.sums)
+    withheld: set[SeriesLabels] = set(series) if snapshot.unpublished else set()
+    for writer in writers:
+        for total in writer.totals:
+            label = snapshot.labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+            if label is None:
+                continue
+            key = SeriesLabels.of(label, total.key)
+            series[key] = total.sums.plus(series[key]) if key in series else total.sums
+            if not writer.caught_up:
+                withheld.add(key)
+    return series, withheld
+
+
+def _operations(series: dict[SeriesLabels, Sums], withheld: set[SeriesLabels]) -> Iterable[Metric]:
+    collectives = [family.rows() for family in (OPERATIONS, BYTES, SECONDS, BUS_BYTES)]
+    p2p = [family.rows() for family in (P2P_OPERATIONS, P2P_BYTES, P2P_SECONDS, P2P_BUS_BYTES)]
+    for key, sums in series.items():
+        if key in withheld:
+            continue
+        direction = DIRECTIONS.get(key.collective)
+        operations, message_bytes, seconds, bus_bytes = collectives if direction is None else p2p
+        values = (key.job_id, key.rank, key.comm, direction or key.collective, key.size)
+        operations.add(values, sums.operations)
+        message_bytes.add(values, sums.message_bytes)
+        seconds.add(values, sums.microseconds / 1_000_000)
+        bus_bytes.add(values, sums.bus_bytes)
+    return [row.metric for row in (*collectives, *p2p)]
+
+
+def _arrivals(series: dict[SeriesLabels, Sums], withheld: set[SeriesLabels]) -> Iterable[Metric]:
+    """What matched operations say of each rank, over all sizes, and of each communicator, over its ranks."""
+    by_rank: dict[tuple[str, ...], Arrivals] = {}
+    by_communicator: dict[tuple[str, ...], Arrivals] = {}
+    hidden: set[tuple[str, ...]] = set()
+    for key, sums in series.items():
+        rank = (key.job_id, key.rank, key.comm, key.collective)
+        communicator = (key.job_id, key.comm, key.collective, key.size)
+        if key in withheld:
+            hidden.update((rank, communicator))
+        if (arrivals := sums.arrivals) is None:
+            continue
+        by_rank[rank] = arrivals.plus(by_rank.get(rank, Arrivals()))
+        if arrivals.matched or arrivals.unmatched:
+            by_communicator[communicator] = arrivals.plus(by_communicator.get(communicator, Arrivals()))
+    lateness, last = LATENESS.rows(), LAST_ARRIVALS.rows()
+    for labels, arrivals in by_rank.items():
+        if labels not in hidden:
+            lateness.add(labels, arrivals.lateness_us / 1_000_000)
+            last.add(labels, arrivals.last)
+    matched, unmatched, floor, spread = MATCHED.rows(), UNMATCHED.rows(), FLOOR.rows(), SPREAD.rows()
+    for labels, arrivals in by_communicator.items():
+        if labels not in hidden:
+            matched.add(labels, arrivals.matched)
+            unmatched.add(labels, arrivals.unmatched)
+            floor.add(labels, arrivals.floor_us / 1_000_000)
+            spread.add(labels, arrivals.spread_us / 1_000_000)
+    return [row.metric for row in (lateness, last, matched, unmatched, floor, spread)]
+
+
+def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
+    """Of several writers with the same labels (a restarted rank) the newest is shown."""
+    collectives, p2p = BUS_BANDWIDTH.rows(), P2P_BUS_BANDWIDTH.rows()
+    newest: dict[tuple[str, str, str, str], float] = {}
+    for writer in sorted(writers, key=lambda one: one.last_progress_us):
+        for comm, comm_rank, collective, bus_bytes, microseconds in writer.windows:
+            if (label := labels.get((writer.origin, comm, comm_rank))) is not None:
+                newest[label.job_id, label.rank, comm, collective] = bus_bytes * 1_000_000 / microseconds
+    for (job_id, rank, comm, name), value in newest.items():
+        direction = DIRECTIONS.get(name)
+        (collectives if direction is None else p2p).add((job_id, rank, comm, direction or name), value)
+    return [collectives.metric, p2p.metric]
+
+
+def _tallies(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
+    """Counts of a rank as a whole; as with the series, one writer behind withholds the sum."""
+    sums: Counter[RankTally] = Counter(snapshot.inherited.tallies)
+    withheld: set[RankLabel] = set()
+    if snapshot.unpublished:
+        withheld.update(RankLabel(key.job_id, key.rank) for key in sums)
+    for writer in writers:
+        for comm, comm_rank, tally, count in writer.tallies:
+            if (label := snapshot.labels.get((writer.origin, comm, comm_rank))) is None:
+                continue
+            sums[RankTally(*label, tally)] += count
+            if not writer.caught_up:
+                withheld.add(label)
+    missing, seen, untimed = MISSING_RECORDS.rows(), SEEN_RECORDS.rows(), UNTIMED_OPERATIONS.rows()
+    for key, count in sums.items():
+        if RankLabel(key.job_id, key.rank) in withheld:
+            continue
+        if key.tally is Tally.SEEN:
+            seen.add((key.job_id, key.rank), count)
+        elif (cause := CAUSES.get(key.tally)) is not None:
+            missing.add((key.job_id, key.rank, cause), count)
+        else:
+            untimed.add((key.job_id, key.rank, TIMINGS[key.tally]), count)
+    return [missing.metric, seen.metric, untimed.metric]
+
+
+def _reading(snapshot: Snapshot) -> Iterable[Metric]:
+    results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
+    files: Counter[FileState] = Counter(dict.fromkeys(FileState, 0))
+    skipped: Counter[str] = Counter()
+    for reader in snapshot.readers:
+        results.update(reader.results)
+        files.update(reader.files)
+        skipped.update(reader.skipped)
+    whole = not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers)
+    if whole:  # else these may be below what was served already
+        rows = RECORDS.rows()
+        for result, count in results.items():
+            rows.add((result.value,), count)
+        yield rows.metric
+        yield HOLE_BYTES.single(sum(reader.hole_bytes for reader in snapshot.readers))
+        yield IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in snapshot.readers))
+    rows = FILES.rows()
+    for state, count in files.items():
+        rows.add((state.value,), count)
+    yield rows.metric
+    rows = SKIPPED.rows()
+    for reason, count in skipped.items():
+        if count:
+            rows.add((reason,), count)
+    yield rows.metric
+    yield LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
+    yield LAG_SECONDS.single(max((reader.lag_seconds for reader in snapshot.readers), default=0.0))
+    yield BUSY_READERS.single(snapshot.busy_readers)
+    rows = SILENT_RANKS.rows()
+    for reason in Silence:
+        rows.add((reason.value,), snapshot.silent.get(reason, 0))
+    yield rows.metric
+
+
+def _reclaimed(reclaimed: Iterable[Reclaimed]) -> Iterable[Metric]:
+    freed_bytes: Counter[How] = Counter()
+    errors: Counter[str] = Counter()
+    for one in reclaimed:
+        freed_bytes.update(one.freed_bytes)
+        errors.update(one.errors)
+    rows = RECLAIMED_BYTES.rows()
+    for how in How:
+        rows.add((how.value,), freed_bytes[how])
+    yield rows.metric
+    rows = RECLAIM_ERRORS.rows()
+    for reason, count in errors.items():
+        rows.add((reason,), count)
+    yield rows.metric

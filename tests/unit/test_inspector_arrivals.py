@@ -1,0 +1,84 @@
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporters.inspector.accumulators import MAX_TOTAL, Arrivals
+from exporters.inspector.arrivals import CLOCK_DOUBT_US, CLOCK_TIE_US, judge, latest
+
+TIMES = st.lists(st.integers(1, 100_000), min_size=2, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("times", "last"),
+    [
+        ((2000, 2010, 80, 2005), (2, 1920)),  # one is late: the others waited for it alone from its second on
+        ((2000, 90, 80, 2005), (2, 10)),
+        ((500, 20), (1, 480)),
+        ((500, 500), None),
+        ((23, 20, 20), None),  # two came last together
+        ((22, 20, 90), None),  # a step of two timers
+        ((23, 20, 90), (1, 3)),
+        ((10_100, 10_000, 10_500), None),  # one part in a hundred
+        ((10_101, 10_000, 10_500), (1, 101)),
+    ],
+)
+def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
+    """The shortest time names the last one, by what the second shortest is longer; a tie is nobody's."""
+    assert latest(times, sorted(times), None) == last
+
+
+@pytest.mark.parametrize(
+    ("starts", "last"),
+    [
+        ((0, 5, 1930), (2, 1925)),  # the same member, with the time of the clock
+        ((0, 1930, 1925), (2, 1920)),  # too close to tell: kernel times decide
+        ((0, 1925 - CLOCK_TIE_US, 1925), (2, 1920)),
+        ((0, 1925 - CLOCK_TIE_US - 819, 1925), (2, 1920)),  # a lead of 919: a millisecond and one less than 1920
+        ((0, 1925 - CLOCK_TIE_US - 820, 1925), (2, CLOCK_TIE_US + 820)),
+        ((0, 1921 + CLOCK_DOUBT_US, 0), (2, 1920)),  # somebody set the clock
+    ],
+)
+def test_start_times_are_believed_near_what_kernel_times_say(
+    starts: tuple[int, ...], last: tuple[int, int] | None
+) -> None:
+    """Start times decide when they lie apart and agree with the kernels' times to a millisecond."""
+    assert latest((2000, 2010, 80), (80, 2000, 2010), starts) == last
+
+
+def test_start_times_correct_who_came_last() -> None:
+    """Where transfers end apart from each other the shortest time misleads, and the start times do not."""
+    assert latest((900, 1100, 300), (300, 900, 1100), (0, 700, 100)) == (1, 600)
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 100_000)] * 3), min_size=1))
+def test_sums_over_operations(rows: list[tuple[int, int, int]]) -> None:
+    """Floor, spread and lateness are what a plain loop finds, and at most one member per operation came last."""
+    members = judge(rows)
+    assert members[0].matched == len(rows)
+    assert members[0].floor_us == sum(sorted(row)[0] for row in rows)
+    assert members[0].spread_us == sum(sorted(row)[2] - sorted(row)[0] for row in rows)
+    assert sum(one.last for one in members) <= len(rows)
+    leads = [sorted(row)[1] - sorted(row)[0] for row in rows]
+    told = [(row, lead) for row, lead in zip(rows, leads, strict=True) if lead > 2 and 100 * lead > min(row)]
+    for place, member in enumerate(members):
+        own = [lead for row, lead in told if row[place] == min(row)]
+        assert (member.last, member.lateness_us) == (len(own), sum(own))
+    assert all(not (one.matched or one.floor_us or one.spread_us) for one in members[1:])
+
+
+@given(TIMES, st.randoms())
+def test_the_order_of_members_does_not_matter(times: list[int], random: Random) -> None:
+    """The same member came last wherever it stands."""
+    before = latest(times, sorted(times), None)
+    places = list(range(len(times)))
+    random.shuffle(places)
+    after = latest([times[place] for place in places], sorted(times), None)
+    assert (None if after is None else (places[after[0]], after[1])) == before
+
+
+def test_totals_stop() -> None:
+    """Totals stay where a checkpoint can hold them."""
+    full = Arrivals(*[MAX_TOTAL] * 6)
+    assert full.plus(Arrivals(1, 1, 1, 1, 1, 1)) == full

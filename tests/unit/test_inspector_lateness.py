@@ -1,0 +1,97 @@
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from inspector_expected import unpacked
+from inspector_lateness import Found, Late, worked_out
+from inspector_records import DATA
+
+from exporters.inspector.accumulators import Arrivals
+from exporters.inspector.ownership import Ownership
+from exporters.inspector.reader import DirectoryReader
+
+TP, OTHER_TP, DP = "82bdbf0ea6cd18", "8a3facf16d62aa", "1fa4c2eba3da83"
+
+
+def found(directory: Path) -> Found:
+    """What the reader makes of a directory."""
+    reader = DirectoryReader(directory, FakeClock(), lambda *_: True, from_beginning=True)
+    while reader.turn(Ownership(everyone=True)).waiting:
+        pass
+    view = reader.turn(Ownership(everyone=True), last=True).published
+    reader.close()
+    assert view is not None
+    late: Late = defaultdict(lambda: [0, 0])
+    communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for total in (total for writer in view.writers for total in writer.totals if total.sums.arrivals is not None):
+        own = total.sums.arrivals or Arrivals()
+        for index, value in enumerate((own.last, own.lateness_us)):
+            late[total.key.comm, total.key.collective, total.key.comm_rank][index] += value
+        if total.key.comm_rank == 0:
+            for index, value in enumerate((own.matched, own.unmatched, own.floor_us, own.spread_us)):
+                communicators[total.key.comm, total.key.collective][index] += value
+    return Found(dict(late), dict(communicators))
+
+
+def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
+    """A copy without a share of one rank's records, chosen by chance."""
+    chance = random.Random(20)  # noqa: S311  the same records every time
+    for path in sorted(directory.glob("*.log")):
+        lines = path.read_text().splitlines(keepends=True)
+        is_rank = next(json.loads(text)["header"]["rank"] for text in lines if f'"0x{DP}' in text) == rank
+        kept = [text for text in lines if not is_rank or chance.random() >= share]
+        (scratch / path.name).write_text("".join(kept))
+    return scratch
+
+
+@pytest.mark.parametrize("folder", ["late_tp", "late_nic", "late_nobody"])
+def test_lateness_adds_up_exactly(folder: str, tmp_path: Path) -> None:
+    """Real records give what a table of all of them, operation by operation, gives."""
+    directory = unpacked(DATA / folder, tmp_path)
+    assert found(directory) == worked_out(directory)
+
+
+@pytest.mark.parametrize("share_lost", [0.0, 0.5])
+def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
+    """A rank that computes 2 ms longer is last in more than 95 % of its group's operations, also with half of them."""
+    directory = without(unpacked(DATA / "late_tp", tmp_path), tmp_path, 2, share_lost)
+    late = found(directory)
+    assert late.share_last(TP)[2] > 0.95
+    assert all(share < 0.02 for rank, share in enumerate(late.share_last(TP)) if rank != 2)
+    assert late.share_last(DP)[2] > 0.9
+    assert all(share < 0.03 for rank, share in enumerate(late.share_last(DP)) if rank != 2)
+    assert max(late.share_last(OTHER_TP)) < 0.35
+
+
+def test_traces_name_the_late_rank(tmp_path: Path) -> None:
+    """Start times of verbose lines name the same rank, and how late it was, 2 ms."""
+    late = found(unpacked(DATA / "late_verbose", tmp_path))
+    assert late.share_last(TP)[2] > 0.95
+    assert max(share for rank, share in enumerate(late.share_last(TP)) if rank != 2) < 0.03
+    matched = sum(own[0] for (comm, _), own in late.communicators.items() if comm == TP)
+    lateness = sum(own[1] for (comm, _, rank), own in late.late.items() if (comm, rank) == (TP, 2))
+    assert 1800 < lateness / matched < 2500
+
+
+def test_a_slow_link_lifts_the_floor_and_makes_nobody_late(tmp_path: Path) -> None:
+    """With one NIC at 30 % the floor of the communicator over it is threefold, that of the others is as before."""
+    (tmp_path / "nic").mkdir()
+    (tmp_path / "nobody").mkdir()
+    slow = found(unpacked(DATA / "late_nic", tmp_path / "nic"))
+    healthy = found(unpacked(DATA / "late_nobody", tmp_path / "nobody"))
+    for collective in ("AllReduce", "AllGather", "ReduceScatter"):
+        assert 2.9 < slow.floor(DP, collective) / healthy.floor(DP, collective) < 3.6
+        assert 0.95 < slow.floor(TP, collective) / healthy.floor(TP, collective) < 1.05
+    assert max(slow.share_last(DP)) < 0.2
+    assert max(slow.share_last(TP) + slow.share_last(OTHER_TP)) < 0.35
+
+
+@pytest.mark.parametrize("share_lost", [0.0, 0.5])
+def test_nobody_is_late_in_a_healthy_job(share_lost: float, tmp_path: Path) -> None:
+    """Each rank comes last about as often as chance has it, also with half of one rank's records lost."""
+    nobody = found(without(unpacked(DATA / "late_nobody", tmp_path), tmp_path, 2, share_lost))
+    assert all(0.15 < share < 0.33 for share in nobody.share_last(TP) + nobody.share_last(OTHER_TP))
+    assert max(nobody.share_last(DP)) < 0.2

@@ -1,0 +1,225 @@
+from collections import defaultdict
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.api import Origin
+from exporters.inspector import matching as module
+from exporters.inspector.accumulators import Arrivals, SeriesKey
+from exporters.inspector.matching import MAX_MEMBERS, MAX_OPEN, MAX_OPEN_ALONE, SLACK, Credit, Matching, Member
+
+ORIGINS = [Origin(1, inode, 0, "here", inode) for inode in range(MAX_MEMBERS + 1)]
+
+
+class Totals:
+    """What was credited, by writer."""
+
+    def __init__(self) -> None:
+        self.of: dict[Origin, Arrivals] = defaultdict(Arrivals)
+
+    def credit(self, origin: Origin, arrivals: Arrivals) -> None:
+        """Add."""
+        self.of[origin] = self.of[origin].plus(arrivals)
+
+    def credit_of(self, origin: Origin, key: SeriesKey) -> Credit:
+        """What a reader gives for a writer that it has."""
+        assert key.comm == "abc"
+        return partial(self.credit, origin)
+
+
+def join(
+    matching: Matching, totals: Totals, rank: int, n_ranks: int, comm: str = "abc", origin: Origin | None = None
+) -> Member:
+    """One rank's place."""
+    origin = origin or ORIGINS[rank]
+    key = SeriesKey(comm, rank, "AllReduce", "8192")
+    member = matching.join(origin, key, n_ranks, partial(totals.credit, origin))
+    assert member is not None
+    return member
+
+
+def note(member: Member, operations: dict[int, int]) -> None:
+    """Give operations, times by number."""
+    member.note(list(operations), max(operations), list(operations.values()), [])
+
+
+def pair() -> tuple[Matching, Totals, list[Member]]:
+    """A communicator of two."""
+    matching, totals = Matching(), Totals()
+    return matching, totals, [join(matching, totals, rank, 2) for rank in range(2)]
+
+
+@given(st.data())
+def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) -> None:
+    """Chunks of three ranks' records in any order, with the state saved and taken back in between, give the same."""
+    operations = data.draw(st.lists(st.tuples(*[st.integers(1, 5000)] * 3), min_size=1, max_size=SLACK))
+    matching, totals = Matching(), Totals()
+    cuts = [data.draw(st.integers(1, len(operations))) for _ in range(3)]
+    parts = [(rank, part) for rank in range(3) for part in (0, 1)]
+    for rank, part in data.draw(st.permutations(parts)):
+        own = dict(enumerate(row[rank] for row in operations))
+        mine = {number: time for number, time in own.items() if (number < cuts[rank]) == (part == 0)}
+        if mine:
+            note(join(matching, totals, rank, 3), mine)
+        if data.draw(st.booleans()):
+            matching.settle()
+        if data.draw(st.booleans()):
+            saved = matching.save()
+            matching = Matching()
+            matching.restore(saved, totals.credit_of)
+    matching.settle()
+    leads = [sorted(row)[1] - min(row) for row in operations]
+    assert totals.of[ORIGINS[0]].matched == len(operations)
+    assert totals.of[ORIGINS[0]].unmatched == 0
+    assert totals.of[ORIGINS[0]].floor_us == sum(map(min, operations))
+    late = [
+        sum(
+            lead
+            for row, lead in zip(operations, leads, strict=True)
+            if row[rank] == min(row) and lead > 2 and lead * 100 > min(row)
+        )
+        for rank in range(3)
+    ]
+    assert [totals.of[origin].lateness_us for origin in ORIGINS[:3]] == late
+    assert matching.save() == []
+
+
+def test_what_one_rank_has_no_record_of_is_let_go_and_counted() -> None:
+    """An operation that a rank left out is given up once all ranks are well past it, and not before."""
+    matching, totals, (one, two) = pair()
+    note(one, {0: 500, 1: 500})
+    note(two, {1: 500})
+    matching.settle()
+    note(one, dict.fromkeys(range(2, SLACK + 2), 10))
+    note(two, {SLACK: 10})
+    matching.settle()
+    assert (totals.of[ORIGINS[0]].matched, totals.of[ORIGINS[0]].unmatched) == (2, 0)
+    note(two, {SLACK + 1: 10})
+    matching.settle()
+    assert (totals.of[ORIGINS[0]].matched, totals.of[ORIGINS[0]].unmatched) == (3, 1)
+
+
+@pytest.mark.parametrize("n_ranks", [1, MAX_MEMBERS + 1])
+def test_communicators_that_cannot_be_matched(n_ranks: int) -> None:
+    """A communicator of one, or of more ranks than a node has GPUs, has no place."""
+    assert Matching().join(ORIGINS[0], SeriesKey("abc", 0, "AllReduce", "8192"), n_ranks, lambda _: None) is None
+    assert Matching().join(ORIGINS[0], SeriesKey("abc", 0, "AllReduce", "8192"), MAX_MEMBERS, lambda _: None)
+
+
+def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
+    """Beyond the bound nothing waits for a rank that was never seen; when it comes, matching begins from there."""
+    matching, totals = Matching(), Totals()
+    one = join(matching, totals, 0, 2)
+    note(one, dict.fromkeys(range(MAX_OPEN_ALONE), 9))
+    matching.settle()
+    assert len(one.times) == MAX_OPEN_ALONE
+    note(one, {MAX_OPEN_ALONE: 9})
+    matching.settle()
+    assert len(one.times) == 0
+    note(one, {MAX_OPEN_ALONE + 1: 9})
+    assert len(one.times) == 0
+    two = join(matching, totals, 1, 2)
+    note(one, {MAX_OPEN_ALONE + 2: 9})
+    note(two, {MAX_OPEN_ALONE + 1: 9, MAX_OPEN_ALONE + 2: 9})
+    matching.settle()
+    assert totals.of[ORIGINS[0]] == Arrivals(matched=1, floor_us=9)
+
+
+def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
+    """Of a rank far ahead of another one the newer half of what may wait is kept, and what is let go is counted."""
+    matching, totals, (one, two) = pair()
+    note(two, {0: 9})
+    note(one, dict.fromkeys(range(MAX_OPEN), 9))
+    assert len(one.times) == MAX_OPEN
+    note(one, {MAX_OPEN: 9})  # 0 is whole
+    assert len(one.times) == MAX_OPEN
+    note(one, {MAX_OPEN + 1: 9})
+    assert len(one.times) == MAX_OPEN // 2
+    assert totals.of[ORIGINS[0]] == Arrivals(matched=1, floor_us=9, unmatched=MAX_OPEN + 1 - MAX_OPEN // 2)
+    matching.settle()
+
+
+def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more waits in all than may, the longest gives way: counted where it could have become whole."""
+    monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 9)
+    matching, totals, (one, _) = pair()
+    alone = join(matching, totals, 0, 2, comm="def")
+    note(one, dict.fromkeys(range(6), 9))
+    note(alone, dict.fromkeys(range(3), 9))
+    matching.settle()
+    assert (len(one.times), len(alone.times)) == (6, 3)
+    note(alone, {3: 9})
+    matching.settle()
+    assert (len(one.times), len(alone.times)) == (0, 4)
+    assert totals.of[ORIGINS[0]].unmatched == 6
+    note(alone, dict.fromkeys(range(4, 10), 9))
+    matching.settle()
+    assert len(alone.times) == 0
+    assert totals.of[ORIGINS[0]].unmatched == 6
+
+
+def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound of places none is given; a writer that leaves gives its places back."""
+    monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 2)
+    matching, totals, _ = pair()
+    key = SeriesKey("def", 0, "AllReduce", "8192")
+    assert matching.join(ORIGINS[5], key, 2, partial(totals.credit, ORIGINS[5])) is None
+    matching.leave(ORIGINS[0])
+    assert matching.join(ORIGINS[5], key, 2, partial(totals.credit, ORIGINS[5])) is not None
+
+
+def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
+    """Operations of the former writer are matched with none of the new one's, nor what it still writes."""
+    matching, totals, (one, two) = pair()
+    note(two, {0: 9})
+    note(one, {1: 9})
+    successor = join(matching, totals, 0, 2, origin=ORIGINS[7])
+    note(successor, {0: 9})
+    note(one, {0: 9})
+    matching.settle()
+    assert not totals.of[ORIGINS[7]].matched
+    note(two, {0: 7})
+    matching.settle()
+    assert totals.of[ORIGINS[7]] == Arrivals(matched=1, floor_us=7, spread_us=2)
+    assert not totals.of[ORIGINS[0]].matched
+
+
+def test_communicators_that_ended_are_let_go() -> None:
+    """Only the named communicators of a writer lose its place, and nothing of them waits any more."""
+    matching, totals, (one, two) = pair()
+    other = join(matching, totals, 0, 2, comm="def")
+    note(one, {0: 9})
+    note(other, {0: 9})
+    matching.leave(ORIGINS[0], frozenset({"abc"}))
+    note(one, {1: 9})
+    note(two, {0: 9, 1: 9})
+    matching.settle()
+    assert [board.kind.comm for board in matching.save()] == ["abc", "def"]
+    assert len(one.times) == 0
+
+
+def test_a_writer_that_is_gone_is_not_restored() -> None:
+    """What the checkpoint holds of a writer that the reader has not is left out."""
+    matching, _, (one, _) = pair()
+    note(one, {0: 9})
+    restored = Matching()
+    restored.restore(matching.save(), lambda *_: None)
+    assert restored.save() == []
+
+
+@pytest.mark.parametrize("hostname", ["here", "there"])
+@pytest.mark.parametrize("traced", [{0}, {0, 1}])
+def test_start_times_go_with_their_operations(hostname: str, traced: set[int]) -> None:
+    """Start times decide only where all members have them by one clock, and none stays when its operation is done."""
+    matching, totals = Matching(), Totals()
+    origins = [ORIGINS[0], ORIGINS[1]._replace(hostname=hostname)]
+    members = [join(matching, totals, rank, 2, origin=origins[rank]) for rank in range(2)]
+    for rank, (time, start) in enumerate([(2000, 7000), (2010, 7900)]):  # by kernel times nobody was last
+        members[rank].note([0], 0, [time], [start] if rank in traced else [])
+    members[0].note([1], 1, [10], [8000])
+    matching.settle()
+    believed = hostname == "here" and traced == {0, 1}
+    assert totals.of[origins[1]].lateness_us == (900 if believed else 0)
+    assert [set(member.starts) for member in members] == [{1}, set()]
