@@ -226,6 +226,7 @@ class Follower:
             file.generation = position.generation
             file.offset = position.offset
             file.fingerprint = position.fingerprint
+            file.tail = position.tail
             file.from_start = False
             file.caught_up = resumed is None
         elif self._start_at_end or identity in self._old:
@@ -290,7 +291,7 @@ class Follower:
 
 
 def _position(file: FollowedFile) -> Position:
-    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint)
+    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint, file.tail)
 
 
 def _is_idle(file: FollowedFile) -> bool:

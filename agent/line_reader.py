@@ -17,6 +17,7 @@ from agent.followed_file import (
     FollowedFile,
     Verdict,
     end_of_lines,
+    is_front_overwritten,
     judge,
     next_lines,
 )
@@ -120,17 +121,19 @@ class LineReader:
             return None
         head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
         verdict = judge(file.fingerprint, file.offset, file.size_bytes, head)
-        if verdict is Verdict.BEGUN_ANEW:
+        if verdict is Verdict.BEGUN_ANEW and is_front_overwritten(descriptor, file):
+            self._skipped["overwritten"] += 1
+        elif verdict is Verdict.BEGUN_ANEW:
             file.begin_anew()
         if file.start_at_end:
             file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
             file.start_at_end = False
             file.from_start = file.offset == 0
-        start = file.offset
+        start, tail = file.offset, file.tail
         chunk = next_lines(descriptor, file, budget_bytes)
         # Replaced between the two looks at its head: what was read may be of either filling, so none of it counts.
         if not os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head):
-            file.offset = start
+            file.offset, file.tail = start, tail
             file.scanned = 0
             return None
         file.fingerprint = head[: min(FINGERPRINT_BYTES, file.offset)]

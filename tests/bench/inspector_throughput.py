@@ -1,9 +1,10 @@
 """How many Inspector records per second one core takes, from the file to published totals.
 
-    .venv/bin/python tests/bench/inspector_throughput.py [plain | verbose | gigabyte]
+    .venv/bin/python tests/bench/inspector_throughput.py [plain | matched | verbose | gigabyte]
 
 Prints a table for docs/benchmarks.md: the best and median of five runs, the same for msgspec's decoding alone and for a
-plain json.loads loop over the same file, and the peak of the process' memory. ``verbose``: lines as
+plain json.loads loop over the same files, and the peak of the process' memory. ``matched``: eight ranks' files, whose
+communicators are whole, so that every operation is matched over its members. ``verbose``: lines as
 NCCL_INSPECTOR_DUMP_VERBOSE=1 writes them, with the events of 24 channels.
 """
 
@@ -36,9 +37,15 @@ class Mode(NamedTuple):
 
     records: int
     kernel_events: int = 0
+    ranks: int = 1
 
 
-MODES = {"plain": Mode(100_000), "verbose": Mode(20_000, kernel_events=24), "gigabyte": Mode(2_100_000)}
+MODES = {
+    "plain": Mode(100_000),
+    "matched": Mode(200_000, ranks=8),
+    "verbose": Mode(20_000, kernel_events=24),
+    "gigabyte": Mode(2_100_000),
+}
 
 
 def read_all(directory: Path) -> int:
@@ -91,10 +98,13 @@ def measure(what: str, records: int, work: Callable[[], int]) -> None:
 
 def main() -> None:
     """Measure on a file in a scratch directory."""
-    records, kernel_events = MODES[sys.argv[1] if len(sys.argv) > 1 else "plain"]
+    records, kernel_events, ranks = MODES[sys.argv[1] if len(sys.argv) > 1 else "plain"]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        size_bytes = write_log(directory / SOURCES[0].name, SOURCES[0], records, kernel_events=kernel_events)
+        size_bytes = sum(
+            write_log(directory / source.name, source, records // ranks, kernel_events=kernel_events)
+            for source in SOURCES[:ranks]
+        )
         print(f"| {records:,} records of {size_bytes / records:,.0f} bytes, per second | best | median |")
         print("|---|---|---|")
         measure("whole pipeline", records, lambda: read_all(directory))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.follow import IDLE_SECONDS, Follower, Limits
-from agent.followed_file import FollowedFile, Position
+from agent.followed_file import FINGERPRINT_BYTES, FollowedFile, Position
 
 
 class Time:
@@ -173,6 +173,50 @@ def test_idle_descriptor_is_closed_and_opened_again(tmp_path: Path) -> None:
     with path.open("ab") as writer:
         writer.write(b"two\n")
     assert poll(follower) == b"two\n"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
+    """Where the front is another but the last line read still stands, reading goes on behind it, and it is counted."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    with path.open("rb+") as second, path.open("ab") as first:
+        second.write(b"uno\ndu")
+        first.write(b"four\n")
+    if resumed:
+        follower = follow(tmp_path, resume=follower.positions())
+    assert poll(follower) == b"four\n"
+    assert follower.skipped["overwritten"] == 1
+    with path.open("ab") as first:
+        first.write(b"five\n")
+    assert poll(follower) == b"five\n"
+    assert (follower.skipped["overwritten"], [file.generation for file in follower.files()]) == (1, [0])
+
+
+@pytest.mark.parametrize(
+    "content", [b"uno\ndue\ntreee\nquattro\n", b"uno\ndue\n\0\0\0\0\0\0four\n", b"uno\ntwo\nThree\nfour\n"]
+)
+def test_another_last_line_is_another_filling(tmp_path: Path, content: bytes) -> None:
+    """Where neither front nor last line are those that were read, all is read, however far the file has grown."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    path.write_bytes(content)
+    assert poll(follower).replace(b"\n\n", b"\n") == content.replace(b"\0" * 6, b"")
+    assert ([file.generation for file in follower.files()], follower.skipped["overwritten"]) == ([1], 0)
+
+
+@pytest.mark.parametrize("line_bytes", [1, FINGERPRINT_BYTES, FINGERPRINT_BYTES + 1])
+def test_the_last_line_is_kept_within_bounds(tmp_path: Path, line_bytes: int) -> None:
+    """Of the last line the position holds at most 512 bytes, and none of the line before."""
+    (tmp_path / "a.log").write_bytes(b"first\n" + b"x" * (line_bytes - 1) + b"\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    [position] = follower.positions()
+    assert position.tail == b"x" * (min(line_bytes, 512) - 1) + b"\n"
 
 
 def test_limits(tmp_path: Path) -> None:
