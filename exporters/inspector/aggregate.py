@@ -19,7 +19,9 @@ from agent.api import Membership, Origin
 from exporters.inspector.accumulators import Accumulator, Arrivals, Sequence, SeriesKey, Window, size_label
 from exporters.inspector.arrivals import SYNCHRONISING
 from exporters.inspector.binding import Binding, RecordKey
+from exporters.inspector.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
 from exporters.inspector.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
+from exporters.inspector.places import MAX_PLACES, Places
 from exporters.inspector.records import (
     COLLECTIVES,
     KERNEL_TIMING,
@@ -41,11 +43,6 @@ from exporters.inspector.records import (
 )
 from exporters.inspector.shared import Shared
 
-MAX_COMMUNICATORS = 64
-"""Per writer; records of further ones are added up under `other`."""
-MAX_MEMBERSHIPS = 256
-MAX_RANKS_PER_WRITER = 16
-"""More GPUs than this no process drives: a writer that names more ranks gets no larger budget."""
 MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
 MAX_KEY_CHARACTERS = 128
@@ -53,10 +50,6 @@ MAX_KEY_CHARACTERS = 128
 P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
 P2P_FIRST = 1
 """Where numbers of P2P operations begin; those of collective ones begin at 0."""
-SERIES_PER_ACCUMULATOR = 4
-SERIES_PER_GAUGE = 1
-SERIES_PER_RANKS_ARRIVALS = 2
-SERIES_PER_COMMUNICATORS_ARRIVALS = 4
 
 Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
 """A key that begins with the communicator."""
@@ -104,9 +97,7 @@ class Aggregate:
         self._admit = admit
         self._shared = shared or Shared()
         self._from_start = from_start
-        self._places: set[tuple[str, int]] = set()
-        self._places_in: Counter[str] = Counter()
-        self._ranks = 1
+        self._places = Places(self._shared.room)
         self._bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
@@ -166,7 +157,7 @@ class Aggregate:
             return False
         place = (comm, header.rank)
         self.losses.note_format(named=header.comm_name is not None)
-        if place not in self.memberships and len(self.memberships) < MAX_MEMBERSHIPS and self._shared.room.take():
+        if place not in self.memberships and len(self.memberships) < MAX_PLACES and self._shared.room.take():
             name = (header.comm_name or "")[:MAX_COMM_NAME_CHARACTERS]
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
@@ -189,7 +180,7 @@ class Aggregate:
 
     def _ring(self, header: Header, *, p2p: bool) -> RingKey | None:
         comm = communicator(header.id, header.rank, header.n_ranks)
-        if comm is None or not self._has_room(comm, header.rank):
+        if comm is None or not self._places.have(comm, header.rank):
             return None
         return comm, header.rank, P2P_RING if p2p else COLLECTIVE_RING
 
@@ -212,7 +203,8 @@ class Aggregate:
     def leave(self) -> None:
         """Give back its share of the room; nothing is added afterwards."""
         self._shared.matching.leave(self.origin)
-        self._shared.room.taken -= len(self._places) + len(self.memberships)
+        self._places.leave()
+        self._shared.room.taken -= len(self.memberships)
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
@@ -221,13 +213,10 @@ class Aggregate:
         _move(self.sequences, ended.sequences, comms)
         self.losses.end(comms, ended.losses)
         _move(self.windows, ended.windows, comms)
-        places = {place for place in self._places if place[0] in comms}
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
-        self._places -= places
-        self._shared.room.taken -= len(places) + _move(self.memberships, ended.memberships, comms)
-        for comm in comms:
-            del self._places_in[comm]
+        self._places.leave(comms)
+        self._shared.room.taken -= _move(self.memberships, ended.memberships, comms)
         self._shared.matching.leave(self.origin, comms)
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
@@ -241,7 +230,7 @@ class Aggregate:
             return Binding(Result.GARBAGE)
         self.note_member(header)
         collective = name if name in COLLECTIVES or name in P2P_SERIES else OTHER
-        if not self._has_room(comm, comm_rank):
+        if not self._places.have(comm, comm_rank):
             comm, comm_rank = OTHER, 0
         sequence = self._sequence(comm, comm_rank, P2P_RING if name in P2P_SERIES or name == P2P_OTHER else collective)
         if name == P2P_OTHER or not 0 <= size_bytes <= MAX_SIZE_BYTES:
@@ -262,23 +251,6 @@ class Aggregate:
                 binding.member = self._shared.matching.join(self.origin, series, n_ranks, credit)
         binding.place = (comm, comm_rank)
         return binding
-
-    def _has_room(self, comm: str, comm_rank: int) -> bool:
-        """Whether records of this place get accumulators of their own: a broken writer may make up millions."""
-        if (comm, comm_rank) in self._places:
-            return True
-        if len(self._places) >= MAX_MEMBERSHIPS:
-            return False
-        if (comm not in self._places_in and len(self._places_in) >= MAX_COMMUNICATORS) or not self._shared.room.take():
-            return False
-        self._add_place(comm, comm_rank)
-        return True
-
-    def _add_place(self, comm: str, comm_rank: int) -> None:
-        """Note a place; as many ranks as the writer has in one communicator have their budget each."""
-        self._places.add((comm, comm_rank))
-        self._places_in[comm] += 1
-        self._ranks = min(MAX_RANKS_PER_WRITER, max(self._ranks, self._places_in[comm]))
 
     def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence | None:
         if OTHER in (comm, name):
@@ -315,7 +287,7 @@ class Aggregate:
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
 
     def _admitted(self, series: int) -> bool:
-        return self._admit(self.origin, series, self._ranks)
+        return self._admit(self.origin, series, self._places.ranks)
 
     # What others are told.
 
@@ -360,20 +332,10 @@ class Aggregate:
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator
             if key.comm != OTHER:
-                made._has_room(key.comm, key.comm_rank)  # of this class
+                made._places.have(key.comm, key.comm_rank)  # of this class
             if key.size != OTHER:
                 made._admitted(series_of(key, accumulator.arrivals))
         return made
-
-
-def series_of_arrivals(comm_rank: int) -> int:
-    """How many series matched operations of one kind give a rank."""
-    return SERIES_PER_RANKS_ARRIVALS + (SERIES_PER_COMMUNICATORS_ARRIVALS if comm_rank == 0 else 0)
-
-
-def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
-    """How many series an accumulator that was admitted takes of the budget."""
-    return SERIES_PER_ACCUMULATOR + (0 if arrivals is None else series_of_arrivals(key.comm_rank))
 
 
 def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> int:

@@ -7,6 +7,7 @@ others waited for it: at least as long as the second shortest time is longer. Se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from exporters.inspector.accumulators import Arrivals
 
@@ -22,29 +23,35 @@ CLOCK_DOUBT_US = 1000
 """Start times that differ more than this from what kernel times say are not believed: a clock was set in between."""
 
 
-def judge(times: Sequence[Sequence[int]], starts: Sequence[Sequence[int] | None]) -> list[Arrivals]:
+def judge(times: Sequence[Sequence[int]], starts: Sequence[Sequence[int] | None] | None = None) -> list[Arrivals]:
     """Add up what operations say of each member, by its place in their rows.
 
     ``times``: a row per operation, the kernel time of each member in microseconds. ``starts``: for each row the wall
     clock times at which the members' kernels were seen to start, in microseconds of one clock, or None.
     """
-    members = [Arrivals() for _ in times[0]] if times else []
-    for row, clock in zip(times, starts, strict=True):
-        shortest, longest = min(row), max(row)
-        members[0].floor_us += shortest
-        members[0].spread_us += longest - shortest
-        if longest - shortest > TIE_US and (found := latest(row, clock)) is not None:
+    members = [Arrivals() for _ in times[0]]
+    floor_us = spread_us = 0
+    for row, clock in zip(times, starts or repeat(None, len(times)), strict=True):
+        ordered = sorted(row)
+        shortest = ordered[0]
+        floor_us += shortest
+        spread_us += ordered[-1] - shortest
+        if clock is None and ordered[1] - shortest <= TIE_US:  # as most often: spare the call
+            continue
+        if (found := latest(row, ordered, clock)) is not None:
             member, lateness_us = found
             members[member].last += 1
             members[member].lateness_us += lateness_us
-    if members:
-        members[0].matched = len(times)
+    members[0].matched, members[0].floor_us, members[0].spread_us = len(times), floor_us, spread_us
     return members
 
 
-def latest(times: Sequence[int], starts: Sequence[int] | None) -> tuple[int, int] | None:
-    """Return the last member to arrive and how long all others waited for it alone; None when several came last."""
-    shortest, second = sorted(times)[:2]
+def latest(times: Sequence[int], ordered: Sequence[int], starts: Sequence[int] | None) -> tuple[int, int] | None:
+    """Return the last member to arrive and how long all others waited for it alone; None when several came last.
+
+    ``ordered`` are ``times`` in rising order.
+    """
+    shortest, second = ordered[:2]
     lead_us = second - shortest
     if starts is not None:
         before, last = sorted(starts)[-2:]

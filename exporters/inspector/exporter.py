@@ -17,11 +17,12 @@ from exporters.inspector.families import FAMILIES
 from exporters.inspector.inheritance import Inheritance, Place
 from exporters.inspector.ownership import Ownership
 from exporters.inspector.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
-from exporters.inspector.reader import DirectoryReader, Turn
+from exporters.inspector.reader import DirectoryReader
 from exporters.inspector.reclaim import Reclaim, Reclaimer
 from exporters.inspector.rendering import Snapshot, render
 from exporters.inspector.silence import GRACE_SECONDS, Silence, SilenceWatch
 from exporters.inspector.totals import OriginTotals, Published
+from exporters.inspector.turn import Turn
 
 WAIT_SECONDS = 1.0
 """How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""

@@ -144,22 +144,26 @@ class Board:
             shared &= member.times.keys()
         if not shared:
             return
-        numbers = sorted(shared)
-        times = list(zip(*([member.times.pop(number) for number in numbers] for member in members), strict=True))
-        one_clock = len({member.origin.hostname for member in members}) == 1
-        starts = [self._starts(members, number) if one_clock else None for number in numbers]
-        for member, arrivals in zip(members, judge(times, starts), strict=True):
+        times = list(zip(*(list(map(member.times.pop, shared)) for member in members), strict=True))
+        for member, arrivals in zip(members, judge(times, _starts(members, shared)), strict=True):
             member.credit(arrivals)
-
-    def _starts(self, members: list[Member], number: int) -> list[int] | None:
-        starts = [start for member in members if (start := member.starts.pop(number, 0))]
-        return starts if len(starts) == len(members) else None
+        for member in members:
+            if member.starts:
+                member.drop(shared)
 
     def _leave(self, members: list[Member], numbers: set[int]) -> None:
         if numbers:
             for member in members:
                 member.drop(numbers)
             self.members[0].credit(Arrivals(unmatched=len(numbers)))
+
+
+def _starts(members: list[Member], numbers: set[int]) -> list[list[int] | None] | None:
+    """Start times of operations by one clock, in the order of ``numbers``; None where a member has none."""
+    if not all(member.starts for member in members) or len({member.origin.hostname for member in members}) > 1:
+        return None
+    rows = [[member.starts.get(number, 0) for member in members] for number in numbers]
+    return [row if all(row) else None for row in rows]
 
 
 class Matching:

@@ -6,31 +6,23 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Clock, FollowedFile, Follower, Membership, Origin, Position
+from agent.api import Clock, FollowedFile, Follower, Origin
 from exporters.inspector.accumulators import SeriesKey
-from exporters.inspector.aggregate import Admit, Aggregate, Saved
+from exporters.inspector.aggregate import Admit, Aggregate
 from exporters.inspector.context import FileContext
 from exporters.inspector.idleness import LOOK_SECONDS, IdleWatch
 from exporters.inspector.intake import AggregateOf, Writer, finish_run, take
-from exporters.inspector.matching import Credit, SavedBoard
-from exporters.inspector.ownership import (
-    FileState,
-    Ownership,
-    is_foreign,
-    is_local,
-    is_log,
-    named_hostname,
-    state_of,
-    written_hostname,
-)
+from exporters.inspector.logs import Log, Logs
+from exporters.inspector.matching import Credit
+from exporters.inspector.ownership import Ownership, is_foreign, is_log
 from exporters.inspector.plausibility import Plausibility
 from exporters.inspector.records import Result
 from exporters.inspector.shared import Shared
 from exporters.inspector.totals import WINDOW_SECONDS, OriginTotals, Published
+from exporters.inspector.turn import Evidence, FileKey, Section, Turn
 
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0
@@ -52,65 +44,6 @@ MAX_WRITERS_PER_FILE = 16
 MAX_ORIGINS = 1024
 MAX_BINDINGS_IN_ALL = 65_536
 """Kinds of record remembered after a turn, of all writers together: about 50 MB."""
-
-
-class Evidence(NamedTuple):
-    """What one writer's records say of its ranks since the last turn."""
-
-    origin: Origin
-    memberships: tuple[Membership, ...]
-    last_progress_seconds: float | None
-
-
-class Turn(NamedTuple):
-    """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due,
-    and ``section`` also while nothing changes.
-
-    ``retired``: the last totals of writers that were let go, ``ended``: of idle communicators of others; they are not
-    in ``section`` any more.
-    """
-
-    available: bool
-    waiting: bool
-    evidence: tuple[Evidence, ...]
-    published: Published | None
-    section: bytes | None
-    retired: tuple[OriginTotals, ...]
-    ended: tuple[OriginTotals, ...] = ()
-
-
-FileKey = tuple[int, int, int]
-"""Device, inode and generation: one filling of a file."""
-
-
-class Section(msgspec.Struct):
-    """A reader's part of the checkpoint: offsets and integers of the same moment."""
-
-    positions: list[Position]
-    writers: list[Saved]
-    results: dict[Result, int]
-    hole_bytes: int
-    left: list[Position] = []
-    contexts: list[tuple[FileKey, FileContext]] = []
-    implausible: int = 0
-    waiting: list[SavedBoard] = []
-
-
-class _Log:
-    """One followed file and who writes it."""
-
-    __slots__ = ("file", "generation", "hostname", "known", "looked_size", "path", "read_at", "state", "writers")
-
-    def __init__(self, file: FollowedFile, now: float) -> None:
-        self.file = file
-        self.generation = file.generation
-        self.hostname: str | None = None
-        self.path = ""
-        self.looked_size = 0
-        self.read_at = now
-        self.state = FileState.UNIDENTIFIED
-        self.writers: dict[Writer, Aggregate] = {}
-        self.known: set[Writer] = set()
 
 
 class DirectoryReader:
@@ -139,7 +72,6 @@ class DirectoryReader:
         self._shared = Shared(plausibility)
         self._contexts: dict[FileKey, FileContext] = {}
         self._from_beginning = from_beginning
-        self._restored: frozenset[tuple[int, int]] = frozenset()
         generations: dict[tuple[int, int], int] = {}
         if section is not None:
             self._results.update(section.results)
@@ -150,7 +82,6 @@ class DirectoryReader:
                 saved.origin: Aggregate.restore(saved, admit, self._shared) for saved in section.writers
             }
             self._shared.matching.restore(section.waiting, self._credit_of)
-            self._restored = frozenset((origin.device, origin.inode) for origin in self._aggregates)
             for origin in self._aggregates:
                 identity = (origin.device, origin.inode)
                 generations[identity] = max(generations.get(identity, 0), origin.generation + 1)
@@ -163,8 +94,8 @@ class DirectoryReader:
             generations=generations,
             start_at_end=section is None and not from_beginning,
         )
-        self._logs: dict[tuple[int, int], _Log] = {}
-        self._queue: deque[_Log] = deque()
+        self._logs = Logs(self._follower, frozenset(generations))
+        self._queue: deque[Log] = deque()
         self._reported: dict[Origin, int] = {}
         self._idle: dict[Origin, IdleWatch] = {}
         self._discover_at = self._published_at = self._saved_at = self._idle_at = float("-inf")
@@ -177,7 +108,8 @@ class DirectoryReader:
         now = self._clock.monotonic()
         gone = self._retire(retire)
         if now >= self._discover_at:
-            self._sync(self._follower.discover(partial(is_foreign, ownership)), ownership)
+            files = self._follower.discover(partial(is_foreign, ownership))
+            self._queue.extend(self._logs.sync(files, ownership, now))
             looked_at = self._clock.monotonic()
             took = looked_at - now
             self._discover_at = looked_at + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, took / LOOKS_SHARE))
@@ -205,52 +137,17 @@ class DirectoryReader:
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
         """The files that are ours."""
-        return {identity: log.file for identity, log in self._logs.items() if log.state is FileState.FOLLOWED}
+        return {log.file.identity: log.file for log in self._logs.followed()}
 
     def close(self) -> None:
         """Close all files."""
         self._follower.close()
 
-    # Which files.
-
-    def _sync(self, files: list[FollowedFile], ownership: Ownership) -> None:
-        logs = {}
-        for file in files:
-            log = logs[file.identity] = self._logs.get(file.identity) or _Log(file, self._clock.monotonic())
-            if log.state is not FileState.FOLLOWED:
-                self._identify(log, ownership)
-        self._logs = logs
-
-    def _identify(self, log: _Log, ownership: Ownership) -> None:
-        """Decide whether a file is ours; it is opened at most once for that, unless it changed."""
-        file = log.file
-        if file.identity in self._restored and not file.caught_up:  # ours before the agent's restart
-            log.state = FileState.FOLLOWED
-        else:
-            log.state = state_of(file.identity, self._hostname(log, ownership), ownership)
-        if log.state is FileState.FOLLOWED:
-            self._queue.append(log)
-
-    def _hostname(self, log: _Log, ownership: Ownership) -> str | None:
-        """The writer's host name: by the file's name if that is foreign already, else by its first record."""
-        file = log.file
-        named = named_hostname(file.path)
-        if ownership.everyone or (named is not None and not is_local(named, ownership.hostnames)):
-            return named
-        same = log.path == file.path and log.generation == file.generation
-        if same and (log.hostname is not None or file.size_bytes == log.looked_size):
-            return log.hostname
-        log.looked_size, log.path, log.generation = file.size_bytes, file.path, file.generation
-        head = self._follower.head(file)
-        front_is_a_hole = head != b"" and not head.strip(b"\0")
-        log.hostname = named if front_is_a_hole else written_hostname(head)
-        return log.hostname
-
     # What they hold.
 
     def _read(self, deadline: float) -> bool:
         """Read in turns until nothing is left or the time is up; True when something waits."""
-        idle: list[_Log] = []
+        idle: list[Log] = []
         queue = self._queue
         while queue:
             log = queue.popleft()
@@ -266,7 +163,7 @@ class DirectoryReader:
         queue.extend(idle)
         return waiting
 
-    def _read_some(self, log: _Log) -> bool:
+    def _read_some(self, log: Log) -> bool:
         chunk = self._follower.read(log.file, READ_BYTES)
         if log.file.generation != log.generation:
             log.generation = log.file.generation
@@ -306,7 +203,7 @@ class DirectoryReader:
     def _known(self, key: FileKey) -> AggregateOf:
         return lambda writer: self._aggregates.get(Origin(*key, writer.hostname, writer.pid))
 
-    def _aggregate_of(self, log: _Log, writer: Writer) -> Aggregate | None:
+    def _aggregate_of(self, log: Log, writer: Writer) -> Aggregate | None:
         aggregate = log.writers.get(writer)
         if aggregate is not None:
             return aggregate
@@ -375,17 +272,8 @@ class DirectoryReader:
                 self._reported[origin] = progress_us
                 yield Evidence(origin, memberships, progress_us / 1_000_000 if progress_us else None)
 
-    def _is_caught_up(self, origin: Origin) -> bool:
-        """Whether a writer's totals are those of before the agent's restart, or more."""
-        log = self._logs.get((origin.device, origin.inode))
-        if log is None:
-            return self._follower.looked or (origin.device, origin.inode) not in self._restored
-        return log.file.caught_up or log.file.generation != origin.generation
-
     def _publish(self, now: float, *, due: bool) -> Published | None:
-        caught_up = self._follower.looked and all(
-            log.file.caught_up for log in self._logs.values() if log.state is FileState.FOLLOWED
-        )
+        caught_up = self._follower.looked and all(log.file.caught_up for log in self._logs.followed())
         just_caught_up = caught_up and not self._caught_up
         if now - self._published_at < PUBLISH_SECONDS and not just_caught_up and not due:
             return None
@@ -393,13 +281,12 @@ class DirectoryReader:
         self._caught_up = caught_up
         return Published(
             writers=tuple(
-                OriginTotals.of(aggregate, caught_up=self._is_caught_up(origin))
+                OriginTotals.of(aggregate, caught_up=self._logs.is_caught_up(origin))
                 for origin, aggregate in self._aggregates.items()
             ),
             caught_up=caught_up,
             results=dict(self._results),
-            files=Counter(log.state for log in self._logs.values())
-            + Counter({FileState.FOREIGN: self._follower.passed_over}),
+            files=self._logs.states(),
             skipped=dict(self._follower.skipped),
             lag_seconds=max(map(self._lag_seconds, self._queue), default=0.0),
             lag_bytes=sum(self._follower.lag_bytes(log.file) for log in self._queue),
@@ -407,7 +294,7 @@ class DirectoryReader:
             implausible=self._shared.plausibility.implausible,
         )
 
-    def _lag_seconds(self, log: _Log) -> float:
+    def _lag_seconds(self, log: Log) -> float:
         """How old the newest record read of a file is while whole lines wait in it."""
         newest_us = max((aggregate.last_progress_us for aggregate in log.writers.values()), default=0)
         if log.file.drained or not newest_us or not self._follower.lag_bytes(log.file):

@@ -6,7 +6,8 @@ import msgspec
 
 from agent.api import Origin
 from exporters.inspector.accumulators import MAX_TOTAL, Arrivals, SeriesKey
-from exporters.inspector.aggregate import SERIES_PER_GAUGE, Aggregate, series_of
+from exporters.inspector.aggregate import Aggregate
+from exporters.inspector.budget import SERIES_PER_GAUGE, series_of
 from exporters.inspector.losses import Tally
 from exporters.inspector.ownership import FileState
 from exporters.inspector.records import OTHER, Result

@@ -14,15 +14,13 @@ from exporters.inspector import shared as shared_module
 from exporters.inspector.accumulators import REORDER, Accumulator, Arrivals, Sequence, SeriesKey
 from exporters.inspector.aggregate import (
     MAX_BINDINGS,
-    MAX_COMMUNICATORS,
-    MAX_MEMBERSHIPS,
-    MAX_RANKS_PER_WRITER,
     Aggregate,
     Saved,
 )
 from exporters.inspector.context import FileContext
 from exporters.inspector.intake import Writer, finish_run, take
 from exporters.inspector.losses import Tally
+from exporters.inspector.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
 from exporters.inspector.records import MAX_SEQUENCE_NUMBER, Result
 
 ORIGIN = Origin(1, 2, 0, "gpu-node-00", 7)
@@ -204,9 +202,9 @@ def test_communicators_are_bounded() -> None:
 def test_places_and_memberships_are_bounded() -> None:
     """Ranks beyond the limit of one writer are added up together and not reported."""
     aggregate = fresh()
-    feed([record(rank=rank, n_ranks=1000) for rank in range(MAX_MEMBERSHIPS + 1)], aggregate)
-    assert len(aggregate.new_memberships()) == MAX_MEMBERSHIPS
-    assert len(aggregate.accumulators) == MAX_MEMBERSHIPS + 1
+    feed([record(rank=rank, n_ranks=1000) for rank in range(MAX_PLACES + 1)], aggregate)
+    assert len(aggregate.new_memberships()) == MAX_PLACES
+    assert len(aggregate.accumulators) == MAX_PLACES + 1
 
 
 def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

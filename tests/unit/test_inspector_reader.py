@@ -19,9 +19,10 @@ from exporters.inspector.ownership import (
     state_of,
     written_hostname,
 )
-from exporters.inspector.reader import DirectoryReader, Turn
+from exporters.inspector.reader import DirectoryReader
 from exporters.inspector.records import Result
 from exporters.inspector.totals import OriginTotals, Published
+from exporters.inspector.turn import Turn
 
 HERE = Ownership(hostnames=frozenset({"here"}))
 EVERYONE = Ownership(everyone=True)
