@@ -40,6 +40,10 @@ class OriginBook:
         record.seen_at = now
         return record
 
+    def unseen(self) -> dict[Origin, RankProcess]:
+        """The writers whose process was never seen, each with what stands in for it."""
+        return {origin: record.unseen for origin, record in self.records.items() if record.unseen is not None}
+
     def unlinked(self, now: float) -> tuple[Origin, ...]:
         """Writers whose process is not known yet, while it is worth looking for."""
         return tuple(
