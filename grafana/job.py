@@ -139,7 +139,7 @@ def _events() -> list[Panel]:
         rows(
             "Ranks that left",
             f"When and how ranks ended: the first {LISTED}, for 15 minutes after their end.",
-            Query(f"bottomk({LISTED}, {endings(JOB)})"),
+            Query(f"bottomk({LISTED}, {endings(JOB, 'rank, node, reason, signal, code')})"),
             columns=("rank", "node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",

@@ -214,6 +214,7 @@ def rows(
         .transformations([*numbers, organize])
         .sort_by([common.TableSortByFieldState().display_name(sort_by).desc(descending)])
         .show_header(True)
+        .align(common_models.FieldTextAlignment.AUTO)
         .no_value("")
     )
     if value:

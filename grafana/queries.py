@@ -101,10 +101,10 @@ def coverage(selector: str, by: str = "") -> str:
     return ratio(seen, f"{seen} + {rate_of('rankwatch_inspector_missing_records_total', selector, by)}")
 
 
-def endings(selector: str) -> str:
-    """Return a query for when ranks left, in ms since the epoch, with how they ended."""
+def endings(selector: str, by: str) -> str:
+    """Return a query for when ranks left, in ms since the epoch, by labels of the rank and of how it ended."""
     return (
-        f"max by (rank, node, reason, signal, code) (\n"
+        f"max by ({by}) (\n"
         f"  rankwatch_rank_exit_info{{{selector}}} * on (instance, job_id, rank) group_left ()\n"
         f"    (1000 * rankwatch_rank_exit_timestamp_seconds{{{selector}}})\n"
         f")"

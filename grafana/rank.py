@@ -135,7 +135,7 @@ def _identity() -> list[Panel]:
         rows(
             "How it ended",
             "When and how its processes ended, for 15 minutes after their end.",
-            Query(endings(RANK)),
+            Query(endings(RANK, "node, reason, signal, code")),
             columns=("node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",

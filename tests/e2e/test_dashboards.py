@@ -1,19 +1,20 @@
-"""Every query of the shipped dashboards, asked of a real Prometheus with the shipped jobs and rules, about a live job."""
+"""Every query of the shipped dashboards, asked of a real Prometheus with the shipped rules, about a live job."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
+import os
 import re
-import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from jobs import SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
@@ -24,6 +25,13 @@ STRAGGLER, VICTIM = "2", "5"
 JOB = ("--records-per-second", "100", "--straggler", STRAGGLER, "--straggler-delay-us", "3000")
 ENDED = {"How it ended"}
 """Panels that show something of ranks that left alone: they are asked about the one that was killed."""
+PIPELINE_SUFFIX = "9"
+OF_PIPELINE = {
+    "Bandwidth of sends and receives",
+    "Bytes sent and received per second",
+    "Records without the GPU's own time",
+}
+"""Panels on what the make-believe job has not: they are asked about another one."""
 RANGE_SECONDS = 120
 GRAFANA = {
     "$__rate_interval": "20s",
@@ -32,7 +40,6 @@ GRAFANA = {
 }
 MAX_SECONDS = 90.0
 LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
-P2P_COMMUNICATOR = "0x5ca1ab1e0ddba1"
 
 
 class Target(NamedTuple):
@@ -84,38 +91,43 @@ def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
-    """Each query and each variable of both dashboards has what the live job gives: a late rank, and one that is killed."""
+    """Each query and variable of both dashboards has what live jobs give: with a late rank, and one that is killed."""
     machine = Machine(tmp_path)
-    with machine.job(*JOB) as job, machine.agent(job) as agent:
+    with (
+        machine.job(*JOB) as job,
+        pipeline(job.dump_dir, machine.job_id + PIPELINE_SUFFIX),
+        machine.agent(job) as agent,
+        Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port), binary) as server,
+    ):
         agent.wait_for_states(alive(8))
-        pipeline = Pipeline(job, int(STRAGGLER))
-        with Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port), binary) as server:
-            wait_until(lambda: server.query("comm_rank:rankwatch_blamed:ratio"), MAX_SECONDS, "the late rank's blame")
-            job.kill(job.pid(int(VICTIM)))
-            killed_at = time.time()
-            check_variables(server, machine.job_id)
-            answers = {each.where: Answer(server, each, machine.job_id) for each in targets()}
+        wait_until(lambda: server.query("comm_rank:rankwatch_blamed:ratio"), MAX_SECONDS, "the late rank's blame")
+        job.kill(job.pid(int(VICTIM)))
+        killed_at = time.time()
+        check_variables(server, machine.job_id)
+        answers = {each.where: Answer(server, each, machine.job_id) for each in targets()}
 
-            def missing() -> list[str]:
-                pipeline.write()
-                return [where for where, answer in answers.items() if not answer.come()]
+        def missing() -> list[str]:
+            return [where for where, answer in answers.items() if not answer.come()]
 
-            try:
-                wait_until(lambda: not missing(), MAX_SECONDS, "an answer to every query")
-            except AssertionError:
-                pytest.fail("without an answer: " + "\n".join(missing()))
-            for answer in answers.values():
-                answer.check_shape()
-            check_numbers(server, Questions(server, machine.job_id), killed_at)
+        try:
+            wait_until(lambda: not missing(), MAX_SECONDS, "an answer to every query")
+        except AssertionError:
+            pytest.fail("without an answer: " + "\n".join(missing()))
+        for answer in answers.values():
+            answer.check_shape()
+        check_numbers(server, Questions(server, machine.job_id), killed_at)
 
 
 class Answer:
     """What came back for one query, asked until something does."""
 
     def __init__(self, server: Prometheus, target: Target, job_id: str) -> None:
-        rank = VICTIM if target.panel["title"] in ENDED else STRAGGLER
+        title = target.panel["title"]
+        rank = VICTIM if title in ENDED else STRAGGLER
+        of_pipeline = {"job_id": job_id + PIPELINE_SUFFIX, "rank": "0"}
+        variables = of_pipeline if title in OF_PIPELINE else {"job_id": job_id, "rank": rank}
         self._target = target
-        self._expression = fill(target.expression, {"job_id": job_id, "rank": rank})
+        self._expression = fill(target.expression, variables)
         self._server = server
         self.series: list[dict[str, Any]] = []
 
@@ -155,10 +167,12 @@ class Questions:
         self._server = server
         self._job_id = job_id
 
-    def __call__(self, dashboard: str, title: str, label: str, rank: str = STRAGGLER) -> dict[str, float]:
-        """Return the value now of each series of the panel's first query, by ``label``."""
+    def __call__(
+        self, dashboard: str, title: str, label: str, rank: str = STRAGGLER, suffix: str = ""
+    ) -> dict[str, float]:
+        """Return the value now of each series of the panel's first query, by ``label``; ``suffix``: of the job id."""
         expression = next(t.expression for t in targets() if (t.dashboard, t.panel["title"]) == (dashboard, title))
-        found = self._server.query(fill(expression, {"job_id": self._job_id, "rank": rank}))
+        found = self._server.query(fill(expression, {"job_id": self._job_id + suffix, "rank": rank}))
         return {each["metric"].get(label, ""): float(each["value"][1]) for each in found}
 
 
@@ -181,7 +195,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     """What the panels show is what was done to the job."""
     others = {str(rank) for rank in range(8)} - {VICTIM}
     wait_until(lambda: ask("job", "Ranks", "state") == {"alive": 7, "dead": 1}, 40.0, "seven alive and one dead")
-    states = {rank: 1 for rank in others} | {VICTIM: 6}
+    states = dict.fromkeys(others, 1) | {VICTIM: 6}
     wait_until(lambda: ask("job", "Ranks now", "rank") == states, 10.0, "their states")
     assert ask("job", "Expected and present", "") == {"": 8}
     assert ask("job", "First to go", "signal").keys() == {"SIGKILL"}
@@ -191,52 +205,50 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     assert ask("job", "Blamed now", "rank").keys() == {STRAGGLER}
     shares = ask("job", "Share of time that others waited for a rank", "rank")
     assert max(shares, key=lambda rank: shares[rank]) == STRAGGLER
-    names = {"world", "tensor_model_parallel_group_0", "data_parallel_group_2", "pipeline_model_parallel_group_0"}
+    names = {"world", "tensor_model_parallel_group_0", "data_parallel_group_2"}
     assert ask("rank", "Communicators it is in", "comm_name").keys() == names
     assert ask("rank", "State", "node", VICTIM) == {"127.0.0.1": 6}
+    sent = ask("rank", "Bandwidth of sends and receives", "direction", "0", PIPELINE_SUFFIX)
+    assert sent == {"Send": pytest.approx(33.554432e9, rel=0.01)}
     came_last = 'sum(increase(rankwatch_collective_last_arrivals_total{rank="%s"}[2m]))'
     assert (server.value(came_last % STRAGGLER) or 0) > 5 * (server.value(came_last % "1") or 0)
 
 
-class Pipeline:
-    """Sends and receives of one rank, and collectives without the GPU's own time: the make-believe job has none."""
+PIPELINE = """
+import itertools, json, os, pathlib, socket, sys, threading, time
+def poll():
+    pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("NCCL RAS")
+    threading.Event().wait()
+threading.Thread(target=poll, daemon=True).start()
+done = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), done.set()), daemon=True).start()
+header = {"id": "0x5ca1ab1e0ddba1", "comm_name": "pipeline", "rank": 0, "n_ranks": 2, "nnodes": 2}
+metadata = {"inspector_output_format_version": "v4.0", "rec_mechanism": "nccl_profiler_interface"}
+metadata |= {"git_rev": "v2.30.7-1", "dump_timestamp_us": 0, "hostname": socket.gethostname(), "pid": os.getpid()}
+sizes = {"msg_size_bytes": 16777216, "exec_time_us": 500, "algobw_gbs": 33.554432, "busbw_gbs": 33.554432}
+with open(f"{sys.argv[1]}/{socket.gethostname()}-pid{os.getpid()}.log", "w", buffering=1) as file:
+    for number in itertools.count():
+        metadata["dump_timestamp_us"] = time.time_ns() // 1000
+        p2p = {"p2p": "Send", "p2p_sn": number, "p2p_peer": 1, "p2p_timing_source": "kernel_gpu"}
+        coll = {"coll": "AllReduce", "coll_sn": number, "coll_timing_source": "kernel_cpu"}
+        for kind, facts in ("p2p", p2p), ("coll", coll):
+            perf = facts | {f"{kind}_{name}": value for name, value in sizes.items()}
+            print(json.dumps({"header": header, "metadata": metadata, f"{kind}_perf": perf}), file=file)
+        if done.wait(0.1):
+            break
+"""
 
-    def __init__(self, job: SimulatedJob, rank: int) -> None:
-        directory = job.dump_dir / "pipeline"
-        directory.mkdir()
-        self._pid = job.pid(rank)
-        self._path = directory / f"{socket.gethostname()}-pid{self._pid}.log"
-        self._number = itertools.count()
 
-    def write(self) -> None:
-        """Write a record of each."""
-        number = next(self._number)
-        amount = {"exec_time_us": 500, "algobw_gbs": 33.5, "busbw_gbs": 33.5, "msg_size_bytes": 16777216}
-        pairs: dict[str, Callable[[], dict[str, Any]]] = {
-            "p2p": lambda: {"p2p": "Send", "p2p_sn": number, "p2p_peer": 1, "p2p_timing_source": "kernel_gpu"},
-            "coll": lambda: {"coll": "AllReduce", "coll_sn": number, "coll_timing_source": "kernel_cpu"},
-        }
-        lines = [
-            {**self._head(), f"{kind}_perf": {**make(), **{f"{kind}_{name}": value for name, value in amount.items()}}}
-            for kind, make in pairs.items()
-        ]
-        with self._path.open("a") as file:
-            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-
-    def _head(self) -> dict[str, Any]:
-        metadata = {
-            "inspector_output_format_version": "v4.0",
-            "git_rev": "v2.30.7-1",
-            "rec_mechanism": "nccl_profiler_interface",
-            "dump_timestamp_us": time.time_ns() // 1000,
-            "hostname": socket.gethostname(),
-            "pid": self._pid,
-        }
-        name = "pipeline_model_parallel_group_0"
-        return {
-            "header": {"id": P2P_COMMUNICATOR, "comm_name": name, "rank": 0, "n_ranks": 2, "nnodes": 2},
-            "metadata": metadata,
-        }
+@contextlib.contextmanager
+def pipeline(directory: Path, job_id: str) -> Iterator[None]:
+    """Run a rank of another job that sends, and has collectives without the GPU's own time."""
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
+    command = [sys.executable, "-S", "-c", PIPELINE, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
+        try:
+            yield
+        finally:
+            process.communicate(timeout=10)
 
 
 def shipped(directory: Path, port: int) -> str:
