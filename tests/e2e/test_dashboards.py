@@ -242,6 +242,7 @@ with open(f"{sys.argv[1]}/{socket.gethostname()}-pid{os.getpid()}.log", "w", buf
 @contextlib.contextmanager
 def pipeline(directory: Path, job_id: str) -> Iterator[None]:
     """Run a rank of another job that sends, and has collectives without the GPU's own time."""
+    directory.mkdir(parents=True, exist_ok=True)  # the job may not be so far yet
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
     command = [sys.executable, "-S", "-c", PIPELINE, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
