@@ -129,11 +129,23 @@ class RankTable:
         process = self._process_of(record)
         if process is None:
             return
+        if record.process is None and last_progress_seconds is not None:
+            self._link_former(origin, last_progress_seconds)
+            process = self._process_of(record) or process
         for membership in memberships:
             self._add_member(process, membership, now)
         if last_progress_seconds is not None:
             newest = min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS)
             process.progress_seconds = max(process.progress_seconds or 0.0, newest)
+
+    def _link_former(self, origin: Origin, last_progress_seconds: float) -> None:
+        """A process that began its file anew just before it left: nobody holds the file, but the records are its."""
+        key = self._origins.former(origin)
+        process = None if key is None else self._processes.get(key)
+        if key is None or process is None or process.exited_at is None:
+            return
+        if last_progress_seconds <= process.exited_seconds:
+            self.link(origin, key)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Take the ranks' bus bandwidths of the moment, in bytes per second, for the tables people read."""

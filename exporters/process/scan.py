@@ -65,7 +65,7 @@ class Scanner:
         self._forget(known, now)
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
-        for key, evidence in self._search.proven(strangers, now, origins, self._ranks):
+        for key, evidence in self._search.proven(strangers, now, origins, known | self._ranks.keys()):
             if len(known) + len(new) < MAX_RANK_PROCESSES:
                 new.append(self._facts(key, evidence))
         running = [key for key in known if key not in gone] + [facts.key for facts in new]

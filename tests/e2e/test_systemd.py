@@ -81,7 +81,7 @@ def test_nothing_blinds_the_agent() -> None:
 
 
 def test_user_and_directories(tmp_path: Path) -> None:
-    """The snippets make the user and a sticky directory that every job's user may write to."""
+    """The snippets make the user and its sticky directory that every job's user may write to."""
     if os.geteuid() != 0:
         pytest.skip("changing owners needs root")
     (tmp_path / "etc").mkdir()
@@ -92,7 +92,8 @@ def test_user_and_directories(tmp_path: Path) -> None:
     users = dict(line.split(":", 1) for line in (tmp_path / "etc/passwd").read_text().splitlines())
     state = (tmp_path / "var/lib/rankwatch").stat()
     assert (str(state.st_uid), state.st_mode & 0o7777) == (users["rankwatch"].split(":")[1], 0o755)
-    assert (tmp_path / "var/lib/rankwatch/inspector").stat().st_mode & 0o7777 == 0o1777
+    files = (tmp_path / "var/lib/rankwatch/inspector").stat()
+    assert (files.st_uid, files.st_mode & 0o7777) == (state.st_uid, 0o1777)
     lines = (DEPLOY / "rankwatch.tmpfiles.conf").read_text().splitlines()
     ages = [line.split()[5] for line in lines if not line.startswith("#")]
     assert all(age == "-" or age.isalnum() for age in ages), "systemd 249 refuses an age with a prefix"

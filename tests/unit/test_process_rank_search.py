@@ -71,6 +71,14 @@ def test_orphan_of_a_rank_is_none(node: Node) -> None:
     assert node.evidence(after=LOOK_AGAIN_SECONDS) == {}
 
 
+def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
+    """A forked child of a rank that the agent knew before its restart is none, at the first look too."""
+    node.proc.add(30, threads={31: "NCCL RAS"}, maps=NCCL_MAPS, files=GPU)
+    node.proc.add(40, parent=30, maps=NCCL_MAPS, files=GPU)
+    node.known = [ProcessKey(30, 5000)]
+    assert node.evidence() == {}
+
+
 def test_late_initialisation(node: Node) -> None:
     """A process is looked at again when its threads change in number, and after half a minute anyway."""
     node.proc.add(10)

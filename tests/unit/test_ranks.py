@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from rank_table import KILLED, WORLD, Table, environment, facts, origin
+from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, origin
 
 from agent.identity import Membership, Origin, RankLabel
-from agent.origins import MAX_ORIGINS, ORIGIN_IDLE_SECONDS
+from agent.origins import MAX_FORMER, MAX_ORIGINS, ORIGIN_IDLE_SECONDS
 from agent.ranks import MAX_MEMBERSHIPS, MAX_PROCESSES
 from agent.tombstones import TOMBSTONE_SECONDS
 
@@ -44,6 +44,37 @@ def test_earlier_fillings_of_a_file_expire(table: Table) -> None:
     assert table.ranks.is_expired(origin(1, 0))
     assert not table.ranks.is_expired(origin(1, 1))
     assert table.labels() == {RankLabel("4711", "1"): 1}
+
+
+def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
+    """A file begun anew just before its process left is that process's, as its records are no later than the exit."""
+    key = table.add(1, environment(1))
+    table.ranks.observe_records(origin(1), [Membership(WORLD, 1, 8)], table.clock.time())
+    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(origin(1, 2), [Membership(TENSOR, 1, 4)], table.clock.time())
+    assert table.ranks.label(origin(1, 2), TENSOR, 1) is None  # it runs: who wrote that will be seen
+    table.tick(1.0)
+    table.ranks.observe_exit(key, KILLED)
+    left = table.clock.time()
+    table.ranks.observe_records(origin(1, 3), [Membership(TENSOR, 1, 4)], None)
+    table.ranks.observe_records(origin(2, 3), [Membership(TENSOR, 2, 4)], left)
+    assert table.ranks.label(origin(1, 3), TENSOR, 1) is None
+    table.ranks.observe_records(origin(1, 3), [], left)
+    assert table.ranks.label(origin(1, 3), TENSOR, 1) == RankLabel("4711", "1")
+    table.clock.advance(5.0)
+    table.ranks.observe_records(origin(1, 4), [], left + 1)
+    assert {origin(1, 2), origin(1, 4), origin(2, 3)} == set(table.ranks.unlinked_origins())
+
+
+def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
+    """Among so many fillings before it one of the process is found, and not among more."""
+    key = table.add(1, environment(1))
+    table.ranks.observe_records(origin(1), [], table.clock.time())
+    table.ranks.link(origin(1), key)
+    table.ranks.observe_exit(key, KILLED)
+    for generation in (MAX_FORMER + 1, MAX_FORMER):
+        table.ranks.observe_records(origin(1, generation), [], table.clock.time())
+    assert table.ranks.unlinked_origins() == (origin(1, MAX_FORMER + 1),)
 
 
 def test_unidentified_and_unreadable_are_counted(table: Table) -> None:
