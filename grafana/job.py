@@ -241,7 +241,7 @@ def _fabric() -> list[Panel]:
             f"collective and size class the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
             Query(named(slowest, FLOOR), legend),
             unit="s",
-            size=HALF,
+            size=Size(12, 10),
         ),
         lines(
             "Spread: time from the first rank's arrival to the last",
@@ -249,7 +249,7 @@ def _fabric() -> list[Panel]:
             f"widens it; a bad link does not. Of each collective and size class the {SHOWN_COMMUNICATORS} widest.",
             Query(named(widest, FLOOR), legend),
             unit="s",
-            size=HALF,
+            size=Size(12, 10),
         ),
     ]
 

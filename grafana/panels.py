@@ -19,6 +19,8 @@ from grafana.queries import Value
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TABLE_LEGEND_FROM = 12
 """A panel at least so wide lists its series in a table with their last and mean values."""
+LEGEND_BESIDE_FROM = 16
+"""A panel at least so wide has the table beside it, narrower ones below."""
 
 Panel = stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
 
@@ -113,7 +115,7 @@ def grid(
         .graph_mode(common_models.BigValueGraphMode.NONE)
         .color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
         .justify_mode(common_models.BigValueJustifyMode.CENTER)
-        .mappings(mapping(states))
+        .override_by_name("Value", [models.DynamicConfigValue("mappings", mapping(states))])  # not the ranks' numbers
         .no_value("no ranks")
         .data_links([rank_link("__data.fields.rank")])
         .transformations([_convert("rank", "number"), _sort("rank"), _convert("rank", "string")])
@@ -134,11 +136,13 @@ def lines(
     links_to_rank: bool = False,
 ) -> timeseries.Panel:
     """Return a panel of curves; ``steps`` are drawn as dashed lines."""
-    legend = common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM)
+    legend = common.VizLegendOptions().show_legend(True)
     if size.width >= TABLE_LEGEND_FROM:
         legend = legend.display_mode(common_models.LegendDisplayMode.TABLE).calcs(["lastNotNull", "mean"])
     else:
         legend = legend.display_mode(common_models.LegendDisplayMode.LIST)
+    beside = size.width >= LEGEND_BESIDE_FROM
+    legend = legend.placement(common_models.LegendPlacement.RIGHT if beside else common_models.LegendPlacement.BOTTOM)
     tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI)
     panel = (
         timeseries.Panel()
@@ -147,7 +151,7 @@ def lines(
         .line_width(1)
         .fill_opacity(0)
         .show_points(common_models.VisibilityMode.AUTO)
-        .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+        .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
     )
     if least is not None:
         panel = panel.min(least)
@@ -208,13 +212,15 @@ def rows(
     organize = models.DataTransformerConfig(
         id_val="organize", options={"excludeByName": hidden, "indexByName": order, "renameByName": {"Value": value}}
     )
-    numbers = [_convert(name, "number") for name in columns if name in ("rank", "comm_rank")]
+    # A label that is not there would become 0: only what every row has may be a number.
+    numeric = {"comm_rank", "rank"} if links_to_rank else {"comm_rank"}
+    numbers = [_convert(name, "number") for name in columns if name in numeric]
     panel = (
         table.Panel()
         .transformations([*numbers, organize])
         .sort_by([common.TableSortByFieldState().display_name(sort_by).desc(descending)])
         .show_header(True)
-        .align(common_models.FieldTextAlignment.AUTO)
+        .align(common_models.FieldTextAlignment.LEFT)
         .no_value("")
     )
     if value:

@@ -17,7 +17,8 @@ from grafana.queries import (
     ratio,
 )
 
-HALF = Size(12)
+HALF = Size(12, 10)
+"""High enough for the six curves that a rank usually has."""
 
 TOP = Size(4, 4)
 
@@ -33,7 +34,7 @@ STARTED = f"max(rankwatch_rank_start_timestamp_seconds{{{RANK}}})"
 def panels(late_share: float) -> dict[str, list[Panel]]:
     """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
     return {
-        "": [*_summary(), *_states()],
+        "": [*_summary(late_share), *_states()],
         "Identity": _identity(),
         "Collectives": _collectives(),
         "Lateness": _lateness(late_share),
@@ -46,7 +47,7 @@ def _state(label: str, metric: str, states: dict[str, Value]) -> str:
     return code_by(label, states, lambda state: f'{metric}{{{RANK}, state="{state}"}}')
 
 
-def _summary() -> list[Panel]:
+def _summary(late_share: float) -> list[Panel]:
     seconds = rate_of("rankwatch_collective_seconds_total", RANK)
     return [
         stats(
@@ -92,6 +93,7 @@ def _summary() -> list[Panel]:
             Query(f"max({LATENESS})"),
             unit="percentunit",
             size=TOP,
+            steps=Steps("green", {late_share: "red"}),
         ),
     ]
 
@@ -139,7 +141,7 @@ def _identity() -> list[Panel]:
             columns=("node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",
-            size=HALF,
+            size=Size(12),
             sort_by="left at",
             descending=True,
         ),
@@ -148,7 +150,7 @@ def _identity() -> list[Panel]:
             "Its rank in each, and the communicator's name and size where they are known. nodes: NVLink domains.",
             Query(f"{members}\n  * on (comm) group_left (comm_name, size, nodes) (\n    {names}\n  )"),
             columns=("comm", "comm_name", "comm_rank", "size", "nodes"),
-            size=HALF,
+            size=Size(12),
             sort_by="comm_name",
         ),
     ]
@@ -238,7 +240,7 @@ def _p2p() -> list[Panel]:
                 named(_bandwidth("rankwatch_p2p", DIRECTION), P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"
             ),
             unit="Bps",
-            size=HALF,
+            size=Size(12),
         ),
         lines(
             "Bytes sent and received per second",
@@ -248,7 +250,7 @@ def _p2p() -> list[Panel]:
                 "{{direction}} {{comm_name}} {{comm}}",
             ),
             unit="Bps",
-            size=HALF,
+            size=Size(12),
         ),
     ]
 
@@ -262,13 +264,13 @@ def _records() -> list[Panel]:
             Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
             Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
             unit="ops",
-            size=HALF,
+            size=Size(12),
         ),
         lines(
             "Records without the GPU's own time",
             "By the time they have instead. They are in no bandwidth. Nothing here is good.",
             Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "{{timing}}"),
             unit="ops",
-            size=HALF,
+            size=Size(12),
         ),
     ]

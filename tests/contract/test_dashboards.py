@@ -146,6 +146,26 @@ def test_queries(panel: dict[str, Any]) -> None:
     assert len({target["refId"] for target in targets}) == len(targets)
 
 
+def test_states_colour_no_rank_numbers() -> None:
+    """Where ranks and states stand side by side, names of states are given to values alone: rank 1 is not `alive`."""
+    tables = [panel for [panel] in (each.values for each in PANELS) if panel["targets"][0]["format"] == "table"]
+    mapped = [panel for panel in tables if "mappings" in json.dumps(panel["fieldConfig"])]
+    assert [panel["title"] for panel in mapped] == ["Ranks now"]
+    assert "mappings" not in mapped[0]["fieldConfig"]["defaults"]
+    assert [each["matcher"]["options"] for each in mapped[0]["fieldConfig"]["overrides"]] == ["Value"]
+
+
+def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
+    """Ranks are made numbers only where every row has one: alerts on a whole job have none."""
+    converted = {
+        panel["title"]: [each["options"]["conversions"][0]["targetField"] for each in panel["transformations"][:1]]
+        for [panel] in (each.values for each in PANELS)
+        if panel["type"] == "table" and panel["transformations"][0]["id"] == "convertFieldType"
+    }
+    assert "Alerts" not in converted
+    assert converted["Ranks that left"] == ["rank"]
+
+
 def test_links_lead_to_a_dashboard() -> None:
     """Every link of a panel leads to a dashboard that is shipped, with its variables set."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}

@@ -209,7 +209,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     assert ask("rank", "Communicators it is in", "comm_name").keys() == names
     assert ask("rank", "State", "node", VICTIM) == {"127.0.0.1": 6}
     sent = ask("rank", "Bandwidth of sends and receives", "direction", "0", PIPELINE_SUFFIX)
-    assert sent == {"Send": pytest.approx(33.554432e9, rel=0.01)}
+    assert sent == {"send": pytest.approx(33.554432e9, rel=0.01)}
     came_last = 'sum(increase(rankwatch_collective_last_arrivals_total{rank="%s"}[2m]))'
     assert (server.value(came_last % STRAGGLER) or 0) > 5 * (server.value(came_last % "1") or 0)
 
