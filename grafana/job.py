@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from grafana.panels import Panel, Query, Size, Steps, grid, lines, rows, stats, timeline
 from grafana.queries import (
     JOB,
@@ -14,8 +16,11 @@ from grafana.queries import (
     rank_state_code,
     rate_of,
     ratio,
+    worst_rank_states,
 )
 
+RULE_INTERVAL = "30s"
+"""As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
 GRID_RANKS = 512
 """So many cells can be told apart; the worst ranks come first."""
 TIMELINE_RANKS = 32
@@ -37,7 +42,7 @@ LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
 
 def panels(late_share: float) -> dict[str, list[Panel]]:
     """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
-    return {
+    rows_by_title = {
         "": [*_summary(), *_ranks(), *_events()],
         "Bandwidth": _bandwidth(),
         "Late ranks": _late(late_share),
@@ -45,6 +50,9 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Progress": _progress(),
         "Records": _records(),
     }
+    for panel in chain.from_iterable(rows_by_title.values()):
+        panel.interval(RULE_INTERVAL)
+    return rows_by_title
 
 
 def _summary() -> list[Panel]:
@@ -109,13 +117,12 @@ def _summary() -> list[Panel]:
 
 
 def _ranks() -> list[Panel]:
-    code = rank_state_code()
     return [
         grid(
             "Ranks now",
             "Each rank's state: green alive, blue finished, yellow exited, purple unknown, orange "
             f"unresponsive, red dead. In larger jobs the {GRID_RANKS} worst. A click leads to the rank.",
-            Query(f"topk({GRID_RANKS}, {code})"),
+            Query(f"topk({GRID_RANKS}, {rank_state_code()})"),
             size=HALF,
             states=STATES,
             limit=GRID_RANKS,
@@ -123,10 +130,7 @@ def _ranks() -> list[Panel]:
         timeline(
             "Ranks over time",
             f"The states of the {TIMELINE_RANKS} ranks that were worst in the time shown.",
-            Query(
-                most(TIMELINE_RANKS, code, "rank", over=f"max_over_time(({code})[$__range:$__interval] @ end())"),
-                "{{rank}}",
-            ),
+            Query(worst_rank_states(TIMELINE_RANKS), "{{rank}}"),
             size=HALF,
             states=STATES,
             links_to_rank=True,
@@ -263,7 +267,6 @@ def _progress() -> list[Panel]:
             "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
             "different work or do not go on together.",
             Query(f"max {operations}", "fastest rank"),
-            Query(f"quantile (0.5, {operations})", "median"),
             Query(f"min {operations}", "slowest rank"),
             unit="ops",
             size=THIRD,

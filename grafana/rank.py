@@ -21,6 +21,8 @@ HALF = Size(12, 10)
 """High enough for the six curves that a rank usually has."""
 
 TOP = Size(4, 4)
+LIVENESS_INTERVAL = "5s"
+"""As often as liveness is scraped."""
 
 COLLECTIVE = "comm, collective"
 DIRECTION = "comm, direction"
@@ -106,7 +108,7 @@ def _states() -> list[Panel]:
             Query(_state("node", "rankwatch_rank_state", STATES), "{{node}}"),
             size=Size(12, 5),
             states=STATES,
-        ),
+        ).interval(LIVENESS_INTERVAL),
         timeline(
             "Process over time",
             "What the kernel shows for the process's main thread: disk_sleep is blocked on a device or file "
@@ -114,7 +116,7 @@ def _states() -> list[Panel]:
             Query(_state("node", "rankwatch_rank_process_state", PROCESS_STATES), "{{node}}"),
             size=Size(12, 5),
             states=PROCESS_STATES,
-        ),
+        ).interval(LIVENESS_INTERVAL),
     ]
 
 

@@ -166,6 +166,18 @@ def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
     assert converted["Ranks that left"] == ["rank"]
 
 
+def test_panels_ask_no_oftener_than_there_is_news() -> None:
+    """Steps of the job's panels are not shorter than the slower rules', those of the states are liveness's."""
+    rules = (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")
+    groups = [group for path in rules for group in yaml.safe_load(path.read_text())["groups"]]
+    slowest = max(int(group["interval"].removesuffix("s")) for group in groups)
+    panels = [panel for panel in DASHBOARDS["job"]["panels"] if panel["type"] != "row"]
+    assert {panel["interval"] for panel in panels} == {f"{slowest}s"}
+    liveness, _ = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]
+    states = [panel for panel in DASHBOARDS["rank"]["panels"] if panel["type"] == "state-timeline"]
+    assert {panel["interval"] for panel in states} == {liveness["scrape_interval"]}
+
+
 def test_links_lead_to_a_dashboard() -> None:
     """Every link of a panel leads to a dashboard that is shipped, with its variables set."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
