@@ -21,8 +21,8 @@ from grafana.queries import (
 
 RULE_INTERVAL = "30s"
 """As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
-GRID_RANKS = 512
-"""So many cells can be told apart; the worst ranks come first."""
+GRID_RANKS = 256
+"""In so many cells a number can be read."""
 TIMELINE_RANKS = 32
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5
