@@ -1,0 +1,29 @@
+"""The shipped Prometheus rules, and every promtool there is to judge them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy" / "prometheus"
+RULES = sorted((DEPLOY / "rules").glob("*.yml"))
+RULE_TESTS = sorted((DEPLOY / "tests").glob("*.yml"))
+
+
+def promtools() -> list[str]:
+    """Return the machine's own, and those that `scripts/test --full` fetched."""
+    found = [shutil.which("promtool"), *sorted(map(str, (ROOT / ".cache/prometheus").glob("*/usr/bin/promtool")))]
+    return [path for path in found if path is not None]
+
+
+def why_no_promtool() -> str | None:
+    """Return the reason to skip, or None."""
+    return None if promtools() else "promtool not found"
+
+
+def run_promtool(promtool: str, *arguments: str | Path) -> str:
+    """Run it; return what it said when it failed, else nothing."""
+    done = subprocess.run([promtool, *arguments], check=False, capture_output=True, text=True, timeout=120)
+    return "" if done.returncode == 0 else f"{promtool}: {done.stdout}{done.stderr}"

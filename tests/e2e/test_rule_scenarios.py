@@ -1,0 +1,336 @@
+"""What alerts fire when jobs end, fail and lose nodes, from the agent's own tables through the shipped rules."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from fleets import (
+    ABORTED,
+    ENDED_WELL,
+    KILLED,
+    OOM_KILLED,
+    TERMINATED,
+    UNKNOWN,
+    ExitStatus,
+    Fleet,
+    Node,
+    as_test,
+    crashed,
+    failed,
+)
+from rules import RULES, promtools, run_promtool, why_no_promtool
+
+JOB = "4711"
+REFUSED_SECONDS = 0.01
+TIMEOUT_SECONDS = 4.0
+SEEDS = range(2)
+
+pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+
+
+class Job(Fleet):
+    """A job on two nodes of three, scraped at random instants by clocks that are a little wrong."""
+
+    def __init__(self, seed: int, world: int = 16, age_seconds: float = 900.0) -> None:
+        self.chance = random.Random(seed)  # noqa: S311  # a test that can be repeated
+        self.world = world
+        self.running: dict[int, Node] = {}
+        self.blind: set[str] = set()
+        super().__init__(*(Node(f"n{n}", self.chance.uniform(0, 4.9), self.chance.uniform(-0.02, 0.02)) for n in range(3)))
+        for rank in range(world):
+            self.at(-20, self._start, rank, self.home(rank), -age_seconds)
+        self.every(-5, 2000, 2.5, self._step)
+
+    def home(self, rank: int) -> Node:
+        """Where a rank runs: half of them on each of two nodes."""
+        return self.nodes[rank * 2 // self.world]
+
+    def start(self, seconds: float, rank: int, node: Node) -> None:
+        """Start a rank (anew)."""
+        self.at(seconds, self._start, rank, node, seconds - 1)
+
+    def end(self, seconds: float, rank: int, status: ExitStatus, finalized: bool = False) -> None:
+        """Let a rank leave."""
+        self.at(seconds, self._end, rank, status, finalized)
+
+    def end_all(self, begin: float, spread: float, status: ExitStatus, but: tuple[int, ...] = ()) -> None:
+        """Let all ranks leave within ``spread`` seconds."""
+        for rank in range(self.world):
+            if rank not in but:
+                self.end(begin + self.chance.uniform(0, spread), rank, status)
+
+    def agent(self, seconds: float, node: Node, up: bool, answer: float | None = 0.02) -> None:
+        """Change how scrapes of a node's agent go."""
+        self.at(seconds, self._agent, node, up, answer)
+
+    def lose(self, seconds: float, node: Node, answer: float | None) -> None:
+        """Let a node vanish with its ranks; ``answer``: how a scrape fails from then on."""
+        self.at(seconds, self.running.pop, next(r for r in range(self.world) if self.home(r) is node))
+        self.agent(seconds, node, up=False, answer=answer)
+
+    def _start(self, rank: int, node: Node, start_seconds: float) -> None:
+        node.start(JOB, rank, self.world, start_seconds)
+        self.running[rank] = node
+
+    def _end(self, rank: int, status: ExitStatus, finalized: bool) -> None:
+        node = self.running.pop(rank, None) or self.home(rank)
+        node.end(JOB, rank, status, finalized)
+
+    def _agent(self, node: Node, up: bool, answer: float | None) -> None:
+        node.is_up, node.answer = up, answer
+
+    def _step(self) -> None:
+        """A collective completes when all ranks take part."""
+        if len(self.running) == self.world and not any(node.stopped for node in self.nodes):
+            for rank, node in self.running.items():
+                node.progress(JOB, rank, self.world)
+
+
+Scenario = Callable[[Job], dict[str, str]]
+QUIET: dict[str, str] = {}
+
+
+def finish(job: Job) -> dict[str, str]:
+    """All ranks leave with status 0."""
+    job.end_all(100, 8, ENDED_WELL)
+    return QUIET
+
+
+def finish_with_statuses_unknown(job: Job) -> dict[str, str]:
+    """All ranks leave, nobody can tell how."""
+    job.end_all(100, 20, UNKNOWN)
+    return QUIET
+
+
+def finish_while_one_saves(job: Job) -> dict[str, str]:
+    """Rank 0 saves for four minutes after the others have left."""
+    job.end_all(100, 3, ENDED_WELL, but=(0,))
+    job.end(340, 0, ENDED_WELL)
+    return QUIET
+
+
+def finish_and_abort(job: Job) -> dict[str, str]:
+    """Rank 0 leaves in order, and the others abort when its store is gone."""
+    job.end(100, 0, ENDED_WELL, finalized=True)
+    job.end_all(101, 3, ABORTED, but=(0,))
+    return QUIET
+
+
+def cancel(job: Job) -> dict[str, str]:
+    """SIGTERM to all; some take their time and are killed."""
+    job.end_all(100, 2, TERMINATED, but=(3, 9))
+    job.end(130, 3, KILLED)
+    job.end(131, 9, KILLED)
+    return QUIET
+
+
+def cancel_and_abort(job: Job) -> dict[str, str]:
+    """SIGTERM reaches one node first; the ranks of the other lose their peers and abort."""
+    for rank in range(8):
+        job.end(100 + rank * 0.01, rank, TERMINATED)
+        job.end(100.3 + rank * 0.1, 8 + rank, ABORTED)
+    return QUIET
+
+
+def preempt(job: Job) -> dict[str, str]:
+    """Half of the ranks save at SIGTERM and are killed after a minute."""
+    for rank in range(8):
+        job.end(100 + rank * 0.1, rank * 2, TERMINATED)
+        job.end(160 + rank * 0.1, rank * 2 + 1, KILLED)
+    return QUIET
+
+
+def suspend(job: Job) -> dict[str, str]:
+    """All ranks are stopped by the scheduler."""
+    for rank in range(job.world):
+        job.at(100, job.home(rank).stop, JOB, rank)
+    return QUIET
+
+
+def agent_restart(job: Job) -> dict[str, str]:
+    """An agent is away for 20 seconds and goes on from its checkpoint."""
+    job.agent(100, job.nodes[0], up=False, answer=REFUSED_SECONDS)
+    job.at(119, job.nodes[0].restart_agent)
+    job.agent(120, job.nodes[0], up=True)
+    return QUIET
+
+
+def agent_gone(job: Job) -> dict[str, str]:
+    """An agent is gone for good, its machine and ranks are not."""
+    job.agent(100, job.nodes[0], up=False, answer=REFUSED_SECONDS)
+    return {"RankwatchDown": "ticket"}
+
+
+def agent_hangs(job: Job) -> dict[str, str]:
+    """An agent accepts and does not answer; the job goes on."""
+    job.agent(100, job.nodes[0], up=False, answer=TIMEOUT_SECONDS)
+    return {"RankwatchDown": "ticket"}
+
+
+def agent_no_target(job: Job) -> dict[str, str]:
+    """A node is taken out of the targets; the job goes on."""
+    job.agent(100, job.nodes[0], up=False, answer=None)
+    return QUIET
+
+
+def out_of_memory(job: Job) -> dict[str, str]:
+    """The OOM killer takes one rank, the others hang."""
+    job.end(100, 3, OOM_KILLED)
+    return {"RankDead": "page"}
+
+
+def crash_and_teardown(job: Job) -> dict[str, str]:
+    """One rank crashes, and the launchers end the others."""
+    job.end(100, 3, crashed())
+    job.end_all(100.5, 5, TERMINATED, but=(3,))
+    return {"JobFailed": "page"}
+
+
+def crash_and_victims(job: Job) -> dict[str, str]:
+    """One rank crashes, and the ranks of the other node abort."""
+    job.end(100, 3, crashed())
+    job.end_all(100.5, 3, ABORTED, but=(3,))
+    return {"JobFailed": "page"}
+
+
+def out_of_memory_last(job: Job) -> dict[str, str]:
+    """The OOM killer's rank is seen to leave last of all."""
+    job.end_all(100, 3, TERMINATED, but=(8,))
+    job.end(103, 8, OOM_KILLED)
+    return {"JobFailed": "page"}
+
+
+def killed(job: Job) -> dict[str, str]:
+    """One rank is killed, the others hang."""
+    job.end(100, 3, KILLED)
+    return {"RankDead": "page"}
+
+
+def left(job: Job) -> dict[str, str]:
+    """One rank leaves, nobody can tell how, the others hang."""
+    job.end(100, 3, UNKNOWN)
+    return {"RankDead": "page"}
+
+
+def left_well(job: Job) -> dict[str, str]:
+    """One rank leaves with status 0, and the others go on."""
+    job.end(100, 3, ENDED_WELL)
+    return {"RankDead": "info"}
+
+
+def stopped(job: Job) -> dict[str, str]:
+    """One rank is stopped, the others wait for it."""
+    job.at(100, job.home(3).stop, JOB, 3)
+    return {"RankUnresponsive": "page"}
+
+
+def restart_elsewhere(job: Job) -> dict[str, str]:
+    """A rank dies and is started on another node within seconds; later the job ends."""
+    job.end(100, 3, crashed())
+    job.start(102, 3, job.nodes[2])
+    job.end_all(200, 5, ENDED_WELL)
+    return QUIET
+
+
+def node_lost(job: Job) -> dict[str, str]:
+    """A node loses power; the others hang."""
+    job.lose(100, job.nodes[1], TIMEOUT_SECONDS)
+    return {"NodeLost": "page"}
+
+
+def node_lost_and_abort(job: Job) -> dict[str, str]:
+    """A node loses power; half a minute later the others abort."""
+    job.lose(100, job.nodes[1], TIMEOUT_SECONDS)
+    for rank in range(8):
+        job.end(130 + rank, rank, ABORTED)
+    return {"NodeLost": "page"}
+
+
+def node_lost_and_no_target(job: Job) -> dict[str, str]:
+    """A node is gone, and from the targets too; the others hang."""
+    job.lose(100, job.nodes[1], None)
+    return {"NodeLost": "page"}
+
+
+def node_reboot(job: Job) -> dict[str, str]:
+    """A node is started anew under the job."""
+    job.lose(100, job.nodes[1], TIMEOUT_SECONDS)
+    job.at(200, job.nodes[1].reboot)
+    job.agent(200, job.nodes[1], up=False, answer=REFUSED_SECONDS)
+    job.agent(210, job.nodes[1], up=True)
+    return {"NodeLost": "page", "JobShrunk": "page"}
+
+
+def nodes_end_with_the_job(job: Job) -> dict[str, str]:
+    """The job ends and its nodes are taken away a second later."""
+    job.end_all(100, 1, ENDED_WELL)
+    job.agent(102, job.nodes[0], up=False, answer=TIMEOUT_SECONDS)
+    job.agent(102.5, job.nodes[1], up=False, answer=None)
+    return {"RankwatchDown": "ticket"}
+
+
+LARGE: list[Scenario] = [
+    finish,
+    finish_with_statuses_unknown,
+    finish_while_one_saves,
+    finish_and_abort,
+    cancel,
+    cancel_and_abort,
+    preempt,
+    suspend,
+    agent_restart,
+    agent_gone,
+    agent_hangs,
+    agent_no_target,
+    out_of_memory,
+    crash_and_teardown,
+    crash_and_victims,
+    out_of_memory_last,
+    killed,
+    left,
+    left_well,
+    stopped,
+    restart_elsewhere,
+    node_lost,
+    node_lost_and_abort,
+    node_lost_and_no_target,
+    node_reboot,
+    nodes_end_with_the_job,
+]
+
+
+def failed_young(job: Job) -> dict[str, str]:
+    """A program leaves with status 1."""
+    job.end(100, 1, failed(1))
+    job.end_all(100.2, 2, TERMINATED, but=(1,))
+    return {"JobFailed": "info"}
+
+
+def crashed_young(job: Job) -> dict[str, str]:
+    """A rank crashes, the others hang."""
+    job.end(100, 1, crashed())
+    return {"RankDead": "info"}
+
+
+SMALL_AND_YOUNG: list[Scenario] = [finish, finish_and_abort, failed_young, crashed_young, out_of_memory]
+CASES = [(16, 900.0, each) for each in LARGE] + [(4, 60.0, each) for each in SMALL_AND_YOUNG]
+
+
+@pytest.mark.parametrize(("world", "age_seconds", "scenario"), CASES, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_alerts(tmp_path: Path, world: int, age_seconds: float, scenario: Scenario) -> None:
+    """Whenever scrapes come, exactly these alerts fire, up to seven minutes after the event."""
+    tests = []
+    for seed in SEEDS:
+        job = Job(seed, world, age_seconds)
+        expected = scenario(job)
+        name = f"{scenario.__name__}, seed {seed}: {scenario.__doc__}"
+        tests.append(as_test(name, job.run(520), expected | {"Watchdog": "info"}, 520))
+    file = tmp_path / "test.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(r) for r in RULES], "evaluation_interval": "5s", "tests": tests}))
+    judges = promtools() if os.environ.get("RANKWATCH_TEST_FULL") == "1" else promtools()[:1]
+    assert [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))] == []
