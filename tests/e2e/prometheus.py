@@ -1,4 +1,4 @@
-"""A real Prometheus under test, which scrapes one target every second."""
+"""A real Prometheus under test."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from agents import free_port
-from nodes import wait_until
+from nodes import Node, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 20.0
 STOP_SECONDS = 10.0
 
-_CONFIG = """
+_ONE_TARGET = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s, external_labels: {{server: "{name}"}}}}
 scrape_configs:
   - job_name: rankwatch
     static_configs: [{{targets: ["127.0.0.1:{target_port}"]}}]
 """
+
+
+def one_target(name: str, port: int) -> str:
+    """Return the configuration of a server called ``name`` that scrapes one port every second."""
+    return _ONE_TARGET.format(name=name, target_port=port)
 
 
 def why_no_prometheus() -> str | None:
@@ -48,22 +53,22 @@ class Raw(NamedTuple):
 
 
 class Prometheus:
-    """A server called ``name``, of ``binary``, that scrapes ``target_port``; a context manager."""
+    """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager."""
 
-    def __init__(self, directory: Path, name: str, target_port: int, binary: str = "prometheus") -> None:
+    def __init__(self, home: Path, config: str, binary: str = "prometheus", *, node: Node | None = None) -> None:
         """Start it; raises AssertionError when it does not get ready."""
-        home = directory / name
         home.mkdir()
-        config = home / "prometheus.yml"
-        config.write_text(_CONFIG.format(name=name, target_port=target_port))
+        (home / "prometheus.yml").write_text(config)
+        self._node = node
         self._port = free_port()
         self._log = (home / "log").open("w")
         flags = (
-            f"--config.file={config}",
+            f"--config.file={home / 'prometheus.yml'}",
             f"--storage.tsdb.path={home / 'data'}",
             f"--web.listen-address=127.0.0.1:{self._port}",
         )
-        self._process = subprocess.Popen([binary, *flags], stdout=self._log, stderr=self._log)
+        popen = node.popen if node else subprocess.Popen
+        self._process = popen([binary, *flags], stdout=self._log, stderr=self._log)
         try:
             wait_until(self._is_ready, READY_SECONDS, "Prometheus' readiness")
         except AssertionError:
@@ -133,5 +138,10 @@ class Prometheus:
             return False
 
     def _get(self, path: str) -> str:
+        if self._node is not None:
+            reply = self._node.curl(self._port, path, timeout=10)
+            if reply.status != 200:
+                raise OSError(reply)
+            return reply.body
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
             return str(answer.read().decode())

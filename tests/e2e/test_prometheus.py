@@ -14,7 +14,7 @@ from agents import Agent
 from jobs import SimulatedJob
 from machines import Machine, alive, records
 from nodes import wait_until
-from prometheus import Prometheus, Raw, prometheus_binaries, why_no_prometheus
+from prometheus import Prometheus, Raw, one_target, prometheus_binaries, why_no_prometheus
 
 KILLS = 15
 BUSY = ("--records-per-second", "200", "--flush-at-end")
@@ -34,8 +34,8 @@ def test_nothing_is_lost_or_doubled_over_fifteen_kills(tmp_path: Path, binary: s
     machine = Machine(tmp_path)
     with (
         machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent,
-        Prometheus(tmp_path, "first", agent.port, binary) as first,
-        Prometheus(tmp_path, "second", agent.port, binary) as second,
+        Prometheus(tmp_path / "first", one_target("first", agent.port), binary) as first,
+        Prometheus(tmp_path / "second", one_target("second", agent.port), binary) as second,
         machine.job(*BUSY) as job,
     ):
         job.wait_for("ready")
