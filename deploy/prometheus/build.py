@@ -25,7 +25,7 @@ SHADOW = "shadow"
 RUNBOOKS = "runbooks"
 
 
-class Mistake(Exception):
+class RulesError(Exception):
     """What is wrong with the thresholds or the sources, in one line."""
 
 
@@ -42,36 +42,37 @@ _Dumper.add_representer(str, _string)
 
 
 def read_thresholds(defaults: Path, own: Path | None) -> dict[str, Any]:
-    """Return the defaults with a site's own values in their place; Mistake where it names what is not there."""
+    """Return the defaults with a site's own values in their place; RulesError where it names what is not there."""
     values = _mapping(defaults)
     if own is None:
         return values
     changed = _mapping(own)
     if strangers := sorted(changed.keys() - values.keys()):
-        raise Mistake(f"{own}: there is no threshold {', '.join(strangers)}")
+        raise RulesError(f"{own}: there is no threshold {', '.join(strangers)}")
     for name, value in changed.items():
         if type(value) is not type(values[name]) and not {type(value), type(values[name])} <= {int, float}:
-            raise Mistake(f"{own}: {name} must look like {values[name]!r}, not {value!r}")
+            raise RulesError(f"{own}: {name} must look like {values[name]!r}, not {value!r}")
     return values | changed
 
 
 def build(sources: Mapping[str, str], thresholds: Mapping[str, Any]) -> dict[str, str]:
-    """Return the rule files by name, made of ``sources`` (texts by name); Mistake where the two do not fit."""
+    """Return the rule files by name, made of ``sources`` (texts by name); RulesError where the two do not fit."""
     used = {SHADOW, RUNBOOKS}
 
     def fill(text: str) -> str:
         names = PLACEHOLDER.findall(text)
         if missing := sorted(set(names) - thresholds.keys()):
-            raise Mistake(f"no threshold {', '.join(missing)}, wanted by: {text.strip()}")
+            raise RulesError(f"no threshold {', '.join(missing)}, wanted by: {text.strip()}")
         used.update(names)
         return PLACEHOLDER.sub(lambda match: str(thresholds[match[1]]), text)
 
     parsed = {name: _filled(yaml.safe_load(text), fill) for name, text in sources.items()}
     if unused := sorted(thresholds.keys() - used):
-        raise Mistake(f"no rule uses the threshold {', '.join(unused)}")
-    alerts = [rule for rules in parsed.values() for group in rules["groups"] for rule in group["rules"] if "alert" in rule]
+        raise RulesError(f"no rule uses the threshold {', '.join(unused)}")
+    groups = [group for rules in parsed.values() for group in rules["groups"]]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     if strangers := sorted(set(thresholds[SHADOW]) - {alert["alert"] for alert in alerts}):
-        raise Mistake(f"{SHADOW}: there is no alert {', '.join(strangers)}")
+        raise RulesError(f"{SHADOW}: there is no alert {', '.join(strangers)}")
     for alert in alerts:
         alert["annotations"]["runbook_url"] = f"{thresholds[RUNBOOKS]}#{alert['alert'].lower()}"
         if alert["alert"] in thresholds[SHADOW]:
@@ -95,17 +96,17 @@ def _mapping(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
-        raise Mistake(f"{path}: {error}") from None
+        raise RulesError(f"{path}: {error}") from None
     if not isinstance(values, dict):
-        raise Mistake(f"{path}: not a mapping of thresholds")
+        raise RulesError(f"{path}: not a mapping of thresholds")
     return values
 
 
-def main() -> int:
-    """Build; 1 and a line on standard error when it cannot be done."""
+def main() -> None:
+    """Build; leave with 1 and a line on standard error when it cannot be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--thresholds", type=Path, metavar="FILE", help="the site's own, those that differ")
-    parser.add_argument("--output", type=Path, metavar="DIR", default=HERE / "rules", help="default: rules, beside this")
+    parser.add_argument("--output", type=Path, metavar="DIR", default=HERE / "rules", help="rules, beside this")
     options = parser.parse_args()
     try:
         thresholds = read_thresholds(HERE / "thresholds.yml", options.thresholds)
@@ -113,11 +114,9 @@ def main() -> int:
         options.output.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (options.output / name).write_text(text)
-    except (Mistake, OSError) as error:
-        print(f"build.py: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except (RulesError, OSError) as error:
+        sys.exit(f"build.py: {error}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

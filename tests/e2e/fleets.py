@@ -1,7 +1,7 @@
 """A make-believe fleet for rule tests: real rank tables under a clock of ours, scraped as Prometheus would.
 
-What the tables show becomes the input of `promtool test rules`, series by series, with staleness where a scrape fails or
-no longer holds a series. Each node is scraped at its own instant, up to five seconds before the others.
+What the tables show becomes the input of `promtool test rules`, series by series, with staleness where a scrape fails
+or no longer holds a series. Each node is scraped at its own instant, up to five seconds before the others.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ ABORTED = ExitStatus(known=True, signal=SIGABRT)
 OOM_KILLED = ExitStatus(known=True, signal=SIGKILL, oom=True)
 ENDED_WELL = ExitStatus(known=True)
 UNKNOWN = ExitStatus(known=False)
-
-Labels = tuple[tuple[str, str], ...]
 
 
 def crashed() -> ExitStatus:
@@ -84,12 +82,12 @@ class Node:
         """Let a rank leave."""
         key = self.processes.pop((job_id, rank))
         if finalized:
-            self.table.observe_state(key, "S", None, False, True)
+            self.table.observe_state(key, "S", None, kill_pending=False, finalized=True)
         self.table.observe_exit(key, status)
 
     def stop(self, job_id: str, rank: int) -> None:
         """Let a rank be stopped by a signal."""
-        self.table.observe_state(self.processes[(job_id, rank)], "T", None, False, False)
+        self.table.observe_state(self.processes[(job_id, rank)], "T", None, kill_pending=False, finalized=False)
         self.stopped = True
 
     def progress(self, job_id: str, rank: int, world: int) -> None:
@@ -140,11 +138,11 @@ class Fleet:
 
     def __init__(self, *nodes: Node) -> None:
         self.nodes = nodes
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
 
     def at(self, seconds: float, action: Callable[..., object], *arguments: object) -> None:
         """Let something happen at a time."""
-        self._events.append((seconds, len(self._events), lambda: action(*arguments) and None))
+        self._events.append((seconds, len(self._events), lambda: action(*arguments)))
 
     def every(self, begin: float, end: float, step: float, action: Callable[..., object], *arguments: object) -> None:
         """Let something happen again and again."""
@@ -188,9 +186,11 @@ def values(samples: list[float | None]) -> str:
     return " ".join(words)
 
 
-def as_test(name: str, series: dict[str, list[float | None]], expected: dict[str, str], at_seconds: int) -> dict[str, Any]:
-    """Return a promtool test: up to ``at_seconds`` these alerts (name: severity) were firing, for any job, and no other."""
-    query = 'group by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
+def as_test(
+    name: str, series: dict[str, list[float | None]], expected: dict[str, str], at_seconds: int
+) -> dict[str, Any]:
+    """Return a promtool test: these alerts (name: severity) fired in ``at_seconds``, one series each, and no other."""
+    query = 'count by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
     samples = [
         {"labels": f'{{alertname="{alert}",severity="{severity}"}}', "value": 1} for alert, severity in expected.items()
     ]

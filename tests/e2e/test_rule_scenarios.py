@@ -16,7 +16,6 @@ from fleets import (
     OOM_KILLED,
     TERMINATED,
     UNKNOWN,
-    ExitStatus,
     Fleet,
     Node,
     as_test,
@@ -24,6 +23,8 @@ from fleets import (
     failed,
 )
 from rules import RULES, promtools, run_promtool, why_no_promtool
+
+from agent.verdict import ExitStatus
 
 JOB = "4711"
 REFUSED_SECONDS = 0.01
@@ -40,8 +41,8 @@ class Job(Fleet):
         self.chance = random.Random(seed)  # noqa: S311  # a test that can be repeated
         self.world = world
         self.running: dict[int, Node] = {}
-        self.blind: set[str] = set()
-        super().__init__(*(Node(f"n{n}", self.chance.uniform(0, 4.9), self.chance.uniform(-0.02, 0.02)) for n in range(3)))
+        chance = self.chance.uniform
+        super().__init__(*(Node(f"n{number}", chance(0, 4.9), chance(-0.02, 0.02)) for number in range(3)))
         for rank in range(world):
             self.at(-20, self._start, rank, self.home(rank), -age_seconds)
         self.every(-5, 2000, 2.5, self._step)
@@ -331,6 +332,7 @@ def test_alerts(tmp_path: Path, world: int, age_seconds: float, scenario: Scenar
         name = f"{scenario.__name__}, seed {seed}: {scenario.__doc__}"
         tests.append(as_test(name, job.run(520), expected | {"Watchdog": "info"}, 520))
     file = tmp_path / "test.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(r) for r in RULES], "evaluation_interval": "5s", "tests": tests}))
+    rules = [str(path) for path in RULES]
+    file.write_text(yaml.safe_dump({"rule_files": rules, "evaluation_interval": "5s", "tests": tests}))
     judges = promtools() if os.environ.get("RANKWATCH_TEST_FULL") == "1" else promtools()[:1]
     assert [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))] == []

@@ -1,0 +1,156 @@
+"""The shipped Prometheus rules: current, complete, explained, and settable."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from agent import rank_families, self_families
+from agent.discovery import exporter_names, load_spec
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy" / "prometheus"
+SEVERITIES = {"page", "ticket", "info"}
+CASES = ("not yet", "fires", "healthy data", "series absent")
+MORE_CASES = {
+    "counter reset": ("rate(", "increase("),
+    "agent restart": ("rate(", "increase(", "last_over_time(rankwatch_rank_up"),
+}
+PARTS = ("*Meaning*", "*Confirm*", "*Do*", "*False alarms*")
+
+
+def load_build() -> ModuleType:
+    """Import deploy/prometheus/build.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("build", DEPLOY / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+build = load_build()
+SOURCES = {path.name: path.read_text() for path in sorted((DEPLOY / "sources").glob("*.yml"))}
+THRESHOLDS = build.read_thresholds(DEPLOY / "thresholds.yml", None)
+
+
+def rules_of(text: str) -> list[dict[str, Any]]:
+    """Return the rules of a file."""
+    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+
+
+RULES = [rule for path in sorted((DEPLOY / "rules").glob("*.yml")) for rule in rules_of(path.read_text())]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+NAMES = sorted({rule["alert"] for rule in ALERTS})
+
+
+def test_rules_are_current() -> None:
+    """The committed rules are what build.py makes of the sources and the thresholds."""
+    shipped = {path.name: path.read_text() for path in (DEPLOY / "rules").glob("*.yml")}
+    assert build.build(SOURCES, THRESHOLDS) == shipped
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
+def test_an_alert_explains_itself(rule: dict[str, Any]) -> None:
+    """An alert has a severity of three, a summary without values, a description with a cause, and a runbook."""
+    assert rule["labels"]["severity"] in SEVERITIES
+    notes = rule["annotations"]
+    assert set(notes) == {"summary", "description", "runbook_url"}
+    assert re.search(r"[Ll]ikely cause", notes["description"])
+    assert notes["runbook_url"] == f"{THRESHOLDS['runbooks']}#{rule['alert'].lower()}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_alert_has_a_runbook(name: str) -> None:
+    """Its section says what it means, how to confirm it, what to do, and when it is wrong."""
+    sections = (ROOT / "docs" / "runbooks.md").read_text().split("\n## ")[1:]
+    (section,) = [text for text in sections if text.partition("\n")[0] == name]
+    assert [part for part in PARTS if part not in section] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_alert_is_tested(name: str) -> None:
+    """Its test file has the cases that every alert needs, and those that its expressions ask for."""
+    tests = yaml.safe_load((DEPLOY / "tests" / f"{name}.yml").read_text())["tests"]
+    named = " ".join(test["name"] for test in tests)
+    told = " ".join(str(rule["expr"]) for rule in ALERTS if rule["alert"] == name)
+    wanted = [*CASES, *(case for case, words in MORE_CASES.items() if any(word in told for word in words))]
+    assert [case for case in wanted if case not in named] == []
+
+
+def test_rules_use_metrics_that_exist() -> None:
+    """Every metric of ours in a rule is one that the agent declares, and every recorded series one that is recorded."""
+    declared = {family.name for family in (*rank_families.FAMILIES, *self_families.FAMILIES)}
+    declared |= {family.name for name in exporter_names() for family in load_spec(name).families}
+    recorded = {rule["record"] for rule in RULES if "record" in rule}
+    for rule in RULES:
+        text = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
+        used = set(re.findall(r"\b(?:\w+:rankwatch_\w+:\w+)", text))
+        assert used <= recorded, rule
+        plain = set(re.findall(r"(?<![\w:])rankwatch_\w+(?![\w:])", text))
+        assert plain <= declared, rule
+
+
+def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
+    """All rules on deaths come from one that leaves out ranks of which a process runs."""
+    (gone,) = [rule for rule in RULES if rule.get("record") == "rank:rankwatch_gone:state"]
+    assert "unless on (job_id, rank) rankwatch_rank_up == 1" in gone["expr"]
+    others = [rule for rule in RULES if rule is not gone]
+    assert not any(re.search(r"rankwatch_rank_state\{[^}]*state=[^}]*(dead|exited)", rule["expr"]) for rule in others)
+
+
+def test_who_may_wake_people() -> None:
+    """Pages are of these alerts only; none is about the agent itself."""
+    pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
+    assert pages == {"RankDead", "JobFailed", "NodeLost", "RankUnresponsive", "JobShrunk", "JobStalled"}
+
+
+def test_a_site_sets_its_own(tmp_path: Path) -> None:
+    """A site's file changes what it names, and puts alerts in shadow, where their severity tells nobody."""
+    own = tmp_path / "own.yml"
+    own.write_text("page_ranks: 64\nshadow: [StragglerRank, RankDead]\nlate_for: 30m\n")
+    made = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", own))
+    rules = [rule for text in made.values() for rule in rules_of(text)]
+    assert {r["labels"]["severity"] for r in rules if r.get("alert") in ("StragglerRank", "RankDead")} == {"shadow"}
+    assert {r["for"] for r in rules if r.get("alert") == "StragglerRank"} == {"30m"}
+    assert "max_over_time(job:rankwatch_ranks_expected:max[20m]) >= 64" in made["liveness.yml"]
+    assert {r["labels"]["severity"] for r in rules if r.get("alert") == "JobFailed"} == {"page", "info"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("page_rank: 64\n", "no threshold page_rank"),
+        ("page_ranks: many\n", "page_ranks must look like 16"),
+        ("late_for: 30\n", "late_for must look like '10m'"),
+        ("- 1\n", "not a mapping"),
+        ("a: [\n", "own.yml"),
+    ],
+)
+def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
+    """What is unknown or of another kind is refused, by name."""
+    own = tmp_path / "own.yml"
+    own.write_text(text)
+    with pytest.raises(build.RulesError, match=re.escape(said)):
+        build.read_thresholds(DEPLOY / "thresholds.yml", own)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shadow": ["NoSuchAlert"]}, "there is no alert NoSuchAlert"),
+        ({"unused": 1}, "no rule uses the threshold unused"),
+        ({"page_ranks": None}, "no threshold page_ranks"),
+    ],
+)
+def test_thresholds_and_sources_must_fit(change: dict[str, Any], said: str) -> None:
+    """A threshold that no rule uses, one that is missing, or an unknown alert in shadow is refused."""
+    values = {name: value for name, value in (THRESHOLDS | change).items() if value is not None}
+    with pytest.raises(build.RulesError, match=said):
+        build.build(SOURCES, values)

@@ -1,0 +1,58 @@
+"""The shipped Prometheus files, judged by every promtool there is; and the scrape jobs against a live agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from machines import Machine, alive
+from rules import DEPLOY, RULE_TESTS, RULES, promtools, run_promtool, why_no_promtool
+
+SCRAPES = sorted((DEPLOY / "scrape").glob("*.yml"))
+
+pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+
+
+@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
+def test_rules_are_good(promtool: str) -> None:
+    """promtool finds no fault with the rules, not even in style."""
+    assert run_promtool(promtool, "check", "rules", "--lint-fatal", *RULES) == ""
+
+
+@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
+@pytest.mark.parametrize("file", RULE_TESTS, ids=lambda path: path.stem)
+def test_alerts(promtool: str, file: Path) -> None:
+    """Each alert fires when it should, with the words it should, and not otherwise."""
+    assert run_promtool(promtool, "test", "rules", file) == ""
+
+
+@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
+@pytest.mark.parametrize("file", SCRAPES, ids=lambda path: path.stem)
+def test_scrape_jobs_are_good(promtool: str, file: Path) -> None:
+    """promtool accepts the scrape configurations."""
+    assert run_promtool(promtool, "check", "config", file) == ""
+
+
+def test_scrape_jobs_share_no_series(tmp_path: Path) -> None:
+    """What the two jobs ask a live agent for is all that it has, and nothing of it twice."""
+    liveness, rest = (query(job) for job in yaml.safe_load(SCRAPES[0].read_text())["scrape_configs"])
+    machine = Machine(tmp_path)
+    with machine.job() as job, machine.agent(job) as agent:
+        job.wait_for("ready")
+        agent.wait_for_states(alive(8))
+        pages = [families(agent.page(path)) for path in (f"?{liveness}", f"?{rest}", "")]
+    assert pages[0] & pages[1] == set()
+    assert pages[0] | pages[1] == pages[2]
+    assert {"rankwatch_rank_up", "rankwatch_rank_state", "rankwatch_job_expected_ranks"} <= pages[0]
+    assert {"rankwatch_exporter_up", "rankwatch_collective_operations_total"} <= pages[1]
+
+
+def query(job: dict[str, dict[str, list[str]]]) -> str:
+    """Return what a job adds to the address."""
+    return "&".join(f"{name}={value}" for name, values in job["params"].items() for value in values)
+
+
+def families(page: str) -> set[str]:
+    """Return the names of the families on a page."""
+    return {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")}
