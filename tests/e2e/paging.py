@@ -42,6 +42,11 @@ class Page(NamedTuple):
         """What a person reads."""
         return "\n".join(f"{a['annotations']['summary']}: {a['annotations']['description']}" for a in self.alerts)
 
+    def says(self, *words: str) -> bool:
+        """Check that all ``words`` are in it; raises AssertionError with what it says instead."""
+        assert [word for word in words if word not in self.text] == [], self.text
+        return True
+
 
 class Site:
     """All of it, running."""
@@ -49,7 +54,7 @@ class Site:
     def __init__(self, cluster: Cluster, prometheus: Prometheus, inbox: Inbox) -> None:
         self.cluster = cluster
         self.prometheus = prometheus
-        self._inbox = inbox
+        self.inbox = inbox
 
     def wait_until_seen(self, job: ClusterJob) -> None:
         """Wait until Prometheus has seen all ranks of a job run."""
@@ -58,12 +63,7 @@ class Site:
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
         """Return the notifications of a job so far, without those that only say that it is over."""
-        return [page for page in map(_page, self._inbox.at(f"/{receiver}")) if page and _job(page) == job_id]
-
-    def wait_for_page(self, job_id: str, seconds: float, receiver: str = "page") -> Page:
-        """Wait for the first notification of a job; raises AssertionError after ``seconds``."""
-        [page, *_] = wait_until(lambda: self.pages(job_id, receiver), seconds, f"{receiver} for job {job_id}")
-        return page
+        return [page for page in map(_page, self.inbox.at(f"/{receiver}")) if page and _job(page) == job_id]
 
 
 @contextlib.contextmanager
