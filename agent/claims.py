@@ -129,7 +129,8 @@ def _group(environment: Mapping[str, str], hostname: str) -> str:
 
 
 def _number(text: str | None) -> int | None:
-    if text is None or not _DECIMAL.fullmatch(text.strip()):
+    digits = (text or "").strip()  # int() itself takes less for blanks than strip() does
+    if not _DECIMAL.fullmatch(digits):
         return None
-    number = int(text)
+    number = int(digits)
     return number if number <= MAX_RANK else None

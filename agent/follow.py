@@ -6,36 +6,23 @@ always lies at a line's start, so the durable position is the offset alone: a pa
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import heapq
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.followed_file import (
-    FINGERPRINT_BYTES,
-    HEAD_BYTES,
-    MAX_LINE_BYTES,
-    Chunk,
-    FollowedFile,
-    Position,
-    Verdict,
-    end_of_lines,
-    judge,
-    next_lines,
-)
+from agent.followed_file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
+from agent.line_reader import DIRECTORY_FLAGS, LineReader, closing, error_name
 
 IDLE_SECONDS = 60.0
 MAX_FORGOTTEN = 65_536
 MAX_LEFT = 1024
 """Files out of sight whose position is kept: a file renamed or a directory unmounted may come back."""
 
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
 """Errors that say that there is nothing to read; any other may hide files that are there."""
 
@@ -87,10 +74,10 @@ class Follower:
         self._limits = limits
         self._files: dict[tuple[int, int], FollowedFile] = {}
         self._generations = dict(generations or {})
-        self._open = 0
         self._whole = True
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
+        self._reader = LineReader(root, clock, limits.open_files, self.skipped)
         self.available = False
         self.looked = False
         self.passed_over = 0
@@ -123,14 +110,14 @@ class Follower:
         self._idle = None
         self.passed_over = 0
         try:
-            root = os.open(self._root, _DIRECTORY_FLAGS)
+            root = os.open(self._root, DIRECTORY_FLAGS)
         except OSError as error:
             self.available = False
             if error.errno != errno.ENOENT:
                 self._skip(error)
         else:
             self.available = True
-            with _closing(root):
+            with closing(root):
                 self._look(root, seen)
         self._release(seen)
         if self._whole:
@@ -148,34 +135,16 @@ class Follower:
 
         A chunk's ``data`` may be empty when only holes or overlong lines were skipped.
         """
-        if file.drained and file.descriptor is None:
-            return None
-        try:
-            return self._read(file, budget_bytes)
-        except OSError as error:
-            self._skip(error)
-            self._close(file)
-            self._put_off(file)
-            return None
+        return self._reader.read(file, budget_bytes)
 
     def head(self, file: FollowedFile) -> bytes:
         """Return up to 4 KiB from the front of the file; empty when it cannot be read."""
-        held = file.descriptor is not None
-        try:
-            if not self._opened(file):
-                return b""
-            return os.pread(_descriptor(file), HEAD_BYTES, 0)
-        except OSError as error:
-            self._skip(error)
-            return b""
-        finally:
-            if not held:
-                self._close(file)
+        return self._reader.head(file)
 
     def close(self) -> None:
         """Close all descriptors; the follower is of no use after it."""
         for file in self._files.values():
-            self._close(file)
+            self._reader.close(file)
 
     # The directories.
 
@@ -184,11 +153,11 @@ class Follower:
         directories = self._take(root, prefix, seen)
         for name in directories[: self._limits.directories]:
             try:
-                directory = os.open(name, _DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=root)
+                directory = os.open(name, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=root)
             except OSError as error:
                 self._skip(error)
                 continue
-            with _closing(directory):
+            with closing(directory):
                 self._take(directory, f"{prefix}/{name}", seen)
         self.skipped["directory_limit"] += max(0, len(directories) - self._limits.directories)
 
@@ -241,7 +210,7 @@ class Follower:
             return
         file.path = path
         file.unlinked = False
-        self._note(file, status)
+        file.note(status.st_size, status.st_mtime_ns, self._clock())
 
     def _take_up(self, identity: tuple[int, int], path: str, status: os.stat_result) -> None:
         if len(self._files) >= self._limits.files and not self._displace(status.st_mtime_ns):
@@ -257,6 +226,7 @@ class Follower:
             file.generation = position.generation
             file.offset = position.offset
             file.fingerprint = position.fingerprint
+            file.tail = position.tail
             file.from_start = False
             file.caught_up = resumed is None
         elif self._start_at_end or identity in self._old:
@@ -280,19 +250,6 @@ class Follower:
             self._retire(_position(file))
         return True
 
-    def _note(self, file: FollowedFile, status: os.stat_result) -> None:
-        """Take in a fresh look at size and time; the content is judged when it is read."""
-        if status.st_size == file.size_bytes and status.st_mtime_ns == file.modified_ns:
-            return
-        never_read = not file.fingerprint
-        if status.st_size < file.offset or (never_read and status.st_size < file.size_bytes):
-            file.begin_anew()
-        if status.st_size != file.size_bytes:
-            file.grown_at = self._clock()
-        file.size_bytes = status.st_size
-        file.modified_ns = status.st_mtime_ns
-        file.drained = False
-
     def _release(self, seen: set[tuple[int, int]]) -> None:
         """Let go of files that are gone, and of the descriptors of idle ones."""
         now = self._clock()
@@ -300,7 +257,7 @@ class Follower:
             if identity not in seen and not self._still_there(file):
                 file.unlinked = True  # or renamed to what is not followed: read on while open
             if file.descriptor is not None and file.drained and now - file.grown_at >= IDLE_SECONDS:
-                self._close(file)
+                self._reader.close(file)
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
                 self._retire(_position(file))
@@ -328,102 +285,16 @@ class Follower:
             return True
         return (status.st_dev, status.st_ino) == file.identity
 
-    # One file.
-
-    def _opened(self, file: FollowedFile) -> bool:
-        """Open the file unless it is open; False (and counted) when it may not be or is another one now."""
-        if file.descriptor is not None:
-            return True
-        if self._open >= self._limits.open_files and not self._make_room():
-            self.skipped["open_limit"] += 1
-            return False
-        # By way of its directory, so that no link is followed below the root.
-        directory, name = os.path.split(file.path)
-        at_root = directory == str(self._root)
-        parent = os.open(directory, _DIRECTORY_FLAGS | (0 if at_root else os.O_NOFOLLOW))
-        with _closing(parent):
-            descriptor = os.open(name, _FILE_FLAGS, dir_fd=parent)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
-            os.close(descriptor)
-            self.skipped["replaced"] += 1
-            return False
-        file.descriptor = descriptor
-        self._open += 1
-        return True
-
-    def _make_room(self) -> bool:
-        idle = [file for file in self._files.values() if file.descriptor is not None and file.drained]
-        if not idle:
-            return False
-        # An unlinked one goes last, as it cannot be opened again; but whoever unlinks many must not keep others out.
-        self._close(min(idle, key=lambda file: (file.unlinked, file.grown_at)))
-        return True
-
-    def _close(self, file: FollowedFile) -> None:
-        if file.descriptor is not None:
-            os.close(file.descriptor)
-            file.descriptor = None
-            self._open -= 1
-
-    def _put_off(self, file: FollowedFile) -> None:
-        """Leave a file that cannot be read now to the next look, whether or not it has changed by then."""
-        file.drained = True
-        file.modified_ns = -1
-
     def _skip(self, error: OSError) -> None:
-        self.skipped[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
+        self.skipped[error_name(error)] += 1
         self._whole = self._whole and error.errno in _NO_ENTRY
-
-    def _read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
-        if not self._opened(file):
-            self._put_off(file)
-            return None
-        descriptor = _descriptor(file)
-        self._note(file, os.fstat(descriptor))
-        if file.drained:
-            return None
-        head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
-        verdict = judge(file.fingerprint, file.offset, file.size_bytes, head)
-        if verdict is Verdict.BEGUN_ANEW:
-            file.begin_anew()
-        if file.start_at_end:
-            file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
-            file.start_at_end = False
-            file.from_start = file.offset == 0
-        start = file.offset
-        chunk = next_lines(descriptor, file, budget_bytes)
-        # Replaced between the two looks at its head: what was read may be of either filling, so none of it counts.
-        if not os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head):
-            file.offset = start
-            file.scanned = 0
-            return None
-        file.fingerprint = head[: min(FINGERPRINT_BYTES, file.offset)]
-        file.drained = chunk is None
-        if chunk is None or file.offset >= file.size_at_start:
-            file.caught_up = True
-        return chunk
 
 
 def _position(file: FollowedFile) -> Position:
-    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint)
+    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint, file.tail)
 
 
 def _is_idle(file: FollowedFile) -> bool:
     """Whether nothing that was begun in ``file`` is left to read."""
     closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
     return closed and (file.drained or not file.fingerprint)
-
-
-def _descriptor(file: FollowedFile) -> int:
-    if file.descriptor is None:
-        raise OSError(errno.EBADF, "not open")
-    return file.descriptor
-
-
-@contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,7 @@
 """One followed file: what is known of it, whether it is still the same, and its next whole lines.
 
-The functions here know no directories and decide nothing about other files; ``agent.follow`` does.
+The functions here know no directories and decide nothing about other files: ``agent.follow`` finds files and
+``agent.line_reader`` opens them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _NUL_RUN = re.compile(rb"\0+")
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """Where reading stands in one file, for a checkpoint. ``fingerprint``: the file's first bytes, up to 512."""
+    """Where reading stands in one file, for a checkpoint.
+
+    ``fingerprint``: the file's first bytes, ``tail``: the end of the line before ``offset``; each up to 512.
+    """
 
     device: int
     inode: int
@@ -32,6 +36,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     path: str
     offset: int
     fingerprint: bytes
+    tail: bytes = b""
 
 
 class Chunk(NamedTuple):
@@ -59,7 +64,7 @@ class FollowedFile:
 
     __slots__ = (
         "caught_up", "descriptor", "device", "drained", "fingerprint", "from_start", "generation", "grown_at", "inode",
-        "modified_ns", "offset", "path", "scanned", "size_at_start", "size_bytes", "start_at_end", "unlinked",
+        "modified_ns", "offset", "path", "scanned", "size_at_start", "size_bytes", "start_at_end", "tail", "unlinked",
     )  # fmt: skip
 
     def __init__(self, device: int, inode: int, path: str, size_bytes: int, now: float) -> None:
@@ -69,6 +74,7 @@ class FollowedFile:
         self.generation = 0
         self.offset = 0
         self.fingerprint = b""
+        self.tail = b""
         self.size_bytes = size_bytes
         self.size_at_start = size_bytes
         self.modified_ns = -1
@@ -86,11 +92,24 @@ class FollowedFile:
         """Device and inode."""
         return self.device, self.inode
 
+    def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
+        """Take in a fresh look at size and time; the content is judged when it is read."""
+        if size_bytes == self.size_bytes and modified_ns == self.modified_ns:
+            return
+        never_read = not self.fingerprint
+        if size_bytes < self.offset or (never_read and size_bytes < self.size_bytes):
+            self.begin_anew()
+        if size_bytes != self.size_bytes:
+            self.grown_at = now
+        self.size_bytes = size_bytes
+        self.modified_ns = modified_ns
+        self.drained = False
+
     def begin_anew(self) -> None:
         """The content was replaced: another generation, read from its first byte."""
         self.generation += 1
         self.offset = self.scanned = 0
-        self.fingerprint = b""
+        self.fingerprint = self.tail = b""
         self.drained = False
         self.start_at_end = False
         self.from_start = self.caught_up = True
@@ -112,6 +131,16 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> Verd
     return Verdict.BEGUN_ANEW
 
 
+def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
+    """Whether the last line read still stands before the offset of a file whose front is another.
+
+    Then it was not begun anew: a second live writer of the same name (a host name and a pid are not unique over
+    containers) writes at an offset of its own. What it puts before ours is lost, but nothing is read again.
+    """
+    start = file.offset - len(file.tail)
+    return file.tail != b"" and os.pread(descriptor, len(file.tail), start) == file.tail
+
+
 def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk | None:
     """Read from the file's offset on and move it; None when no whole line is there."""
     want = min(CHUNK_BYTES, budget_bytes)
@@ -127,10 +156,17 @@ def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk 
     end = 0 if file.scanned else raw.rfind(b"\n") + 1
     if end:
         file.offset += end
+        file.tail = _last_line(raw, end)
         return _cleaned(raw[:end], hole_bytes)
     if len(raw) == want:
         return _skip_overlong(descriptor, file, raw, hole_bytes)
     return Chunk(b"", 0, hole_bytes) if hole_bytes else None
+
+
+def _last_line(raw: bytes, end: int) -> bytes:
+    """The line that ends before ``end``, its last 512 bytes at most; in it is the time at which it was written."""
+    low = max(0, end - FINGERPRINT_BYTES)
+    return raw[max(low, raw.rfind(b"\n", low, end - 1) + 1) : end]
 
 
 def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
@@ -155,6 +191,7 @@ def _skip_hole(descriptor: int, file: FollowedFile) -> int:
         except OSError:  # no data after this (ENXIO)
             return 0
     file.offset = position
+    file.tail = b""
     return position - start
 
 
@@ -163,6 +200,7 @@ def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: 
     nul = raw.find(b"\0")
     if nul > 0 and not file.scanned:  # cut by a hole: never to be whole
         file.offset += nul
+        file.tail = b""
         return Chunk(raw[:nul] + b"\n", 0, hole_bytes)
     position = file.offset + max(file.scanned, len(raw))
     for _ in range(SCAN_BYTES // MAX_LINE_BYTES):
@@ -170,6 +208,7 @@ def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: 
         end = piece.find(b"\n") + 1
         if end:
             file.offset = position + end
+            file.tail = b""
             file.scanned = 0
             return Chunk(b"", 1, hole_bytes)
         position += len(piece)

@@ -13,6 +13,8 @@ MAX_ORIGINS = 4096
 LINK_SECONDS = 60.0
 """A writer whose process was not found in this time has none here any more."""
 ORIGIN_IDLE_SECONDS = 900.0
+MAX_FORMER = 8
+"""Fillings of a file that are looked through for the one before: some may have held no record."""
 
 
 class OriginRecord(msgspec.Struct):
@@ -40,6 +42,10 @@ class OriginBook:
         record.seen_at = now
         return record
 
+    def unseen(self) -> dict[Origin, RankProcess]:
+        """The writers whose process was never seen, each with what stands in for it."""
+        return {origin: record.unseen for origin, record in self.records.items() if record.unseen is not None}
+
     def unlinked(self, now: float) -> tuple[Origin, ...]:
         """Writers whose process is not known yet, while it is worth looking for."""
         return tuple(
@@ -47,6 +53,14 @@ class OriginBook:
             for origin, record in self.records.items()
             if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
         )
+
+    def former(self, origin: Origin) -> ProcessKey | None:
+        """The process that wrote what the same file held before, under the same host name and pid."""
+        for generation in range(origin.generation - 1, max(-1, origin.generation - 1 - MAX_FORMER), -1):
+            record = self.records.get(origin._replace(generation=generation))
+            if record is not None and record.process is not None:
+                return record.process
+        return None
 
     def is_expired(self, origin: Origin) -> bool:
         """True when a writer was let go."""

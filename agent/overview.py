@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.front_page import ExporterRow, RankRow
-from agent.ranks import RankSnapshot, RankView
+from agent.rank_snapshot import RankSnapshot, RankView
 from agent.registry import SourceCounts
 from agent.running import Running
 

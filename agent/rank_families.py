@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from agent.identity import Membership, RankLabel
 from agent.metrics import Family
 from agent.rank_process import RankProcess
-from agent.ranks import RankSnapshot, RankView
+from agent.rank_snapshot import RankSnapshot, RankView
 from agent.verdict import STATES
 
 _RANK = ("job_id", "rank")

@@ -15,7 +15,8 @@ from agent.clock import Clock
 from agent.config import Loaded
 from agent.discovery import exporter_names, load_spec
 from agent.log import Logger
-from agent.ranks import RankSnapshot, RankTable
+from agent.rank_snapshot import RankSnapshot
+from agent.ranks import RankTable
 from agent.running import Running
 from agent.state import SAVE_INTERVAL_SECONDS, StateFile
 from agent.threads import OwnThread

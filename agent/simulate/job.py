@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SHARED = ("ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps")
+SHARED = ("ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps", "recreate_every_steps")
 SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_factor", "from_step")
 """Fields that every host must be given alike, or else its ranks would live in another job."""
 
@@ -38,6 +38,8 @@ class Job(NamedTuple):
     from_step: int = 0
     stuck: int | None = None
     stuck_at_step: int = 0
+    recreate_every_steps: int = 0
+    recreate_seconds: float = 2.0
     exit_ranks: tuple[int, ...] = ()
     exit_code: int = 1
     exit_at_seconds: float = 0.0

@@ -120,8 +120,9 @@ class Launcher:
             self._terminate(now, "cancelled")
 
     def _end_takes_seconds(self) -> float:
-        """How long an orderly end may take: the step under way and the next, and the grace."""
-        return self._job.grace_seconds + 3 * len(STEP) / self._job.records_per_second
+        """How long an orderly end may take: the step under way and the next, what may lie between, and the grace."""
+        between_seconds = self._job.recreate_seconds if self._job.recreate_every_steps else 0.0
+        return self._job.grace_seconds + between_seconds + 3 * len(STEP) / self._job.records_per_second
 
     def _hurt(self) -> None:
         for index, process in self._running.items():

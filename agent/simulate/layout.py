@@ -54,6 +54,10 @@ class Communicator(NamedTuple):
         """The id as Inspector prints it: ``0x`` and unpadded hex, cut to 16 characters."""
         return f"{self.hash:#x}"[:ID_CHARACTERS]
 
+    def made_anew(self) -> Communicator:
+        """Return the communicator of the same members under the hash that all of them have for the next one."""
+        return self._replace(hash=_draw(f"{self.name}/{self.hash}"))
+
 
 class Layout(NamedTuple):
     """All communicators of a job with two or more members, by kind; ``steps`` is what each rank does in a step."""
@@ -81,7 +85,9 @@ def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layo
 
     def communicator(kind: Kind, name: str, members: range) -> Communicator:
         nodes = len({rank // per_host for rank in members})
-        return Communicator(kind, name, _hash(job_id, seed, name), tuple(members), nodes, nodes > 1 or kind == "dp")
+        return Communicator(
+            kind, name, _draw(f"{job_id}/{seed}/{name}"), tuple(members), nodes, nodes > 1 or kind == "dp"
+        )
 
     groups: dict[Kind, tuple[Communicator, ...]] = {"world": (communicator("world", "world", range(ranks)),)}
     if tp > 1:
@@ -96,6 +102,6 @@ def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layo
     return Layout(ranks, groups, tuple(operation for operation in STEP if operation.kind in groups))
 
 
-def _hash(job_id: str, seed: int, name: str) -> int:
+def _draw(text: str) -> int:
     # A str seeds Random through SHA-512: the same number in every process and Python version.
-    return random.Random(f"{job_id}/{seed}/{name}").getrandbits(64)  # noqa: S311  # make-believe, no secret
+    return random.Random(text).getrandbits(64)  # noqa: S311  # make-believe, no secret

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from agent.simulate.board import Board
+from agent.simulate.layout import Communicator
 from agent.simulate.physics import OperationTimes, Plan, StepTimes, step_times
 from agent.simulate.records import Record
 from agent.simulate.writer import CommunicatorLog
@@ -54,16 +55,15 @@ class RankProgress:
         self.rank = rank
         self.arrived = 0
         self.completed = 0
-        self.logs = [CommunicatorLog(each, rank) for each in plan.layout.of(rank)]
+        self.past_logs: list[CommunicatorLog] = []
+        self.logs: list[CommunicatorLog] = []
         self._timeline = timeline
         self._board = board
         self._pace = plan.pace
         self._stuck_at = stuck_at
         self._step = plan.layout.step
-        of_kind = {log.communicator.kind: log for log in self.logs}
-        self._log_at = [of_kind[operation.kind] for operation in self._step]
+        self._join(plan.layout.of(rank))
         self._members_at: list[Sequence[int]] = [log.communicator.members for log in self._log_at]
-        self._sequences: Counter[tuple[str, str]] = Counter()
         self._run_ahead = run_ahead_operations(plan)
         self._started_seconds = 0.0
 
@@ -82,6 +82,17 @@ class RankProgress:
             self.arrived += 1
         if self.arrived != arrived:
             self._board.show(self.rank, self.arrived)
+
+    def recreate(self) -> None:
+        """Leave all communicators for new ones of the same members, which count from 0."""
+        self.past_logs += self.logs
+        self._join([log.communicator.made_anew() for log in self.logs])
+
+    def _join(self, communicators: Sequence[Communicator]) -> None:
+        self.logs = [CommunicatorLog(each, self.rank) for each in communicators]
+        of_kind = {log.communicator.kind: log for log in self.logs}
+        self._log_at = [of_kind[operation.kind] for operation in self._step]
+        self._sequences: Counter[tuple[str, str]] = Counter()
 
     def _may_arrive(self, end_operation: int | None) -> bool:
         return (

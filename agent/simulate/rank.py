@@ -40,8 +40,8 @@ class RankProcess:
         self._board = Board(f"{job.job_dir}/board", job.ranks)
         self._timeline = Timeline(plan)
         self._ranks = [self._progress(rank, plan) for rank in ranks]
-        self._logs = [log for each in self._ranks for log in each.logs]
-        self._file = InspectorFile(job.dump_dir, os.uname().nodename, os.getpid())
+        self._recreate_at = job.recreate_every_steps * self._step_operations or None
+        self._file = self._open_file()
         fork_data_loaders(job.dataloaders, job.end_marker(), None if job.outlive_launcher else self._launcher)
         start_library_thread(THREAD_NAMES[job.thread_names])
 
@@ -70,24 +70,45 @@ class RankProcess:
             if leaves_at is not None and now >= leaves_at:
                 return job.exit_code
             end = self._end_operation(now - started)
+            stop = min((at for at in (end, self._recreate_at) if at is not None), default=None)
             for each in self._ranks:
-                each.advance(now, end)
+                each.advance(now, stop)
             self._timeline.forget_before(min(each.completed for each in self._ranks))
             if now >= next_dump:
-                self._file.dump(self._logs)
+                self._dump()
                 next_dump = now + job.dump_interval_us / 1e6
-            if all(each.completed == end for each in self._ranks):
-                return self._destroy()
+            if all(each.completed == stop for each in self._ranks):
+                self._destroy()
+                if stop == end:
+                    return 0
+                self._recreate()
             time.sleep(POLL_SECONDS)
         self._linger()
         return 1
 
-    def _destroy(self) -> int:
+    def _destroy(self) -> None:
         """End in order, as ncclCommDestroy of all communicators does."""
         if self._job.flush_at_end:
-            self._file.dump(self._logs)
+            self._dump()
         self._file.close()
-        return 0
+
+    def _recreate(self) -> None:
+        """Make all communicators anew, as ncclCommInitRank does: the plugin opens the file of that name again."""
+        made_at = time.monotonic() + self._job.recreate_seconds
+        while time.monotonic() < made_at and not self._must_leave():
+            time.sleep(POLL_SECONDS)
+        if self._must_leave():
+            return
+        for each in self._ranks:
+            each.recreate()
+        self._recreate_at = self._ranks[0].completed + self._job.recreate_every_steps * self._step_operations
+        self._file = self._open_file()
+
+    def _open_file(self) -> InspectorFile:
+        return InspectorFile(self._job.dump_dir, os.uname().nodename, os.getpid())
+
+    def _dump(self) -> None:
+        self._file.dump([log for each in self._ranks for log in each.logs])
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
         """Return the operation to end at; rank 0 chooses it when the time is up or somebody asked."""
@@ -121,7 +142,7 @@ class RankProcess:
         for each in self._ranks:
             records = [
                 {"comm": log.communicator.id, "collective": collective, "size_bytes": size, "records": count}
-                for log in each.logs
+                for log in each.past_logs + each.logs
                 for (collective, size), count in sorted(log.written.items())
             ]
             summary = {
@@ -130,7 +151,7 @@ class RankProcess:
                 "file": self._file.path,
                 "file_bytes": self._file.bytes_written,
                 "completed": each.completed,
-                "overflowed": sum(log.overflowed for log in each.logs),
+                "overflowed": sum(log.overflowed for log in each.past_logs + each.logs),
                 "records": records,
             }
             Path(self._job.job_dir, f"written-{each.rank}.json").write_text(json.dumps(summary))

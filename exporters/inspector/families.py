@@ -197,7 +197,8 @@ FILES = Family(
 SKIPPED = Family(
     "rankwatch_inspector_skipped_total",
     "counter",
-    "Directories and files not looked at or not read, counted once per look, by reason: a limit, or the error's name.",
+    "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name, or "
+    "overwritten: a second live writer has written over lines that were read.",
     ("reason",),
     "1 per reason seen",
 )

@@ -54,37 +54,80 @@ def pieces(records: list[Record], run: Run | None) -> Iterator[tuple[list[Record
     if run is None and not _has_batches(records):
         yield records, None
         return
-    done = start = 0
-    current = run
-    first_lines = 0 if run is None else run.lines
-    for position, record in enumerate(records):
-        if current is not None and current.continues(record):
-            current.lines += 1
-            current.last_us = record.metadata.dump_timestamp_us if record.metadata is not None else current.last_us
+    done = 0
+    if run is not None and records and run.continues(records[0]):
+        done = _edge(records, 0, len(records)) + 1
+        run.lines += done
+        run.last_us = _written_us(records[done - 1])
+        yield records[:done], run
+    for first, last in _long_or_open(records, done):
+        if done < first:
+            yield records[done:first], None
+        done = last + 1
+        yield records[first:done], _run_of(records, first, last)
+    if done < len(records):
+        yield records[done:], None
+
+
+def _long_or_open(records: list[Record], start: int) -> Iterator[tuple[int, int]]:
+    """From line ``start`` on, first and last line of the runs as long as a ring, and of the one still open at the end.
+
+    Most lines are not looked at: a long run that begins at ``start`` or later holds the line a ring further on, or
+    begins behind those that were not written at once with that line.
+    """
+    end = len(records) - 1
+    while start <= end:
+        probe = min(start + MIN_RING_LINES - 1, end)
+        first = _edge(records, probe, start - 1)
+        if start < first and probe < end:
+            start = first
             continue
-        if current is not None and (first_lines or current.lines >= MIN_RING_LINES):
-            if done < start:
-                yield records[done:start], None
-            if start < position:
-                yield records[start:position], current
-            done = position
-        start, first_lines, current = position, 0, _begun(record)
-    if current is None or (current.lines == 1 and not first_lines):  # one line is no batch yet
-        start = len(records)
-    if done < start:
-        yield records[done:start], None
-    if start < len(records):
-        yield records[start:], current
+        last = _edge(records, probe, end + 1)
+        start = last + 1
+        while first < last and not _is_operation(records[first]):  # a batch's announcement is none of its lines
+            first += 1
+        # One line alone is no batch yet.
+        if last - first + 1 >= (MIN_RING_LINES if last < end else 2):
+            yield first, last
 
 
-def _begun(record: Record) -> Run | None:
+def _edge(records: list[Record], position: int, beyond: int) -> int:
+    """The last of the lines written at once with the one at ``position``, on the way to, and before, ``beyond``."""
+    header, metadata = records[position].header, records[position].metadata
+    if header is None or metadata is None:
+        return position
+    header_id, rank, pid, last_us = header.id, header.rank, metadata.pid, metadata.dump_timestamp_us
+    collective = records[position].p2p_perf is None
+    step = 1 if beyond > position else -1
+    # The hot loop of batched files: as much as possible in local names, no calls.
+    for there in range(position + step, beyond, step):
+        record = records[there]
+        header, metadata = record.header, record.metadata
+        if header is None or metadata is None or (record.p2p_perf is None) is not collective:
+            return there - step
+        now_us = metadata.dump_timestamp_us
+        same = header.rank == rank and header.id == header_id and metadata.pid == pid
+        if not same or not 0 <= (now_us - last_us) * step <= MAX_STEP_US:
+            return there - step
+        last_us = now_us
+    return beyond - step
+
+
+def _run_of(records: list[Record], first: int, last: int) -> Run | None:
+    record = records[first]
     header, metadata = record.header, record.metadata
-    if header is None or metadata is None or (record.coll_perf is None and record.p2p_perf is None):
+    if header is None or metadata is None:
         return None
-    p2p = record.p2p_perf is not None
-    return Run(
-        header.id, header.rank, header.n_ranks, metadata.hostname, metadata.pid, p2p, 1, metadata.dump_timestamp_us
-    )
+    p2p, lines, last_us = record.p2p_perf is not None, last - first + 1, _written_us(records[last])
+    return Run(header.id, header.rank, header.n_ranks, metadata.hostname, metadata.pid, p2p, lines, last_us)
+
+
+def _is_operation(record: Record) -> bool:
+    return record.coll_perf is not None or record.p2p_perf is not None
+
+
+def _written_us(record: Record) -> int:
+    return 0 if record.metadata is None else record.metadata.dump_timestamp_us
 
 
 def _has_batches(records: list[Record]) -> bool:

@@ -1,12 +1,13 @@
-"""What the whole agent costs and how fast it is; prints the rows of docs/benchmarks.md.
+"""What the whole agent costs and how fast it is; prints the tables of docs/benchmarks.md.
 
-    .venv/bin/python tests/bench/bench_agent.py [death] [load] [load10k] [scrape]
+    .venv/bin/python tests/bench/bench_agent.py [death] [load] [load10k] [scrape] [backlog]
 
 Run on a quiet machine. Each figure is measured from outside: /proc of the agent's process, and HTTP.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "e2e")]
 
+from inspector_lines import SOURCES, write_log  # noqa: E402  # after the change of the path
 from jobs import SimulatedJob  # noqa: E402  # its folder is put on the path above
 from nodes import wait_until  # noqa: E402  # likewise
 
@@ -31,6 +33,13 @@ LIVENESS = "?collect[]=ranks&collect[]=process"
 LOAD_SECONDS = 60.0
 DEATHS = 40
 SCRAPES = 20
+BACKLOG_RECORDS = 262_500
+"""Per file: about 128 MB."""
+BACKLOG_PAUSE_SECONDS = 0.25
+"""Between two scrapes while the backlog is read: far more often than as shipped."""
+BACKLOG_SECONDS = 300.0
+SETTLE_SECONDS = 65.0
+"""How long the agent's start shows in the loop's lag, which is the worst of a minute."""
 RECORD = (
     '{"header":{"id":"0x%x","comm_name":"bench","rank":%d,"n_ranks":%d,"nnodes":1},"metadata":{'
     '"inspector_output_format_version":"v4.0","git_rev":"","rec_mechanism":"nccl_profiler_interface",'
@@ -91,16 +100,27 @@ class Agent:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def pss_megabytes(self) -> float:
-        lines = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
+        return self._kilobytes("smaps_rollup", "Pss:") / 1000
+
+    def peak_rss_megabytes(self) -> float:
+        return self._kilobytes("status", "VmHWM:") / 1000
+
+    def _kilobytes(self, file: str, name: str) -> int:
+        lines = Path(f"/proc/{self.process.pid}/{file}").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
     def value(self, name: str) -> float:
-        lines = self.get(f"/metrics?name[]={name}").decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#"))
+        return total(self.get(f"/metrics?name[]={name}"), name)
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(20)
+
+
+def total(exposition: bytes, name: str) -> float:
+    """The sum of a metric's series."""
+    lines = exposition.decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
 
 def death() -> None:
@@ -122,11 +142,13 @@ def death() -> None:
                     times.append(time.monotonic() - began)
         agent.close()
     cuts = statistics.quantiles(times, n=100)
+    print("| what | measured |")
+    print("|---|---|")
     print(f"| death to gauge ({len(times)} kills) | p50 {cuts[49] * 1e3:.0f} ms, p99 {cuts[98] * 1e3:.0f} ms |")
 
 
 def load(records_per_second: int = 1000) -> None:
-    """CPU and memory under 8 ranks x 1,000 records/s, scraped as shipped: liveness every 5 s, all every 15 s."""
+    """CPU and memory under 8 ranks' records, scraped as shipped: liveness every 5 s, all every 15 s."""
     with tempfile.TemporaryDirectory() as folder:
         agent = Agent(Path(folder))
         rate = ("--records-per-second", str(records_per_second))
@@ -148,14 +170,32 @@ def load(records_per_second: int = 1000) -> None:
             arrived = (agent.value("rankwatch_inspector_records_total") - records) / took
             share = (agent.cpu_seconds() - cpu) / took
             lag, series = agent.value("rankwatch_event_loop_lag_seconds"), agent.value("rankwatch_exporter_series")
-            print(f"| CPU at {arrived:.0f} records/s | {share:.1%} of a core |")
-            print(f"| PSS at 8 ranks, {series:.0f} series | {agent.pss_megabytes():.1f} MB |")
-            print(f"| loop lag under that load, worst of a minute | {lag * 1e3:.1f} ms |")
+            asked = 8 * records_per_second
+            print(f"| 8 ranks x {records_per_second:,} records/s, for a minute | |")
+            print("|---|---|")
+            print(f"| records read | {arrived:,.0f}/s, {arrived / asked:.1%} of those asked for |")
+            print(f"| CPU | {share:.1%} of a core |")
+            print(f"| memory, {series:.0f} series (PSS) | {agent.pss_megabytes():.1f} MB |")
+            print(f"| event loop late, worst of the minute | {lag * 1e3:.1f} ms |")
+        written, overflowed = job_records(Path(folder) / "job")
+        wait_until(lambda: agent.value("rankwatch_inspector_records_total") >= written, 30, "the last record")
+        read = agent.value("rankwatch_inspector_records_total")
+        print(f"| all that the job wrote, and what its rings lost | {written:,}, {overflowed:,} |")
+        print(f"| all that was read | {read:,.0f} |")
         agent.close()
+
+
+def job_records(job_dir: Path) -> tuple[int, int]:
+    """How many records a job that has ended wrote, by its own account, and how many its rings lost before that."""
+    summaries = [json.loads(path.read_text()) for path in job_dir.glob("written-*.json")]
+    written = sum(kind["records"] for summary in summaries for kind in summary["records"])
+    return written, sum(summary["overflowed"] for summary in summaries)
 
 
 def scrape() -> None:
     """Scrape time, loop lag and memory by number of series."""
+    print("| series | scrape | loop lag | PSS |")
+    print("|---|---|---|---|")
     for writers, kinds in ((8, 26), (64, 36), (256, 46)):
         with tempfile.TemporaryDirectory() as folder:
             agent = Agent(Path(folder))
@@ -177,6 +217,51 @@ def scrape() -> None:
             agent.close()
 
 
+def backlog() -> None:
+    """How fast 8 files that appear at once are read, a gigabyte in all, and how the agent answers meanwhile.
+
+    The agent publishes once a second: so exact is the time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        agent = Agent(Path(folder))
+        wait_until(lambda: b"rankwatch_inspector_lag_bytes 0" in agent.get("/metrics"), 15, "a look at no files")
+        prepared = Path(folder) / "prepared"
+        prepared.mkdir()
+        hostname, size_bytes = socket.gethostname(), 0
+        for number, source in enumerate(SOURCES):
+            path = prepared / f"{hostname}-pid{100_000 + number}.log"
+            size_bytes += write_log(path, source, BACKLOG_RECORDS, hostname=hostname)
+        records = BACKLOG_RECORDS * len(SOURCES)
+        time.sleep(SETTLE_SECONDS)
+        lag_before = agent.value("rankwatch_event_loop_lag_seconds")
+        cpu, began, times, lags, memory = agent.cpu_seconds(), time.monotonic(), [], [], []
+        for path in prepared.iterdir():
+            path.rename(agent.records / path.name)
+
+        def all_is_read() -> bool:
+            asked = time.monotonic()
+            text = gzip.decompress(agent.get("/metrics", OPENMETRICS))
+            times.append(time.monotonic() - asked)
+            lags.append(total(text, "rankwatch_event_loop_lag_seconds"))
+            memory.append(agent.pss_megabytes())
+            time.sleep(BACKLOG_PAUSE_SECONDS)
+            read, left = (total(text, f"rankwatch_inspector_{name}") for name in ("records_total", "lag_bytes"))
+            return read >= records and left == 0
+
+        wait_until(all_is_read, BACKLOG_SECONDS, "the end of the backlog")
+        took, cpu = time.monotonic() - began, agent.cpu_seconds() - cpu
+        wait_until(lambda: agent.value("rankwatch_collective_operations_total") == records, 30, "every operation")
+        print(f"| backlog of {size_bytes / 1e6:,.0f} MB, {records:,} records in {len(SOURCES)} files | |")
+        print("|---|---|")
+        print(f"| read in | {took:.1f} s, {records / took / 1000:,.0f} k records/s |")
+        print(f"| CPU, with the scrapes | {cpu:.1f} s, {records / cpu / 1000:,.0f} k records/s of a core |")
+        median, longest = statistics.median(times), max(times)
+        print(f"| {len(times)} scrapes meanwhile | p50 {median * 1e3:.0f} ms, max {longest * 1e3:.0f} ms |")
+        print(f"| event loop late, worst (before: {lag_before * 1e3:.1f} ms) | {max(lags) * 1e3:.1f} ms |")
+        print(f"| memory, peak | PSS {max(memory):.1f} MB, RSS {agent.peak_rss_megabytes():.1f} MB |")
+        agent.close()
+
+
 def write_records(folder: Path, writer: int, kinds: int) -> None:
     """One record of each of ``kinds`` combinations of collective and size, by a writer of this host."""
     hostname, pid = socket.gethostname(), 100_000 + writer
@@ -188,6 +273,8 @@ def write_records(folder: Path, writer: int, kinds: int) -> None:
     (folder / f"{hostname}-pid{pid}.log").write_text("".join(lines))
 
 
+MEASURES = {"death": death, "load": load, "load10k": partial(load, 10_000), "scrape": scrape, "backlog": backlog}
+
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ("death", "load", "scrape"):
-        {"death": death, "load": load, "load10k": partial(load, 10_000), "scrape": scrape}[name]()
+    for name in sys.argv[1:] or ("death", "load", "scrape", "backlog"):
+        MEASURES[name]()

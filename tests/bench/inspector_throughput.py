@@ -1,9 +1,11 @@
 """How many Inspector records per second one core takes, from the file to published totals.
 
-Run from the repository: ``python tests/bench/inspector_throughput.py [records [kernel_events]]``. Prints the best and
-median of five runs, the peak of the process' memory, and the same speed for a plain json.loads loop and for msgspec's
-decoding alone over the same file. 24 ``kernel_events`` make the verbose lines of 24 channels; 2,100,000 records are a
-backlog of a gigabyte.
+    .venv/bin/python tests/bench/inspector_throughput.py [plain | matched | verbose | gigabyte]
+
+Prints a table for docs/benchmarks.md: the best and median of five runs, the same for msgspec's decoding alone and for a
+plain json.loads loop over the same files, and the peak of the process' memory. ``matched``: eight ranks' files, whose
+communicators are whole, so that every operation is matched over its members. ``verbose``: lines as
+NCCL_INSPECTOR_DUMP_VERBOSE=1 writes them, with the events of 24 channels.
 """
 
 from __future__ import annotations
@@ -15,49 +17,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import cycle, islice
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from inspector_lines import SOURCES, write_log
 
 from agent.clock import SystemClock
 from exporters.inspector.ownership import Ownership
 from exporters.inspector.reader import READ_BYTES, DirectoryReader
 from exporters.inspector.records import decode_lines
 
-DATA = Path(__file__).parents[1] / "data" / "inspector" / "base8"
 RUNS = 5
 
 
-def trace(kernel_events: int) -> dict[str, object]:
-    """What NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to a record."""
-    numbers = [
-        {"channel_id": n, "kernel_start_sn": 3 * n + 3, "kernel_stop_sn": 3 * n + 5, "kernel_record_sn": 3 * n + 4}
-        for n in range(kernel_events)
-    ]
-    times = [
-        {"channel_id": n, "kernel_start_ts": 1790 * 10**12, "kernel_stop_ts": 1790 * 10**12, "kernel_record_ts": 0}
-        for n in range(kernel_events)
-    ]
-    return {
-        "event_trace_sn": {"coll_start_sn": 1, "coll_stop_sn": 2, "kernel_events": numbers},
-        "event_trace_ts": {"coll_start_ts": 1, "coll_stop_ts": 2, "kernel_events": times},
-    }
+class Mode(NamedTuple):
+    """How many records of what kind."""
+
+    records: int
+    kernel_events: int = 0
+    ranks: int = 1
 
 
-def write_file(directory: Path, records: int, kernel_events: int) -> Path:
-    """Write one rank's log of ``records`` lines: real ones, repeated with rising numbers."""
-    source = sorted(DATA.glob("*.log"))[0]
-    lines = source.read_text().splitlines()
-    path = directory / source.name
-    with path.open("w") as log:
-        for number, line in enumerate(islice(cycle(lines), records)):
-            record = json.loads(line)
-            record["coll_perf"]["coll_sn"] = number
-            if kernel_events:
-                record["coll_perf"].update(trace(kernel_events))
-            log.write(json.dumps(record, separators=(",", ":")) + "\n")
-    return path
+MODES = {
+    "plain": Mode(100_000),
+    "matched": Mode(200_000, ranks=8),
+    "verbose": Mode(20_000, kernel_events=24),
+    "gigabyte": Mode(2_100_000),
+}
 
 
 def read_all(directory: Path) -> int:
@@ -105,21 +93,25 @@ def measure(what: str, records: int, work: Callable[[], int]) -> None:
         rates.append(records / (time.perf_counter() - began))
         if found != records:
             raise RuntimeError(f"{found} of {records} records")
-    print(f"{what}: best {max(rates):,.0f}/s, median {statistics.median(rates):,.0f}/s")  # its purpose
+    print(f"| {what} | {max(rates) / 1000:,.0f} k | {statistics.median(rates) / 1000:,.0f} k |")
 
 
 def main() -> None:
     """Measure on a file in a scratch directory."""
-    records = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    kernel_events = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    records, kernel_events, ranks = MODES[sys.argv[1] if len(sys.argv) > 1 else "plain"]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        size_bytes = write_file(directory, records, kernel_events).stat().st_size
-        print(f"{size_bytes / records:.0f} bytes per line")
+        size_bytes = sum(
+            write_log(directory / source.name, source, records // ranks, kernel_events=kernel_events)
+            for source in SOURCES[:ranks]
+        )
+        print(f"| {records:,} records of {size_bytes / records:,.0f} bytes, per second | best | median |")
+        print("|---|---|---|")
         measure("whole pipeline", records, lambda: read_all(directory))
-        print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
+        peak_megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
         measure("msgspec decoding alone", records, lambda: decode_all(directory))
-        measure("json.loads loop", records, lambda: load_all(directory))
+        measure("`json.loads` loop", records, lambda: load_all(directory))
+        print(f"| peak memory of the pipeline | {peak_megabytes:.0f} MB | |")
 
 
 if __name__ == "__main__":

@@ -190,6 +190,35 @@ def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
     assert job.wait_for("over_time")
 
 
+def test_communicators_made_anew_begin_the_file_anew(tmp_path: Path) -> None:
+    """Every four steps: the same inode, new ids in all ranks alike, numbers from 0; the summaries keep all of them."""
+    recreate = ("--recreate-every", "4", "--recreate-seconds", "0.6", "--steps", "10", "--ranks-per-process", "2")
+    with SimulatedJob(tmp_path, *FOUR, *recreate, "--flush-at-end") as job:
+        job.wait_for("ready")
+        inodes = {path: path.stat().st_ino for path in job.dump_dir.iterdir()}
+        wait_until(lambda: all(len(path.read_text().splitlines()) == 2 * 4 * 8 for path in inodes), 5.0, "four steps")
+        former = {path: {comm for comm, _, _ in kinds_of(path)} for path in inodes}
+        assert job.wait() == 0
+    for path, inode in inodes.items():
+        assert path.stat().st_ino == inode
+        perfs = [(each["header"]["id"], each["header"]["rank"], each["coll_perf"]) for each in records_of(path)]
+        assert len(perfs) == 2 * 2 * 8
+        assert not former[path] & {comm for comm, _, _ in perfs}
+        numbers = Counter((comm, rank, perf["coll"], perf["coll_sn"]) for comm, rank, perf in perfs)
+        assert {*numbers.values()} == {1}
+        assert {number for *_, number in numbers} == {*range(2 * 2)}  # two of a kind in a step of the TP group
+    worlds = [{perf["header"]["id"] for perf in records_of(path) if perf["header"]["n_ranks"] == 4} for path in inodes]
+    assert worlds[0] == worlds[1]
+    assert len(worlds[0]) == 1
+    for rank in range(4):
+        summary = json.loads((tmp_path / f"written-{rank}.json").read_text())
+        counts: Counter[str] = Counter()
+        for each in summary["records"]:
+            counts[each["comm"]] += each["records"]
+        # World, TP and DP communicators of four, four and two steps.
+        assert sorted(counts.values()) == sorted([4, 4, 2, 20, 20, 10, 8, 8, 4])
+
+
 def test_processes_look_like_ranks(tmp_path: Path) -> None:
     """Ranks carry the environment, the thread's name and no core limit; foreign scheduler names are left out."""
     looks = ("--scheduler", "slurm", "--job-id", "991", "--master-port", "29777")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "systemd"
-DROP_IN = Path("rankwatch.service.d", "50-other-users.conf")
+OTHER_USERS = "50-other-users.conf"
+RECLAIM = "60-reclaim.conf.example"
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze not found")
 
 
@@ -19,40 +20,60 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, timeout=30)
 
 
-def staged(directory: Path, *, drop_in: bool) -> Path:
-    """Return a copy of the unit that starts a program which exists, as the real one does where it is installed."""
+def staged(directory: Path, *drop_ins: str) -> Path:
+    """Return a copy of the unit that starts a program which exists, as the real one does where it is installed.
+
+    ``drop_ins`` are beside it as they would be there, examples too.
+    """
     unit = directory / "rankwatch.service"
     lines = (DEPLOY / unit.name).read_text().splitlines(keepends=True)
     started = [line for line in lines if line.startswith("ExecStart=")]
     assert started == ["ExecStart=/opt/rankwatch/bin/rankwatch --config.file=/etc/rankwatch/rankwatch.yml\n"]
     unit.write_text("".join("ExecStart=/bin/true\n" if line in started else line for line in lines))
-    if drop_in:
-        (directory / DROP_IN).parent.mkdir()
-        shutil.copy(DEPLOY / DROP_IN, directory / DROP_IN)
+    for name in drop_ins:
+        (directory / "rankwatch.service.d").mkdir(exist_ok=True)
+        shutil.copy(
+            DEPLOY / "rankwatch.service.d" / name, directory / "rankwatch.service.d" / name.removesuffix(".example")
+        )
     return unit
 
 
-@pytest.mark.parametrize("drop_in", [False, True])
-def test_verify_has_nothing_to_say(tmp_path: Path, drop_in: bool) -> None:
+def settings(path: Path) -> list[tuple[str, str]]:
+    """Return the keys of a unit or drop-in with their values, in order."""
+    lines = [line.partition("=") for line in path.read_text().splitlines()]
+    return [(key, value) for key, equals, value in lines if equals and not key.startswith("#")]
+
+
+@pytest.mark.parametrize("drop_ins", [(), (OTHER_USERS,), (RECLAIM,), (OTHER_USERS, RECLAIM)])
+def test_verify_has_nothing_to_say(tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
     """`systemd-analyze verify` prints nothing at all: it succeeds with a word on keys that it does not know."""
-    done = run("systemd-analyze", "verify", staged(tmp_path, drop_in=drop_in))
+    done = run("systemd-analyze", "verify", staged(tmp_path, *drop_ins))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize(("drop_in", "most"), [(False, 20), (True, 25)])
-def test_exposure_is_bounded(tmp_path: Path, drop_in: bool, most: int) -> None:
+@pytest.mark.parametrize(("drop_ins", "most"), [((), 20), ((RECLAIM,), 20), ((OTHER_USERS,), 25)])
+def test_exposure_is_bounded(tmp_path: Path, drop_ins: tuple[str, ...], most: int) -> None:
     """The exposure is 2.0 at most; the two capabilities of the drop-in, which are its point, cost another 0.5."""
-    unit = staged(tmp_path, drop_in=drop_in)
+    unit = staged(tmp_path, *drop_ins)
     done = run("systemd-analyze", "security", "--offline=true", f"--threshold={most}", unit)
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
     exposed = [line for line in done.stdout.splitlines() if line.startswith("✗")]
-    assert any("CAP_SYS_PTRACE" in line for line in exposed) == drop_in
+    assert any("CAP_SYS_PTRACE" in line for line in exposed) == (OTHER_USERS in drop_ins)
+
+
+def test_reclaim_may_write_to_the_directories_named_and_no_more() -> None:
+    """The example names directories outside the unit's own, as absent ones may be named; the rest stays read-only."""
+    unit, example = settings(DEPLOY / "rankwatch.service"), settings(DEPLOY / "rankwatch.service.d" / RECLAIM)
+    assert {("ProtectSystem", "strict"), ("StateDirectory", "rankwatch")} <= {*unit}
+    assert example
+    assert all(key == "ReadWritePaths" and value.startswith("-/") for key, value in example)
+    assert not any(Path(value[1:]).is_relative_to("/var/lib/rankwatch") for _, value in example)
+    assert not [value for key, value in unit if key in {"ReadOnlyPaths", "ReadWritePaths"}]
 
 
 def test_nothing_blinds_the_agent() -> None:
     """The unit leaves other users' processes, /tmp, /home, the network and the devices in sight."""
-    lines = [line.partition("=") for line in (DEPLOY / "rankwatch.service").read_text().splitlines()]
-    found = {key: value for key, _, value in lines if not key.startswith("#")}
+    found = dict(settings(DEPLOY / "rankwatch.service"))
     assert found["PrivateTmp"] == "no"
     assert found["ProtectHome"] == "read-only"
     blinding = {"ProtectProc", "ProcSubset", "PrivateUsers", "DynamicUser", "PrivateDevices", "PrivateNetwork"}
@@ -60,7 +81,7 @@ def test_nothing_blinds_the_agent() -> None:
 
 
 def test_user_and_directories(tmp_path: Path) -> None:
-    """The snippets make the user and a sticky directory that every job's user may write to."""
+    """The snippets make the user and its sticky directory that every job's user may write to."""
     if os.geteuid() != 0:
         pytest.skip("changing owners needs root")
     (tmp_path / "etc").mkdir()
@@ -71,7 +92,8 @@ def test_user_and_directories(tmp_path: Path) -> None:
     users = dict(line.split(":", 1) for line in (tmp_path / "etc/passwd").read_text().splitlines())
     state = (tmp_path / "var/lib/rankwatch").stat()
     assert (str(state.st_uid), state.st_mode & 0o7777) == (users["rankwatch"].split(":")[1], 0o755)
-    assert (tmp_path / "var/lib/rankwatch/inspector").stat().st_mode & 0o7777 == 0o1777
+    files = (tmp_path / "var/lib/rankwatch/inspector").stat()
+    assert (files.st_uid, files.st_mode & 0o7777) == (state.st_uid, 0o1777)
     lines = (DEPLOY / "rankwatch.tmpfiles.conf").read_text().splitlines()
     ages = [line.split()[5] for line in lines if not line.startswith("#")]
     assert all(age == "-" or age.isalnum() for age in ages), "systemd 249 refuses an age with a prefix"

@@ -95,6 +95,12 @@ def test_hostile_environment(environment: dict[str, str]) -> None:
         assert text.isprintable()
 
 
+@pytest.mark.parametrize("blank", [" ", "\n", "\x1c", "\x1f", "\x85", "\u2003"])
+def test_blanks_around_a_rank(blank: str) -> None:
+    """A rank with blanks around it, of whatever kind, is that rank, and none of them is an error."""
+    assert read_claim({"RANK": f"{blank}3{blank}"}, "here").rank == 3
+
+
 def test_local_rank_is_a_number() -> None:
     """A local rank with blanks around it is that number, and one that is none is left out."""
     assert read_claim({"LOCAL_RANK": " 3\n"}, "here").local_rank == "3"

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.follow import IDLE_SECONDS, Follower, Limits
-from agent.followed_file import FollowedFile, Position
+from agent.followed_file import FINGERPRINT_BYTES, FollowedFile, Position
 
 
 class Time:
@@ -78,23 +78,6 @@ def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
     assert follower.skipped["not_a_regular_file"] == 3
 
 
-def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
-    """A link or FIFO put in a file's place between the look and the opening is refused and counted."""
-    (tmp_path / "secret").write_bytes(b"secret\n")
-    for name in ("a.log", "b.log", "c.log"):
-        (tmp_path / name).write_bytes(b"line\n")
-    follower = follow(tmp_path)
-    files = {Path(file.path).name: file for file in follower.discover()}
-    for name in files:
-        (tmp_path / name).unlink()
-    (tmp_path / "a.log").symlink_to(tmp_path / "secret")
-    os.mkfifo(tmp_path / "b.log")
-    os.link(tmp_path / "secret", tmp_path / "c.log")
-    assert [follower.read(file) for file in files.values()] == [None, None, None]
-    assert follower.skipped["ELOOP"] == 1
-    assert follower.skipped["replaced"] == 2
-
-
 def test_partial_line_waits(tmp_path: Path) -> None:
     """A line is given when its newline is there, and once."""
     path = tmp_path / "a.log"
@@ -105,15 +88,6 @@ def test_partial_line_waits(tmp_path: Path) -> None:
     with path.open("ab") as writer:
         writer.write(b"o\n")
     assert poll(follower) == b"two\n"
-
-
-def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the same size and time costs one fstat and no read."""
-    (tmp_path / "a.log").write_bytes(b"one\n")
-    follower = follow(tmp_path)
-    poll(follower)
-    monkeypatch.setattr(os, "pread", lambda *_: pytest.fail("read"))
-    assert poll(follower) == b""
 
 
 def test_truncated_and_written_beyond_the_old_offset(tmp_path: Path) -> None:
@@ -201,6 +175,50 @@ def test_idle_descriptor_is_closed_and_opened_again(tmp_path: Path) -> None:
     assert poll(follower) == b"two\n"
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
+    """Where the front is another but the last line read still stands, reading goes on behind it, and it is counted."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    with path.open("rb+") as second, path.open("ab") as first:
+        second.write(b"uno\ndu")
+        first.write(b"four\n")
+    if resumed:
+        follower = follow(tmp_path, resume=follower.positions())
+    assert poll(follower) == b"four\n"
+    assert follower.skipped["overwritten"] == 1
+    with path.open("ab") as first:
+        first.write(b"five\n")
+    assert poll(follower) == b"five\n"
+    assert (follower.skipped["overwritten"], [file.generation for file in follower.files()]) == (1, [0])
+
+
+@pytest.mark.parametrize(
+    "content", [b"uno\ndue\ntreee\nquattro\n", b"uno\ndue\n\0\0\0\0\0\0four\n", b"uno\ntwo\nThree\nfour\n"]
+)
+def test_another_last_line_is_another_filling(tmp_path: Path, content: bytes) -> None:
+    """Where neither front nor last line are those that were read, all is read, however far the file has grown."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    path.write_bytes(content)
+    assert poll(follower).replace(b"\n\n", b"\n") == content.replace(b"\0" * 6, b"")
+    assert ([file.generation for file in follower.files()], follower.skipped["overwritten"]) == ([1], 0)
+
+
+@pytest.mark.parametrize("line_bytes", [1, FINGERPRINT_BYTES, FINGERPRINT_BYTES + 1])
+def test_the_last_line_is_kept_within_bounds(tmp_path: Path, line_bytes: int) -> None:
+    """Of the last line the position holds at most 512 bytes, and none of the line before."""
+    (tmp_path / "a.log").write_bytes(b"first\n" + b"x" * (line_bytes - 1) + b"\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    [position] = follower.positions()
+    assert position.tail == b"x" * (min(line_bytes, 512) - 1) + b"\n"
+
+
 def test_limits(tmp_path: Path) -> None:
     """One file, entry or directory beyond a limit is left and counted."""
     for number in range(3):
@@ -216,33 +234,6 @@ def test_limits(tmp_path: Path) -> None:
     follower = follow(tmp_path, limits=Limits(entries=2))
     follower.discover()
     assert follower.skipped["entry_limit"] == 1
-
-
-def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
-    """With more files than descriptors the one idle longest gives way, and no line is lost."""
-    clock = Time()
-    for number in range(4):
-        (tmp_path / f"{number}.log").write_bytes(b"%d\n" % number)
-    follower = follow(tmp_path, clock=clock, limits=Limits(open_files=3))
-    before = open_descriptors()
-    assert poll(follower) == b"0\n1\n2\n3\n"
-    assert open_descriptors() == before + 3
-    for number in range(4):
-        clock.now += 1
-        with (tmp_path / f"{number}.log").open("ab") as writer:
-            writer.write(b"more %d\n" % number)
-    assert poll(follower) == b"more 0\nmore 1\nmore 2\nmore 3\n"
-
-
-def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
-    """A file that has more to read does not give way to another one: that one is refused and counted."""
-    (tmp_path / "a.log").write_bytes(b"a\na\n")
-    (tmp_path / "b.log").write_bytes(b"b\n")
-    follower = follow(tmp_path, limits=Limits(open_files=1))
-    first, second = sorted(follower.discover(), key=lambda file: file.path)
-    assert follower.read(first, 2) is not None
-    assert follower.read(second) is None
-    assert follower.skipped["open_limit"] == 1
 
 
 def test_start_at_end(tmp_path: Path) -> None:
@@ -308,52 +299,6 @@ def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
     (tmp_path / "mount").mkdir()
     follower.discover()
     assert follower.positions() == []
-
-
-def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that cannot be opened or read is counted by the error's name and does not disturb the others."""
-    (tmp_path / "a.log").write_bytes(b"a\n")
-    follower = follow(tmp_path)
-    [file] = follower.discover()
-
-    def fail(*_: object, **__: object) -> int:
-        raise PermissionError(13, "no")
-
-    monkeypatch.setattr(os, "open", fail)
-    assert follower.read(file) is None
-    assert follower.head(file) == b""
-    assert follower.skipped["EACCES"] == 2
-
-
-def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read across a replacement is given up, and the new content is read from its start."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"old 1\nold 2\n")
-    follower = follow(tmp_path)
-    [file] = follower.discover()
-    real = os.pread
-    calls = 0
-
-    def pread(descriptor: int, size: int, offset: int) -> bytes:
-        nonlocal calls
-        calls += 1
-        if calls == 2:  # after the look at the head, before the lines
-            path.write_bytes(b"new 1\nnew 2\nnew 3\n")
-        return real(descriptor, size, offset)
-
-    monkeypatch.setattr(os, "pread", pread)
-    assert follower.read(file) is None
-    assert poll(follower) == b"new 1\nnew 2\nnew 3\n"
-
-
-def test_head(tmp_path: Path) -> None:
-    """The front of a file can be had without following it, and leaves no descriptor open."""
-    (tmp_path / "a.log").write_bytes(b"x" * 5000)
-    follower = follow(tmp_path)
-    [file] = follower.discover()
-    before = open_descriptors()
-    assert follower.head(file) == b"x" * 4096
-    assert open_descriptors() == before
 
 
 # A model: writers do what they may, and a follower looks from time to time.

@@ -1,4 +1,3 @@
-import errno
 import os
 from pathlib import Path
 
@@ -6,8 +5,7 @@ import pytest
 from test_follow import Time, drain, follow, poll
 
 from agent import follow as module
-from agent.follow import IDLE_SECONDS, Follower, Limits
-from agent.followed_file import MAX_LINE_BYTES
+from agent.follow import IDLE_SECONDS, Limits
 
 
 def write(path: Path, text: bytes, modified_seconds: int) -> None:
@@ -129,64 +127,3 @@ def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.
         clock.now += IDLE_SECONDS
         follower.discover()
     assert [Path(position.path).name for position in follower.left()] == ["b.log", "c.log"]
-
-
-def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
-    """A file that does not change any more is read once others make room, however long that takes."""
-    (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
-    (tmp_path / "b.log").write_bytes(b"last words\n")
-    follower = follow(tmp_path, limits=Limits(open_files=1))
-    first, second = sorted(follower.discover(), key=lambda file: file.path)
-    assert follower.read(first, 4) is not None
-    for _ in range(3):
-        assert follower.read(second) is None
-        follower.discover()
-    drain(follower, first)
-    assert poll(follower) == b"last words\n"
-
-
-def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file whose reading failed is tried again at each look, although it does not change."""
-    (tmp_path / "a.log").write_bytes(b"one\n")
-    follower = follow(tmp_path)
-
-    def fail(*_: object) -> bytes:
-        raise OSError(errno.EIO, "broken")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("agent.follow.os.pread", fail)
-        assert [poll(follower) for _ in range(3)] == [b"", b"", b""]
-        assert follower.skipped["EIO"] == 3
-    assert poll(follower) == b"one\n"
-
-
-def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
-    """A chunk that reads on for the end of a long line ends with it: what follows keeps to the budget."""
-    long = b"x" * (MAX_LINE_BYTES // 2) + b"\n"
-    (tmp_path / "a.log").write_bytes(long + b"y\n" * 1000)
-    follower: Follower = follow(tmp_path)
-    (file,) = follower.discover()
-    chunk = follower.read(file, 1024)
-    assert chunk is not None
-    assert chunk.data == long
-    chunk = follower.read(file, 1024)
-    assert chunk is not None
-    assert chunk.data == b"y\n" * 512
-
-
-def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:
-    """Where only files without a name are open, one of them gives way; a file with a name gives way before it."""
-    follower = follow(tmp_path, limits=Limits(open_files=2))
-    for name in ("gone", "kept"):
-        (tmp_path / f"{name}.log").write_bytes(b"one\n")
-        poll(follower)
-    (tmp_path / "gone.log").unlink()
-    (tmp_path / "new.log").write_bytes(b"two\n")
-    assert poll(follower) == b"two\n"
-    assert sorted(Path(file.path).name for file in follower.files() if file.descriptor is not None) == [
-        "gone.log",
-        "new.log",
-    ]
-    (tmp_path / "new.log").unlink()
-    (tmp_path / "newer.log").write_bytes(b"three\n")
-    assert poll(follower) == b"three\n"

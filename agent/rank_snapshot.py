@@ -1,0 +1,28 @@
+"""The rank table as others see it: frozen, for the render thread and the pages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.identity import RankLabel
+from agent.rank_process import RankProcess
+
+
+class RankView(msgspec.Struct, frozen=True):
+    """One rank as published: its label and process, frozen at the time of the snapshot."""
+
+    label: RankLabel
+    slot: int
+    process: RankProcess
+    bus_bandwidth_bytes_per_second: float | None = None
+
+
+class RankSnapshot(msgspec.Struct, frozen=True):
+    """What ``rank_families`` renders."""
+
+    ranks: tuple[RankView, ...]
+    conflicts: int
+    duplicates: int
+    refused: int
+    unidentified: int
+    unreadable: int

@@ -1,0 +1,143 @@
+"""Which processes are ranks (decision 0002), at the cost of a stat line for those looked at before. Blocking."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable
+
+import msgspec
+
+from agent.api import Origin, ProcessKey, ProcFS, Stat
+
+LOOK_AGAIN_SECONDS = 30.0
+"""A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
+YOUNG_SECONDS = 600.0
+OLD_SECONDS = 10.0
+"""A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
+MAX_ANCESTORS = 64
+
+# NCCL names its threads only with NCCL_SET_THREAD_NAME=1 (src/debug.cc, default 0); PyTorch always names those of a
+# process group that uses NCCL (ProcessGroupNCCL.cpp: pt_nccl_watchdg, pt_nccl_heartbt, pt_nccl_runonhk).
+# Threads do not survive a fork: a child that has one made it itself.
+_RANK_THREAD = re.compile(r"^(NCCL |pt_nccl_)")
+_LIBRARY = re.compile(rb"/lib(nccl|rccl)[^/\n]*\.so")
+_GPU_DEVICE = re.compile(r"^/dev/(nvidia\d+|kfd|dri/renderD\d+)$")
+
+
+class _Seen(msgspec.Struct):
+    """A process looked at before: when, with how many threads, and what was found.
+
+    ``inherited``: its GPU and library may be an ancestor's. It stays so when the ancestor dies and init adopts it.
+    """
+
+    key: ProcessKey
+    threads: int
+    looked_at: float
+    parent_pid: int
+    kernel: bool
+    first_at: float
+    due_at: float = float("-inf")
+    evidence: str = ""
+    uses_gpu: bool = False
+    inherited: bool = False
+
+
+class RankSearch:
+    """Keeps of each process what was found, so that it is looked at closely only when that may have changed."""
+
+    def __init__(self, proc: ProcFS) -> None:
+        self._proc = proc
+        self._seen: dict[int, _Seen] = {}
+
+    def stats(self, pids: list[int], known: set[int], now: float, *, everyone: bool) -> dict[int, Stat]:
+        """Read the stat lines of ranks, of young processes, and now and then of the others (but for kernel threads)."""
+        stats = {}
+        for pid in pids:
+            seen = self._seen.get(pid)
+            if seen is not None and pid not in known and not everyone and now < seen.due_at:
+                continue
+            stat = self._proc.stat(pid)
+            if stat is None:
+                continue
+            if seen is None or seen.key != stat.key:
+                seen = self._seen[pid] = _Seen(stat.key, 0, float("-inf"), stat.parent_pid, stat.kernel_thread, now)
+            seen.due_at = now if now - seen.first_at < YOUNG_SECONDS and not seen.kernel else now + OLD_SECONDS
+            if not seen.kernel:
+                stats[pid] = stat
+        return stats
+
+    def forget(self, present: set[int]) -> None:
+        """Forget the processes that are none of ``present``."""
+        for pid in [pid for pid in self._seen if pid not in present]:
+            del self._seen[pid]
+
+    def count(self) -> int:
+        """How many processes are remembered, kernel threads not counted."""
+        return sum(not seen.kernel for seen in self._seen.values())
+
+    def proven(
+        self, strangers: Iterable[Stat], now: float, origins: tuple[Origin, ...], ranks: Container[ProcessKey]
+    ) -> list[tuple[ProcessKey, str]]:
+        """The ranks among ``strangers``, each with what proves it.
+
+        ``origins``: writers to find; ``ranks``: the rank processes found before, whose children are none.
+        """
+        found = [(stat, self._seen[stat.pid]) for stat in strangers]
+        for stat, seen in found:
+            self._inspect(stat, seen, now, origins)
+        # Only when all were looked at: a child may come before its parent.
+        reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in found]
+        return [(key, reason) for key, reason in reasons if reason]
+
+    def _inspect(self, stat: Stat, seen: _Seen, now: float, origins: tuple[Origin, ...]) -> None:
+        """Look at a process closely, when something may have changed since the last time."""
+        if origins and self._wrote(stat.key, origins):
+            seen.evidence = "records"
+            return
+        if seen.threads == stat.threads and now - seen.looked_at < LOOK_AGAIN_SECONDS:
+            return
+        seen.threads, seen.looked_at = stat.threads, now
+        names = (self._proc.thread_name(stat.pid, tid) for tid in self._proc.thread_ids(stat.pid))
+        seen.evidence = "thread" if any(_RANK_THREAD.match(name) for name in names) else ""
+        seen.uses_gpu = not seen.evidence and self._uses_gpu(stat.pid)
+
+    def _evidence(self, seen: _Seen, ranks: Container[ProcessKey]) -> str:
+        """Why a process is a rank, or nothing."""
+        if seen.evidence or not seen.uses_gpu:
+            return seen.evidence
+        seen.inherited = seen.inherited or self._ancestor_uses_gpu(seen.parent_pid, ranks)
+        return "" if seen.inherited else "library"
+
+    def _wrote(self, key: ProcessKey, origins: tuple[Origin, ...]) -> bool:
+        """True when the process is the writer of one of ``origins``.
+
+        A forked child holds the file too, but has another pid. Where descriptors may not be read, the pid alone
+        decides, and only outside containers.
+        """
+        status = self._proc.status(key.pid)
+        if status is None:
+            return False
+        inner = status.namespace_pids[-1]
+        mine = {(origin.device, origin.inode) for origin in origins if origin.pid == inner}
+        if not mine:
+            return False
+        files = self._proc.open_files(key.pid)
+        if files is None:
+            return inner == key.pid
+        return any((file.device, file.inode) in mine for file in files)
+
+    def _uses_gpu(self, pid: int) -> bool:
+        files = self._proc.open_files(pid)
+        if not files or not any(_GPU_DEVICE.match(file.target) for file in files):
+            return False
+        return bool(self._proc.maps_library(pid, _LIBRARY))
+
+    def _ancestor_uses_gpu(self, pid: int, ranks: Container[ProcessKey]) -> bool:
+        for _ in range(MAX_ANCESTORS):
+            seen = self._seen.get(pid)
+            if seen is None:
+                return False
+            if seen.uses_gpu or seen.evidence or seen.key in ranks:
+                return True
+            pid = seen.parent_pid
+        return False

@@ -1,0 +1,92 @@
+"""How a rank process stands: whether a thread is blocked, a kill is on its way, its record files closed. Blocking."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from agent.api import OpenFile, ProcessKey, ProcFS
+from exporters.process.cgroups import oom_kills
+
+THREADS_SECONDS = 5.0
+"""How often the threads of a rank are looked at for being blocked, and a rank without record files for such files."""
+LOGS_SECONDS = 30.0
+"""How often the descriptors of a rank that holds record files are looked at for others."""
+
+# Threads without which no collective moves: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
+_VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How one rank process stands: see ``RankTable.observe_state``."""
+
+    state: str
+    blocked_since: float | None
+    kill_pending: bool
+    finalized: bool
+
+
+class KnownRank(msgspec.Struct):
+    """What the scanner keeps of a rank process between looks."""
+
+    namespace_pid: int
+    vital: dict[int, tuple[str, int, float | None]] = {}
+    threads_at: float = float("-inf")
+    logs: dict[int, OpenFile] = {}
+    logs_at: float = float("-inf")
+    finalized: bool = False
+    kill_pending: bool = False
+    blocked_since: float | None = None
+    oom_file: str = ""
+    oom_kills: int = 0
+    oom_kills_before: int = 0
+    missing_since: float | None = None
+
+
+def standing(proc: ProcFS, key: ProcessKey, rank: KnownRank, state: str, now: float) -> Standing:
+    """Look at a rank process that runs; ``rank`` keeps what the next look needs. ``state``: the kernel's letter."""
+    status = proc.status(key.pid)
+    rank.kill_pending = status is not None and status.kill_pending
+    rank.oom_kills_before, rank.oom_kills = rank.oom_kills, oom_kills(rank.oom_file) or rank.oom_kills
+    if now - rank.threads_at >= THREADS_SECONDS:
+        rank.threads_at = now
+        _look_at_threads(proc, key, rank, now)
+    _look_at_logs(proc, key, rank, now)
+    return Standing(state, rank.blocked_since, rank.kill_pending, rank.finalized)
+
+
+def _look_at_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) -> None:
+    """Find since when a vital thread sits in D without a context switch."""
+    vital: dict[int, tuple[str, int, float | None]] = {}
+    for tid in proc.thread_ids(key.pid):
+        if tid != key.pid and not _VITAL_THREAD.match(proc.thread_name(key.pid, tid)):
+            continue
+        stat = proc.thread_stat(key.pid, tid)
+        if stat is None or stat.state != "D":
+            continue
+        status = proc.thread_status(key.pid, tid)
+        switches = status.context_switches if status is not None else -1
+        before = rank.vital.get(tid)
+        since = before[2] if before is not None and before[1] == switches else now
+        vital[tid] = (stat.state, switches, since)
+    rank.vital = vital
+    rank.blocked_since = min((since for _, _, since in vital.values() if since is not None), default=None)
+
+
+def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) -> None:
+    """Note the record files it holds open; one that it closed while it runs means its communicators are gone."""
+    for fd, file in list(rank.logs.items()):
+        if proc.holds(key.pid, file) is False:
+            stat = proc.stat(key.pid)
+            if stat is None or stat.exiting or stat.state in "ZX" or stat.key != key:
+                return  # the kernel closed it: that is its death, not an orderly end
+            del rank.logs[fd]
+            rank.finalized = not rank.logs
+    if now - rank.logs_at < (LOGS_SECONDS if rank.logs else THREADS_SECONDS):
+        return
+    rank.logs_at = now
+    files = proc.open_files(key.pid) or []
+    rank.logs = {file.fd: file for file in files if file.inode}
+    if rank.logs:
+        rank.finalized = False

@@ -1,0 +1,71 @@
+"""Inspector logs of any length for the benchmarks: the records of a real job, repeated as if it had gone on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SOURCES = sorted((Path(__file__).parents[1] / "data" / "inspector" / "base8").glob("*.log"))
+"""The logs of eight ranks, each of a process of its own."""
+_TIME, _NUMBER = "<time>", "<number>"
+
+
+class _Line(NamedTuple):
+    """One record with room for its time and number, what these are at first, and how many numbers one round takes."""
+
+    text: str
+    time_us: int
+    number: int
+    step: int
+
+
+def write_log(path: Path, source: Path, records: int, *, hostname: str = "", kernel_events: int = 0) -> int:
+    """Write ``records`` lines after those of ``source``; return the bytes written.
+
+    Times and numbers rise from round to round, so that nothing is missing. ``hostname`` takes the place of the
+    recorded one; ``kernel_events`` make the verbose lines of as many channels.
+    """
+    recorded = [json.loads(line) for line in source.read_text().splitlines()]
+    kinds = Counter(_kind(record) for record in recorded)
+    lines = [_line(record, kinds[_kind(record)], hostname, kernel_events) for record in recorded]
+    span_us = lines[-1].time_us - lines[0].time_us + 1
+    with path.open("w") as log:
+        for turn in range(-(-records // len(lines))):
+            log.writelines(
+                line.text % (line.time_us + turn * span_us, line.number + turn * line.step)
+                for line in lines[: records - turn * len(lines)]
+            )
+        return log.tell()
+
+
+def _kind(record: dict[str, Any]) -> tuple[str, str]:
+    return record["header"]["id"], record["coll_perf"]["coll"]
+
+
+def _line(record: dict[str, Any], step: int, hostname: str, kernel_events: int) -> _Line:
+    metadata, perf = record["metadata"], record["coll_perf"]
+    time_us, number = metadata["dump_timestamp_us"], perf["coll_sn"]
+    metadata["dump_timestamp_us"], perf["coll_sn"] = _TIME, _NUMBER
+    metadata["hostname"] = hostname or metadata["hostname"]
+    if kernel_events:
+        perf.update(_trace(kernel_events))
+    text = json.dumps(record, separators=(",", ":")).replace("%", "%%") + "\n"
+    return _Line(text.replace(f'"{_TIME}"', "%d").replace(f'"{_NUMBER}"', "%d"), time_us, number, step)
+
+
+def _trace(kernel_events: int) -> dict[str, object]:
+    """What NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to a record."""
+    numbers = [
+        {"channel_id": n, "kernel_start_sn": 3 * n + 3, "kernel_stop_sn": 3 * n + 5, "kernel_record_sn": 3 * n + 4}
+        for n in range(kernel_events)
+    ]
+    times = [
+        {"channel_id": n, "kernel_start_ts": 1790 * 10**12, "kernel_stop_ts": 1790 * 10**12, "kernel_record_ts": 0}
+        for n in range(kernel_events)
+    ]
+    return {
+        "event_trace_sn": {"coll_start_sn": 1, "coll_stop_sn": 2, "kernel_events": numbers},
+        "event_trace_ts": {"coll_start_ts": 1, "coll_stop_ts": 2, "kernel_events": times},
+    }

@@ -1,0 +1,185 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from test_follow import Time, drain, follow, open_descriptors, poll
+
+from agent.follow import Follower, Limits
+from agent.followed_file import MAX_LINE_BYTES
+
+
+def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
+    """A link or FIFO put in a file's place between the look and the opening is refused and counted."""
+    (tmp_path / "secret").write_bytes(b"secret\n")
+    for name in ("a.log", "b.log", "c.log"):
+        (tmp_path / name).write_bytes(b"line\n")
+    follower = follow(tmp_path)
+    files = {Path(file.path).name: file for file in follower.discover()}
+    for name in files:
+        (tmp_path / name).unlink()
+    (tmp_path / "a.log").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "b.log")
+    os.link(tmp_path / "secret", tmp_path / "c.log")
+    assert [follower.read(file) for file in files.values()] == [None, None, None]
+    assert follower.skipped["ELOOP"] == 1
+    assert follower.skipped["replaced"] == 2
+
+
+def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the same size and time costs one fstat and no read."""
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    follower = follow(tmp_path)
+    poll(follower)
+    monkeypatch.setattr(os, "pread", lambda *_: pytest.fail("read"))
+    assert poll(follower) == b""
+
+
+def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
+    """With more files than descriptors the one idle longest gives way, and is read at the next look."""
+    clock = Time()
+    follower = follow(tmp_path, clock=clock, limits=Limits(open_files=3))
+    before = open_descriptors()
+    for number in range(5):
+        clock.now += 1
+        (tmp_path / f"{number}.log").write_bytes(b"%d\n" % number)
+        assert poll(follower) == b"%d\n" % number
+    assert open_descriptors() == before + 3
+    assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["0.log", "1.log"]
+    for number in range(5):
+        clock.now += 1
+        with (tmp_path / f"{number}.log").open("ab") as writer:
+            writer.write(b"more %d\n" % number)
+    assert poll(follower) == b"more 2\nmore 3\nmore 4\n"
+    assert poll(follower) == b"more 0\nmore 1\n"
+    assert open_descriptors() == before + 3
+
+
+def test_file_that_grew_lately_stays_open(tmp_path: Path) -> None:
+    """Of two files open, the one that grew last does not give way, although it was opened first."""
+    clock = Time()
+    follower = follow(tmp_path, clock=clock, limits=Limits(open_files=2))
+    for name in ("a.log", "b.log", "a.log", "c.log"):
+        clock.now += 1
+        with (tmp_path / name).open("ab") as writer:
+            writer.write(b"line\n")
+        assert poll(follower) == b"line\n"
+    assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["b.log"]
+
+
+def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
+    """A file that has more to read does not give way to another one: that one is refused and counted."""
+    (tmp_path / "a.log").write_bytes(b"a\na\n")
+    (tmp_path / "b.log").write_bytes(b"b\n")
+    follower = follow(tmp_path, limits=Limits(open_files=1))
+    first, second = sorted(follower.discover(), key=lambda file: file.path)
+    assert follower.read(first, 2) is not None
+    assert follower.read(second) is None
+    assert follower.skipped["open_limit"] == 1
+
+
+def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be opened or read is counted by the error's name and does not disturb the others."""
+    (tmp_path / "a.log").write_bytes(b"a\n")
+    follower = follow(tmp_path)
+    [file] = follower.discover()
+
+    def fail(*_: object, **__: object) -> int:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "open", fail)
+    assert follower.read(file) is None
+    assert follower.head(file) == b""
+    assert follower.skipped["EACCES"] == 2
+
+
+def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read across a replacement is given up, and the new content is read from its start."""
+    path = tmp_path / "a.log"
+    path.write_bytes(b"old 1\nold 2\n")
+    follower = follow(tmp_path)
+    [file] = follower.discover()
+    real = os.pread
+    calls = 0
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # after the look at the head, before the lines
+            path.write_bytes(b"new 1\nnew 2\nnew 3\n")
+        return real(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert follower.read(file) is None
+    assert poll(follower) == b"new 1\nnew 2\nnew 3\n"
+
+
+def test_head(tmp_path: Path) -> None:
+    """The front of a file can be had without following it, and leaves no descriptor open."""
+    (tmp_path / "a.log").write_bytes(b"x" * 5000)
+    follower = follow(tmp_path)
+    [file] = follower.discover()
+    before = open_descriptors()
+    assert follower.head(file) == b"x" * 4096
+    assert open_descriptors() == before
+
+
+def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
+    """A file that does not change any more is read once others make room, however long that takes."""
+    (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
+    (tmp_path / "b.log").write_bytes(b"last words\n")
+    follower = follow(tmp_path, limits=Limits(open_files=1))
+    first, second = sorted(follower.discover(), key=lambda file: file.path)
+    assert follower.read(first, 4) is not None
+    for _ in range(3):
+        assert follower.read(second) is None
+        follower.discover()
+    drain(follower, first)
+    assert poll(follower) == b"last words\n"
+
+
+def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose reading failed is tried again at each look, although it does not change."""
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    follower = follow(tmp_path)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.line_reader.os.pread", fail)
+        assert [poll(follower) for _ in range(3)] == [b"", b"", b""]
+        assert follower.skipped["EIO"] == 3
+    assert poll(follower) == b"one\n"
+
+
+def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
+    """A chunk that reads on for the end of a long line ends with it: what follows keeps to the budget."""
+    long = b"x" * (MAX_LINE_BYTES // 2) + b"\n"
+    (tmp_path / "a.log").write_bytes(long + b"y\n" * 1000)
+    follower: Follower = follow(tmp_path)
+    (file,) = follower.discover()
+    chunk = follower.read(file, 1024)
+    assert chunk is not None
+    assert chunk.data == long
+    chunk = follower.read(file, 1024)
+    assert chunk is not None
+    assert chunk.data == b"y\n" * 512
+
+
+def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:
+    """Where only files without a name are open, one of them gives way; a file with a name gives way before it."""
+    follower = follow(tmp_path, limits=Limits(open_files=2))
+    for name in ("gone", "kept"):
+        (tmp_path / f"{name}.log").write_bytes(b"one\n")
+        poll(follower)
+    (tmp_path / "gone.log").unlink()
+    (tmp_path / "new.log").write_bytes(b"two\n")
+    assert poll(follower) == b"two\n"
+    assert sorted(Path(file.path).name for file in follower.files() if file.descriptor is not None) == [
+        "gone.log",
+        "new.log",
+    ]
+    (tmp_path / "new.log").unlink()
+    (tmp_path / "newer.log").write_bytes(b"three\n")
+    assert poll(follower) == b"three\n"

@@ -1,0 +1,111 @@
+"""Which processes are ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scanned_node import GPU, NCCL_MAPS, Node
+
+from agent.api import ProcessKey
+from exporters.process.rank_search import LOOK_AGAIN_SECONDS, OLD_SECONDS, YOUNG_SECONDS
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """An empty node."""
+    return Node(tmp_path)
+
+
+@pytest.mark.parametrize("thread", ["NCCL RAS", "NCCL Progress 0", "pt_nccl_watchdg", "pt_nccl_heartbt"])
+def test_thread_makes_a_rank(node: Node, thread: str) -> None:
+    """A thread that NCCL or PyTorch's NCCL process group made proves that the process initialised NCCL itself."""
+    node.proc.add(10, threads={11: thread}, environment={"RANK": "3", "SECRET": "x"})
+    facts = node.look().new
+    assert [(f.key, f.evidence, f.environment) for f in facts] == [(ProcessKey(10, 5000), "thread", {"RANK": "3"})]
+    assert facts[0].start_seconds == 1_700_000_000 + 50.0
+
+
+@pytest.mark.parametrize("thread", ["nccl", "NCCLx", "cuda-EvtHandlr", "python3"])
+def test_other_threads_do_not(node: Node, thread: str) -> None:
+    """Other threads prove nothing, and an inherited RANK names a rank but creates none."""
+    node.proc.add(10, threads={11: thread}, environment={"RANK": "3"})
+    assert node.evidence() == {}
+
+
+def test_launcher_shell_and_loaders(node: Node) -> None:
+    """Of a launcher, a shell, a rank and its data loaders (forked: same files, same maps) only the rank is one."""
+    log, origin = node.log(30)
+    rank = {"environment": {"RANK": "0"}, "maps": NCCL_MAPS, "files": {3: log, **GPU}}
+    node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "8"})
+    node.proc.add(20, name="bash", parent=10, environment={"RANK": "0"})
+    node.proc.add(30, parent=20, threads={31: "cuda-EvtHandlr"}, **rank)  # type: ignore[arg-type]
+    node.proc.add(40, parent=30, **rank)  # type: ignore[arg-type]
+    node.proc.add(41, parent=40, **rank)  # type: ignore[arg-type]
+    assert node.evidence(origin) == {30: "records"}
+
+
+def test_library_and_gpu_without_records(node: Node) -> None:
+    """Without threads and records, the topmost process that maps the library and uses a GPU is the rank."""
+    node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent: pids may wrap
+    node.proc.add(30, maps=NCCL_MAPS, files=GPU)
+    assert node.evidence() == {30: "library"}
+
+
+def test_server_that_only_imports(node: Node) -> None:
+    """A server that maps the library but uses no GPU is no rank; its workers are."""
+    node.proc.add(10, name="vllm", maps=NCCL_MAPS)
+    node.proc.add(11, parent=10, maps=NCCL_MAPS, files=GPU)
+    node.proc.add(12, parent=10, maps=NCCL_MAPS, files=GPU)
+    assert node.evidence() == {11: "library", 12: "library"}
+
+
+def test_orphan_of_a_rank_is_none(node: Node) -> None:
+    """A forked child that outlives its rank, adopted by init, does not become a rank."""
+    node.proc.add(30, maps=NCCL_MAPS, files=GPU)
+    node.proc.add(40, parent=30, maps=NCCL_MAPS, files=GPU)
+    assert node.evidence() == {30: "library"}
+    node.proc.remove(30)
+    node.proc.add(40, parent=1, maps=NCCL_MAPS, files=GPU)
+    assert node.look().gone == (ProcessKey(30, 5000),)
+    assert node.evidence(after=LOOK_AGAIN_SECONDS) == {}
+
+
+def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
+    """A forked child of a rank that the agent knew before its restart is none, at the first look too."""
+    node.proc.add(30, threads={31: "NCCL RAS"}, maps=NCCL_MAPS, files=GPU)
+    node.proc.add(40, parent=30, maps=NCCL_MAPS, files=GPU)
+    node.known = [ProcessKey(30, 5000)]
+    assert node.evidence() == {}
+
+
+def test_late_initialisation(node: Node) -> None:
+    """A process is looked at again when its threads change in number, and after half a minute anyway."""
+    node.proc.add(10)
+    assert node.evidence() == {}
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    assert node.evidence() == {10: "thread"}
+    node.proc.add(20)
+    assert node.evidence() == {}
+    node.proc.add(20, maps=NCCL_MAPS, files=GPU)
+    assert node.evidence() == {}
+    assert node.evidence(after=LOOK_AGAIN_SECONDS) == {20: "library"}
+
+
+def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
+    """A process seen for ten minutes is looked at every ten seconds; a young one at each look."""
+    node.proc.add(10)
+    node.look()
+    node.look(after=YOUNG_SECONDS)
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    assert node.evidence(after=OLD_SECONDS - 1) == {}
+    assert node.evidence() == {10: "thread"}
+
+
+def test_processes_that_left_are_not_counted(node: Node) -> None:
+    """A process that left is not among the processes seen any more."""
+    for pid in (10, 20):
+        node.proc.add(pid)
+    assert node.look().processes == 2
+    node.proc.remove(10)
+    assert node.look().processes == 1

@@ -1,0 +1,65 @@
+"""How rank processes stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scanned_node import Node
+
+from agent.api import ProcessKey
+from exporters.process.standing import THREADS_SECONDS
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """An empty node."""
+    return Node(tmp_path)
+
+
+def test_finalized(node: Node) -> None:
+    """A rank that closed its record file while it runs has destroyed its communicators; a new file takes that back."""
+    log, _ = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
+    key = ProcessKey(10, 5000)
+    assert not node.look().standing[key].finalized
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    assert node.look().standing[key].finalized
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
+    assert not node.look(after=THREADS_SECONDS).standing[key].finalized
+
+
+@pytest.mark.parametrize("how", [{"exiting": True}, {"state": "Z"}, {"start": 6000}])
+def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None:
+    """Descriptors that the kernel closed while it tore the process down are no orderly end."""
+    log, _ = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
+    key = ProcessKey(10, 5000)
+    node.look()
+
+    def die(*_: object) -> bool:
+        node.proc.add(10, threads={11: "NCCL RAS"}, **how)  # type: ignore[arg-type]
+        return False
+
+    node.scanner._proc.holds = die  # type: ignore[method-assign]  # it dies between the look's reads
+    assert not node.look().standing[key].finalized
+
+
+def test_blocked_thread(node: Node) -> None:
+    """A vital thread in D with the same switch count is blocked since it was first seen so; a switch ends that."""
+    key = ProcessKey(10, 5000)
+    stuck = {"threads": {11: "NCCL Progress 0"}, "thread_states": {11: ("D", 42)}}
+    node.proc.add(10, **stuck)  # type: ignore[arg-type]
+    since = node.look().standing[key].blocked_since
+    assert since == node.now
+    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == since
+    node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", 43)})
+    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == node.now
+    node.proc.add(10, threads={11: "NCCL Progress 0"})
+    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since is None
+
+
+def test_other_thread_may_block(node: Node) -> None:
+    """A data thread in D (a checkpoint to a slow file system) says nothing about NCCL."""
+    node.proc.add(10, threads={11: "NCCL RAS", 12: "writer"}, thread_states={12: ("D", 1)})
+    assert node.look().standing[ProcessKey(10, 5000)].blocked_since is None

@@ -1,0 +1,90 @@
+"""The rank table over a restart of the agent."""
+
+from __future__ import annotations
+
+from signal import SIGSEGV, SIGTERM
+
+import pytest
+from rank_table import KILLED, WORLD, Table, environment, origin
+
+from agent.identity import Membership, ProcessKey, RankLabel
+from agent.rank_binding import BINDING_SECONDS
+from agent.ranks import RankTable
+from agent.verdict import ExitStatus
+
+
+@pytest.fixture
+def table() -> Table:
+    """An empty table."""
+    return Table()
+
+
+def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
+    """Ranks that left unseen are no proof that they outlived the one whose exit was seen."""
+    first, second = (table.add(pid, environment(pid)) for pid in range(2))
+    table.tick(1.0)
+    table.ranks.observe_exit(first, ExitStatus(known=True, signal=SIGTERM))
+    saved = table.ranks.dump()
+    again = Table()
+    again.clock.now = table.clock.now + 100.0
+    again.ranks.load(saved)
+    assert again.states() == {"0": "exited"}
+    again.ranks.observe_exit(second, None)
+    again.tick(1.0)
+    assert again.states() == {"0": "exited", "1": "exited"}
+    still = Table()
+    still.clock.now = table.clock.now + 100.0
+    still.ranks.load(saved)
+    still.ranks.confirm(second)
+    still.tick()
+    assert still.states() == {"0": "dead", "1": "alive"}
+
+
+def test_duplicate_after_a_restart_of_the_agent(table: Table) -> None:
+    """A duplicate is still one after a restart, and takes the label when its holder is gone."""
+    holder, _ = table.add(1, environment(0)), table.add(2, environment(0))
+    table.tick(BINDING_SECONDS)
+    again = Table()
+    again.ranks.load(table.ranks.dump())
+    assert again.ranks.snapshot().duplicates == 1
+    again.ranks.confirm(ProcessKey(2, 5000))
+    again.ranks.observe_exit(holder, KILLED)
+    again.tick(1.0)
+    assert again.labels() == {RankLabel("4711", "0"): 2}
+
+
+def test_checkpoint_keeps_everything(table: Table) -> None:
+    """A new table from the checkpoint shows tombstones at once, and live ranks when they are confirmed."""
+    gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
+    table.ranks.observe_records(origin(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
+    table.ranks.link(origin(2), lives)
+    table.tick(1.0)
+    table.ranks.observe_exit(gone, ExitStatus(known=True, signal=SIGSEGV))
+    again = RankTable(table.clock, "here")
+    again.load(table.ranks.dump())
+    assert [v.label.rank for v in again.snapshot().ranks] == ["1"]
+    assert set(again.processes()) == {lives}
+    again.confirm(lives)
+    again.tick()
+    assert again.snapshot() == table.ranks.snapshot()
+    assert again.label(origin(2), WORLD, 2) == RankLabel("4711", "2")
+
+
+def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
+    """A rank of the checkpoint that is found gone has exited; with a peer alive 45 s later it is dead."""
+    gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
+    table.tick(1.0)
+    again = Table()
+    again.clock.advance(30.0)
+    again.ranks.load(table.ranks.dump())
+    again.ranks.confirm(lives)
+    again.ranks.observe_exit(gone, None)
+    assert again.states() == {"1": "exited", "2": "alive"}
+    again.tick(45.0)
+    assert again.states() == {"1": "dead", "2": "alive"}
+
+
+def test_garbage_checkpoint(table: Table) -> None:
+    """A section that is none raises ValueError."""
+    with pytest.raises(ValueError, match=r".+"):
+        table.ranks.load(b"\x93\x01\x02")

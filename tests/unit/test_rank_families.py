@@ -1,0 +1,68 @@
+"""The rank table's metrics."""
+
+from __future__ import annotations
+
+from signal import SIGKILL, SIGSEGV
+
+import pytest
+from rank_table import KILLED, WORLD, Table, environment, origin
+
+from agent import rank_families
+from agent.identity import Membership
+from agent.verdict import ExitStatus
+
+
+@pytest.fixture
+def table() -> Table:
+    """An empty table."""
+    return Table()
+
+
+def exposition(table: Table) -> set[str]:
+    """The table's samples as name{values} value."""
+    return {
+        f"{s.name}{{{','.join(s.labels.values())}}} {s.value:g}"
+        for family in rank_families.families(table.ranks.snapshot())
+        for s in family.samples
+    }
+
+
+def test_families_of_live_and_dead(table: Table) -> None:
+    """A live rank has info, a dead one exit series and no info; members and jobs are counted."""
+    keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
+    for pid, key in zip((1, 2), keys, strict=True):
+        table.ranks.observe_records(origin(pid), [Membership(WORLD, pid, 8, "world", 2)], None)
+        table.ranks.link(origin(pid), key)
+    table.tick(1.0)
+    table.ranks.observe_exit(keys[0], KILLED)
+    lines = exposition(table)
+    assert "rankwatch_rank_up{4711,1} 0" in lines
+    assert "rankwatch_rank_up{4711,2} 1" in lines
+    assert "rankwatch_rank_exit_info{4711,1,signaled,SIGKILL,} 1" in lines
+    assert "rankwatch_rank_info{4711,2,2,,,,,2,alice,,} 1" in lines
+    assert not [line for line in lines if line.startswith("rankwatch_rank_info{4711,1")]
+    assert "rankwatch_communicator_member_info{4711,aaaaaaaaaaaaaa,2,2} 1" in lines
+    assert "rankwatch_communicator_info{4711,aaaaaaaaaaaaaa,world,8,2} 1" in lines
+    assert "rankwatch_job_ranks{4711,exited} 1" in lines
+    assert "rankwatch_job_ranks{4711,alive} 1" in lines
+    assert "rankwatch_job_expected_ranks{4711,environment} 8" in lines
+    assert "rankwatch_job_expected_ranks{4711,communicator} 8" in lines
+
+
+@pytest.mark.parametrize(
+    ("status", "labels"),
+    [
+        (None, "unknown,,"),
+        (ExitStatus(known=False), "unknown,,"),
+        (ExitStatus(known=True), "exited,,0"),
+        (ExitStatus(known=True, code=3), "exited,,3"),
+        (ExitStatus(known=True, signal=SIGSEGV), "signaled,SIGSEGV,"),
+        (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom_killed,SIGKILL,"),
+        (ExitStatus(known=True, signal=40), "signaled,40,"),
+    ],
+)
+def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None:
+    """How a rank ended is told in words that do not change with the platform."""
+    key = table.add(1, environment(1))
+    table.ranks.observe_exit(key, status)
+    assert f"rankwatch_rank_exit_info{{4711,1,{labels}}} 1" in exposition(table)

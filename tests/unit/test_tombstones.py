@@ -1,0 +1,114 @@
+"""Ranks that left: how long they are shown, what takes their place, and what their going changes."""
+
+from __future__ import annotations
+
+from signal import SIGSEGV, SIGTERM
+
+import pytest
+from rank_table import KILLED, WORLD, Table, environment, facts, origin
+
+from agent.identity import Membership, RankLabel
+from agent.ranks import MAX_PROCESSES
+from agent.tombstones import FINISHED_SECONDS, TOMBSTONE_SECONDS
+from agent.verdict import ExitStatus
+
+
+@pytest.fixture
+def table() -> Table:
+    """An empty table."""
+    return Table()
+
+
+def test_restart_takes_over_the_tombstone(table: Table) -> None:
+    """A restarted rank is a new incarnation: it takes its label, and the old tombstone is gone from the table."""
+    old = table.add(1, environment(3))
+    table.tick(1.0)
+    table.ranks.observe_exit(old, KILLED)
+    assert table.states() == {"3": "exited"}
+    table.add(2, environment(3, port="29511"))  # an elastic restart meets at another port
+    table.tick(1.0)
+    assert table.labels() == {RankLabel("4711", "3"): 2}
+    assert table.states() == {"3": "alive"}
+
+
+def test_old_incarnation_is_no_witness(table: Table) -> None:
+    """A rank that restarted does not make its siblings' tombstones deaths: it is no peer of theirs."""
+    keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
+    table.tick(1.0)
+    for key in keys:
+        table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGTERM))
+    table.add(11, environment(1))
+    table.tick(60.0)
+    assert table.states() == {"1": "alive", "2": "exited"}
+
+
+def test_victim_never_becomes_a_culprit(table: Table) -> None:
+    """When the tombstone of the first crash is taken down before its victims', none of these is named dead."""
+    keys = [table.add(pid, environment(pid)) for pid in range(3)]
+    table.tick(1.0)
+    for key in keys:
+        table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGSEGV))
+        table.clock.advance(10.0)
+    assert table.states() == {"0": "dead", "1": "exited", "2": "exited"}
+    table.tick(TOMBSTONE_SECONDS - 29.0)
+    table.tick(1.0)
+    assert table.states() == {"1": "exited", "2": "exited"}
+
+
+def test_victim_of_a_restarted_rank(table: Table) -> None:
+    """When the rank that crashed first is started anew, its victims' tombstones stay what they were."""
+    keys = [table.add(pid, environment(pid)) for pid in range(3)]
+    table.tick(1.0)
+    for key in keys:
+        table.ranks.observe_exit(key, ExitStatus(known=True, code=1))
+        table.clock.advance(0.3)
+    table.add(10, environment(0))
+    table.tick(1.0)
+    table.tick(1.0)
+    assert table.states() == {"0": "alive", "1": "exited", "2": "exited"}
+
+
+def test_death_outlives_its_peers(table: Table) -> None:
+    """A rank killed before its peers stays dead after they finished and their tombstones are gone."""
+    killed, peer = (table.add(pid, environment(pid)) for pid in range(2))
+    table.tick(1.0)
+    table.ranks.observe_exit(killed, KILLED)
+    table.tick(20.0)
+    table.ranks.observe_state(peer, "S", None, kill_pending=False, finalized=True)
+    table.ranks.observe_exit(peer, ExitStatus(known=True))
+    assert table.states() == {"0": "dead", "1": "finished"}
+    table.tick(FINISHED_SECONDS + 1.0)
+    table.tick(1.0)
+    assert table.states() == {"0": "dead"}
+
+
+def test_tombstones_give_way_to_live_ranks(table: Table) -> None:
+    """A table full of tombstones takes a live rank in place of the oldest; one full of live ranks refuses."""
+    keys = [table.add(pid, environment(pid % 8, job=str(pid))) for pid in range(MAX_PROCESSES)]
+    assert not table.ranks.observe_process(facts(5000))
+    for key in (keys[7], keys[3]):
+        table.ranks.observe_exit(key, KILLED)
+        table.clock.advance(1.0)
+    assert table.ranks.observe_process(facts(5000))
+    shown = {view.process.facts.key for view in table.ranks.snapshot().ranks if view.process.facts}
+    assert keys[3] in shown
+    assert keys[7] not in shown
+
+
+def test_tombstones(table: Table) -> None:
+    """A dead rank is shown for 15 minutes, a finished one for one; then their records' series may go too."""
+    dead, well = table.add(1, environment(1, job="1")), table.add(2, environment(2, job="2"))
+    table.ranks.observe_records(origin(1), [Membership(WORLD, 1, 8)], None)
+    table.ranks.link(origin(1), dead)
+    table.tick(1.0)
+    table.ranks.observe_exit(dead, ExitStatus(known=True, signal=SIGSEGV))
+    table.ranks.observe_exit(well, ExitStatus(known=True))
+    assert table.states() == {"1": "dead", "2": "finished"}
+    table.tick(FINISHED_SECONDS + 0.1)
+    assert table.states() == {"1": "dead"}
+    table.tick(TOMBSTONE_SECONDS - FINISHED_SECONDS - 0.1)
+    assert table.states() == {"1": "dead"}
+    assert not table.ranks.is_expired(origin(1))
+    table.tick(0.2)
+    assert table.states() == {}
+    assert table.ranks.is_expired(origin(1))
