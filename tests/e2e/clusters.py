@@ -34,12 +34,12 @@ class ClusterNode:
         self._inspector_dir = cluster.inspector_dir
         self._ioctl = exit_status_ioctl
         cluster.wire(self)
-        self.agent = self._start_agent()
+        self.agent = self._make_agent()
         (cluster.targets_dir / f"{self.machine.hostname}.json").write_text(
             json.dumps([{"targets": [f"{self.name}:{self.agent.port}"], "labels": {}}])
         )
 
-    def _start_agent(self) -> Agent:
+    def _make_agent(self) -> Agent:
         exporters = {
             "inspector": {"paths": [str(self._inspector_dir)]},
             "process": {"exit_status_ioctl": self._ioctl},
@@ -108,16 +108,29 @@ class ClusterJob:
     def __init__(self, cluster: Cluster, job_id: str, nodes: list[ClusterNode], ranks: int, *options: str) -> None:
         """Start it; the first node has the first ranks."""
         self.job_id = job_id
+        self.cluster = cluster
         self.nodes = nodes
         self.ranks = ranks
         named = ("--scheduler", "slurm", "--job-id", job_id, "--ranks", str(ranks), "--hosts", str(len(nodes)))
-        named += ("--dump-dir", str(cluster.inspector_dir / job_id), "--dataloaders", "0")
-        directory = cluster.directory / "jobs" / job_id
+        self._options = (*named, "--dump-dir", str(cluster.inspector_dir / job_id), "--dataloaders", "0", *options)
+        self._left: list[SimulatedJob] = []
+        self.parts = self._start()
+
+    def _start(self) -> list[SimulatedJob]:
+        directory = self.cluster.directory / "jobs" / self.job_id / f"attempt{len(self._left)}"
         directory.mkdir(parents=True)
-        self.parts = [
-            SimulatedJob(directory, *named, "--host-index", str(index), *options, node=node.machine)
-            for index, node in enumerate(nodes)
+        return [
+            SimulatedJob(directory, *self._options, "--host-index", str(index), node=node.machine)
+            for index, node in enumerate(self.nodes)
         ]
+
+    def requeue(self, nodes: list[ClusterNode]) -> None:
+        """Start it anew on other nodes under the same id, once all its ranks have left."""
+        for part in self.parts:
+            part.wait()
+        self._left += self.parts
+        self.nodes = nodes
+        self.parts = self._start()
 
     def __enter__(self) -> ClusterJob:
         return self
@@ -126,7 +139,7 @@ class ClusterJob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with contextlib.ExitStack() as stack:
-            for part in self.parts:
+            for part in [*self._left, *self.parts]:
                 stack.callback(part.close)
 
     def node_of(self, rank: int) -> ClusterNode:

@@ -14,12 +14,16 @@ from paging import Page, Site, site
 
 
 class Accident(NamedTuple):
-    """What befalls a job that runs on some nodes; ``options`` are the launchers'."""
+    """What befalls a job that runs on some nodes; ``options`` are the launchers'.
+
+    ``job`` starts it, as ClusterJob does.
+    """
 
     nodes: tuple[int, ...]
-    happen: Callable[[ClusterJob], object]
+    happen: Callable[[Any], object]
     options: tuple[str, ...] = ()
     ranks: int = 4
+    job: Callable[..., Any] = ClusterJob
 
 
 class Drill:
@@ -28,6 +32,10 @@ class Drill:
     def __init__(self, here: Site, happened_at: Mapping[str, float]) -> None:
         self.site = here
         self._happened_at = happened_at
+
+    def has(self, name: str) -> bool:
+        """Return whether there was such an accident."""
+        return name in self._happened_at
 
     def told(self, name: str, receiver: str) -> list[Page]:
         """Return the notifications of a job."""
@@ -63,10 +71,10 @@ def drill(
     Provides what has come of them ``settle_seconds`` later.
     """
     with site(directory, nodes, thresholds, **more) as here, contextlib.ExitStack() as stack:
-        jobs: dict[str, ClusterJob] = {}
+        jobs: dict[str, Any] = {}
         for name, accident in accidents.items():
             where = [here.cluster.nodes[number] for number in accident.nodes]
-            jobs[name] = stack.enter_context(ClusterJob(here.cluster, name, where, accident.ranks, *accident.options))
+            jobs[name] = stack.enter_context(accident.job(here.cluster, name, where, accident.ranks, *accident.options))
         for job in jobs.values():
             here.wait_until_seen(job)
         happened_at: dict[str, float] = {}

@@ -62,26 +62,42 @@ class Site:
         wait_until(lambda: self.prometheus.value(up) == job.ranks, SCRAPED_SECONDS, f"{job.ranks} ranks in Prometheus")
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
-        """Return the notifications of a job so far, without those that only say that it is over."""
+        """Return the notifications of a job (or of none, "") so far, without those that only say that it is over."""
         return [page for page in map(_page, self.inbox.at(f"/{receiver}")) if page and _job(page) == job_id]
 
 
 @contextlib.contextmanager
-def site(directory: Path, nodes: int, thresholds: Mapping[str, Any], *, ioctl: bool = True) -> Iterator[Site]:
-    """Provide a site of so many nodes, whose rules have these thresholds instead of the shipped ones."""
+def site(
+    directory: Path,
+    nodes: int,
+    thresholds: Mapping[str, Any],
+    *,
+    ioctl: bool = True,
+    shorter: Mapping[str, str] | None = None,
+) -> Iterator[Site]:
+    """Provide a site of so many nodes, whose rules have these thresholds instead of the shipped ones.
+
+    ``shorter``: texts of the rules, windows that are no thresholds, and what is to stand in their place.
+    """
     with Cluster(directory, nodes, exit_status_ioctl=ioctl) as cluster, Inbox(cluster.monitor) as inbox:
         alertmanager = Alertmanager(directory / "alertmanager", to_inbox(inbox), cluster.monitor)
-        config = prometheus_config(cluster, build_rules(directory, thresholds), alertmanager.port)
+        config = prometheus_config(cluster, build_rules(directory, thresholds, shorter or {}), alertmanager.port)
         with Prometheus(directory / "prometheus", config, node=cluster.monitor) as prometheus:
             yield Site(cluster, prometheus, inbox)
 
 
-def build_rules(directory: Path, thresholds: Mapping[str, Any]) -> Path:
-    """Build the rules as a site does; return their folder."""
+def build_rules(directory: Path, thresholds: Mapping[str, Any], shorter: Mapping[str, str]) -> Path:
+    """Build the rules as a site does, but for the texts in ``shorter``; return their folder."""
     own, output = directory / "thresholds.yml", directory / "rules"
     own.write_text(yaml.safe_dump(dict(thresholds)))
     command = [sys.executable, str(DEPLOY / "build.py"), "--thresholds", str(own), "--output", str(output)]
     subprocess.run(command, check=True)
+    built = {path: path.read_text() for path in output.glob("*.yml")}
+    for long, short in shorter.items():
+        assert any(long in text for text in built.values()), long
+        built = {path: text.replace(long, short) for path, text in built.items()}
+    for path, text in built.items():
+        path.write_text(text)
     return output
 
 
@@ -103,5 +119,5 @@ def _page(message: Message) -> Page | None:
     return Page(message.time, message.path.removeprefix("/"), firing) if firing else None
 
 
-def _job(page: Page) -> str | None:
-    return page.alerts[0]["labels"].get("job_id")
+def _job(page: Page) -> str:
+    return str(page.alerts[0]["labels"].get("job_id", ""))
