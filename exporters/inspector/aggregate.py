@@ -30,6 +30,7 @@ from exporters.inspector.records import (
     MAX_EXEC_TIME_US,
     MAX_SEQUENCE_NUMBER,
     MAX_SIZE_BYTES,
+    NO_TRACE,
     OTHER,
     P2P_OTHER,
     P2P_RECV,
@@ -118,8 +119,8 @@ class Aggregate:
             return
         binding.add(lowest, highest, times)
         if binding.member is not None:
-            starts = [] if perfs[0].event_trace_ts is None else start_times(perfs)
-            binding.member.note(numbers, highest, times, starts)
+            traced = perfs[0].event_trace_ts is not NO_TRACE and binding.member.is_wanted()
+            binding.member.note(numbers, highest, times, start_times(perfs) if traced else [])
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.plausibility.note(times, binding.plausible_us)

@@ -69,6 +69,10 @@ class Member:
         self.times: dict[int, int] = {}
         self.starts: dict[int, int] = {}
 
+    def is_wanted(self) -> bool:
+        """Whether operations are waited for: another writer may have the place, or members be elsewhere."""
+        return self.board is not None and not self.board.given_up
+
     def note(self, numbers: list[int], highest: int, times: list[int], starts: list[int]) -> None:
         """Take in operations: their numbers, kernel times in microseconds and, if there are any, start times."""
         board = self.board

@@ -87,15 +87,21 @@ class EventTimes(msgspec.Struct, gc=False):
     kernel_events: list[KernelTimes] = []
 
 
+NO_TRACE = msgspec.Raw()
+
+
 class CollectivePerf(msgspec.Struct, gc=False):
-    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly."""
+    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly.
+
+    ``event_trace_ts`` is decoded by ``start_times`` only, for the few that need it.
+    """
 
     coll: str
     coll_sn: int
     coll_msg_size_bytes: int
     coll_exec_time_us: int
     coll_timing_source: str
-    event_trace_ts: EventTimes | None = None
+    event_trace_ts: msgspec.Raw = NO_TRACE
 
 
 class P2PPerf(
@@ -142,6 +148,7 @@ BROKEN = Record()
 """Stands where a line was that is no record."""
 
 _DECODER = msgspec.json.Decoder(Record)
+_TRACE_DECODER = msgspec.json.Decoder(EventTimes)
 
 
 def decode_lines(data: bytes) -> list[Record]:
@@ -179,12 +186,15 @@ def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
 
 def start_times(perfs: list[CollectivePerf]) -> list[int]:
     """When each operation's kernel was first seen to run, in microseconds since the epoch; 0 where it is not known."""
-    return [
-        min((one.kernel_start_ts for one in perf.event_trace_ts.kernel_events if one.kernel_start_ts > 0), default=0)
-        if perf.event_trace_ts is not None
-        else 0
-        for perf in perfs
-    ]
+    return [_start_time(perf.event_trace_ts) for perf in perfs]
+
+
+def _start_time(trace: msgspec.Raw) -> int:
+    try:
+        events = _TRACE_DECODER.decode(trace).kernel_events
+    except ValueError:
+        return 0
+    return min((event.kernel_start_ts for event in events if event.kernel_start_ts > 0), default=0)
 
 
 def is_writer(hostname: str, pid: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,84 +11,23 @@ import yaml
 from fleets import (
     ABORTED,
     ENDED_WELL,
+    JOB,
     KILLED,
     OOM_KILLED,
+    REFUSED_SECONDS,
     TERMINATED,
+    TIMEOUT_SECONDS,
     UNKNOWN,
-    Fleet,
-    Node,
+    Job,
     as_test,
     crashed,
     failed,
 )
 from rules import RULES, promtools, run_promtool, why_no_promtool
 
-from agent.verdict import ExitStatus
-
-JOB = "4711"
-REFUSED_SECONDS = 0.01
-TIMEOUT_SECONDS = 4.0
 SEEDS = range(2)
 
 pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
-
-
-class Job(Fleet):
-    """A job on two nodes of three, scraped at random instants by clocks that are a little wrong."""
-
-    def __init__(self, seed: int, world: int = 16, age_seconds: float = 900.0) -> None:
-        self.chance = random.Random(seed)  # noqa: S311  # a test that can be repeated
-        self.world = world
-        self.running: dict[int, Node] = {}
-        chance = self.chance.uniform
-        super().__init__(*(Node(f"n{number}", chance(0, 4.9), chance(-0.02, 0.02)) for number in range(3)))
-        for rank in range(world):
-            self.at(-20, self._start, rank, self.home(rank), -age_seconds)
-        self.every(-5, 2000, 2.5, self._step)
-
-    def home(self, rank: int) -> Node:
-        """Where a rank runs: half of them on each of two nodes."""
-        return self.nodes[rank * 2 // self.world]
-
-    def start(self, seconds: float, rank: int, node: Node) -> None:
-        """Start a rank (anew)."""
-        self.at(seconds, self._start, rank, node, seconds - 1)
-
-    def end(self, seconds: float, rank: int, status: ExitStatus, finalized: bool = False) -> None:
-        """Let a rank leave."""
-        self.at(seconds, self._end, rank, status, finalized)
-
-    def end_all(self, begin: float, spread: float, status: ExitStatus, but: tuple[int, ...] = ()) -> None:
-        """Let all ranks leave within ``spread`` seconds."""
-        for rank in range(self.world):
-            if rank not in but:
-                self.end(begin + self.chance.uniform(0, spread), rank, status)
-
-    def agent(self, seconds: float, node: Node, up: bool, answer: float | None = 0.02) -> None:
-        """Change how scrapes of a node's agent go."""
-        self.at(seconds, self._agent, node, up, answer)
-
-    def lose(self, seconds: float, node: Node, answer: float | None) -> None:
-        """Let a node vanish with its ranks; ``answer``: how a scrape fails from then on."""
-        self.at(seconds, self.running.pop, next(r for r in range(self.world) if self.home(r) is node))
-        self.agent(seconds, node, up=False, answer=answer)
-
-    def _start(self, rank: int, node: Node, start_seconds: float) -> None:
-        node.start(JOB, rank, self.world, start_seconds)
-        self.running[rank] = node
-
-    def _end(self, rank: int, status: ExitStatus, finalized: bool) -> None:
-        node = self.running.pop(rank, None) or self.home(rank)
-        node.end(JOB, rank, status, finalized)
-
-    def _agent(self, node: Node, up: bool, answer: float | None) -> None:
-        node.is_up, node.answer = up, answer
-
-    def _step(self) -> None:
-        """A collective completes when all ranks take part."""
-        if len(self.running) == self.world and not any(node.stopped for node in self.nodes):
-            for rank, node in self.running.items():
-                node.progress(JOB, rank, self.world)
 
 
 Scenario = Callable[[Job], dict[str, str]]

@@ -14,20 +14,20 @@ SCRAPES = sorted((DEPLOY / "scrape").glob("*.yml"))
 pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 
 
-@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
+@pytest.mark.parametrize("promtool", promtools())
 def test_rules_are_good(promtool: str) -> None:
     """promtool finds no fault with the rules, not even in style."""
     assert run_promtool(promtool, "check", "rules", "--lint-fatal", *RULES) == ""
 
 
-@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
+@pytest.mark.parametrize("promtool", promtools())
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda path: path.stem)
 def test_alerts(promtool: str, file: Path) -> None:
     """Each alert fires when it should, with the words it should, and not otherwise."""
     assert run_promtool(promtool, "test", "rules", file) == ""
 
 
-@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
+@pytest.mark.parametrize("promtool", promtools())
 @pytest.mark.parametrize("file", SCRAPES, ids=lambda path: path.stem)
 def test_scrape_jobs_are_good(promtool: str, file: Path) -> None:
     """promtool accepts the scrape configurations."""
