@@ -19,6 +19,9 @@ END_SECONDS = 60.0
 DURATION_SECONDS = 420
 """The longest end (a preemption's two minutes), and every verdict and `for` after it."""
 STEP_SECONDS = 5.0
+CLOCK_ERROR_SECONDS = 0.02
+ABORT_SECONDS = (0.1, 3.0)
+"""How long after the first rank's end those of other nodes abort: NCCL's watchdogs look ten times a second."""
 TIMEOUT_SECONDS = 4.0
 _GOT = re.compile(r'alertname="(\w+)".*?job_id="([^"]+)".*?severity="(\w+)"')
 
@@ -75,6 +78,7 @@ class Ending:
         """SIGTERM for all, and SIGKILL after ``grace``: what the ranks do is their program's way."""
         way = self._chance.choice(("at once", "abort", "all save", "half save", "one saves", "nobody heeds"))
         save = self._chance.uniform(0.1, 1.3) * grace
+        first = min(self._latency, key=self._latency.__getitem__)
         for rank in range(self._world):
             told = begin + self._latency[self._node(rank).name]
             saves = {"all save": True, "half save": rank % 2 == 0, "one saves": rank == 0}.get(way, False)
@@ -84,8 +88,8 @@ class Ending:
                 self._leave(
                     told + save * self._chance.uniform(0.9, 1.0), rank, self._chance.choice((TERMINATED, ENDED_WELL))
                 )
-            elif way == "abort" and told > begin + min(self._latency.values()):
-                self._leave(told + self._chance.uniform(0.0, 1.0), rank, ABORTED)
+            elif way == "abort" and self._node(rank).name != first:
+                self._leave(begin + self._latency[first] + self._chance.uniform(*ABORT_SECONDS), rank, ABORTED)
             else:
                 self._leave(told + self._chance.uniform(0.0, 0.2), rank, TERMINATED)
 
@@ -112,7 +116,12 @@ def batch(number: int, jobs: int) -> tuple[dict[str, str], dict[str, list[float 
     homes: list[list[Node]] = []
     for job in range(jobs):
         names = [f"b{number}j{job}n{n}" for n in range(chance.choice((2, 3, 4)))]
-        homes.append([Node(name, chance.uniform(0.0, 4.9), chance.uniform(-0.05, 0.05)) for name in names])
+        homes.append(
+            [
+                Node(name, chance.uniform(0.0, 4.9), chance.uniform(-CLOCK_ERROR_SECONDS, CLOCK_ERROR_SECONDS))
+                for name in names
+            ]
+        )
     fleet = Fleet(*(node for home in homes for node in home))
     kinds = {f"b{number}j{job}": KINDS[job % len(KINDS)] for job in range(jobs)}
     for home, (job_id, kind) in zip(homes, kinds.items(), strict=True):
