@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -96,6 +97,21 @@ class Prometheus:
         answer = json.loads(self._get("/api/v1/query?" + urllib.parse.urlencode(parameters)))
         assert answer["status"] == "success", answer
         found: list[dict[str, Any]] = answer["data"]["result"]
+        return found
+
+    def query_range(self, expression: str, seconds: int, step_seconds: int) -> list[dict[str, Any]]:
+        """Return the result of a query over the last ``seconds``."""
+        now = time.time()
+        times = {"start": f"{now - seconds:.3f}", "end": f"{now:.3f}", "step": str(step_seconds)}
+        answer = json.loads(self._get("/api/v1/query_range?" + urllib.parse.urlencode({"query": expression, **times})))
+        assert answer["status"] == "success", answer
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return found
+
+    def label_values(self, selector: str, label: str) -> list[str]:
+        """Return the values that a label has in some series."""
+        answer = json.loads(self._get(f"/api/v1/label/{label}/values?" + urllib.parse.urlencode({"match[]": selector})))
+        found: list[str] = answer["data"]
         return found
 
     def value(self, expression: str) -> float | None:

@@ -1,0 +1,1 @@
+"""The Grafana dashboards, made by ``python -m grafana.build`` into dashboards/."""

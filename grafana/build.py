@@ -1,0 +1,96 @@
+"""Write the Grafana dashboards into dashboards/: ``python -m grafana.build [DIRECTORY]``.
+
+Needs grafana-foundation-sdk (a development dependency); Grafana needs the written files alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as models
+
+from grafana import job, rank
+from grafana.panels import DATASOURCE, Panel
+
+HERE = Path(__file__).resolve().parent
+THRESHOLDS = HERE.parent / "deploy" / "prometheus" / "thresholds.yml"
+TAG = "rankwatch"
+
+
+def build(late_share: float) -> dict[str, str]:
+    """Return the dashboards' JSON by file name; from ``late_share`` of wall time on a rank counts as late."""
+    job_id = _variable("job_id", "Job", "label_values(rankwatch_rank_up, job_id)", models.VariableSort.NUMERICAL_DESC)
+    of_job = 'label_values(rankwatch_rank_up{job_id="$job_id"}, rank)'
+    number = _variable("rank", "Rank", of_job, models.VariableSort.NUMERICAL_ASC)
+    about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, whom does it wait for."
+    about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
+    dashboards = {
+        "job.json": _dashboard("Job", about_job, [job_id], job.panels(late_share)),
+        "rank.json": _dashboard("Rank", about_rank, [job_id, number], rank.panels(late_share)),
+    }
+    return {name: _encode(each) for name, each in dashboards.items()}
+
+
+def _variable(name: str, label: str, query: str, sort: models.VariableSort) -> builders.QueryVariable:
+    return (
+        builders.QueryVariable(name)
+        .label(label)
+        .datasource(DATASOURCE)
+        .query({"query": query, "refId": name})
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(sort)
+    )
+
+
+def _dashboard(
+    title: str,
+    description: str,
+    variables: Sequence[builders.QueryVariable],
+    rows: Mapping[str, Sequence[Panel]],
+) -> models.Dashboard:
+    link = builders.DashboardLink(TAG).type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
+    dashboard = (
+        builders.Dashboard(f"rankwatch / {title}")
+        .uid(f"{TAG}-{title.lower()}")
+        .description(description)
+        .tags([TAG])
+        .editable()
+        .refresh("30s")
+        .time("now-1h", "now")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .link(link.keep_time(True).include_vars(True))
+        .with_variable(builders.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    )
+    for variable in variables:
+        dashboard = dashboard.with_variable(variable)
+    for row, panels in rows.items():
+        if row:
+            dashboard = dashboard.with_row(builders.Row(row))
+        for panel in panels:
+            dashboard = dashboard.with_panel(panel)
+    built = dashboard.build()
+    for number, panel_or_row in enumerate(built.panels or (), start=1):
+        panel_or_row.id_val = number
+    return built
+
+
+def _encode(dashboard: models.Dashboard) -> str:
+    return json.dumps(dashboard, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def main(directory: Path) -> None:
+    """Write the dashboards into ``directory``."""
+    late_share = yaml.safe_load(THRESHOLDS.read_text())["late_share"]
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in build(late_share).items():
+        (directory / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "dashboards")

@@ -1,0 +1,322 @@
+"""The Job dashboard: is the job whole, how fast is it, whom does it wait for."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from grafana.panels import Panel, Query, Size, Steps, grid, lines, rows, stats, timeline
+from grafana.queries import (
+    JOB,
+    STATES,
+    coverage,
+    endings,
+    most,
+    named,
+    over_time,
+    rank_state_code,
+    rate_of,
+    ratio,
+    worst_rank_states,
+)
+
+RULE_INTERVAL = "30s"
+"""As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
+GRID_RANKS = 256
+"""In so many cells a number can be read."""
+TIMELINE_RANKS = 32
+SHOWN_RANKS = 8
+SHOWN_COMMUNICATORS = 5
+"""Per collective."""
+LISTED = 32
+
+HALF = Size(12)
+THIRD = Size(8)
+
+BANDWIDTH = f"comm_collective:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}"
+LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{JOB}}}"
+FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
+COMM_SIZE = "comm, collective, size"
+PROGRESS = f"max by (rank) (rankwatch_rank_last_progress_timestamp_seconds{{{JOB}}})"
+LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
+
+
+def panels(late_share: float) -> dict[str, list[Panel]]:
+    """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
+    rows_by_title = {
+        "": [*_summary(), *_ranks(), *_events()],
+        "Bandwidth": _bandwidth(),
+        "Late ranks": _late(late_share),
+        "The fabric's own time": _fabric(),
+        "Progress": _progress(),
+        "Records": _records(),
+    }
+    for panel in chain.from_iterable(rows_by_title.values()):
+        panel.interval(RULE_INTERVAL)
+    return rows_by_title
+
+
+def _summary() -> list[Panel]:
+    colors = {state: {"color": {"mode": "fixed", "fixedColor": value.color}} for state, value in STATES.items()}
+    return [
+        stats(
+            "Ranks",
+            "Ranks of the job on all nodes, by state. A rank that lives again elsewhere is not counted as gone.",
+            Query(f"job_state:rankwatch_ranks:count{{{JOB}}}", "{{state}}"),
+            unit="none",
+            size=Size(6, 4),
+            overrides=colors,
+        ),
+        stats(
+            "Expected and present",
+            "Ranks that the job should have (world size, or the communicators' size), and those that live.",
+            Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
+            Query(f"job:rankwatch_ranks_live:count{{{JOB}}}", "present"),
+            unit="none",
+            size=Size(4, 4),
+        ),
+        stats(
+            "Age",
+            "Time since the first rank's process started.",
+            Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})"),
+            unit="s",
+            size=Size(3, 4),
+        ),
+        stats(
+            "Silence",
+            "Time since any rank last completed an operation, as far as there are records.",
+            Query(f"job:rankwatch_silence:seconds{{{JOB}}}"),
+            unit="s",
+            size=Size(3, 4),
+            steps=Steps("green", {60: "yellow", 300: "red"}),
+        ),
+        stats(
+            "First to go",
+            "The rank that ended first. A crash and the OOM killer come before what follows them, whatever "
+            "the clocks say.",
+            Query(
+                f"bottomk(1, rank:rankwatch_exit_order:seconds{{{JOB}}})",
+                "rank {{rank}} on {{node}}: {{reason}} {{signal}}{{code}}",
+            ),
+            unit="none",
+            size=Size(4, 4),
+            steps=Steps("red", {}),
+            names_only=True,
+            nothing="nobody",
+        ),
+        stats(
+            "Bus bandwidth and its coverage",
+            "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the share of "
+            "operations with a record, which it rests on.",
+            Query(f"job:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}", "bandwidth"),
+            Query(f"job:rankwatch_coverage:ratio{{{JOB}}}", "coverage"),
+            unit="Bps",
+            size=Size(4, 4),
+            overrides={"coverage": {"unit": "percentunit"}},
+        ),
+    ]
+
+
+def _ranks() -> list[Panel]:
+    return [
+        grid(
+            "Ranks now",
+            "Each rank's state: green alive, blue finished, yellow exited, purple unknown, orange "
+            f"unresponsive, red dead. In larger jobs the {GRID_RANKS} worst. A click leads to the rank.",
+            Query(f"topk({GRID_RANKS}, {rank_state_code()})"),
+            size=HALF,
+            states=STATES,
+            limit=GRID_RANKS,
+        ),
+        timeline(
+            "Ranks over time",
+            f"The states of the {TIMELINE_RANKS} ranks that were worst in the time shown.",
+            Query(worst_rank_states(TIMELINE_RANKS), "{{rank}}"),
+            size=HALF,
+            states=STATES,
+            links_to_rank=True,
+        ),
+    ]
+
+
+def _events() -> list[Panel]:
+    return [
+        rows(
+            "Ranks that left",
+            f"When and how ranks ended: the first {LISTED}, for 15 minutes after their end.",
+            Query(f"bottomk({LISTED}, {endings(JOB, 'rank, node, reason, signal, code')})"),
+            columns=("rank", "node", "reason", "signal", "code"),
+            value="left at",
+            unit="dateTimeAsIso",
+            size=HALF,
+            sort_by="left at",
+            links_to_rank=True,
+        ),
+        rows(
+            "Alerts",
+            "Alerts of this job, and those of the nodes it runs on, pending or firing.",
+            Query(
+                f"max by (alertname, severity, alertstate, rank, node) (\n"
+                f"  ALERTS{{{JOB}}}\n    or\n"
+                f'  ALERTS{{job_id="", node!=""}} and on (node) rankwatch_rank_up{{{JOB}}}\n'
+                f")"
+            ),
+            columns=("alertname", "severity", "alertstate", "rank", "node"),
+            size=HALF,
+            sort_by="alertstate",
+        ),
+    ]
+
+
+def _bandwidth() -> list[Panel]:
+    slowest = most(
+        SHOWN_COMMUNICATORS,
+        BANDWIDTH,
+        "comm, collective",
+        over=over_time("avg_over_time", BANDWIDTH),
+        each="collective",
+        least=True,
+    )
+    return [
+        lines(
+            "Bus bandwidth by communicator and collective",
+            "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of "
+            f"each collective the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
+            Query(named(slowest, BANDWIDTH), "{{collective}} {{comm_name}} {{comm}}"),
+            unit="Bps",
+            size=Size(16, 9),
+        ),
+        lines(
+            "Coverage",
+            "The share of operations that have a record: bandwidth rests on these. By default operations "
+            "below 8 KiB have none.",
+            Query(coverage(JOB), "coverage"),
+            unit="percentunit",
+            size=Size(8, 9),
+            most=1,
+        ),
+    ]
+
+
+def _late(late_share: float) -> list[Panel]:
+    by_rank = f"max by (rank) ({LATENESS})"
+    latest = f"max by (rank) ({over_time('max_over_time', LATENESS)})"
+    return [
+        lines(
+            "Share of time that others waited for a rank",
+            f"Per rank, in the communicator where it is greatest; the {SHOWN_RANKS} greatest in the time "
+            "shown. Victims of a late rank may be late elsewhere: see who is blamed.",
+            Query(most(SHOWN_RANKS, by_rank, "rank", over=latest), "rank {{rank}}"),
+            unit="percentunit",
+            size=Size(16),
+            steps=Steps("green", {late_share: "red"}),
+            links_to_rank=True,
+        ),
+        rows(
+            "Blamed now",
+            f"Ranks for which a communicator waits more than {late_share:.0%} of the time and twice as much as "
+            "for any other, and which are nobody's victim.",
+            Query(f"topk({LISTED}, max by (rank, comm) (comm_rank:rankwatch_blamed:ratio{{{JOB}}}))"),
+            columns=("rank", "comm"),
+            value="waited for",
+            unit="percentunit",
+            size=THIRD,
+            sort_by="waited for",
+            descending=True,
+            links_to_rank=True,
+        ),
+    ]
+
+
+def _fabric() -> list[Panel]:
+    slowest = most(
+        SHOWN_COMMUNICATORS, FLOOR, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size"
+    )
+    seconds = f"rank:rankwatch_sync_operation:seconds{{{JOB}}}"
+    matched = rate_of("rankwatch_communicator_matched_operations_total", JOB, COMM_SIZE)
+    measured = ratio(rate_of("rankwatch_communicator_spread_seconds_total", JOB, COMM_SIZE), matched)
+    means = f"max by ({COMM_SIZE}) ({seconds}) - min by ({COMM_SIZE}) ({seconds})"
+    spread = f"(\n  {measured}\n    or\n  {means}\n)"
+    legend = "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}"
+    widest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {spread})"
+    return [
+        lines(
+            "Floor: time of an operation without waiting",
+            f"The time of the rank that came last, which waited for nobody. A bad link lifts it for everyone. Of each "
+            f"collective and size class the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
+            Query(named(slowest, FLOOR), legend),
+            unit="s",
+            size=Size(12, 10),
+        ),
+        lines(
+            "Spread: time from the first rank's arrival to the last",
+            "Operation by operation in communicators on one node, else between the ranks' means. A late rank "
+            f"widens it; a bad link does not. Of each collective and size class the {SHOWN_COMMUNICATORS} widest.",
+            Query(named(widest, FLOOR), legend),
+            unit="s",
+            size=Size(12, 10),
+        ),
+    ]
+
+
+def _progress() -> list[Panel]:
+    records = rate_of("rankwatch_inspector_seen_records_total", JOB, "rank")
+    operations = f"({records} + {rate_of('rankwatch_inspector_missing_records_total', JOB, 'rank')})"
+    return [
+        lines(
+            "Operations per second of a rank",
+            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
+            "different work or do not go on together.",
+            Query(f"max {operations}", "fastest rank"),
+            Query(f"min {operations}", "slowest rank"),
+            unit="ops",
+            size=THIRD,
+        ),
+        lines(
+            "Since the last operation",
+            "Time since the rank that is furthest ahead, and since the live one that is furthest behind, completed an "
+            "operation.",
+            Query(f"time() - min({PROGRESS} and on (rank) {LIVE})", "furthest behind"),
+            Query(f"time() - max({PROGRESS})", "furthest ahead"),
+            unit="s",
+            size=THIRD,
+        ),
+        rows(
+            "Furthest behind",
+            f"The {SHOWN_RANKS} live ranks that have been without a completed operation for longest: the first to fall "
+            f"silent when a job hangs.",
+            Query(f"topk({SHOWN_RANKS}, time() - {PROGRESS} and on (rank) {LIVE})"),
+            columns=("rank",),
+            value="silent for",
+            unit="s",
+            size=THIRD,
+            sort_by="silent for",
+            descending=True,
+            links_to_rank=True,
+        ),
+    ]
+
+
+def _records() -> list[Panel]:
+    lost = f"sum by (rank) (increase(rankwatch_inspector_missing_records_total{{{JOB}}}[$__range]))"
+    return [
+        lines(
+            "Operations without a record, by cause",
+            "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
+            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
+            Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
+            unit="ops",
+            size=Size(16),
+        ),
+        rows(
+            "Most operations without a record",
+            f"The {SHOWN_RANKS} ranks with most of them in the time shown.",
+            Query(f"topk({SHOWN_RANKS}, {lost})"),
+            columns=("rank",),
+            value="without a record",
+            unit="short",
+            size=THIRD,
+            sort_by="without a record",
+            descending=True,
+            links_to_rank=True,
+        ),
+    ]

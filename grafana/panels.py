@@ -1,0 +1,255 @@
+"""The house style: one function for each kind of panel, and what all panels have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
+from typing import NamedTuple
+
+from grafana_foundation_sdk.builders import common, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.variants import Dataquery
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from grafana.queries import Value
+
+DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+TABLE_LEGEND_FROM = 12
+"""A panel at least so wide lists its series in a table with their last and mean values."""
+LEGEND_BESIDE_FROM = 16
+"""A panel at least so wide has the table beside it, narrower ones below."""
+
+Panel = stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
+
+
+class Query(NamedTuple):
+    """What is asked of Prometheus, and how its series are called."""
+
+    expression: str
+    legend: str = ""
+
+
+class Size(NamedTuple):
+    """A panel's size in grid units: the dashboard is 24 wide."""
+
+    width: int
+    height: int = 8
+
+
+class Steps(NamedTuple):
+    """Colours from values on; the first is that of everything below."""
+
+    below: str
+    above: Mapping[float, str]
+
+    def build(self) -> builders.ThresholdsConfig:
+        """Return them as Grafana has them."""
+        steps = [models.Threshold(None, self.below), *(models.Threshold(*step) for step in self.above.items())]
+        return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+PLAIN = Steps("green", {})
+
+
+def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
+    """Return the mapping of state numbers to names and colours."""
+    if not states:
+        return []
+    options = {
+        str(value.code): models.ValueMappingResult(text=state, color=value.color, index=index)
+        for index, (state, value) in enumerate(states.items())
+    }
+    return [models.ValueMap(options=options)]
+
+
+def rank_link(rank: str) -> builders.DashboardLink:
+    """Return a link to the Rank dashboard for the rank that the variable ``rank`` of the panel's data holds."""
+    keep = "${datasource:queryparam}&${job_id:queryparam}&${__url_time_range}"
+    return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
+
+
+def stats(
+    title: str,
+    description: str,
+    *queries: Query,
+    unit: str,
+    size: Size,
+    steps: Steps = PLAIN,
+    names_only: bool = False,
+    states: Mapping[str, Value] | None = None,
+    overrides: Mapping[str, Mapping[str, object]] | None = None,
+    nothing: str = "-",
+) -> stat.Panel:
+    """Return a panel of single numbers as they are now, or (``names_only``) of their legends.
+
+    ``states``: the numbers are states. ``overrides`` holds field properties of single series, by legend.
+    """
+    text = common_models.BigValueTextMode.NAME if names_only else common_models.BigValueTextMode.AUTO
+    panel = (
+        stat.Panel()
+        .reduce_options(common.ReduceDataOptions().values(False).calcs(["lastNotNull"]).fields(""))
+        .text_mode(text)
+        .graph_mode(common_models.BigValueGraphMode.NONE)
+        .color_mode(common_models.BigValueColorMode.VALUE)
+        .thresholds(steps.build())
+        .mappings(mapping(states or {}))
+        .no_value(nothing)
+    )
+    for name, properties in (overrides or {}).items():
+        panel = panel.override_by_name(name, [models.DynamicConfigValue(*each) for each in properties.items()])
+    _dress(panel, title, description, unit, size)
+    return panel.targets(_targets(queries, instant=True))
+
+
+def grid(
+    title: str, description: str, query: Query, *, size: Size, states: Mapping[str, Value], limit: int
+) -> stat.Panel:
+    """Return a panel with a coloured cell for each rank, in the order of the ranks."""
+    panel = (
+        stat.Panel()
+        .reduce_options(common.ReduceDataOptions().values(True).limit(limit).fields(""))
+        .text_mode(common_models.BigValueTextMode.NAME)
+        .graph_mode(common_models.BigValueGraphMode.NONE)
+        .color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
+        .justify_mode(common_models.BigValueJustifyMode.CENTER)
+        .override_by_name("Value", [models.DynamicConfigValue("mappings", mapping(states))])  # not the ranks' numbers
+        .no_value("no ranks")
+        .data_links([rank_link("__data.fields.rank")])
+        .transformations([_convert("rank", "number"), _sort("rank"), _convert("rank", "string")])
+    )
+    _dress(panel, title, description, "none", size)
+    return panel.targets(_targets([query], instant=True, as_table=True))
+
+
+def lines(
+    title: str,
+    description: str,
+    *queries: Query,
+    unit: str,
+    size: Size,
+    least: float | None = 0,
+    most: float | None = None,
+    steps: Steps | None = None,
+    links_to_rank: bool = False,
+) -> timeseries.Panel:
+    """Return a panel of curves; ``steps`` are drawn as dashed lines."""
+    legend = common.VizLegendOptions().show_legend(True)
+    if size.width >= TABLE_LEGEND_FROM:
+        legend = legend.display_mode(common_models.LegendDisplayMode.TABLE).calcs(["lastNotNull", "mean"])
+    else:
+        legend = legend.display_mode(common_models.LegendDisplayMode.LIST)
+    beside = size.width >= LEGEND_BESIDE_FROM
+    legend = legend.placement(common_models.LegendPlacement.RIGHT if beside else common_models.LegendPlacement.BOTTOM)
+    tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI)
+    panel = (
+        timeseries.Panel()
+        .legend(legend)
+        .tooltip(tooltip.sort(common_models.SortOrder.DESCENDING))
+        .line_width(1)
+        .fill_opacity(0)
+        .show_points(common_models.VisibilityMode.AUTO)
+        .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
+    )
+    if least is not None:
+        panel = panel.min(least)
+    if most is not None:
+        panel = panel.max(most)
+    if steps is not None:
+        style = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED)
+        panel = panel.thresholds(steps.build()).thresholds_style(style)
+    if links_to_rank:
+        panel = panel.data_links([rank_link("__field.labels.rank")])
+    _dress(panel, title, description, unit, size)
+    return panel.targets(_targets(queries))
+
+
+def timeline(
+    title: str,
+    description: str,
+    query: Query,
+    *,
+    size: Size,
+    states: Mapping[str, Value],
+    links_to_rank: bool = False,
+) -> statetimeline.Panel:
+    """Return a panel with a bar for each series, coloured by state."""
+    legend = common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM)
+    panel = (
+        statetimeline.Panel()
+        .mappings(mapping(states))
+        .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
+        .merge_values(True)
+        .show_value(common_models.VisibilityMode.AUTO)
+        .row_height(0.9)
+        .line_width(0)
+        .legend(legend.display_mode(common_models.LegendDisplayMode.LIST))
+    )
+    if links_to_rank:
+        panel = panel.data_links([rank_link("__field.labels.rank")])
+    _dress(panel, title, description, "none", size)
+    return panel.targets(_targets([query]))
+
+
+def rows(
+    title: str,
+    description: str,
+    query: Query,
+    *,
+    columns: Sequence[str],
+    value: str = "",
+    unit: str = "none",
+    size: Size,
+    sort_by: str,
+    descending: bool = False,
+    links_to_rank: bool = False,
+) -> table.Panel:
+    """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden)."""
+    hidden = {"Time": True} if value else {"Time": True, "Value": True}
+    order = {name: index for index, name in enumerate((*columns, "Value"))}
+    organize = models.DataTransformerConfig(
+        id_val="organize", options={"excludeByName": hidden, "indexByName": order, "renameByName": {"Value": value}}
+    )
+    # A label that is not there would become 0: only what every row has may be a number.
+    numeric = {"comm_rank", "rank"} if links_to_rank else {"comm_rank"}
+    numbers = [_convert(name, "number") for name in columns if name in numeric]
+    panel = (
+        table.Panel()
+        .transformations([*numbers, organize])
+        .sort_by([common.TableSortByFieldState().display_name(sort_by).desc(descending)])
+        .show_header(True)
+        .align(common_models.FieldTextAlignment.LEFT)
+        .no_value("")
+    )
+    if value:
+        panel = panel.override_by_name(value, [models.DynamicConfigValue("unit", unit)])
+    if links_to_rank:
+        link = rank_link("__data.fields.rank").build()
+        panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link])])
+    _dress(panel, title, description, "none", size)
+    return panel.targets(_targets([query], instant=True, as_table=True))
+
+
+def _dress(panel: Panel, title: str, description: str, unit: str, size: Size) -> None:
+    panel.title(title).description(description).datasource(DATASOURCE).unit(unit).span(size.width).height(size.height)
+
+
+def _targets(queries: Sequence[Query], *, instant: bool = False, as_table: bool = False) -> list[Builder[Dataquery]]:
+    targets: list[Builder[Dataquery]] = []
+    for index, query in enumerate(queries):
+        target = prometheus.Dataquery().ref_id(ascii_uppercase[index]).datasource(DATASOURCE).expr(query.expression)
+        target = target.instant() if instant else target.range()
+        target = target.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
+        targets.append(target.legend_format(query.legend) if query.legend else target)
+    return targets
+
+
+def _convert(field: str, kind: str) -> models.DataTransformerConfig:
+    conversion = {"targetField": field, "destinationType": kind}
+    return models.DataTransformerConfig(id_val="convertFieldType", options={"conversions": [conversion], "fields": {}})
+
+
+def _sort(field: str) -> models.DataTransformerConfig:
+    return models.DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": field}]})

@@ -1,0 +1,123 @@
+"""PromQL that several panels share. $job_id and $rank are the dashboards' variables.
+
+What joins the ranks of many nodes, or is dear at 10,000 ranks, comes from the recording rules (deploy/prometheus). What
+is one rank's, or has few series per rank, comes straight from the agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+JOB = 'job_id="$job_id"'
+RANK = 'job_id="$job_id", rank="$rank"'
+WINDOW = "[$__rate_interval]"
+
+
+class Value(NamedTuple):
+    """How a state is shown: its number in the query's result, and its colour."""
+
+    code: int
+    color: str
+
+
+STATES = {
+    "alive": Value(1, "green"),
+    "finished": Value(2, "blue"),
+    "exited": Value(3, "yellow"),
+    "unknown": Value(4, "purple"),
+    "unresponsive": Value(5, "orange"),
+    "dead": Value(6, "red"),
+}
+"""The states of a rank, the worse the higher: topk() gives the worst."""
+
+LIVE_STATES = ("alive", "unresponsive")
+
+PROCESS_STATES = {
+    "running": Value(1, "green"),
+    "sleeping": Value(2, "blue"),
+    "disk_sleep": Value(3, "yellow"),
+    "traced": Value(4, "purple"),
+    "stopped": Value(5, "orange"),
+    "zombie": Value(6, "red"),
+}
+"""The states of a process, likewise."""
+
+
+def code_by(label: str, states: Mapping[str, Value], series: Callable[[str], str]) -> str:
+    """Return a query for the number of the state that is set; ``series`` gives a state's own series, 0 or 1."""
+    terms = (f"{value.code} * ({series(state)} == 1)" for state, value in states.items())
+    return f"max by ({label}) (\n  " + "\n    or\n  ".join(terms) + "\n)"
+
+
+def rank_state_code() -> str:
+    """Return a query for the state of each rank of the job; one that lives again elsewhere is not gone."""
+    return code_by("rank", STATES, _rank_state)
+
+
+def worst_rank_states(count: int) -> str:
+    """Return a query for the states, over time, of the ``count`` ranks that were worst in the time that is shown."""
+    worst = f"topk ({count}, {code_by('rank', STATES, lambda state: over_time('max_over_time', _rank_state(state)))})"
+
+    def series(state: str) -> str:
+        # Of the live states every rank has a series: without the others 10,000 ranks cost a sixth.
+        return f"({_rank_state(state)} and on (rank) {worst})" if state in LIVE_STATES else _rank_state(state)
+
+    return f"{code_by('rank', STATES, series)}\n  and on (rank) {worst}"
+
+
+def _rank_state(state: str) -> str:
+    metric = "rankwatch_rank_state" if state in LIVE_STATES else "rank:rankwatch_gone:state"
+    return f'{metric}{{{JOB}, state="{state}"}}'
+
+
+def ratio(numerator: str, denominator: str) -> str:
+    """Return a query for a ratio, without series where the denominator is 0."""
+    return f"{numerator}\n  / ({denominator} > 0)"
+
+
+def rate_of(metric: str, selector: str, by: str = "") -> str:
+    """Return a query for a counter's rate per second, summed, over labels ``by`` or over all."""
+    return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{selector}}}{WINDOW}))"
+
+
+def named(expression: str, series: str) -> str:
+    """Return the expression with comm_name where that is known; ``series`` has every comm that it has.
+
+    Names come from jobs and may contradict each other: one is taken.
+    """
+    names = f"topk by (comm) (1, max by (comm, comm_name) (rankwatch_communicator_info{{{JOB}}}))"
+    return (
+        f"({expression})\n  * on (comm) group_left (comm_name) (\n"
+        f"    {names}\n      or on (comm)\n    group by (comm) ({series})\n  )"
+    )
+
+
+def most(count: int, expression: str, by: str, *, over: str, each: str = "", least: bool = False) -> str:
+    """Return the expression for its ``count`` greatest (``least``: least) series over the time that is shown.
+
+    ``over`` is their value over that time, ``by`` the labels that tell them apart, ``each``: so many for each of these.
+    """
+    group = f" by ({each})" if each else ""
+    return f"{expression}\n  and on ({by}) {'bottomk' if least else 'topk'}{group} ({count}, {over})"
+
+
+def over_time(function: str, selector: str) -> str:
+    """Return ``function`` (as avg_over_time) of series over all the time that the dashboard shows."""
+    return f"{function}({selector}[$__range] @ end())"
+
+
+def coverage(selector: str, by: str = "") -> str:
+    """Return a query for the share of operations that have a record."""
+    seen = rate_of("rankwatch_inspector_seen_records_total", selector, by)
+    return ratio(seen, f"{seen} + {rate_of('rankwatch_inspector_missing_records_total', selector, by)}")
+
+
+def endings(selector: str, by: str) -> str:
+    """Return a query for when ranks left, in ms since the epoch, by labels of the rank and of how it ended."""
+    return (
+        f"max by ({by}) (\n"
+        f"  rankwatch_rank_exit_info{{{selector}}} * on (instance, job_id, rank) group_left ()\n"
+        f"    (1000 * rankwatch_rank_exit_timestamp_seconds{{{selector}}})\n"
+        f")"
+    )

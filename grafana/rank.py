@@ -1,0 +1,278 @@
+"""The Rank dashboard: all that is known of one rank."""
+
+from __future__ import annotations
+
+from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats, timeline
+from grafana.queries import (
+    JOB,
+    PROCESS_STATES,
+    RANK,
+    STATES,
+    Value,
+    code_by,
+    coverage,
+    endings,
+    named,
+    rate_of,
+    ratio,
+)
+
+HALF = Size(12, 10)
+"""High enough for the six curves that a rank usually has."""
+
+TOP = Size(4, 4)
+LIVENESS_INTERVAL = "5s"
+"""As often as liveness is scraped."""
+
+COLLECTIVE = "comm, collective"
+DIRECTION = "comm, direction"
+OPERATIONS = f"rankwatch_collective_operations_total{{{RANK}}}"
+P2P_OPERATIONS = f"rankwatch_p2p_operations_total{{{RANK}}}"
+LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{RANK}}}"
+LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
+STARTED = f"max(rankwatch_rank_start_timestamp_seconds{{{RANK}}})"
+
+
+def panels(late_share: float) -> dict[str, list[Panel]]:
+    """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
+    return {
+        "": [*_summary(late_share), *_states()],
+        "Identity": _identity(),
+        "Collectives": _collectives(),
+        "Lateness": _lateness(late_share),
+        "Point to point": _p2p(),
+        "Records": _records(),
+    }
+
+
+def _state(label: str, metric: str, states: dict[str, Value]) -> str:
+    return code_by(label, states, lambda state: f'{metric}{{{RANK}, state="{state}"}}')
+
+
+def _summary(late_share: float) -> list[Panel]:
+    seconds = rate_of("rankwatch_collective_seconds_total", RANK)
+    return [
+        stats(
+            "State",
+            "As the agent of each node sees it that runs or ran the rank.",
+            Query(_state("node", "rankwatch_rank_state", STATES), "{{node}}"),
+            unit="none",
+            size=TOP,
+            states=STATES,
+        ),
+        stats(
+            "Age",
+            "Time since the rank's process started, the last one if it was started again.",
+            Query(f"time() - {STARTED}"),
+            unit="s",
+            size=TOP,
+        ),
+        stats(
+            "Silence",
+            "Time since the rank last completed an operation, as far as there are records.",
+            Query(f"time() - {LAST_PROGRESS}"),
+            unit="s",
+            size=TOP,
+            steps=Steps("green", {60: "yellow", 300: "red"}),
+        ),
+        stats(
+            "Bus bandwidth",
+            "Mean of all collectives, weighted by time. A late rank waits least and has the most.",
+            Query(ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK), seconds)),
+            unit="Bps",
+            size=TOP,
+        ),
+        stats(
+            "Coverage",
+            "The share of operations that have a record: bandwidth rests on these.",
+            Query(coverage(RANK)),
+            unit="percentunit",
+            size=TOP,
+        ),
+        stats(
+            "Others wait for it",
+            "The share of wall time that a communicator waited for this rank, where it is greatest.",
+            Query(f"max({LATENESS})"),
+            unit="percentunit",
+            size=TOP,
+            steps=Steps("green", {late_share: "red"}),
+        ),
+    ]
+
+
+def _states() -> list[Panel]:
+    return [
+        timeline(
+            "State over time",
+            "As the agent of each node sees it that runs or ran the rank.",
+            Query(_state("node", "rankwatch_rank_state", STATES), "{{node}}"),
+            size=Size(12, 5),
+            states=STATES,
+        ).interval(LIVENESS_INTERVAL),
+        timeline(
+            "Process over time",
+            "What the kernel shows for the process's main thread: disk_sleep is blocked on a device or file "
+            "system, stopped is a signal, traced a debugger.",
+            Query(_state("node", "rankwatch_rank_process_state", PROCESS_STATES), "{{node}}"),
+            size=Size(12, 5),
+            states=PROCESS_STATES,
+        ).interval(LIVENESS_INTERVAL),
+    ]
+
+
+def _identity() -> list[Panel]:
+    facts = ("node", "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container")
+    members = f"max by (comm, comm_rank) (rankwatch_communicator_member_info{{{RANK}}})"
+    names = (
+        f"topk by (comm) (1, max by (comm, comm_name, size, nodes) (rankwatch_communicator_info{{{JOB}}}))\n"
+        f"      or on (comm)\n    group by (comm) ({members})"
+    )
+    return [
+        rows(
+            "Where it runs",
+            "Facts about the live rank, to find it on its node. What is empty is not known.",
+            Query(f"max by ({', '.join(facts)}) (rankwatch_rank_info{{{RANK}}})"),
+            columns=facts,
+            size=Size(24, 4),
+            sort_by="node",
+        ),
+        rows(
+            "How it ended",
+            "When and how its processes ended, for 15 minutes after their end.",
+            Query(endings(RANK, "node, reason, signal, code")),
+            columns=("node", "reason", "signal", "code"),
+            value="left at",
+            unit="dateTimeAsIso",
+            size=Size(12),
+            sort_by="left at",
+            descending=True,
+        ),
+        rows(
+            "Communicators it is in",
+            "Its rank in each, and the communicator's name and size where they are known. nodes: NVLink domains.",
+            Query(f"{members}\n  * on (comm) group_left (comm_name, size, nodes) (\n    {names}\n  )"),
+            columns=("comm", "comm_name", "comm_rank", "size", "nodes"),
+            size=Size(12),
+            sort_by="comm_name",
+        ),
+    ]
+
+
+def _bandwidth(prefix: str, by: str) -> str:
+    return ratio(rate_of(f"{prefix}_bus_bytes_total", RANK, by), rate_of(f"{prefix}_seconds_total", RANK, by))
+
+
+def _collectives() -> list[Panel]:
+    return [
+        lines(
+            "Bus bandwidth by communicator and collective",
+            "Weighted by time, waiting for late ranks included: the late rank itself has the most.",
+            Query(
+                named(_bandwidth("rankwatch_collective", COLLECTIVE), OPERATIONS),
+                "{{collective}} {{comm_name}} {{comm}}",
+            ),
+            unit="Bps",
+            size=HALF,
+        ),
+        lines(
+            "Bus bandwidth by collective and message size",
+            "Weighted by time. Each size class holds messages up to its number of bytes.",
+            Query(_bandwidth("rankwatch_collective", "collective, size"), "{{collective}} ≤ {{size}} B"),
+            unit="Bps",
+            size=HALF,
+        ),
+        lines(
+            "Time in collectives",
+            "The share of wall time that collectives ran on the GPU, waiting included; above 100 % they overlap.",
+            Query(
+                named(rate_of("rankwatch_collective_seconds_total", RANK, COLLECTIVE), OPERATIONS),
+                "{{collective}} {{comm_name}} {{comm}}",
+            ),
+            unit="percentunit",
+            size=HALF,
+        ),
+        lines(
+            "Collectives per second",
+            "Those with a record that has the GPU's own time.",
+            Query(
+                named(rate_of("rankwatch_collective_operations_total", RANK, COLLECTIVE), OPERATIONS),
+                "{{collective}} {{comm_name}} {{comm}}",
+            ),
+            unit="ops",
+            size=HALF,
+        ),
+    ]
+
+
+def _lateness(late_share: float) -> list[Panel]:
+    last = rate_of("rankwatch_collective_last_arrivals_total", RANK, COLLECTIVE)
+    member = f"rankwatch_collective_last_arrivals_total{{{RANK}}}"
+    matched = (
+        f"sum by ({COLLECTIVE}) (rate(rankwatch_communicator_matched_operations_total{{{JOB}}}[$__rate_interval]))\n"
+        f"    and on ({COLLECTIVE}) {member}"
+    )
+    return [
+        lines(
+            "Share of time that others waited for this rank",
+            "By communicator, over five minutes. The victim of a late rank in one communicator comes late in "
+            "the others.",
+            Query(named(f"max by (comm) ({LATENESS})", LATENESS), "{{comm_name}} {{comm}}"),
+            unit="percentunit",
+            size=HALF,
+            steps=Steps("green", {late_share: "red"}),
+        ),
+        lines(
+            "Share of operations to which it came last",
+            "Operation by operation, in communicators that are wholly on its node. Of n healthy ranks each "
+            "comes last in about one of n.",
+            Query(named(ratio(last, f"({matched})"), member), "{{collective}} {{comm_name}} {{comm}}"),
+            unit="percentunit",
+            size=HALF,
+            most=1,
+        ),
+    ]
+
+
+def _p2p() -> list[Panel]:
+    return [
+        lines(
+            "Bandwidth of sends and receives",
+            "Weighted by time, waiting for the peer included; too low where a send and a receive share a kernel.",
+            Query(
+                named(_bandwidth("rankwatch_p2p", DIRECTION), P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"
+            ),
+            unit="Bps",
+            size=Size(12),
+        ),
+        lines(
+            "Bytes sent and received per second",
+            "Message bytes over wall time.",
+            Query(
+                named(rate_of("rankwatch_p2p_bytes_total", RANK, DIRECTION), P2P_OPERATIONS),
+                "{{direction}} {{comm_name}} {{comm}}",
+            ),
+            unit="Bps",
+            size=Size(12),
+        ),
+    ]
+
+
+def _records() -> list[Panel]:
+    return [
+        lines(
+            "Operations with a record, and without one by cause",
+            "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
+            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
+            Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
+            Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
+            unit="ops",
+            size=Size(12),
+        ),
+        lines(
+            "Records without the GPU's own time",
+            "By the time they have instead. They are in no bandwidth. Nothing here is good.",
+            Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "{{timing}}"),
+            unit="ops",
+            size=Size(12),
+        ),
+    ]

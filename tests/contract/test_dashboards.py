@@ -1,0 +1,211 @@
+"""The shipped dashboards: made from their source, by the conventions, and about metrics that there are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from agent import rank_families, self_families
+from agent.discovery import exporter_names, load_spec
+from grafana import build
+
+ROOT = Path(__file__).parents[2]
+GRAFANA = ROOT / "grafana"
+PATHS = sorted((GRAFANA / "dashboards").glob("*.json"))
+DASHBOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in PATHS}
+PANELS = [
+    pytest.param(panel, id=f"{name}: {panel['title']}")
+    for name, dashboard in DASHBOARDS.items()
+    for panel in dashboard["panels"]
+    if panel["type"] != "row"
+]
+TYPES = {"stat", "state-timeline", "table", "timeseries"}
+UNITS = {"none", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso"}
+GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
+METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
+VARIABLE = re.compile(r"\$\{?(\w+)")
+
+
+def known_metrics() -> set[str]:
+    """Return the metrics that the agent and its exporters export, and those that the shipped rules record."""
+    families = [*self_families.FAMILIES, *rank_families.FAMILIES]
+    families += [family for name in exporter_names() for family in load_spec(name).families]
+    rules = [
+        rule
+        for path in (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    return {family.name for family in families} | {rule["record"] for rule in rules if "record" in rule}
+
+
+def test_files_are_what_the_source_gives(tmp_path: Path) -> None:
+    """Building anew gives the same files, byte for byte."""
+    build.main(tmp_path)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_bytes() for path in PATHS}
+    assert made.keys() == {"job.json", "rank.json"}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_grafana_knows_every_key(name: str) -> None:
+    """Reading a file into Grafana's own model and writing it again loses nothing."""
+    plugins.register_default_plugins()
+    again = json.loads(json.dumps(Dashboard.from_json(DASHBOARDS[name]), cls=JSONEncoder))
+    assert again == DASHBOARDS[name]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboard(name: str) -> None:
+    """A dashboard can be found, linked to, provisioned and edited, and is not bound to one installation."""
+    dashboard = DASHBOARDS[name]
+    assert (dashboard["uid"], dashboard["tags"]) == (f"rankwatch-{name}", ["rankwatch"])
+    assert (dashboard["refresh"], dashboard["time"]) == ("30s", {"from": "now-1h", "to": "now"})
+    assert dashboard["schemaVersion"] == 41
+    assert dashboard["editable"] is True
+    assert dashboard.get("id") is None
+    assert "__inputs" not in dashboard
+    [link] = dashboard["links"]
+    assert (link["type"], link["tags"], link["keepTime"], link["includeVars"]) == (
+        "dashboards",
+        ["rankwatch"],
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(("name", "variables"), [("job", ["job_id"]), ("rank", ["job_id", "rank"])])
+def test_variables(name: str, variables: list[str]) -> None:
+    """The data source is chosen first, then the job, then the rank; both are looked up anew with the time range."""
+    source, *others = DASHBOARDS[name]["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    assert [each["name"] for each in others] == variables
+    assert all(each["type"] == "query" and each["refresh"] == 2 for each in others)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_data_source_is_the_variable(name: str) -> None:
+    """No panel, query or variable names a data source of its own."""
+    found = list(values_of("datasource", DASHBOARDS[name]))
+    assert found
+    assert all(each == {"type": "prometheus", "uid": "${datasource}"} for each in found)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_layout(name: str) -> None:
+    """Panels have numbers of their own, overlap nowhere and leave no hole: every line is 24 wide."""
+    panels = DASHBOARDS[name]["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    bottom = max(y for _, y in cells) + 1
+    assert set(cells) == set(itertools.product(range(24), range(bottom)))
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_panel(panel: dict[str, Any]) -> None:
+    """A panel is of a type that every Grafana has, says in a sentence what it shows, and has a unit."""
+    assert panel["type"] in TYPES
+    assert re.fullmatch(r"[A-Z][^\n]+\.|\w+: [^\n]+\.", panel["description"])
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    if panel["type"] == "timeseries":
+        assert panel["options"]["legend"]["showLegend"] is True
+        assert panel["fieldConfig"]["defaults"]["unit"] != "none"
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_queries(panel: dict[str, Any]) -> None:
+    """Queries are about one job, metrics that exist, and known variables; several of one panel have legends."""
+    targets = panel["targets"]
+    assert targets
+    variables = {"job_id", "rank"} | GRAFANA_VARIABLES
+    for target in targets:
+        expression = target["expr"]
+        metrics = set(METRIC.findall(expression))
+        assert metrics <= known_metrics(), metrics - known_metrics()
+        assert metrics
+        assert set(VARIABLE.findall(expression)) <= variables
+        selectors = re.findall(r"\brankwatch_\w+(?::\w+)?(\{[^}]*\})?", expression)
+        assert all('job_id="$job_id"' in selector for selector in selectors), expression
+        assert not re.search(r"rate\([^\[]+\[(?!\$__rate_interval)", expression)
+        assert len(targets) == 1 or target["legendFormat"]
+    assert len({target["refId"] for target in targets}) == len(targets)
+
+
+def test_states_colour_no_rank_numbers() -> None:
+    """Where ranks and states stand side by side, names of states are given to values alone: rank 1 is not `alive`."""
+    tables = [panel for [panel] in (each.values for each in PANELS) if panel["targets"][0]["format"] == "table"]
+    mapped = [panel for panel in tables if "mappings" in json.dumps(panel["fieldConfig"])]
+    assert [panel["title"] for panel in mapped] == ["Ranks now"]
+    assert "mappings" not in mapped[0]["fieldConfig"]["defaults"]
+    assert [each["matcher"]["options"] for each in mapped[0]["fieldConfig"]["overrides"]] == ["Value"]
+
+
+def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
+    """Ranks are made numbers only where every row has one: alerts on a whole job have none."""
+    converted = {
+        panel["title"]: [each["options"]["conversions"][0]["targetField"] for each in panel["transformations"][:1]]
+        for [panel] in (each.values for each in PANELS)
+        if panel["type"] == "table" and panel["transformations"][0]["id"] == "convertFieldType"
+    }
+    assert "Alerts" not in converted
+    assert converted["Ranks that left"] == ["rank"]
+
+
+def test_panels_ask_no_oftener_than_there_is_news() -> None:
+    """Steps of the job's panels are not shorter than the slower rules', those of the states are liveness's."""
+    rules = (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")
+    groups = [group for path in rules for group in yaml.safe_load(path.read_text())["groups"]]
+    slowest = max(int(group["interval"].removesuffix("s")) for group in groups)
+    panels = [panel for panel in DASHBOARDS["job"]["panels"] if panel["type"] != "row"]
+    assert {panel["interval"] for panel in panels} == {f"{slowest}s"}
+    liveness, _ = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]
+    states = [panel for panel in DASHBOARDS["rank"]["panels"] if panel["type"] == "state-timeline"]
+    assert {panel["interval"] for panel in states} == {liveness["scrape_interval"]}
+
+
+def test_links_lead_to_a_dashboard() -> None:
+    """Every link of a panel leads to a dashboard that is shipped, with its variables set."""
+    urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
+    assert len(urls) == 2  # from a curve's labels, and from a table's or a grid's row
+    for url in urls:
+        assert url.startswith(
+            "/d/rankwatch-rank?${datasource:queryparam}&${job_id:queryparam}&${__url_time_range}&var-rank="
+        )
+
+
+def test_provisioning() -> None:
+    """The examples of provisioning name one data source, and a provider of dashboards from files."""
+    [source] = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    assert (source["type"], source["access"]) == ("prometheus", "proxy")
+    scrape = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]
+    longest = max(int(job["scrape_interval"].removesuffix("s")) for job in scrape)
+    assert source["jsonData"]["timeInterval"] == f"{longest}s"
+    [provider] = yaml.safe_load((GRAFANA / "provisioning/dashboards/rankwatch.yml").read_text())["providers"]
+    assert provider["type"] == "file"
+    assert "uid" not in source
+
+
+def values_of(key: str, node: Any) -> Any:
+    """Yield the values of a key, wherever it stands."""
+    if isinstance(node, dict):
+        if key in node:
+            yield node[key]
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from values_of(key, each)

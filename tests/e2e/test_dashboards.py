@@ -1,0 +1,267 @@
+"""Every query of the shipped dashboards, asked of a real Prometheus with the shipped rules, about a live job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from machines import Machine, alive
+from nodes import wait_until
+from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
+from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
+
+DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
+STRAGGLER, VICTIM = "2", "5"
+JOB = ("--records-per-second", "100", "--straggler", STRAGGLER, "--straggler-delay-us", "3000")
+ENDED = {"How it ended"}
+"""Panels that show something of ranks that left alone: they are asked about the one that was killed."""
+PIPELINE_SUFFIX = "9"
+OF_PIPELINE = {
+    "Bandwidth of sends and receives",
+    "Bytes sent and received per second",
+    "Records without the GPU's own time",
+}
+"""Panels on what the make-believe job has not: they are asked about another one."""
+RANGE_SECONDS = 120
+GRAFANA = {
+    "$__rate_interval": "20s",
+    "$__range": f"{RANGE_SECONDS}s",
+    "$__interval": "5s",
+}
+MAX_SECONDS = 90.0
+LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
+
+
+class Target(NamedTuple):
+    """One query: where it stands, what it asks, and whether for one instant."""
+
+    dashboard: str
+    panel: dict[str, Any]
+    expression: str
+    legend: str
+    instant: bool
+
+    @property
+    def where(self) -> str:
+        return f"{self.dashboard}, {self.panel['title']}: {self.expression}"
+
+
+def targets() -> list[Target]:
+    """Return all queries of all dashboards."""
+    return [
+        Target(path.stem, panel, each["expr"], each.get("legendFormat", ""), each.get("instant", False))
+        for path in DASHBOARDS
+        for panel in json.loads(path.read_text())["panels"]
+        for each in panel.get("targets", ())
+    ]
+
+
+def fill(text: str, variables: Mapping[str, str]) -> str:
+    """Put variables and Grafana's own into a query."""
+    for name, value in {**GRAFANA, **{f"${name}": value for name, value in variables.items()}}.items():
+        text = text.replace(name, value)
+    assert "$" not in text, text
+    return text
+
+
+@pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
+def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
+    """Every promtool there is accepts every query."""
+    records = [
+        {"record": f"panel:{number}", "expr": fill(each.expression, {"job_id": "1", "rank": "1"})}
+        for number, each in enumerate(targets())
+    ]
+    rules = tmp_path / "rules.yml"
+    rules.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]}))
+    assert run_promtool(promtool, "check", "rules", rules) == ""
+
+
+@pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("binary", prometheus_binaries())
+def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
+    """Each query and variable of both dashboards has what live jobs give: with a late rank, and one that is killed."""
+    machine = Machine(tmp_path)
+    with (
+        machine.job(*JOB) as job,
+        pipeline(job.dump_dir, machine.job_id + PIPELINE_SUFFIX),
+        machine.agent(job) as agent,
+        Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port), binary) as server,
+    ):
+        agent.wait_for_states(alive(8))
+        wait_until(lambda: server.query("comm_rank:rankwatch_blamed:ratio"), MAX_SECONDS, "the late rank's blame")
+        job.kill(job.pid(int(VICTIM)))
+        killed_at = time.time()
+        check_variables(server, machine.job_id)
+        answers = {each.where: Answer(server, each, machine.job_id) for each in targets()}
+
+        def missing() -> list[str]:
+            return [where for where, answer in answers.items() if not answer.come()]
+
+        try:
+            wait_until(lambda: not missing(), MAX_SECONDS, "an answer to every query")
+        except AssertionError:
+            pytest.fail("without an answer: " + "\n".join(missing()))
+        for answer in answers.values():
+            answer.check_shape()
+        check_numbers(server, Questions(server, machine.job_id), killed_at)
+
+
+class Answer:
+    """What came back for one query, asked until something does."""
+
+    def __init__(self, server: Prometheus, target: Target, job_id: str) -> None:
+        title = target.panel["title"]
+        rank = VICTIM if title in ENDED else STRAGGLER
+        of_pipeline = {"job_id": job_id + PIPELINE_SUFFIX, "rank": "0"}
+        variables = of_pipeline if title in OF_PIPELINE else {"job_id": job_id, "rank": rank}
+        self._target = target
+        self._expression = fill(target.expression, variables)
+        self._server = server
+        self.series: list[dict[str, Any]] = []
+
+    def come(self) -> bool:
+        """Ask unless there is an answer already; return whether there is one."""
+        if not self.series and self._target.instant:
+            self.series = self._server.query(self._expression)
+        elif not self.series:
+            self.series = self._server.query_range(self._expression, RANGE_SECONDS, 5)
+        return bool(self.series)
+
+    def check_shape(self) -> None:
+        """Series are told apart by their legends, and tables show all labels that there are."""
+        labels = [each["metric"] for each in self.series]
+        if self._target.panel["type"] == "table":
+            shown = table_columns(self._target.panel)
+            assert all(each.keys() <= shown for each in labels), self._target.where
+        elif self._target.legend:
+            names = [
+                re.sub(r"\{\{(\w+)\}\}", lambda m, e=each: e.get(m[1], ""), self._target.legend) for each in labels
+            ]
+            assert len(set(names)) == len(names), (self._target.where, names)
+        else:
+            assert len(labels) == 1 or "rank" in labels[0], self._target.where
+
+
+def table_columns(panel: dict[str, Any]) -> set[str]:
+    """Return the columns that a table has a place for."""
+    [organize] = [each for each in panel["transformations"] if each["id"] == "organize"]
+    return set(organize["options"]["indexByName"])
+
+
+class Questions:
+    """Asks single queries by dashboard and panel, again and again."""
+
+    def __init__(self, server: Prometheus, job_id: str) -> None:
+        self._server = server
+        self._job_id = job_id
+
+    def __call__(
+        self, dashboard: str, title: str, label: str, rank: str = STRAGGLER, suffix: str = ""
+    ) -> dict[str, float]:
+        """Return the value now of each series of the panel's first query, by ``label``; ``suffix``: of the job id."""
+        expression = next(t.expression for t in targets() if (t.dashboard, t.panel["title"]) == (dashboard, title))
+        found = self._server.query(fill(expression, {"job_id": self._job_id + suffix, "rank": rank}))
+        return {each["metric"].get(label, ""): float(each["value"][1]) for each in found}
+
+
+def check_variables(server: Prometheus, job_id: str) -> None:
+    """The queries of the variables give the job, and its ranks."""
+    found: dict[str, set[str]] = {}
+    for path in DASHBOARDS:
+        for variable in json.loads(path.read_text())["templating"]["list"]:
+            if variable["type"] != "query":
+                continue
+            match = LABEL_VALUES.fullmatch(fill(variable["query"]["query"], {"job_id": job_id}))
+            assert match is not None, variable
+            found[f"{path.stem} {variable['name']}"] = set(server.label_values(match[1], match[2]))
+    assert job_id in found["job job_id"]
+    assert job_id in found["rank job_id"]
+    assert found["rank rank"] == {str(rank) for rank in range(8)}
+
+
+def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
+    """What the panels show is what was done to the job."""
+    others = {str(rank) for rank in range(8)} - {VICTIM}
+    wait_until(lambda: ask("job", "Ranks", "state") == {"alive": 7, "dead": 1}, 40.0, "seven alive and one dead")
+    states = dict.fromkeys(others, 1) | {VICTIM: 6}
+    wait_until(lambda: ask("job", "Ranks now", "rank") == states, 10.0, "their states")
+    assert ask("job", "Expected and present", "") == {"": 8}
+    assert ask("job", "First to go", "signal").keys() == {"SIGKILL"}
+    left = ask("job", "Ranks that left", "rank")
+    assert left == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
+    assert ask("rank", "How it ended", "reason", VICTIM).keys() == {"signaled"}
+    assert ask("job", "Blamed now", "rank").keys() == {STRAGGLER}
+    shares = ask("job", "Share of time that others waited for a rank", "rank")
+    assert max(shares, key=lambda rank: shares[rank]) == STRAGGLER
+    names = {"world", "tensor_model_parallel_group_0", "data_parallel_group_2"}
+    assert ask("rank", "Communicators it is in", "comm_name").keys() == names
+    assert ask("rank", "State", "node", VICTIM) == {"127.0.0.1": 6}
+    sent = ask("rank", "Bandwidth of sends and receives", "direction", "0", PIPELINE_SUFFIX)
+    assert sent == {"send": pytest.approx(33.554432e9, rel=0.01)}
+    came_last = 'sum(increase(rankwatch_collective_last_arrivals_total{rank="%s"}[2m]))'
+    assert (server.value(came_last % STRAGGLER) or 0) > 5 * (server.value(came_last % "1") or 0)
+
+
+PIPELINE = """
+import itertools, json, os, pathlib, socket, sys, threading, time
+def poll():
+    pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("NCCL RAS")
+    threading.Event().wait()
+threading.Thread(target=poll, daemon=True).start()
+done = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), done.set()), daemon=True).start()
+header = {"id": "0x5ca1ab1e0ddba1", "comm_name": "pipeline", "rank": 0, "n_ranks": 2, "nnodes": 2}
+metadata = {"inspector_output_format_version": "v4.0", "rec_mechanism": "nccl_profiler_interface"}
+metadata |= {"git_rev": "v2.30.7-1", "dump_timestamp_us": 0, "hostname": socket.gethostname(), "pid": os.getpid()}
+sizes = {"msg_size_bytes": 16777216, "exec_time_us": 500, "algobw_gbs": 33.554432, "busbw_gbs": 33.554432}
+with open(f"{sys.argv[1]}/{socket.gethostname()}-pid{os.getpid()}.log", "w", buffering=1) as file:
+    for number in itertools.count():
+        metadata["dump_timestamp_us"] = time.time_ns() // 1000
+        p2p = {"p2p": "Send", "p2p_sn": number, "p2p_peer": 1, "p2p_timing_source": "kernel_gpu"}
+        coll = {"coll": "AllReduce", "coll_sn": number, "coll_timing_source": "kernel_cpu"}
+        for kind, facts in ("p2p", p2p), ("coll", coll):
+            perf = facts | {f"{kind}_{name}": value for name, value in sizes.items()}
+            print(json.dumps({"header": header, "metadata": metadata, f"{kind}_perf": perf}), file=file)
+        if done.wait(0.1):
+            break
+"""
+
+
+@contextlib.contextmanager
+def pipeline(directory: Path, job_id: str) -> Iterator[None]:
+    """Run a rank of another job that sends, and has collectives without the GPU's own time."""
+    directory.mkdir(parents=True, exist_ok=True)  # the job may not be so far yet
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
+    command = [sys.executable, "-S", "-c", PIPELINE, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
+        try:
+            yield
+        finally:
+            process.communicate(timeout=10)
+
+
+def shipped(directory: Path, port: int) -> str:
+    """Return the shipped configuration for one agent, with the shipped rules, all of it every second."""
+    config: dict[str, Any] = yaml.safe_load((DEPLOY / "scrape" / "static.yml").read_text())
+    for job in config["scrape_configs"]:
+        job.update(scrape_interval="1s", scrape_timeout="1s", static_configs=[{"targets": [f"127.0.0.1:{port}"]}])
+    rules = directory / "rules"
+    rules.mkdir()
+    for path in RULES:
+        groups = yaml.safe_load(path.read_text())
+        for group in groups["groups"]:
+            group["interval"] = "1s"
+        (rules / path.name).write_text(yaml.safe_dump(groups))
+    return yaml.safe_dump({"global": {"evaluation_interval": "1s"}, "rule_files": [f"{rules}/*.yml"], **config})
