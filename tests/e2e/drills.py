@@ -79,8 +79,8 @@ def drill(
             here.wait_until_seen(job)
         happened_at: dict[str, float] = {}
         for name, accident in accidents.items():
-            accident.happen(jobs[name])
             happened_at[name] = time.time()
+            accident.happen(jobs[name])
         over = time.time() + settle_seconds
         wait_until(lambda: time.time() > over, settle_seconds + 1, "the end of the drill")
         yield Drill(here, happened_at)
