@@ -43,9 +43,9 @@ class Drill:
 
     def the_page(self, name: str) -> Page:
         """Return the one page of a job, of which nobody else was told."""
-        [page] = self.told(name, "page")
-        assert [self.told(name, receiver) for receiver in ("ticket", "info")] == [[], []]
-        return page
+        told = {receiver: self.told(name, receiver) for receiver in ("page", "ticket", "info")}
+        assert [len(told[receiver]) for receiver in told] == [1, 0, 0], (self.fired(name), told)
+        return told["page"][0]
 
     def seconds_to(self, page: Page, name: str) -> float:
         """Return how long after its accident a page came."""
