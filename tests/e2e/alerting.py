@@ -80,11 +80,11 @@ class Inbox:
 def to_inbox(inbox: Inbox) -> str:
     """Return the shipped configuration, with each receiver's messages as JSON at the inbox's path of its name.
 
-    Tickets and information wait no longer than pages, so that none is still to come when a test ends.
+    Tickets and information wait for 20 s instead of a minute, so that none is still to come when a test ends.
     """
     text = SHIPPED.read_text()
     assert "group_wait: 1m" in text
-    config = yaml.safe_load(text.replace("group_wait: 1m", "group_wait: 5s"))
+    config = yaml.safe_load(text.replace("group_wait: 1m", "group_wait: 20s"))
     for receiver in config["receivers"]:
         name = receiver["name"]
         receiver.clear()
