@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -119,10 +120,8 @@ class RasJob:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdout.close()
-            try:
+            with contextlib.suppress(BrokenPipeError):  # what it was told last, it never read
                 process.stdin.close()
-            except BrokenPipeError:  # what it was told last, it never read
-                pass
         self._log.close()
 
     def _send(self, rank: int, line: str) -> None:

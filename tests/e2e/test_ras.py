@@ -30,20 +30,22 @@ def job(tmp_path: Path) -> Iterator[RasJob]:
         yield job
 
 
-def agent_for(job: RasJob, directory: Path, *, role: str = "auto", port: int | None = None) -> Agent:
-    exporters = {"ras": {"addresses": [f"127.0.0.1:{port or job.port}"], "role": role}}
+def agent_for(job: RasJob, directory: Path) -> Agent:
+    """Return an agent that looks for RAS where the job has it."""
+    exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"]}}
     return Agent(directory, {"exporters": exporters}, job_id=job.job_id)
 
 
 def counts(agent: Agent) -> dict[str, float]:
+    """Return the world's ranks by state."""
     found = agent.samples("rankwatch_communicator_ranks", job_id="4711", comm=WORLD)
     return {each.labels["state"]: each.value for each in found}
 
 
-def missing(agent: Agent) -> list[tuple[str, str, str, str]]:
+def missing(agent: Agent) -> list[tuple[str, ...]]:
+    """Return the world's missing ranks: rank, node, GPU and reason."""
     found = agent.samples("rankwatch_communicator_rank_missing", job_id="4711", comm=WORLD)
-    names = ("comm_rank", "host", "gpu", "reason")
-    return sorted((each.labels[names[0]], *(each.labels[name] for name in names[1:])) for each in found)  # type: ignore[misc]
+    return sorted(tuple(each.labels[name] for name in ("comm_rank", "host", "gpu", "reason")) for each in found)
 
 
 def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJob, tmp_path: Path) -> None:
