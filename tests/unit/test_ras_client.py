@@ -4,58 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable
 
 import pytest
+from ras_server import JSON_ANSWERS, Serve, answering, served
 
-from exporters.ras.client import MAX_LINE_BYTES, Endpoint, Limits, QueryError, ask
-
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+from exporters.ras.client import MAX_LINE_BYTES, Limits, QueryError, ask
 
 QUICK = Limits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
 """A report has 0.8 s."""
-JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
 SHORT = 64 * 1024
-
-
-@asynccontextmanager
-async def served(serve: Serve) -> AsyncIterator[Endpoint]:
-    """Serve every connection so, on a port of its own; at the end each must have ended too."""
-    ended: list[asyncio.Task[None]] = []
-
-    async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await serve(reader, writer)
-        except ConnectionError:  # the client had enough
-            pass
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ended.append(asyncio.get_running_loop().create_task(whole(reader, writer)))
-
-    async with await asyncio.start_server(begin, "127.0.0.1", 0) as server:
-        yield Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
-        await asyncio.gather(*ended)
-
-
-def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), heard: list[bytes] | None = None) -> Serve:
-    """A server that gives one answer for each line it hears, then the report, then the end."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in [*answers, b""]:
-            line = await reader.readline()
-            if heard is not None:
-                heard.append(line)
-            writer.write(answer)
-        for piece in report:
-            writer.write(piece)
-            await writer.drain()
-
-    return serve
 
 
 async def failure(serve: Serve, limits: Limits = QUICK) -> tuple[str, float]:
