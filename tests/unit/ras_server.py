@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
@@ -15,8 +16,8 @@ JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
 
 
 @asynccontextmanager
-async def served(serve: Serve) -> AsyncIterator[Endpoint]:
-    """Serve every connection so, on a port of its own; at the end each must have ended too."""
+async def served(serve: Serve, listener: socket.socket | None = None) -> AsyncIterator[Endpoint]:
+    """Serve every connection so, at ``listener`` or a port of its own; at the end each must have ended too."""
     ended: list[asyncio.Task[None]] = []
 
     async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,7 +33,8 @@ async def served(serve: Serve) -> AsyncIterator[Endpoint]:
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ended.append(asyncio.get_running_loop().create_task(whole(reader, writer)))
 
-    async with await asyncio.start_server(begin, "127.0.0.1", 0) as server:
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    async with await asyncio.start_server(begin, sock=listener) as server:
         yield Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
         await asyncio.gather(*ended)
 
