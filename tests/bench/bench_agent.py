@@ -31,6 +31,7 @@ from nodes import wait_until  # noqa: E402  # likewise
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
 LIVENESS = "?collect[]=ranks&collect[]=process"
 LOAD_SECONDS = 60.0
+BENCH_JOB = "bench"
 DEATHS = 40
 SCRAPES = 20
 BACKLOG_RECORDS = 262_500
@@ -112,7 +113,10 @@ class Agent:
     def value(self, name: str) -> float:
         return total(self.get(f"/metrics?name[]={name}"), name)
 
-    def close(self) -> None:
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(20)
 
@@ -126,8 +130,7 @@ def total(exposition: bytes, name: str) -> float:
 def death() -> None:
     """From SIGKILL to the gauge, as a scraper that asks all the time sees it."""
     times = []
-    with tempfile.TemporaryDirectory() as folder:
-        agent = Agent(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
         for turn in range(DEATHS // 8):
             name = f"bench-{turn}"
             options = ("--scheduler", "slurm", "--job-id", name, "--teardown", "none")
@@ -140,7 +143,6 @@ def death() -> None:
                     while not agent.shows(down):
                         pass
                     times.append(time.monotonic() - began)
-        agent.close()
     cuts = statistics.quantiles(times, n=100)
     print("| what | measured |")
     print("|---|---|")
@@ -149,12 +151,12 @@ def death() -> None:
 
 def load(records_per_second: int = 1000) -> None:
     """CPU and memory under 8 ranks' records, scraped as shipped: liveness every 5 s, all every 15 s."""
-    with tempfile.TemporaryDirectory() as folder:
-        agent = Agent(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
         rate = ("--records-per-second", str(records_per_second))
-        options = (*rate, "--dump-dir", str(agent.records), "--scheduler", "slurm")
+        options = (*rate, "--dump-dir", str(agent.records), "--scheduler", "slurm", "--job-id", BENCH_JOB)
         with SimulatedJob(Path(folder) / "job", *options):
-            wait_until(lambda: agent.value("rankwatch_rank_up") == 8, 20, "8 ranks")
+            last = f'rank_up{{job_id="{BENCH_JOB}",rank="7"}} 1.0'
+            wait_until(lambda: agent.shows(last), 20, "the last rank")
             time.sleep(10)
             cpu, records, began = (
                 agent.cpu_seconds(),
@@ -182,7 +184,6 @@ def load(records_per_second: int = 1000) -> None:
         read = agent.value("rankwatch_inspector_records_total")
         print(f"| all that the job wrote, and what its rings lost | {written:,}, {overflowed:,} |")
         print(f"| all that was read | {read:,.0f} |")
-        agent.close()
 
 
 def job_records(job_dir: Path) -> tuple[int, int]:
@@ -197,8 +198,7 @@ def scrape() -> None:
     print("| series | scrape | loop lag | PSS |")
     print("|---|---|---|---|")
     for writers, kinds in ((8, 26), (64, 36), (256, 46)):
-        with tempfile.TemporaryDirectory() as folder:
-            agent = Agent(Path(folder))
+        with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
             for writer in range(writers):
                 write_records(agent.records, writer, kinds)
             wait_until(partial(agent.value, "rankwatch_collective_operations_total"), 60, "labels")
@@ -214,7 +214,6 @@ def scrape() -> None:
                 f"| {series:.0f} | p50 {statistics.median(times) * 1e3:.0f} ms, max {max(times) * 1e3:.0f} ms "
                 f"| {lag * 1e3:.1f} ms | {agent.pss_megabytes():.1f} MB |"
             )
-            agent.close()
 
 
 def backlog() -> None:
@@ -222,8 +221,7 @@ def backlog() -> None:
 
     The agent publishes once a second: so exact is the time.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        agent = Agent(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
         wait_until(lambda: b"rankwatch_inspector_lag_bytes 0" in agent.get("/metrics"), 15, "a look at no files")
         prepared = Path(folder) / "prepared"
         prepared.mkdir()
@@ -259,7 +257,6 @@ def backlog() -> None:
         print(f"| {len(times)} scrapes meanwhile | p50 {median * 1e3:.0f} ms, max {longest * 1e3:.0f} ms |")
         print(f"| event loop late, worst (before: {lag_before * 1e3:.1f} ms) | {max(lags) * 1e3:.1f} ms |")
         print(f"| memory, peak | PSS {max(memory):.1f} MB, RSS {agent.peak_rss_megabytes():.1f} MB |")
-        agent.close()
 
 
 def write_records(folder: Path, writer: int, kinds: int) -> None:

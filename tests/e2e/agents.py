@@ -41,6 +41,7 @@ class Series(NamedTuple):
 class Agent:
     """An agent with ``config``, here or in ``node``; its files are in ``directory``, which may hold a state already.
 
+    It listens on ``host``, which must include the loopback.
     ``flags`` and ``env`` are added to its command line and environment; ``command`` starts it. What is asked of ranks
     and jobs is asked of ``job_id`` alone, if there is one: the machine may run jobs that are not the test's. A context
     manager: at the end it is stopped, must leave with status 0 (unless it was killed or asked to leave before) and
@@ -54,12 +55,14 @@ class Agent:
         *,
         job_id: str | None = None,
         node: Node | None = None,
+        host: str = "127.0.0.1",
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "agent"),
         root: Path = ROOT,
     ) -> None:
         self.port = free_port()
+        self._host = host
         self.job_id = job_id
         self.config_path = directory / "rankwatch.yml"
         self.state_path = directory / "state" / "checkpoint"
@@ -97,7 +100,7 @@ class Agent:
     def configure(self, config: Mapping[str, Any]) -> None:
         """Write ``config``, with an address and a state path unless it has them; a running agent is not told."""
         whole: dict[str, Any] = {
-            "web": {"listen_address": f"127.0.0.1:{self.port}"},
+            "web": {"listen_address": f"{self._host}:{self.port}"},
             "state": {"path": str(self.state_path)},
             **config,
         }
@@ -117,6 +120,12 @@ class Agent:
         assert self._process is not None
         self.signal(signal.SIGKILL)
         self._process.wait()
+        self._process = None
+
+    def went_with_its_node(self) -> None:
+        """Take note that its node is no more."""
+        assert self._process is not None
+        self._process.wait(STOP_SECONDS)
         self._process = None
 
     def restart(self) -> None:

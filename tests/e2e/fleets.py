@@ -125,15 +125,16 @@ class Node:
         if self.answer is None:
             return {}
         own = (("instance", f"{self.name}:19028"), ("job", "rankwatch-liveness"), ("node", self.name))
-        found = {_series("up", own): float(self.is_up), _series("scrape_duration_seconds", own): self.answer}
+        found = {series_key("up", own): float(self.is_up), series_key("scrape_duration_seconds", own): self.answer}
         if self.is_up:
             for family in rank_families.families(self.table.snapshot()):
                 for sample in family.samples:
-                    found[_series(sample.name, (*sample.labels.items(), *own))] = sample.value
+                    found[series_key(sample.name, (*sample.labels.items(), *own))] = sample.value
         return found
 
 
-def _series(name: str, labels: Iterable[tuple[str, str]]) -> str:
+def series_key(name: str, labels: Iterable[tuple[str, str]]) -> str:
+    """Return a series as promtool reads it."""
     return f"{name}{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels)}}}"
 
 

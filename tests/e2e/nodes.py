@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -134,23 +134,7 @@ class Node:
 
     def connect(self, port: int, timeout: float = 5.0) -> socket.socket:
         """Return a socket connected to ``port`` of the node's loopback; raises OSError."""
-        made: list[socket.socket | OSError] = []
-
-        def connect() -> None:
-            # The namespace is this thread's alone, and the socket keeps it when the thread is gone.
-            try:
-                if ctypes.CDLL(None, use_errno=True).setns(self._network, CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), "setns")
-                made.append(socket.create_connection(("127.0.0.1", port), timeout))
-            except OSError as error:
-                made.append(error)
-
-        thread = threading.Thread(target=connect)
-        thread.start()
-        thread.join()
-        if isinstance(made[0], OSError):
-            raise made[0]
-        return made[0]
+        return self._inside(lambda: socket.create_connection(("127.0.0.1", port), timeout))
 
     def curl(self, port: int, path: str, headers: Mapping[str, str] | None = None, timeout: float = 5.0) -> Reply:
         """Get ``path`` from the node's loopback ``port``; raises OSError when nobody answers."""
@@ -162,6 +146,34 @@ class Node:
             return Reply(response.status, dict(response.getheaders()), response.read().decode())
         finally:
             connection.close()
+
+    def listen(self, port: int) -> socket.socket:
+        """Return a socket that listens on ``port`` of the node's loopback; raises OSError."""
+        return self._inside(lambda: socket.create_server(("127.0.0.1", port)))
+
+    def power_off(self) -> None:
+        """End all processes in the same instant, as a power cut does; ``close`` is still to be called."""
+        os.kill(self.init_pid, signal.SIGKILL)
+        self._unshare.wait(CLOSE_SECONDS)
+
+    def _inside(self, make: Callable[[], socket.socket]) -> socket.socket:
+        made: list[socket.socket | OSError] = []
+
+        def enter_and_make() -> None:
+            # The namespace is this thread's alone, and the socket keeps it when the thread is gone.
+            try:
+                if ctypes.CDLL(None, use_errno=True).setns(self._network, CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+                made.append(make())
+            except OSError as error:
+                made.append(error)
+
+        thread = threading.Thread(target=enter_and_make)
+        thread.start()
+        thread.join()
+        if isinstance(made[0], OSError):
+            raise made[0]
+        return made[0]
 
     def close(self) -> None:
         """End everything in the node; may be called twice."""

@@ -61,12 +61,12 @@ class Prometheus:
         home.mkdir()
         (home / "prometheus.yml").write_text(config)
         self._node = node
-        self._port = free_port()
+        self.port = free_port()
         self._log = (home / "log").open("w")
         flags = (
             f"--config.file={home / 'prometheus.yml'}",
             f"--storage.tsdb.path={home / 'data'}",
-            f"--web.listen-address=127.0.0.1:{self._port}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
         )
         popen = node.popen if node else subprocess.Popen
         self._process = popen([binary, *flags], stdout=self._log, stderr=self._log)
@@ -83,6 +83,11 @@ class Prometheus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def pid(self) -> int:
+        """Its pid, unless it is in a node."""
+        return self._process.pid
 
     def query(self, expression: str, at_milliseconds: int | None = None) -> list[dict[str, Any]]:
         """Return the result of an instant query, now or at a time."""
@@ -155,9 +160,9 @@ class Prometheus:
 
     def _get(self, path: str) -> str:
         if self._node is not None:
-            reply = self._node.curl(self._port, path, timeout=10)
+            reply = self._node.curl(self.port, path, timeout=10)
             if reply.status != 200:
                 raise OSError(reply)
             return reply.body
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
             return str(answer.read().decode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,5 +26,6 @@ def why_no_promtool() -> str | None:
 
 def run_promtool(promtool: str, *arguments: str | Path) -> str:
     """Run it; return what it said when it failed, else nothing."""
-    done = subprocess.run([promtool, *arguments], check=False, capture_output=True, text=True, timeout=120)
+    calm = os.environ | {"GOGC": "400"}  # its garbage is a third of its time otherwise
+    done = subprocess.run([promtool, *arguments], check=False, capture_output=True, text=True, timeout=120, env=calm)
     return "" if done.returncode == 0 else f"{promtool}: {done.stdout}{done.stderr}"

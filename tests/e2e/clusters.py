@@ -1,0 +1,164 @@
+"""A cluster under test: nodes with an agent each, wired to a monitoring node that has nothing else to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+from agents import Agent
+from jobs import SimulatedJob
+from nodes import Node, why_no_nodes
+
+MONITOR = "10.0.0.1"
+
+
+def why_no_cluster() -> str | None:
+    """Return why clusters cannot be made here (the reason of a skipped test), or None."""
+    return why_no_nodes() or (None if shutil.which("ip") else "ip (iproute2) not found")
+
+
+class ClusterNode:
+    """One node: its machine, its agent, and its address, by which rules and pages call it."""
+
+    def __init__(self, cluster: Cluster, number: int, exit_status_ioctl: bool) -> None:
+        self.name = f"10.0.0.{number + 10}"
+        self.machine = Node(f"gpu-node-{number:02}")
+        self._directory = cluster.directory / self.machine.hostname
+        self._directory.mkdir()
+        self._inspector_dir = cluster.inspector_dir
+        self._ioctl = exit_status_ioctl
+        cluster.wire(self)
+        self.agent = self._make_agent()
+        (cluster.targets_dir / f"{self.machine.hostname}.json").write_text(
+            json.dumps([{"targets": [f"{self.name}:{self.agent.port}"], "labels": {}}])
+        )
+
+    def _make_agent(self) -> Agent:
+        exporters = {
+            "inspector": {"paths": [str(self._inspector_dir)]},
+            "process": {"exit_status_ioctl": self._ioctl},
+        }
+        return Agent(self._directory, {"exporters": exporters}, node=self.machine, host="0.0.0.0")  # noqa: S104
+
+    def lose_power(self) -> None:
+        """End everything on it without a word on the wire."""
+        _ip(self.machine, "link", "set", "eth0", "down")
+        self.machine.power_off()
+        self.agent.went_with_its_node()
+
+    def close(self) -> None:
+        """End it."""
+        self.machine.close()
+
+
+class Cluster:
+    """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager."""
+
+    def __init__(self, directory: Path, size: int, *, exit_status_ioctl: bool = True) -> None:
+        self.directory = directory
+        self.inspector_dir = directory / "inspector"
+        self.targets_dir = directory / "targets"
+        self.nodes: list[ClusterNode] = []
+        self.inspector_dir.mkdir()
+        self.targets_dir.mkdir()
+        self.monitor = Node("monitor")
+        try:
+            _ip(self.monitor, "link", "add", "bridge", "type", "bridge")
+            _ip(self.monitor, "address", "add", f"{MONITOR}/24", "dev", "bridge")
+            _ip(self.monitor, "link", "set", "bridge", "up")
+            for number in range(size):
+                self.nodes.append(ClusterNode(self, number, exit_status_ioctl))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wire(self, node: ClusterNode) -> None:
+        """Connect a node to the bridge."""
+        port, machine = f"port{len(self.nodes)}", node.machine
+        _ip(self.monitor, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.init_pid))
+        _ip(self.monitor, "link", "set", port, "master", "bridge", "up")
+        _ip(machine, "address", "add", f"{node.name}/24", "dev", "eth0")
+        _ip(machine, "link", "set", "eth0", "up")
+
+    def close(self) -> None:
+        """End all of it."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.monitor.close)
+            for node in self.nodes:
+                stack.callback(node.close)
+
+
+class ClusterJob:
+    """A make-believe job over some of a cluster's nodes, with a launcher on each; a context manager."""
+
+    def __init__(self, cluster: Cluster, job_id: str, nodes: list[ClusterNode], ranks: int, *options: str) -> None:
+        """Start it; the first node has the first ranks."""
+        self.job_id = job_id
+        self.cluster = cluster
+        self.nodes = nodes
+        self.ranks = ranks
+        named = ("--scheduler", "slurm", "--job-id", job_id, "--ranks", str(ranks), "--hosts", str(len(nodes)))
+        self._options = (*named, "--dump-dir", str(cluster.inspector_dir / job_id), "--dataloaders", "0", *options)
+        self._left: list[SimulatedJob] = []
+        self.parts = self._start()
+
+    def _start(self) -> list[SimulatedJob]:
+        directory = self.cluster.directory / "jobs" / self.job_id / f"attempt{len(self._left)}"
+        directory.mkdir(parents=True)
+        return [
+            SimulatedJob(directory, *self._options, "--host-index", str(index), node=node.machine)
+            for index, node in enumerate(self.nodes)
+        ]
+
+    def requeue(self, nodes: list[ClusterNode]) -> None:
+        """Start it anew on other nodes under the same id, once all its ranks have left."""
+        for part in self.parts:
+            part.wait()
+        self._left += self.parts
+        self.nodes = nodes
+        self.parts = self._start()
+
+    def __enter__(self) -> ClusterJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            for part in [*self._left, *self.parts]:
+                stack.callback(part.close)
+
+    def node_of(self, rank: int) -> ClusterNode:
+        """Return where a rank runs."""
+        return self.nodes[rank * len(self.nodes) // self.ranks]
+
+    def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a rank."""
+        part = self.parts[self.nodes.index(self.node_of(rank))]
+        part.kill(part.pid(rank), number)
+
+    def signal_launchers(self, number: int) -> None:
+        """Send a signal to all launchers."""
+        for part in self.parts:
+            part.signal_launcher(number)
+
+
+def _ip(node: Node, *arguments: str) -> None:
+    """Run ip(8) in a node's network, with this machine's pids."""
+    command = ["nsenter", f"--target={node.init_pid}", "--net", "--", "ip", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    assert done.returncode == 0, (arguments, done.stderr)

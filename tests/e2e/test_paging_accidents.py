@@ -1,0 +1,178 @@
+"""All that can befall a job, side by side, and who is told: with thresholds and windows that fit in two minutes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from clusters import ClusterJob
+from drills import Accident, Drill, drill
+from memory_groups import HoardingJob, NoMemoryGroupError, small_group
+from paging import why_no_pages
+
+WHY_NOT = why_no_pages()
+if os.environ.get("RANKWATCH_TEST_FULL") != "1":
+    WHY_NOT = "only with RANKWATCH_TEST_FULL=1: takes three minutes"
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
+]
+
+SETTLE_SECONDS = 115.0
+THRESHOLDS = {
+    "page_age_seconds": 0,
+    "page_ranks": 4,
+    "agent_down_for": "20s",
+    "node_lost_for": "10s",
+    "stalled_seconds": 50,
+    "stalled_offset": "55s",
+    "stalled_min_collectives": 20,
+    "unresponsive_for": "10s",
+    "silent_job_seconds": 5,
+    "late_for": "20s",
+    "slow_for": "10s",
+}
+SHORTER = {"interval: 30s": "interval: 5s", "[5m]": "[30s]", "[1h] offset 10m": "[1h] offset 30s", "[1d:1m]": "[1d:5s]"}
+
+
+def nothing(job: ClusterJob) -> None:
+    """The accident is in the job's options."""
+
+
+def stop_rank(job: ClusterJob) -> None:
+    """SIGSTOP for rank 2."""
+    job.signal_rank(2, signal.SIGSTOP)
+
+
+def hoard(job: HoardingJob) -> None:
+    """Rank 0 takes all the memory there is."""
+    job.grow(0)
+
+
+def cancel(job: ClusterJob) -> None:
+    """SIGTERM for all launchers, which pass it on."""
+    job.signal_launchers(signal.SIGTERM)
+
+
+def kill_agent(job: ClusterJob) -> None:
+    """The agent of the second node dies, and nobody starts it again."""
+    job.nodes[1].agent.kill9()
+
+
+def kill_agent_and_rank(job: ClusterJob) -> None:
+    """The agent of the second node and a rank there die; the agent comes back."""
+    job.nodes[1].agent.kill9()
+    job.signal_rank(2)
+    job.nodes[1].agent.start()
+
+
+def kill_agent_and_ranks(job: ClusterJob) -> None:
+    """The agent of the first node and all ranks there die; the agent comes back."""
+    job.nodes[0].agent.kill9()
+    job.signal_rank(0)
+    job.signal_rank(1)
+    job.nodes[0].agent.start()
+
+
+def lose_first_node(job: ClusterJob) -> None:
+    """The power of rank 0's node fails."""
+    job.nodes[0].lose_power()
+
+
+def crash_and_requeue(job: ClusterJob) -> None:
+    """SIGSEGV ends the job, which is started anew on the same nodes in the other order."""
+    job.signal_rank(1, signal.SIGSEGV)
+    job.requeue(job.nodes[::-1])
+
+
+SLOW_HALF = ("--slow-sigterm-ranks", "0,2")
+CALM = ("--records-per-second", "20")
+ACCIDENTS = {
+    "stopped": Accident((0, 1), stop_rank, (*CALM, "--grace", "1")),
+    "stuck": Accident((0, 1), nothing, ("--stuck", "3", "--stuck-at-step", "300", "--grace", "1")),
+    "slow": Accident((0, 1), nothing, ("--slow-link", "1", "--slow-link-factor", "8", "--from-step", "300")),
+    "late": Accident((0, 1), nothing, ("--straggler", "2", "--straggler-delay-us", "4000")),
+    "blind": Accident((2, 3), kill_agent, CALM),
+    "blinded": Accident((4, 5), kill_agent_and_rank, CALM),
+    "halved": Accident((6, 7), kill_agent_and_ranks, CALM),
+    "beheaded": Accident((8, 9), lose_first_node, CALM),
+    "cancelled": Accident((0, 1), cancel, (*CALM, *SLOW_HALF, "--slow-sigterm-seconds", "30", "--grace", "40")),
+    "preempted": Accident((0, 1), cancel, (*CALM, *SLOW_HALF, "--slow-sigterm-seconds", "60", "--grace", "5")),
+    "timed-out": Accident(
+        (0, 1), cancel, (*CALM, "--slow-sigterm-ranks", "1", "--slow-sigterm-seconds", "60", "--grace", "30")
+    ),
+    "requeued": Accident((0, 1), crash_and_requeue, (*CALM, "--teardown", "torchrun", "--grace", "1")),
+}
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
+    """Provide what came of all accidents; without memory groups there is one fewer."""
+    with contextlib.ExitStack() as stack:
+        accidents = dict(ACCIDENTS)
+        with contextlib.suppress(NoMemoryGroupError):
+            job = functools.partial(HoardingJob, stack.enter_context(small_group()))
+            accidents["hoarded"] = Accident((0, 1), hoard, ranks=2, job=job)
+        directory = tmp_path_factory.mktemp("drill")
+        yield stack.enter_context(drill(directory, 10, accidents, SETTLE_SECONDS, THRESHOLDS, shorter=SHORTER))
+
+
+@pytest.mark.parametrize(
+    ("job_id", "alert", "words"),
+    [
+        ("stopped", "RankUnresponsive", ["1 rank(s)", "2 (10.0.0.11)", "SIGSTOP"]),
+        ("stuck", "JobStalled", ["3 (10.0.0.11)", "4 ranks run", "does not reach the next collective"]),
+        ("blinded", "RankDead", ["rank 2 on 10.0.0.15", "unknown", "3 ranks still run"]),
+        ("halved", "JobStalled", ["0 (10.0.0.16)", "1 (10.0.0.16)", "2 ranks run"]),
+        ("beheaded", "NodeLost", ["10.0.0.18 (2 ranks)", "Ranks: 0 1", "power"]),
+    ],
+)
+def test_an_accident_is_one_page(after: Drill, job_id: str, alert: str, words: list[str]) -> None:
+    """One notification, of the cause alone, that names job, ranks, node and cause."""
+    page = after.the_page(job_id)
+    assert page.names == [alert]
+    assert page.says(job_id, *words)
+
+
+def test_what_the_oom_killer_did_is_one_page(after: Drill) -> None:
+    """A rank that grew over its memory group's limit: one page, and it says who killed it."""
+    if not after.has("hoarded"):
+        pytest.skip("no memory group can be made")
+    page = after.the_page("hoarded")
+    assert page.names == ["RankDead"]
+    assert page.says("rank 0 on 10.0.0.10", "oom_killed", "ran out of memory")
+
+
+@pytest.mark.parametrize(
+    ("job_id", "alert", "words"),
+    [
+        ("late", "StragglerRank", ["rank 2 (10.0.0.11)", "not the network"]),
+        ("slow", "SlowCommunicator", ["10.0.0.10", "10.0.0.11", "a link"]),
+    ],
+)
+def test_what_only_slows_a_job_is_a_ticket(after: Drill, job_id: str, alert: str, words: list[str]) -> None:
+    """A late rank and a slow link wake nobody, and each is called what it is."""
+    assert after.told(job_id, "page") == []
+    [ticket] = after.told(job_id, "ticket")
+    assert ticket.names == [alert]
+    assert ticket.says(job_id, *words)
+
+
+def test_an_agent_without_its_node_is_a_ticket(after: Drill) -> None:
+    """An agent that died alone is no matter of its job: a ticket with the node, and the ranks that nobody sees."""
+    assert after.fired("blind") == set()
+    [ticket] = after.told("", "ticket")
+    assert ticket.names == ["RankwatchDown"]
+    assert ticket.says("10.0.0.13", "2 of job blind")
+
+
+@pytest.mark.parametrize("job_id", ["cancelled", "preempted", "timed-out", "requeued"])
+def test_a_normal_end_is_silence(after: Drill, job_id: str) -> None:
+    """SIGTERM that half of the ranks heed late or never, and a crash after which the job runs again: no alert."""
+    assert after.fired(job_id) == set()
+    assert [after.told(job_id, receiver) for receiver in ("page", "ticket", "info")] == [[], [], []]

@@ -1,0 +1,94 @@
+"""From the accident to the page, with the scrape jobs, rules, routes and thresholds that we ship."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from clusters import ClusterJob
+from drills import Accident, Drill, drill
+from paging import why_no_pages
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(why_no_pages() is not None, reason=why_no_pages() or ""),
+]
+
+YOUNG = {"page_age_seconds": 0}
+"""No test waits ten minutes until a job is worth a page; all other thresholds are the shipped ones."""
+SETTLE_SECONDS = 85.0
+"""The longest that any verdict takes: an end of unknown cause, and the loss of a node."""
+
+
+def kill_rank(job: ClusterJob) -> None:
+    """SIGKILL for rank 2, and nothing ends the others."""
+    job.signal_rank(2)
+
+
+def crash_rank(job: ClusterJob) -> None:
+    """SIGSEGV for rank 1; the launchers end all others."""
+    job.signal_rank(1, signal.SIGSEGV)
+
+
+def end(job: ClusterJob) -> None:
+    """An end in order."""
+    job.parts[0].signal_launcher(signal.SIGUSR1)
+
+
+def lose_node(job: ClusterJob) -> None:
+    """The power of the second node fails."""
+    job.nodes[1].lose_power()
+
+
+ACCIDENTS = {
+    "killed": Accident((0, 1), kill_rank),
+    "crashed": Accident((0, 1), crash_rank, ("--teardown", "torchrun", "--grace", "1")),
+    "ended": Accident((0, 1), end),
+    "lost": Accident((2, 3), lose_node),
+}
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
+    """Provide what came of all accidents."""
+    with drill(tmp_path_factory.mktemp("drill"), 4, ACCIDENTS, SETTLE_SECONDS, YOUNG) as found:
+        yield found
+
+
+def test_a_killed_rank_is_one_page(after: Drill) -> None:
+    """SIGKILL for one rank: one page within 90 s with rank, node, signal and cause."""
+    page = after.the_page("killed")
+    assert page.names == ["RankDead"]
+    assert page.says("killed", "rank 2", "10.0.0.11", "SIGKILL", "3 ranks still run", "killed from outside")
+    assert after.seconds_to(page, "killed") < 90.0
+
+
+def test_a_crash_that_ends_the_job_is_one_page(after: Drill) -> None:
+    """SIGSEGV, and the launchers end the others at once: one page within 60 s, and it names who was first."""
+    page = after.the_page("crashed")
+    assert page.names == ["JobFailed"]
+    assert page.says("crashed", "rank 1 on 10.0.0.10 first", "SIGSEGV", "4 in all", "a crash")
+    assert after.seconds_to(page, "crashed") < 60.0
+
+
+def test_an_orderly_end_is_silence(after: Drill) -> None:
+    """A job that ends in order raises no alert of any severity."""
+    assert after.fired("ended") == set()
+    assert [after.told("ended", receiver) for receiver in ("page", "ticket", "info")] == [[], [], []]
+
+
+def test_a_lost_node_is_one_page(after: Drill) -> None:
+    """A node without power is one page, with the node and its ranks, and no word of the agent there."""
+    page = after.the_page("lost")
+    assert page.names == ["NodeLost"]
+    assert page.says("lost", "10.0.0.13 (2 ranks)", "Ranks: 2 3", "power")
+    assert after.seconds_to(page, "lost") < 90.0
+
+
+def test_the_watchdog_has_a_way_of_its_own(after: Drill) -> None:
+    """What only says that alerts arrive reaches the dead man's switch and nobody else."""
+    assert after.site.inbox.at("/dead-mans-switch")
+    everybody = [message for receiver in ("page", "ticket", "info") for message in after.site.inbox.at(f"/{receiver}")]
+    assert [message for message in everybody if "Watchdog" in str(message.body)] == []

@@ -1,0 +1,161 @@
+"""The rules on late ranks and slow links, put to recorded jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from recordings import HOSTS, Phase, prolonged
+from replays import replay
+from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
+
+FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
+SOON = {"late_for": "1m", "slow_for": "1m"}
+SHIPPED: dict[str, str] = {}
+DP, TP = "1fa4c2eba3da83", "82bdbf0ea6cd18"
+"""The communicators of all ranks, and of ranks 0 to 3."""
+WAITING_SECONDS = 420
+"""The five minutes over which rates are taken, and some."""
+
+
+class Verdict(NamedTuple):
+    """The alert that fires and no other; in which communicators rank 2, and nobody else, is blamed; which are slow."""
+
+    alert: str | None = None
+    late: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+
+
+LATE_IN_TP = Verdict("StragglerRank", late=(TP,))
+LATE_IN_BOTH = Verdict("StragglerRank", late=(TP, DP))
+DP_IS_SLOW = Verdict("SlowCommunicator", slow=(DP,))
+NOTHING = Verdict()
+
+
+class Case(NamedTuple):
+    """A job on one node (all operations matched) or two (the DP communicator is judged by counters)."""
+
+    name: str
+    phases: list[Phase]
+    hosts: int
+    verdict: Verdict
+    thresholds: dict[str, str] = SOON
+
+
+def straggler(folder: str, hosts: int, verdict: Verdict, lossy_rank: int | None = None) -> Case:
+    """Rank 2 computes 2 ms longer.
+
+    By counters all of its TP group are late in DP, as they wait for it, so that nobody is blamed there; operation by
+    operation it alone is, while there are enough of them. Of the recording with traces DP has these four ranks only.
+    """
+    return Case(folder, [Phase(folder, WAITING_SECONDS, lossy_rank)], hosts, verdict)
+
+
+def slow_link(hosts: int, lossy_rank: int | None = None) -> Case:
+    """The network of rank 6 falls to 30 % of what it was."""
+    phases = [Phase("late_nobody", 420, lossy_rank), Phase("late_nic", 480, lossy_rank)]
+    return Case("late_nic", phases, hosts, DP_IS_SLOW)
+
+
+def healthy(hosts: int, lossy_rank: int | None = None) -> Case:
+    """Nothing is wrong, for longer than it takes to compare a communicator with its past."""
+    return Case("late_nobody", [Phase("late_nobody", 900, lossy_rank)], hosts, NOTHING)
+
+
+QUICK = [straggler("late_tp", 2, LATE_IN_TP), straggler("late_verbose", 2, LATE_IN_BOTH, lossy_rank=2), slow_link(2)]
+REST = [
+    straggler("late_tp", 1, LATE_IN_BOTH),
+    straggler("late_tp", 1, LATE_IN_TP, lossy_rank=2),
+    straggler("late_tp", 2, LATE_IN_TP, lossy_rank=2),
+    straggler("late_verbose", 2, LATE_IN_BOTH),
+    slow_link(1),
+    slow_link(1, lossy_rank=6),
+    slow_link(2, lossy_rank=6),
+    healthy(1),
+    healthy(2),
+    healthy(1, lossy_rank=2),
+    healthy(2, lossy_rank=2),
+    Case("shipped late_tp", [Phase("late_tp", 1080)], 2, LATE_IN_TP, SHIPPED),
+    Case("shipped late_nic", [Phase("late_nobody", 900), Phase("late_nic", 1080)], 2, DP_IS_SLOW, SHIPPED),
+]
+
+
+def case_id(case: Case) -> str:
+    """Name the recording, the number of nodes and whose records are lost."""
+    lossy = case.phases[0].lossy_rank
+    return f"{case.name}-nodes{case.hosts}" + ("" if lossy is None else f"-lossy{lossy}")
+
+
+@pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("case", QUICK + (REST if FULL else []), ids=case_id)
+def test_culprits(tmp_path: Path, case: Case) -> None:
+    """The straggler and the slow communicator are named, nobody else is at any time, and no other alert fires."""
+    floor = "comm_size:rankwatch_floor_bandwidth:bytes_per_second"
+    alerts = {"Watchdog": "info"} | ({case.verdict.alert: "ticket"} if case.verdict.alert else {})
+    judged = {
+        'group by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[2h]))': [
+            f'{{alertname="{alert}",severity="{severity}"}}' for alert, severity in alerts.items()
+        ],
+        "group by (rank, comm) (max_over_time(comm_rank:rankwatch_blamed:ratio[2h]))": [
+            f'{{rank="2",comm="{comm}"}}' for comm in case.verdict.late
+        ],
+        "group by (comm) (min_over_time(comm_size:rankwatch_floor_bandwidth:ratio[2h]) < 0.7)": (
+            slow := [f'{{comm="{comm}"}}' for comm in case.verdict.slow]
+        ),
+        # The alert does not look at what takes little time, as TP does here; nor has that become slower.
+        f"group by (comm) ({floor} / {floor} offset {case.phases[-1].seconds}s < 0.95)": slow,
+    }
+    test = {
+        "name": case_id(case),
+        "interval": "1s",
+        "input_series": replay(case.phases, case.hosts),
+        "promql_expr_test": [
+            {
+                "expr": expr,
+                "eval_time": f"{sum(phase.seconds for phase in case.phases)}s",
+                "exp_samples": [{"labels": labels, "value": 1} for labels in expected],
+            }
+            for expr, expected in judged.items()
+        ],
+    }
+    file = tmp_path / "test.yml"
+    rules = rules_with(case.thresholds, tmp_path)
+    file.write_text(json.dumps({"rule_files": rules, "evaluation_interval": "30s", "tests": [test]}))  # JSON is YAML
+    judges = promtools() if FULL else promtools()[:1]
+    assert [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))] == []
+
+
+def test_prolonged_recordings_are_whole() -> None:
+    """Times rise, no rank has a number twice, and an operation has a record of each member, from round to round."""
+    numbers: defaultdict[tuple[str, str, int, int], list[int]] = defaultdict(list)
+    last_us = 0
+    for time_us, rank, line in prolonged([Phase("late_nobody", 30), Phase("late_nic", 20)], len(HOSTS), 0):
+        record: dict[str, Any] = json.loads(line)
+        header, metadata, perf = record["header"], record["metadata"], record["coll_perf"]
+        assert last_us <= time_us == metadata["dump_timestamp_us"]
+        last_us = time_us
+        numbers[header["id"], perf["coll"], header["n_ranks"], perf["coll_sn"]].append(rank)
+    assert 49_900_000 < last_us < 50_000_000
+    whole = [len(ranks) == n_ranks for (_, _, n_ranks, _), ranks in numbers.items()]
+    assert all(len(ranks) == len(set(ranks)) for ranks in numbers.values())
+    assert sum(whole) > 0.99 * len(whole)
+
+
+def rules_with(thresholds: dict[str, str], scratch: Path) -> list[str]:
+    """Return the shipped rules, or those that build.py makes with some thresholds of one's own."""
+    if not thresholds:
+        return list(map(str, RULES))
+    own, output = scratch / "thresholds.yml", scratch / "rules"
+    own.write_text(yaml.safe_dump(thresholds))
+    subprocess.run(
+        [sys.executable, DEPLOY / "build.py", "--thresholds", own, "--output", output], check=True, timeout=30
+    )
+    return sorted(map(str, output.glob("*.yml")))
