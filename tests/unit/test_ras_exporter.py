@@ -58,6 +58,7 @@ class Node:
         self.asked = 0
         self.admission = Admission()
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
         for pid, rank in ((11, 0), (12, 1)):
             self.add(pid, environment(rank, world=4))
 
@@ -72,7 +73,7 @@ class Node:
 
     def listen(self, inode: int) -> None:
         """Add a listener."""
-        address = f"0100007F:{self.listener.getsockname()[1]:04X}"
+        address = f"0100007F:{self.port:04X}"
         with (self.tree.root / "net/tcp").open("a") as table:
             table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 0 0 {inode} 1\n")
 
@@ -238,6 +239,38 @@ async def test_a_report_without_room_is_counted(node: Node) -> None:
     async with node.exporter() as exporter:
         found = await node.first_query(exporter)
     assert (found.reports, found.skipped) == ({}, {"refused": 1})
+
+
+async def test_a_report_takes_the_room_of_the_last_one(node: Node) -> None:
+    """However often a job is asked, its series are admitted once."""
+    node.admission = Admission(in_all=6)  # the five of a communicator, and one to spare
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+    assert (node.asked, found.skipped) == (2, {})
+    assert shown(found) == {"4711": [("0xab", 4, 0)]}
+
+
+async def test_what_a_report_holds_becomes_series(node: Node) -> None:
+    """Counts by state, each missing rank with its place, and what was skipped or waited for, are exported."""
+    whole = json.loads(report(1))
+    whole["communicators"].append({"hash": "0x0", "size": 0, "ranks": [], "missing_ranks": []})
+    whole["ras"]["timeouts_count"] = 2
+    node.replies = [json.dumps(whole).encode()]
+    async with node.exporter() as exporter:
+        found = list(exporter.families(await node.first_query(exporter)))
+    series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
+    states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
+    assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
+    assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "10.0.0.1", "3", "unresponsive"] == 1
+    assert series["rankwatch_ras_skipped_total", "phantom"] == 1
+    assert series["rankwatch_ras_timeouts_total",] == 2
+    assert series["rankwatch_ras_queries_total",] == 1
+    assert series["rankwatch_ras_reporter", "4711", "reporter"] == 1
+    assert series["rankwatch_ras_query_duration_seconds",] >= 0
+    endpoint = f"127.0.0.1:{node.port}"
+    assert series["rankwatch_ras_up", endpoint] == 1
+    assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
 
 
 async def test_a_drain_waits_for_the_end_of_a_report(node: Node) -> None:

@@ -196,6 +196,12 @@ def test_text_hosts_are_addresses_or_nothing() -> None:
     assert [each.host for each in found.communicators[0].named] == ["", "10.0.0.1"]
 
 
+def test_text_names_the_nvml_index_where_it_differs() -> None:
+    """The GPU is the physical one: the NVML index where the text gives it, else CUDA's, which is then the same."""
+    found = text(paragraph(0, 0xAB, place(1).replace("GPU 1", "GPU 1 (NVML 5)"), place(2)))
+    assert [each.gpu for each in found.communicators[0].named] == ["5", "1"]
+
+
 def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
     """Without the number of its ranks a communicator cannot be told."""
     found = text(paragraph(3, 0xAB, place(1)))
