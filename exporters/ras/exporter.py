@@ -189,11 +189,11 @@ class RasExporter:
         for key, process in self._ctx.ranks.processes().items():
             if process.facts is None:
                 continue
-            namespace = process.facts.network_namespace
+            namespace, world = process.facts.network_namespace, process.world()
             found[key] = LocalProcess(
                 key=key,
                 label=next((label for label in process.slots or () if label is not None), None),
-                world_size=process.claim.world_size,
+                world_size=process.claim.world_size or (world.size if world is not None else None),
                 namespace_pid=process.facts.namespace_pid,
                 start_seconds=process.facts.start_seconds,
                 foreign=namespace not in (0, self._search.namespace),

@@ -55,6 +55,7 @@ class RasJob:
         self.hosts = [f"127.0.{base}.{2 + rank // ranks_per_node}" for rank in range(ranks)]
         self._log = (directory / f"rasrank-{job_id}.log").open("wb")
         self.processes: list[subprocess.Popen[str]] = []
+        self._children: list[int] = []
         try:
             for rank in range(ranks):
                 environment = {
@@ -108,12 +109,21 @@ class RasJob:
         self._send(rank, f"leave {name}")
         assert self._answer(self.processes[rank]) == "ok"
 
+    def fork(self, rank: int) -> int:
+        """Have one rank make a child, which holds all that it has open; return its pid."""
+        self._send(rank, "fork")
+        child = int(self._answer(self.processes[rank]))
+        self._children.append(child)
+        return child
+
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to one rank's process."""
         self.processes[rank].send_signal(number)
 
     def close(self) -> None:
         """End every process."""
+        for child in self._children:
+            os.kill(child, signal.SIGKILL)
         for process in self.processes:
             process.kill()
             process.wait()

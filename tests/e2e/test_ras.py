@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -75,6 +76,29 @@ def test_a_rank_that_left_the_communicator_is_no_dead_one(job: RasJob, tmp_path:
         wait_until(lambda: missing(agent) != [], NEXT_REPORT_SECONDS, "the missing rank")
         assert missing(agent) == [("3", "127.0.77.2", "3", "no_communicator")]
         assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 0, "dead": 0}
+
+
+def test_a_stopped_rank_is_missing_and_the_others_are_not(tmp_path: Path) -> None:
+    """A stopped rank does not answer: it alone is missing, though connections reach it like any other."""
+    with RasJob(tmp_path, 8, free_port()) as job, agent_for(job, tmp_path) as agent:
+        wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
+        job.signal(5, signal.SIGSTOP)
+        wait_until(lambda: missing(agent) != [], NEXT_REPORT_SECONDS + 10.0, "the missing rank")
+        assert missing(agent) == [("5", "127.0.77.3", "1", "unresponsive")]
+        assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 1, "dead": 0}
+
+
+def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> None:
+    """A child that outlived its rank holds the listener still, where nobody would answer: the agent keeps away."""
+    job.fork(7)
+    job.signal(7)
+    job.processes[7].wait()
+    with agent_for(job, tmp_path) as agent:
+        agent.wait_for("rankwatch_ras_not_asked", 1, job_id="4711", reason="unowned_listener")
+        endpoint = f"127.0.0.1:{job.port}"
+        agent.wait_for("rankwatch_ras_listeners", 7, endpoint=endpoint, owner="rank")
+        assert agent.value("rankwatch_ras_listeners", endpoint=endpoint, owner="unowned") == 1
+        assert agent.value("rankwatch_ras_queries_total") == 0
 
 
 @pytest.mark.parametrize(("role", "reason"), [("auto", "single_pass"), ("reporter", None)])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
 from proc_tree import ProcTree
-from rank_table import Table, environment, facts
+from rank_table import Table, environment, facts, origin
 from ras_server import JSON_ANSWERS, answering, served
 
-from agent.api import Admission, Context, Logger, NoData, OwnThread, Roots, StateSection
+from agent.api import Admission, Context, Logger, Membership, NoData, OwnThread, ProcessKey, Roots, StateSection
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.client import Endpoint
 from exporters.ras.config import MAX_ADDRESSES
@@ -24,7 +25,7 @@ from exporters.ras.policy import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.report import Skipped
 
 LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
-NAMED = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/libnccl.so.{version}\n"
+MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/libnccl.so.2.30.7\n"
 
 
 def report(missing: int = 0, size: int = 4, pids: tuple[int, ...] = (11, 12), hash_number: int = 0xAB) -> bytes:
@@ -50,7 +51,7 @@ class Node:
     The last of them is given again and again; None is a reply that does not come.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1})) -> None:
         self.tree = ProcTree(path / "proc")
         (self.tree.root / "net").mkdir()
         self.table = Table()
@@ -59,16 +60,18 @@ class Node:
         self.admission = Admission()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        for pid, rank in ((11, 0), (12, 1)):
+        for pid, rank in ranks.items():
             self.add(pid, environment(rank, world=4))
 
-    def add(self, pid: int, env: dict[str, str], version: str = "2.30.7") -> None:
-        """Add a rank process with a listener."""
-        maps = NAMED.format(version=version)
-        self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=maps, environment=env)
+    def add(self, pid: int, env: dict[str, str], place: Membership | None = None) -> None:
+        """Add a rank process with a listener, and with records of its place in a communicator."""
+        self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=env)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
         self.listen(pid)
         assert self.table.ranks.observe_process(facts(pid, env))
+        if place is not None:
+            self.table.ranks.observe_records(origin(pid), [place], None)
+            self.table.ranks.link(origin(pid), ProcessKey(pid, 5000))
         self.table.tick(20.0)
 
     def listen(self, inode: int) -> None:
@@ -134,6 +137,23 @@ async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(n
         assert node.asked == 1
         await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
         assert node.asked == 2
+
+
+@pytest.fixture
+def unnamed(tmp_path: Path) -> Iterator[Node]:
+    """A node whose processes no environment names; records put them at places 2 and 3 of a communicator of 4."""
+    node = Node(tmp_path, ranks={})
+    for pid, rank in ((11, 2), (12, 3)):
+        node.add(pid, {"SLURM_JOB_ID": "4711"}, Membership("aa", rank, 4))
+    with node.listener:
+        yield node
+
+
+async def test_the_size_of_a_job_is_known_from_its_communicator_too(unnamed: Node) -> None:
+    """Where no environment tells, the node of the last rank of the largest communicator stands by."""
+    async with unnamed.exporter() as exporter:
+        found = await unnamed.look(exporter, 1.0)
+    assert [(each.role, each.refusal) for each in found.jobs] == [("standby", None)]
 
 
 async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:

@@ -9,6 +9,7 @@
 //   join COMM HASH SIZE RANK GPU   begins a communicator; the answer is this rank's description (hex)
 //   meet COMM DESCRIPTIONS         ends it, given those of all ranks in order: from here on RAS reports it
 //   leave COMM                     takes it away, as ncclCommDestroy does
+//   fork                           makes a child that does nothing, as data loaders are made; the answer is its pid
 //
 // The end of standard input ends the process.
 #define _GNU_SOURCE
@@ -108,6 +109,12 @@ static void run(char *line) {
   int used = 0;
   if (sscanf(line, "join %31s %lx %ld %ld %ld", name, &hash, &size, &rank, &gpu) == 5 && comm_count < MAX_COMMS) {
     join(name, hash, size, rank, gpu);
+    return;
+  }
+  if (!strcmp(line, "fork\n")) {
+    pid_t child = fork();
+    if (!child) for (;;) pause();
+    printf("%d\n", child);
     return;
   }
   if (sscanf(line, "%*s %31s %n", name, &used) == 1)
