@@ -76,9 +76,10 @@ class RasExporter:
         if self._ctx.once and self._config.role == "reporter" and self._sites:
             await self._wait_for_ranks()
         chosen = to_ask(self._standings())
-        self._visits = {endpoint: self._visits.get(endpoint) or self._first_visit() for endpoint in chosen}
+        # One that may not be asked for a while is not asked the sooner for it.
+        self._visits = {endpoint: visit for endpoint, visit in self._visits.items() if endpoint in self._sites}
         for endpoint, role in chosen.items():
-            visit = self._visits[endpoint]
+            visit = self._visits.setdefault(endpoint, self._first_visit())
             if self._ctx.clock.monotonic() >= visit.due_at and not self._drained:
                 async with self._asking:
                     await self._ask(endpoint, role, visit)
@@ -88,15 +89,17 @@ class RasExporter:
 
     def snapshot(self) -> Snapshot:
         """Copy what is known, each report under its job."""
+        jobs = self._standings()
+        asked = to_ask(jobs)
         return Snapshot(
-            up={endpoint.label: visit.up for endpoint, visit in self._visits.items() if visit.up is not None},
+            up={each.label: visit.up for each, visit in self._visits.items() if each in asked and visit.up is not None},
             duration_seconds=self._inquiry.duration_seconds,
             queries=self._inquiry.queries,
             errors=Counter(self._inquiry.errors),
             timeouts=self._inquiry.timeouts,
             skipped=Counter(self._inquiry.skipped),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
-            jobs=tuple(self._standings()),
+            jobs=tuple(jobs),
             reports=self._reports(),
         )
 
@@ -150,6 +153,8 @@ class RasExporter:
         if owner is None:
             self._inquiry.skipped["foreign_report"] += 1
             return
+        if owner.job_id not in self._kept:
+            self._ctx.log.info("RAS answers", job_id=owner.job_id, version=report.version, ranks=report.ranks())
         self._release(owner.job_id)
         series = sum(SERIES_PER_COMMUNICATOR + len(each.named) for each in report.communicators)
         if not self._ctx.admit.admit(_budget(owner.job_id), series, max(report.ranks(), 1)):

@@ -61,7 +61,7 @@ class _Ras(msgspec.Struct):
 class _Report(msgspec.Struct):
     """``communicators`` stay raw: a bad one costs itself alone, and decoding them one by one lets other threads run."""
 
-    nccl_version: _Text
+    nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}$")]
     communicators: list[msgspec.Raw]
     ras: _Ras
 

@@ -21,8 +21,10 @@ from exporters.ras.client import Endpoint
 from exporters.ras.library import LibraryVersions, Version
 
 MAX_TABLE_BYTES = 8 * 1024 * 1024
+"""Listening sockets come first in it (tcp_seq_start of the kernel)."""
 MAX_DESCRIPTORS = 16_384
-MAX_FACTOR = 10.0
+MAX_FACTOR = 60.0
+"""Five minutes, which is as long as a query may hold up the next."""
 _LISTEN = "0A"
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")

@@ -24,7 +24,7 @@ from exporters.ras.report import (
 MAX_TROUBLES = 4 * MAX_COMMUNICATORS
 """Garbage of old versions takes places of its own: more are read than accepted."""
 
-_BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}\S{0,32}) compiled with ")
+_BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}[0-9A-Za-z.+_-]{0,32}) compiled with ")
 _RULE = re.compile(r"={6,20}$")
 _GROUP = re.compile(
     r" *(?P<group>\d{1,7}) +(?P<count>\d{1,7}) +\d{1,7} +\d{1,7}(?:-\d{1,7})? +(?P<size>\d{1,9}) +-?\d{1,9}"

@@ -190,6 +190,22 @@ async def test_an_orphan_at_the_address_is_never_connected_to(orphaned: Node) ->
     assert (list(found.listeners.values()), found.up) == ([(2, 1)], {})
 
 
+async def test_a_listener_that_comes_and_goes_hastens_nothing(node: Node) -> None:
+    """While a process is not known yet its address is not asked, and afterwards not before it is due."""
+    table = node.tree.root / "net/tcp"
+    async with node.exporter() as exporter:
+        assert list((await node.first_query(exporter)).up.values()) == [True]
+        before = await asyncio.to_thread(table.read_text)
+        for _ in range(5):
+            await asyncio.to_thread(node.listen, 13)
+            assert (await node.look(exporter, 0.5)).up == {}
+            await asyncio.to_thread(table.write_text, before)
+            await node.look(exporter, 1.0)
+        assert node.asked == 1
+        await node.look(exporter, LONGEST_INTERVAL_SECONDS - 7.5)
+        assert node.asked == 2
+
+
 async def test_a_view_of_a_cut_off_process_is_asked_about_again(node: Node) -> None:
     """Where most ranks look missing the question is put again, and the best answer is shown."""
     node.replies = [report(3), report(1), report(4)]
