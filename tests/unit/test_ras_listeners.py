@@ -10,6 +10,8 @@ import pytest
 from proc_tree import ProcTree
 
 from agent.api import ProcessKey
+from exporters.ras import library as library_module
+from exporters.ras import listeners
 from exporters.ras.client import Endpoint
 from exporters.ras.library import MAX_SECTIONS, version_in
 from exporters.ras.listeners import MAX_FACTOR, ListenerSearch, Server, Site, parse_listeners, timeout_factor
@@ -210,4 +212,35 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) ->
     os.mkfifo(inside / "libnccl.so.2")
     assert look(tree, key)[V4].servers[key].version is None
     (tree.root / "10/maps").unlink()
+    assert look(tree, key)[V4].servers[key].version is None
+
+
+def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is read to its bound and not a byte further: the line that does not fit is not there."""
+    table = (tree.root / "net/tcp").read_text()
+    monkeypatch.setattr(listeners, "MAX_TABLE_BYTES", len(table))
+    assert look(tree)[V4].unowned == 2
+    monkeypatch.setattr(listeners, "MAX_TABLE_BYTES", table.rindex("72"))
+    assert look(tree)[V4].unowned == 1
+
+
+def test_descriptors_beyond_the_bound_are_not_looked_at(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with more descriptors than the bound owns what is found among the first: the rest is nobody's."""
+    key = add(tree, 10, 71, 72)
+    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 2)
+    assert look(tree, key)[V4].unowned == 0
+    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 1)
+    assert look(tree, key)[V4].unowned == 1
+
+
+def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
+    text = b"NCCL version 2.30.7+cuda13.3\0"
+    path = library(tree.root / "libnccl.so.2", text)
+    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text))
+    assert version_of(path) == (2, 30, 7)
+    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text) - 1)
+    assert version_of(path) is None
+    key = add(tree, 10, 71, 72)
+    monkeypatch.setattr(library_module, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
     assert look(tree, key)[V4].servers[key].version is None
