@@ -1,0 +1,10 @@
+"""What the ranks of a job say of each other, from NCCL's and RCCL's RAS threads: which ranks of which communicator are
+missing. One node of a job asks, seldom.
+
+Needs asyncio.open_connection: RAS answers on a TCP socket, by default of the loopback, and nowhere else.
+"""
+
+from exporters.ras.config import RasConfig
+from exporters.ras.exporter import SPEC, RasExporter
+
+__all__ = ["SPEC", "RasConfig", "RasExporter"]

@@ -1,0 +1,52 @@
+"""The exporter's section of the configuration."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Annotated
+
+import msgspec
+
+from agent.api import ExporterConfig
+from exporters.ras.client import Endpoint
+from exporters.ras.library import Version
+from exporters.ras.policy import Configured
+
+MAX_ADDRESSES = 16
+
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
+_LOOPBACKS = ("127.0.0.1", "::1")
+
+
+class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node asks.
+
+    ``oldest_version``: the first that is asked; one before 2.29.2 can crash of it.
+    """
+
+    addresses: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = msgspec.field(
+        default_factory=lambda: ["localhost:28028"]
+    )
+    role: Configured = "auto"
+    oldest_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$")] = "2.29.2"
+
+    def __post_init__(self) -> None:
+        """Refuse an address that is none."""
+        self.endpoints()
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The addresses, localhost as both that it may mean; ValueError names one that is none."""
+        found: dict[Endpoint, None] = {}
+        for text in self.addresses:
+            form = _ADDRESS.fullmatch(text)
+            if form is None or not 0 < int(form[3]) < 65536:
+                raise ValueError(f"{text!r} is not localhost:port, an IPv4 address:port or [an IPv6 address]:port")
+            hosts = _LOOPBACKS if form[2] == "localhost" else (str(ip_address(form[1] or form[2])),)
+            found.update(dict.fromkeys(Endpoint(host, int(form[3])) for host in hosts))
+        return tuple(found)
+
+    def oldest(self) -> Version:
+        """The first version that is asked."""
+        major, minor, patch = map(int, self.oldest_version.split("."))
+        return major, minor, patch

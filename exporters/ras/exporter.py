@@ -1,0 +1,227 @@
+"""The exporter: looks at /proc, asks where the policy says so, one query at a time, and keeps what was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.api import Context, Metric, NoData, ProcessKey, Spec
+from exporters.ras.client import Endpoint, Limits
+from exporters.ras.config import RasConfig
+from exporters.ras.families import FAMILIES, SERIES_PER_COMMUNICATOR, Snapshot, render
+from exporters.ras.inquiry import Inquiry
+from exporters.ras.jobs import LocalProcess, Rules, Standing, owner_of, standings, to_ask
+from exporters.ras.listeners import ListenerSearch, Site
+from exporters.ras.policy import MIN_INTERVAL_SECONDS, Pace, Role, interval_seconds, next_pace
+from exporters.ras.report import Communicator, Report
+
+INTERVAL_SECONDS = 2.0
+"""How often /proc is looked at; queries are rarer."""
+COLLECTIVE_SECONDS = 5
+LARGE_JOB_RANKS = 1024
+LARGE_JOB_COLLECTIVE_SECONDS = 30
+"""What jobs are given to gather a report: the library's own default, and more above that size."""
+STALE_INTERVALS = 3.0
+SINGLE_PASS_LOOKS = 50
+SINGLE_PASS_LOOK_SECONDS = 0.1
+"""How often a single pass looks until the ranks are found, and how long it waits in between."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """The communicators of a job's last report, a process of the job, and until when (monotonic) they are shown."""
+
+    owner: ProcessKey
+    communicators: tuple[Communicator, ...]
+    until: float
+
+
+class _Visit(msgspec.Struct):
+    """One address that is asked: when next (monotonic), and how its last queries went."""
+
+    due_at: float
+    pace: Pace = Pace()
+    up: bool | None = None
+
+
+class RasExporter:
+    """See the module. Queries run inside ``update``, so there is never more than one."""
+
+    def __init__(self, config: RasConfig) -> None:
+        self._config = config
+        self._sites: dict[Endpoint, Site] = {}
+        self._visits: dict[Endpoint, _Visit] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._asking = asyncio.Lock()
+        self._drained = False
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare the search and the questions; nobody is asked yet."""
+        self._ctx = ctx
+        self._thread = ctx.thread("ras")
+        self._random = random.Random()  # noqa: S311  # spreads queries over time; no secret
+        self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
+        self._inquiry = Inquiry(self._thread, ctx.log)
+        endpoints = self._config.endpoints()
+        self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
+
+    async def update(self) -> None:
+        """Look who listens, ask those whose time has come; NoData when nobody listens, or this node never asks."""
+        if self._config.role == "off":
+            raise NoData
+        await self._look()
+        if self._ctx.once and self._config.role == "reporter" and self._sites:
+            await self._wait_for_ranks()
+        chosen = to_ask(self._standings())
+        # One that may not be asked for a while is not asked the sooner for it.
+        self._visits = {endpoint: visit for endpoint, visit in self._visits.items() if endpoint in self._sites}
+        for endpoint, role in chosen.items():
+            visit = self._visits.setdefault(endpoint, self._first_visit())
+            if self._ctx.clock.monotonic() >= visit.due_at and not self._drained:
+                async with self._asking:
+                    await self._ask(endpoint, role, visit)
+        self._forget()
+        if not self._sites:
+            raise NoData
+
+    def snapshot(self) -> Snapshot:
+        """Copy what is known, each report under its job."""
+        jobs = self._standings()
+        asked = to_ask(jobs)
+        return Snapshot(
+            up={each.label: visit.up for each, visit in self._visits.items() if each in asked and visit.up is not None},
+            duration_seconds=self._inquiry.duration_seconds,
+            queries=self._inquiry.queries,
+            errors=Counter(self._inquiry.errors),
+            timeouts=self._inquiry.timeouts,
+            skipped=Counter(self._inquiry.skipped),
+            listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
+            jobs=tuple(jobs),
+            reports=self._reports(),
+        )
+
+    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Ask nobody any more, and read a query under way to its end."""
+        self._drained = True
+        async with self._asking:
+            pass
+        for job_id in self._kept:
+            self._ctx.admit.release(_budget(job_id))
+        self._thread.stop()
+
+    async def _look(self) -> None:
+        keys = tuple(self._processes())
+        self._sites = await self._thread.call(lambda: self._search.look(keys))
+
+    async def _wait_for_ranks(self) -> None:
+        """In a single pass the ranks are being looked for at the same time; those who listen are among them."""
+        for _ in range(SINGLE_PASS_LOOKS):
+            if not any(site.unowned for site in self._sites.values()):
+                return
+            await asyncio.sleep(SINGLE_PASS_LOOK_SECONDS)
+            await self._look()
+
+    async def _ask(self, endpoint: Endpoint, role: Role, visit: _Visit) -> None:
+        servers = self._sites[endpoint].servers
+        limits = Limits(
+            timeout_factor=max(server.timeout_factor for server in servers.values()),
+            collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS
+            if visit.pace.ranks > LARGE_JOB_RANKS
+            else COLLECTIVE_SECONDS,
+        )
+        answers = await self._inquiry.reports(endpoint, limits)
+        best = min(answers, key=lambda answer: answer.report.missing(), default=None)
+        visit.up = best is not None
+        visit.pace = next_pace(visit.pace, best)
+        interval = interval_seconds(role, visit.pace, self._random.random())
+        now = self._ctx.clock.monotonic()
+        visit.due_at = now + interval
+        for answer in sorted(answers, key=lambda answer: -answer.report.missing()):  # the best last: it stays
+            self._keep(answer.report, endpoint, until=now + STALE_INTERVALS * interval)
+
+    def _keep(self, report: Report, endpoint: Endpoint, until: float) -> None:
+        """Take a report in the place of its job's last one."""
+        processes, servers = self._processes(), self._sites[endpoint].servers
+        owner = owner_of(report, [processes[key] for key in servers if key in processes])
+        if owner is None:
+            self._inquiry.skipped["foreign_report"] += 1
+            return
+        if owner.job_id not in self._kept:
+            self._ctx.log.info("RAS answers", job_id=owner.job_id, version=report.version, ranks=report.ranks())
+        self._release(owner.job_id)
+        series = sum(SERIES_PER_COMMUNICATOR + len(each.named) for each in report.communicators)
+        if not self._ctx.admit.admit(_budget(owner.job_id), series, max(report.ranks(), 1)):
+            self._inquiry.skipped["refused"] += 1
+            return
+        self._kept[owner.job_id] = _Kept(owner.key, report.communicators, until)
+
+    def _release(self, job_id: str) -> None:
+        self._kept.pop(job_id, None)
+        self._ctx.admit.release(_budget(job_id))
+
+    def _forget(self) -> None:
+        """Let go of reports that are too old, and of those of jobs that have left this node."""
+        now = self._ctx.clock.monotonic()
+        here = {process.job_id for process in self._processes().values()}
+        for job_id, kept in list(self._kept.items()):
+            if now > kept.until or job_id not in here:
+                self._release(job_id)
+
+    def _first_visit(self) -> _Visit:
+        """The nodes of a cluster, and the jobs that start together, are not all to ask at once."""
+        wait = 0.0 if self._ctx.once else MIN_INTERVAL_SECONDS * self._random.random()
+        return _Visit(self._ctx.clock.monotonic() + wait)
+
+    def _standings(self) -> list[Standing]:
+        return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
+
+    def _reports(self) -> dict[str, tuple[Communicator, ...]]:
+        """By job: the communicators of its last report. In a single pass jobs get their names after the report."""
+        processes = self._processes()
+        named = {job_id or _job_of(processes.get(kept.owner)): kept for job_id, kept in self._kept.items()}
+        return {job_id: kept.communicators for job_id, kept in named.items() if job_id}
+
+    def _processes(self) -> dict[ProcessKey, LocalProcess]:
+        """The rank processes that run here, as the rank table has them."""
+        found = {}
+        for key, process in self._ctx.ranks.processes().items():
+            if process.facts is None:
+                continue
+            namespace, world = process.facts.network_namespace, process.world()
+            found[key] = LocalProcess(
+                key=key,
+                label=next((label for label in process.slots or () if label is not None), None),
+                world_size=process.claim.world_size or (world.size if world is not None else None),
+                namespace_pid=process.facts.namespace_pid,
+                start_seconds=process.facts.start_seconds,
+                foreign=namespace not in (0, self._search.namespace),
+            )
+        return found
+
+
+def _budget(job_id: str) -> tuple[str, str]:
+    """Under which name a job's series are admitted."""
+    return "ras", job_id
+
+
+def _job_of(process: LocalProcess | None) -> str:
+    return process.job_id if process is not None else ""
+
+
+SPEC = Spec(
+    name="ras",
+    config=RasConfig,
+    build=RasExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=60.0,
+    families=FAMILIES,
+    drain_seconds=10.0,
+    series_cap=30_000,
+)

@@ -1,0 +1,196 @@
+"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.api import Family, Metric, comm_label
+from exporters.ras.client import STAGES, Stage
+from exporters.ras.jobs import Standing
+from exporters.ras.report import Communicator
+
+UP = Family(
+    "rankwatch_ras_up",
+    "gauge",
+    "1 when the last query at the address gave a report, 0 when it did not; absent where nobody is asked.",
+    ("endpoint",),
+    "1 per address that is asked",
+)
+DURATION = Family(
+    "rankwatch_ras_query_duration_seconds",
+    "gauge",
+    "How long the last report took, from the command to its end; absent before the first.",
+)
+QUERIES = Family(
+    "rankwatch_ras_queries_total",
+    "counter",
+    "Queries made: each is a collective over the RAS threads of a whole job.",
+    aggregate="sum",
+)
+QUERY_ERRORS = Family(
+    "rankwatch_ras_query_errors_total",
+    "counter",
+    "Queries without a report, by where they failed: connect, handshake, command, deadline, size, cut or parse.",
+    ("stage",),
+    "7 per node",
+    "sum",
+)
+TIMEOUTS = Family(
+    "rankwatch_ras_timeouts_total",
+    "counter",
+    "Times that the library gave up waiting for peers while it gathered a report.",
+    aggregate="sum",
+)
+SKIPPED = Family(
+    "rankwatch_ras_skipped_total",
+    "counter",
+    "What reports hold and no series shows: communicators that are phantom (no ranks), implausible, duplicate, "
+    "surplus, unnamed (text names them only in trouble) or unreadable, missing ranks over the limit (rank_surplus), "
+    "and whole reports of a job that cannot be told (foreign_report) or that find no room (refused).",
+    ("reason",),
+    "9 per node",
+    "sum",
+)
+LISTENERS = Family(
+    "rankwatch_ras_listeners",
+    "gauge",
+    "Processes that listen at the configured addresses: rank, a rank's; unowned, nobody's that is known to answer "
+    "there, such as a child that outlived its rank. An address with one of these is not asked.",
+    ("endpoint", "owner"),
+    "2 per address with listeners",
+)
+REPORTER = Family(
+    "rankwatch_ras_reporter",
+    "gauge",
+    "Always 1: the node's role in asking the job, by its ranks or the configuration: reporter, standby or none.",
+    ("job_id", "role"),
+    "1 per job",
+)
+NOT_ASKED = Family(
+    "rankwatch_ras_not_asked",
+    "gauge",
+    "Always 1: why this node does not ask the job: not_elected, single_pass, network_namespace (the job has its own), "
+    "no_listener, unowned_listener, version_unknown, version_old or process_young. Absent when it does.",
+    ("job_id", "reason"),
+    "1 per job that is not asked",
+)
+COMMUNICATOR_RANKS = Family(
+    "rankwatch_communicator_ranks",
+    "gauge",
+    "Ranks of the communicator by the last report: expected; responding; missing, of which unresponsive are of "
+    "processes that did not answer and dead of processes declared dead. A state the report does not tell is absent.",
+    ("job_id", "comm", "state"),
+    "5 per communicator of a job that is asked",
+    "max",
+)
+RANK_MISSING = Family(
+    "rankwatch_communicator_rank_missing",
+    "gauge",
+    "1 while the last report misses the rank; gpu is its NVML index. reason: dead (declared dead), unresponsive (its "
+    "process did not answer), no_communicator (it left the communicator, or makes another), unknown.",
+    ("job_id", "comm", "comm_rank", "host", "gpu", "reason"),
+    "1 per missing rank and communicator, at most 4096",
+    "max",
+)
+FAMILIES = (
+    UP,
+    DURATION,
+    QUERIES,
+    QUERY_ERRORS,
+    TIMEOUTS,
+    SKIPPED,
+    LISTENERS,
+    REPORTER,
+    NOT_ASKED,
+    COMMUNICATOR_RANKS,
+    RANK_MISSING,
+)
+SERIES_PER_COMMUNICATOR = 5
+SKIPPED_REASONS = (
+    "phantom",
+    "implausible",
+    "duplicate",
+    "surplus",
+    "unnamed",
+    "unreadable",
+    "rank_surplus",
+    "foreign_report",
+    "refused",
+)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What ``render`` needs. ``reports``: the communicators of each job that was asked."""
+
+    up: dict[str, bool]
+    duration_seconds: float | None
+    queries: int
+    errors: Counter[Stage]
+    timeouts: int
+    skipped: Counter[str]
+    listeners: dict[str, tuple[int, int]]
+    jobs: tuple[Standing, ...]
+    reports: dict[str, tuple[Communicator, ...]]
+
+
+def render(snapshot: Snapshot) -> Iterable[Metric]:
+    """The families of a snapshot."""
+    up = UP.rows()
+    for endpoint, value in snapshot.up.items():
+        up.add((endpoint,), float(value))
+    yield up.metric
+    if snapshot.duration_seconds is not None:
+        yield DURATION.single(snapshot.duration_seconds)
+    yield QUERIES.single(snapshot.queries)
+    errors = QUERY_ERRORS.rows()
+    for stage in STAGES:
+        errors.add((stage,), snapshot.errors[stage])
+    yield errors.metric
+    yield TIMEOUTS.single(snapshot.timeouts)
+    skipped = SKIPPED.rows()
+    for reason in SKIPPED_REASONS:
+        skipped.add((reason,), snapshot.skipped[reason])
+    yield skipped.metric
+    listeners = LISTENERS.rows()
+    for endpoint, (owned, unowned) in snapshot.listeners.items():
+        listeners.add((endpoint, "rank"), owned)
+        listeners.add((endpoint, "unowned"), unowned)
+    yield listeners.metric
+    yield from _jobs(snapshot.jobs)
+    yield from _communicators(snapshot.reports)
+
+
+def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:
+    roles, refusals = REPORTER.rows(), NOT_ASKED.rows()
+    for job in jobs:
+        if not job.job_id:
+            continue
+        roles.add((job.job_id, job.role), 1)
+        if job.refusal is not None:
+            refusals.add((job.job_id, job.refusal), 1)
+    yield roles.metric
+    yield refusals.metric
+
+
+def _communicators(reports: dict[str, tuple[Communicator, ...]]) -> Iterable[Metric]:
+    ranks, missing = COMMUNICATOR_RANKS.rows(), RANK_MISSING.rows()
+    for job_id, communicators in reports.items():
+        for each in communicators:
+            comm = comm_label(each.hash)
+            counts = {
+                "expected": each.size,
+                "responding": each.responding,
+                "missing": each.missing,
+                "unresponsive": each.unresponsive,
+                "dead": each.dead,
+            }
+            for state, count in counts.items():
+                if count is not None:
+                    ranks.add((job_id, comm, state), count)
+            for rank in each.named:
+                missing.add((job_id, comm, str(rank.comm_rank), rank.host, rank.gpu, rank.reason), 1)
+    yield ranks.metric
+    yield missing.metric

@@ -1,0 +1,119 @@
+"""The jobs of this node: which are asked and where, and which of them a report is of. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.api import ProcessKey, RankLabel
+from exporters.ras.client import Endpoint
+from exporters.ras.library import Version
+from exporters.ras.listeners import Site
+from exporters.ras.policy import Configured, Refusal, Role, refusal, role_of
+from exporters.ras.report import Report
+
+
+class LocalProcess(msgspec.Struct, frozen=True):
+    """A rank process that runs here. ``label`` None: not published yet; ``world_size`` None: not known.
+
+    ``namespace_pid`` is its pid as it sees it itself, ``foreign`` says that its network namespace is not the agent's.
+    """
+
+    key: ProcessKey
+    label: RankLabel | None
+    world_size: int | None
+    namespace_pid: int
+    start_seconds: float
+    foreign: bool = False
+
+    @property
+    def job_id(self) -> str:
+        """Its job, empty while that is not published."""
+        return self.label.job_id if self.label else ""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One local job: this node's role in asking it, where it would, and why it does not, if it does not."""
+
+    job_id: str
+    role: Role
+    endpoint: Endpoint | None
+    refusal: Refusal | None
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What the configuration and the way the agent runs say on asking."""
+
+    configured: Configured
+    oldest: Version
+    once: bool
+
+
+def standings(
+    processes: Iterable[LocalProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
+) -> list[Standing]:
+    """How each job with processes here stands, in order; those without a published label make one of no name."""
+    jobs: dict[str, list[LocalProcess]] = defaultdict(list)
+    for process in processes:
+        jobs[process.job_id].append(process)
+    youngest = {
+        endpoint: now_seconds - max(each.start_seconds for each in found)
+        for endpoint, site in sites.items()
+        if (found := [each for members in jobs.values() for each in members if each.key in site.servers])
+    }
+    return [_standing(job_id, jobs[job_id], sites, rules, youngest) for job_id in sorted(jobs)]
+
+
+def _standing(
+    job_id: str,
+    members: list[LocalProcess],
+    sites: Mapping[Endpoint, Site],
+    rules: Rules,
+    youngest: Mapping[Endpoint, float],
+) -> Standing:
+    ranks = {int(each.label.rank) for each in members if each.label and each.label.rank.isdecimal()}
+    role = role_of(rules.configured, ranks, max((each.world_size or 0 for each in members), default=0) or None)
+    endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
+    why: Refusal | None
+    if rules.once and rules.configured != "reporter":
+        why = "single_pass"
+    elif role == "none":
+        why = "not_elected"
+    else:
+        why = refusal(
+            sites[endpoint] if endpoint else None,
+            foreign=any(each.foreign for each in members),
+            oldest=rules.oldest,
+            youngest_seconds=youngest[endpoint] if endpoint else 0.0,
+        )
+    return Standing(job_id, role, endpoint, why)
+
+
+def to_ask(found: Iterable[Standing]) -> dict[Endpoint, Role]:
+    """The addresses to ask, each with the role of the most eager job there."""
+    chosen: dict[Endpoint, Role] = {}
+    for each in found:
+        if each.endpoint is not None and each.refusal is None and chosen.get(each.endpoint) != "reporter":
+            chosen[each.endpoint] = each.role
+    return chosen
+
+
+def owner_of(report: Report, servers: Iterable[LocalProcess]) -> LocalProcess | None:
+    """A process of the job that ``report`` is of, among those that may have answered; None when it cannot be told.
+
+    A report does not name its job, but processes. The job with the most of them on one address wins: single pids may
+    be alike on several nodes, a whole set is not.
+    """
+    first: dict[str, LocalProcess] = {}
+    matches: Counter[tuple[str, str]] = Counter()
+    for process in servers:
+        first.setdefault(process.job_id, process)
+        for host in {host for host, pid in report.processes if pid == process.namespace_pid}:
+            matches[process.job_id, host] += 1
+    if len(first) <= 1:
+        return next(iter(first.values()), None)
+    most = max(matches.values(), default=0)
+    best = {job_id for (job_id, _), count in matches.items() if count == most}
+    return first[best.pop()] if len(best) == 1 else None

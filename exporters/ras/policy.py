@@ -1,0 +1,116 @@
+"""Who asks, whether, and how often: asking must never hurt a job. Pure.
+
+Every query is a collective over the whole job, its cost quadratic in the job's size, whoever asks. So one node of a job
+asks, one more stands by at a quarter of the rate, and the others do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+from exporters.ras.library import Version
+from exporters.ras.listeners import Site
+from exporters.ras.report import Report
+
+Configured = Literal["auto", "reporter", "standby", "off"]
+Role = Literal["reporter", "standby", "none"]
+Refusal = Literal[
+    "not_elected",
+    "single_pass",
+    "network_namespace",
+    "no_listener",
+    "unowned_listener",
+    "version_unknown",
+    "version_old",
+    "process_young",
+]
+
+SOUND_VERSION: Version = (2, 29, 2)
+"""Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
+1669, 1718, 1762)."""
+YOUNG_SECONDS = 120.0
+"""Older libraries, where the configuration admits them, are not asked before."""
+MIN_INTERVAL_SECONDS = 10.0
+MAX_INTERVAL_SECONDS = 600.0
+COST_SHARE = 0.01
+"""Of the time, at most, a query is under way."""
+SECONDS_PER_SQUARE_RANK = 30e-6
+STANDBY_FACTOR = 4.0
+MAX_DOUBLINGS = 6
+JITTER = 0.1
+ISOLATED_SHARE = 0.5
+"""With more of a communicator missing the process that answered may itself be cut off: ask again."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """What the last queries say of the next: ranks, seconds of the last clean one, failures since, anyone missing."""
+
+    ranks: int = 0
+    cost_seconds: float = 0.0
+    failures: int = 0
+    missing: bool = False
+
+
+def role_of(configured: Configured, ranks: Collection[int], world_size: int | None) -> Role:
+    """The node of global rank 0 reports, that of the last rank stands by; a configured role comes first.
+
+    ``ranks``: the job's on this node; ``world_size``: how many it has in all, None where that is not known.
+    """
+    if configured == "off":
+        return "none"
+    if configured != "auto":
+        return configured
+    if 0 in ranks:
+        return "reporter"
+    return "standby" if world_size is not None and world_size - 1 in ranks else "none"
+
+
+def refusal(site: Site | None, *, foreign: bool, oldest: Version, youngest_seconds: float) -> Refusal | None:
+    """Why a job whose processes listen at ``site`` is not asked; None when it may be.
+
+    ``foreign``: it runs in another network namespace than the agent; ``oldest``: the version from which libraries are
+    asked; ``youngest_seconds``: the age of the youngest process at the site.
+    """
+    if site is None:
+        return "network_namespace" if foreign else "no_listener"
+    if site.unowned:
+        return "unowned_listener"
+    versions = [server.version for server in site.servers.values() if server.version is not None]
+    if len(versions) < len(site.servers):
+        return "version_unknown"
+    if min(versions) < oldest:
+        return "version_old"
+    return "process_young" if min(versions) < SOUND_VERSION and youngest_seconds < YOUNG_SECONDS else None
+
+
+def looks_isolated(report: Report) -> bool:
+    """True when so many ranks are missing that the process which answered may itself be cut off."""
+    return report.missing() > ISOLATED_SHARE * report.ranks()
+
+
+def next_pace(before: Pace, answer: tuple[Report, float] | None) -> Pace:
+    """What a query teaches: ``answer`` is its report and the seconds that took, None when it failed.
+
+    Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most.
+    """
+    if answer is None:
+        return msgspec.structs.replace(before, failures=before.failures + 1)
+    report, seconds = answer
+    late = report.timeouts > 0
+    cost = before.cost_seconds if late else seconds
+    return Pace(report.ranks(), cost, before.failures + 1 if late else 0, report.missing() > 0)
+
+
+def interval_seconds(role: Role, pace: Pace, jitter: float) -> float:
+    """Seconds until the next query; ``jitter`` is a random number in [0, 1).
+
+    A standby keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
+    """
+    base = max(MIN_INTERVAL_SECONDS, pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)
+    if role == "standby" and not pace.missing:
+        base *= STANDBY_FACTOR
+    base = min(base * 2.0 ** min(pace.failures, MAX_DOUBLINGS), MAX_INTERVAL_SECONDS)
+    return base * (1.0 - JITTER + 2.0 * JITTER * jitter)

@@ -1,0 +1,117 @@
+"""RAS, end to end: the agent asks NVIDIA's own RAS threads."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import Agent, free_port, select
+from nodes import wait_until
+from ras_jobs import RasJob, why_no_ras
+
+pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
+
+WORLD = "1234567890abcd"
+FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
+"""RAS declares a process dead after 6 s, not 60."""
+FIRST_REPORT_SECONDS = 25.0
+"""The ranks are bound, then the first query is spread over ten seconds."""
+NEXT_REPORT_SECONDS = 15.0
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RasJob]:
+    """Eight ranks on two made-up nodes, all on one port of this machine."""
+    with RasJob(tmp_path, 8, free_port(), env=FAST) as job:
+        yield job
+
+
+def agent_for(job: RasJob, directory: Path) -> Agent:
+    """Return an agent that looks for RAS where the job has it."""
+    exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"]}}
+    return Agent(directory, {"exporters": exporters}, job_id=job.job_id)
+
+
+def counts(agent: Agent) -> dict[str, float]:
+    """Return the world's ranks by state."""
+    found = agent.samples("rankwatch_communicator_ranks", job_id="4711", comm=WORLD)
+    return {each.labels["state"]: each.value for each in found}
+
+
+def missing(agent: Agent) -> list[tuple[str, ...]]:
+    """Return the world's missing ranks: rank, node, GPU and reason."""
+    found = agent.samples("rankwatch_communicator_rank_missing", job_id="4711", comm=WORLD)
+    return sorted(tuple(each.labels[name] for name in ("comm_rank", "host", "gpu", "reason")) for each in found)
+
+
+def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJob, tmp_path: Path) -> None:
+    """The node of rank 0 asks unbidden; a killed rank is missing, named with its node and GPU, and later dead."""
+    with agent_for(job, tmp_path) as agent:
+        wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
+        assert counts(agent) == {"expected": 8, "responding": 8, "missing": 0, "unresponsive": 0, "dead": 0}
+        assert missing(agent) == []
+        assert agent.value("rankwatch_ras_up", endpoint=f"127.0.0.1:{job.port}") == 1
+        assert agent.value("rankwatch_ras_reporter", job_id="4711", role="reporter") == 1
+        assert agent.samples("rankwatch_ras_not_asked", job_id="4711") == []
+        killed_at = time.monotonic()
+        job.signal(6)
+        wait_until(lambda: missing(agent) != [], NEXT_REPORT_SECONDS, "the missing rank")
+        assert [each[:3] for each in missing(agent)] == [("6", "127.0.77.3", "2")]
+        wait_until(lambda: missing(agent)[0][3] == "dead", 2 * NEXT_REPORT_SECONDS, "its death")
+        assert time.monotonic() - killed_at > 6
+        assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 1, "dead": 1}
+        assert sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total")) == 0
+
+
+def test_a_rank_that_left_the_communicator_is_no_dead_one(job: RasJob, tmp_path: Path) -> None:
+    """A rank that destroyed its communicator and lives is missing for just that reason."""
+    with agent_for(job, tmp_path) as agent:
+        wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
+        job.leave(3, "world")
+        wait_until(lambda: missing(agent) != [], NEXT_REPORT_SECONDS, "the missing rank")
+        assert missing(agent) == [("3", "127.0.77.2", "3", "no_communicator")]
+        assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 0, "dead": 0}
+
+
+def test_a_stopped_rank_is_missing_and_the_others_are_not(tmp_path: Path) -> None:
+    """A stopped rank does not answer: it alone is missing, though connections reach it like any other."""
+    with RasJob(tmp_path, 8, free_port()) as job, agent_for(job, tmp_path) as agent:
+        wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
+        job.signal(5, signal.SIGSTOP)
+        wait_until(lambda: missing(agent) != [], NEXT_REPORT_SECONDS + 10.0, "the missing rank")
+        assert missing(agent) == [("5", "127.0.77.3", "1", "unresponsive")]
+        assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 1, "dead": 0}
+
+
+def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> None:
+    """A child that outlived its rank holds the listener still, where nobody would answer: the agent keeps away."""
+    job.fork(7)
+    job.signal(7)
+    job.processes[7].wait()
+    with agent_for(job, tmp_path) as agent:
+        agent.wait_for("rankwatch_ras_not_asked", 1, job_id="4711", reason="unowned_listener")
+        endpoint = f"127.0.0.1:{job.port}"
+        agent.wait_for("rankwatch_ras_listeners", 7, endpoint=endpoint, owner="rank")
+        assert agent.value("rankwatch_ras_listeners", endpoint=endpoint, owner="unowned") == 1
+        assert agent.value("rankwatch_ras_queries_total") == 0
+
+
+@pytest.mark.parametrize(("role", "reason"), [("auto", "single_pass"), ("reporter", None)])
+def test_a_single_pass_asks_only_where_it_is_told_to(
+    job: RasJob, tmp_path: Path, role: str, reason: str | None
+) -> None:
+    """`--once` asks RAS with the role reporter, and with no other."""
+    config = tmp_path / "once.yml"
+    config.write_text(f"exporters: {{ras: {{addresses: ['127.0.0.1:{job.port}'], role: {role}}}}}\n")
+    argv = [sys.executable, "-m", "agent", "--once", "--config.file", config]
+    page = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
+    assert select(page, "rankwatch_ras_queries_total")[0].value == (reason is None)
+    reasons = [each.labels["reason"] for each in select(page, "rankwatch_ras_not_asked", job_id="4711")]
+    assert reasons == ([] if reason is None else [reason])
+    expected = select(page, "rankwatch_communicator_ranks", job_id="4711", comm=WORLD, state="expected")
+    assert [each.value for each in expected] == ([8] if reason is None else [])

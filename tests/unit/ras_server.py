@@ -1,0 +1,55 @@
+"""A server in the place of a RAS thread, well-behaved or not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+
+from exporters.ras.client import Endpoint
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
+"""To the greeting, the timeout and the format."""
+
+
+@asynccontextmanager
+async def served(serve: Serve, listener: socket.socket | None = None) -> AsyncIterator[Endpoint]:
+    """Serve every connection so, at ``listener`` or a port of its own; at the end each must have ended too."""
+    ended: list[asyncio.Task[None]] = []
+
+    async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        except ConnectionError:  # the client had enough
+            pass
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended.append(asyncio.get_running_loop().create_task(whole(reader, writer)))
+
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    async with await asyncio.start_server(begin, sock=listener) as server:
+        yield Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+        await asyncio.gather(*ended)
+
+
+def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), heard: list[bytes] | None = None) -> Serve:
+    """A server that gives one answer for each line it hears, then the report, then the end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in [*answers, b""]:
+            line = await reader.readline()
+            if heard is not None:
+                heard.append(line)
+            writer.write(answer)
+        for piece in report:
+            writer.write(piece)
+            await writer.drain()
+
+    return serve

@@ -1,0 +1,173 @@
+"""The RAS client against servers that are as they should be, and against those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import pytest
+from ras_server import JSON_ANSWERS, Serve, answering, served
+
+from exporters.ras.client import MAX_LINE_BYTES, Limits, QueryError, ask
+
+QUICK = Limits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
+"""A report has 0.8 s."""
+SHORT = 64 * 1024
+
+
+async def failure(serve: Serve, limits: Limits = QUICK) -> tuple[str, float]:
+    """The stage at which a query fails, and the seconds that took."""
+    async with served(serve) as endpoint:
+        began = time.monotonic()
+        with pytest.raises(QueryError) as caught:
+            await ask(endpoint, limits)
+        return caught.value.stage, time.monotonic() - began
+
+
+async def test_json_is_asked_for_and_read_to_its_end() -> None:
+    """The client greets, sets the timeout and the format, asks once, and takes the report to its end."""
+    heard: list[bytes] = []
+    async with served(answering(JSON_ANSWERS, [b'{"a":', b" 1}\n"], heard)) as endpoint:
+        reply = await ask(endpoint, Limits())
+    assert (reply.is_json, reply.body) == (True, b'{"a": 1}\n')
+    assert heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", b"SET FORMAT json\n", b"STATUS\n"]
+
+
+async def test_a_library_without_json_is_asked_for_its_longest_text() -> None:
+    """Where SET FORMAT is unknown, VERBOSE STATUS is asked for."""
+    heard: list[bytes] = []
+    answers = (*JSON_ANSWERS[:2], b"ERROR: Unknown command SET FORMAT json\n")
+    async with served(answering(answers, [b"NCCL version\n"], heard)) as endpoint:
+        reply = await ask(endpoint, QUICK)
+    assert (reply.is_json, reply.body, heard[-1]) == (False, b"NCCL version\n", b"VERBOSE STATUS\n")
+
+
+async def test_a_stopped_process_costs_one_attempt() -> None:
+    """Where the first connection reaches a process that never answers, the second is served."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections > 1:
+            await answering(JSON_ANSWERS, [b"{}"])(reader, writer)
+        else:
+            await reader.read()
+
+    async with served(serve) as endpoint:
+        assert (await ask(endpoint, QUICK)).body == b"{}"
+    assert connections == 2
+
+
+async def test_nobody_listens() -> None:
+    """A refused connection fails at connect, at once."""
+    async with served(answering(())) as endpoint:
+        pass
+    with pytest.raises(QueryError) as caught:
+        await ask(endpoint, QUICK)
+    assert caught.value.stage == "connect"
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Listen, and never say a word."""
+    await reader.read()
+
+
+async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send without end, and without a line's end."""
+    while True:
+        writer.write(b"x" * MAX_LINE_BYTES)
+        await writer.drain()
+
+
+async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer, then send a report byte by byte, for ever."""
+    for answer in (*JSON_ANSWERS, b""):
+        await reader.readline()
+        writer.write(answer)
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def never_closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer, send a whole report, and leave the connection open."""
+    for answer in (*JSON_ANSWERS, b"{}\n"):
+        await reader.readline()
+        writer.write(answer)
+    await reader.read()
+
+
+@pytest.mark.parametrize(
+    ("serve", "stage", "seconds"),
+    [
+        pytest.param(silent, "handshake", 0.8, id="silent"),
+        pytest.param(chatter, "size", 0.1, id="endless line"),
+        pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", 0.1, id="another server"),
+        pytest.param(answering([b"\xff\x00\xfe\n"]), "handshake", 0.1, id="binary"),
+        pytest.param(answering([]), "handshake", 0.1, id="closing at once"),
+        pytest.param(
+            answering([JSON_ANSWERS[0], b"ERROR: Invalid timeout value 5\n"]), "command", 0.1, id="no timeout"
+        ),
+        pytest.param(answering([*JSON_ANSWERS[:2], b"MAYBE\n"]), "command", 0.1, id="no format"),
+        pytest.param(answering(JSON_ANSWERS[:2]), "command", 0.1, id="cut before the format"),
+        pytest.param(answering(JSON_ANSWERS), "cut", 0.1, id="no report"),
+        pytest.param(trickling, "deadline", 0.8, id="a byte at a time"),
+        pytest.param(never_closing, "deadline", 0.8, id="never closing"),
+    ],
+)
+async def test_a_bad_server_costs_at_most_its_deadline(serve: Serve, stage: str, seconds: float) -> None:
+    """Each misbehaviour ends the query at its own stage, within the time that stage has."""
+    found, took = await failure(serve)
+    assert found == stage
+    assert took < seconds + 1.0
+
+
+async def test_gigabytes_are_cut_off_at_the_cap() -> None:
+    """A report of one byte more than the cap fails; of the cap it is taken, and no more than a piece beyond is read."""
+    limits = Limits(report_bytes=SHORT)
+    async with served(answering(JSON_ANSWERS, [b"x" * SHORT])) as endpoint:
+        assert len((await ask(endpoint, limits)).body) == SHORT
+    assert (await failure(answering(JSON_ANSWERS, [b"x" * (SHORT + 1)]), limits))[0] == "size"
+    sent = 0
+
+    def gigabytes() -> Iterable[bytes]:
+        nonlocal sent
+        for _ in range(16 * 1024):
+            sent += SHORT
+            yield b"x" * SHORT
+
+    assert (await failure(answering(JSON_ANSWERS, gigabytes()), limits))[0] == "size"
+    assert sent < 64 * 1024 * 1024  # the rest is the kernel's buffers
+
+
+async def test_a_line_of_more_than_its_cap_fails() -> None:
+    """An answer may be as long as the cap, and not longer."""
+    just = b"SERVER PROTOCOL ".ljust(MAX_LINE_BYTES - 1, b"2")
+    async with served(answering([just + b"\n", *JSON_ANSWERS[1:]], [b"{}"])) as endpoint:
+        assert (await ask(endpoint, QUICK)).body == b"{}"
+    assert (await failure(answering([just + b"222\n"])))[0] == "size"
+
+
+def test_the_deadline_lies_beyond_the_library_s_own() -> None:
+    """A report has the library's soft timeout, its 5 s after that times the job's factor, and some to be sent."""
+    assert Limits().report_seconds() == 5 + 5 + 5
+    assert Limits(timeout_factor=3.0, collective_seconds=30).report_seconds() == 30 + 15 + 5
+
+
+async def test_a_slow_report_is_waited_for() -> None:
+    """A report that begins late is read: leaving early would have the library spin."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (*JSON_ANSWERS, b"{"):
+            await reader.readline()
+            writer.write(answer)
+        await asyncio.sleep(0.15)
+        writer.write(b"}")
+
+    async with served(serve) as endpoint:
+        reply = await ask(endpoint, QUICK)
+    assert reply.body == b"{}"
+    assert reply.seconds >= 0.15

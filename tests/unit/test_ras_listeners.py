@@ -1,0 +1,246 @@
+"""Who listens where RAS does, and which library it runs, over a made-up /proc."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from proc_tree import ProcTree
+
+from agent.api import ProcessKey
+from exporters.ras import library as library_module
+from exporters.ras import listeners
+from exporters.ras.client import Endpoint
+from exporters.ras.library import MAX_SECTIONS, version_in
+from exporters.ras.listeners import MAX_FACTOR, ListenerSearch, Server, Site, parse_listeners, timeout_factor
+
+V4 = Endpoint("127.0.0.1", 28028)
+V6 = Endpoint("::1", 28028)
+RAS_THREAD = {12: "NCCL RAS"}
+NAMED = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7\n"
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+
+def row(address: str, inode: int, state: str = "0A") -> str:
+    """A line of /proc/net/tcp."""
+    return f"   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  1000        0 {inode} 1\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    """A /proc with two listeners on RAS's port, inodes 71 and 72."""
+    tree = ProcTree(tmp_path / "proc")
+    (tree.root / "net").mkdir()
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) + row("0100007F:6D7C", 72))
+    return tree
+
+
+def add(
+    tree: ProcTree, pid: int, *inodes: int, threads: dict[int, str] | None = None, factor: str | None = None
+) -> ProcessKey:
+    """A process that holds these sockets."""
+    environment = {} if factor is None else {"NCCL_RAS_TIMEOUT_FACTOR": factor}
+    tree.add(pid, threads=RAS_THREAD if threads is None else threads, maps=NAMED, environment=environment)
+    for number, inode in enumerate(inodes, 40):
+        (tree.root / f"{pid}/fd/{number}").symlink_to(f"socket:[{inode}]")
+    return ProcessKey(pid, 5000)
+
+
+def look(tree: ProcTree, *keys: ProcessKey) -> dict[Endpoint, Site]:
+    """What a first look finds, when these are the rank processes."""
+    return ListenerSearch(tree.root, (V4, V6)).look(keys)
+
+
+def test_a_table_gives_its_listening_sockets() -> None:
+    """Addresses of both families are read in the kernel's byte order; connections and broken lines are left out."""
+    table = (
+        HEAD
+        + row("0100007F:6D7C", 1)
+        + row("00000000:0016", 2)
+        + row("00000000000000000000000001000000:6D7C", 3)
+        + row("0100007F:6D7C", 4, state="01")
+        + row("zz:6D7C", 6)
+        + row("0100007F:6D7C", 7).replace(" 7 1", " x 1")
+        + "nonsense\n"
+    )
+    assert parse_listeners(table) == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
+
+
+def test_listeners_belong_to_the_rank_processes_that_hold_them(tree: ProcTree) -> None:
+    """Each listener is served by the process that holds it, with its library's version."""
+    keys = add(tree, 10, 71), add(tree, 20, 72, 73)
+    assert look(tree, *keys) == {V4: Site(dict.fromkeys(keys, Server((2, 30, 7), 1.0)), 0)}
+
+
+def test_a_listener_that_no_rank_holds_is_unowned(tree: ProcTree) -> None:
+    """A child that outlived its rank holds the listener still: it is no rank's."""
+    key = add(tree, 10, 71)
+    add(tree, 30, 72, threads={})
+    assert look(tree, key) == {V4: Site({key: Server((2, 30, 7), 1.0)}, 1)}
+
+
+@pytest.mark.parametrize(
+    ("threads", "owned"),
+    [
+        ({12: "NCCL RAS", 13: "NCCL Service"}, True),
+        ({13: "NCCL Service"}, False),
+        ({12: "python3"}, True),
+        ({}, False),
+    ],
+)
+def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dict[int, str], *, owned: bool) -> None:
+    """Where NCCL names its threads one must be RAS's; where it does not there must be one at all."""
+    key = add(tree, 10, 71, 72, threads=threads)
+    assert look(tree, key)[V4].unowned == (0 if owned else 2)
+
+
+def test_a_listener_is_unowned_once_its_rank_left(tree: ProcTree) -> None:
+    """What was found of a process is forgotten when it is no rank process any more."""
+    first, second = add(tree, 10, 71), add(tree, 20, 72)
+    search = ListenerSearch(tree.root, (V4,))
+    assert search.look([first, second])[V4].unowned == 0
+    assert search.look([second])[V4] == Site({second: Server((2, 30, 7), 1.0)}, 1)
+
+
+def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
+    """A listener elsewhere is none of RAS's; one on every address is at each of ours."""
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7D", 71) + row("0200007F:6D7C", 72))
+    assert look(tree) == {}
+    (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73))
+    assert look(tree) == {V4: Site({}, 1), V6: Site({}, 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "factor"),
+    [
+        ("3", 3.0),
+        ("0.1", 1.0),
+        ("1e9", MAX_FACTOR),
+        ("inf", MAX_FACTOR),
+        ("nan", 1.0),
+        ("-2", 1.0),
+        ("x", 1.0),
+        ("", 1.0),
+    ],
+)
+def test_timeout_factor(tree: ProcTree, text: str, factor: float) -> None:
+    """The job's factor lengthens our deadline, within bounds; it never shortens it."""
+    assert timeout_factor({"NCCL_RAS_TIMEOUT_FACTOR": text}) == factor
+    key = add(tree, 10, 71, factor=text)
+    assert look(tree, key)[V4].servers[key].timeout_factor == factor
+
+
+def library(path: Path, text: bytes, *, sections: int = 3, names_index: int = 2, offset: int | None = None) -> Path:
+    """An ELF file with a .rodata section that holds ``text`` (elf(5))."""
+    names = b"\0.rodata\0.shstrtab\0"
+    rodata, table = 64, 64 + len(text) + len(names)
+    entry = struct.Struct("<IIQQQQIIQQ")
+    rows = [
+        entry.pack(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        entry.pack(1, 1, 0, 0, rodata, len(text), 0, 0, 0, 0),
+        entry.pack(9, 3, 0, 0, rodata + len(text), len(names), 0, 0, 0, 0),
+    ]
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        3,
+        62,
+        1,
+        0,
+        0,
+        offset or table,
+        0,
+        64,
+        0,
+        0,
+        64,
+        sections,
+        names_index,
+    )
+    path.write_bytes(header + text + names + b"".join(rows))
+    return path
+
+
+def version_of(path: Path) -> tuple[int, int, int] | None:
+    """The version in a file."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return version_in(fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (b"\0NCCL version info only\0NCCL version 2.30.7+cuda13.3\0", (2, 30, 7)),
+        (b"RCCL version : 2.28.3-HEAD:1a2b\0", (2, 28, 3)),
+        (b"NCCL version 2.30\0", None),
+        (b"", None),
+    ],
+)
+def test_version_in_a_library(tmp_path: Path, text: bytes, version: tuple[int, int, int] | None) -> None:
+    """The version is found in the read-only text, where there is one."""
+    assert version_of(library(tmp_path / "libnccl.so.2", text)) == version
+
+
+def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
+    """Other files, too many sections, and tables that are not there give none, or a struct.error."""
+    good = b"NCCL version 2.30.7+cuda13.3\0"
+    (tmp_path / "text").write_bytes(b"NCCL version 2.30.7+cuda13.3")
+    assert version_of(tmp_path / "text") is None
+    assert version_of(library(tmp_path / "many", good, sections=MAX_SECTIONS + 1)) is None
+    assert version_of(library(tmp_path / "names", good, names_index=3)) is None
+    assert version_of(library(tmp_path / "far", good, offset=2**62)) is None
+    with pytest.raises(struct.error):
+        version_of(library(tmp_path / "cut", good, sections=4))
+
+
+def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) -> None:
+    """Where the name has no version the file is read as the process has it; a FIFO in its place holds up nobody."""
+    key = add(tree, 10, 71, 72)
+    inside = tree.root / "10/root/opt"
+    inside.mkdir(parents=True)
+    (tree.root / "10/maps").write_text(
+        NAMED.replace("/usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7", "/opt/libnccl.so.2")
+    )
+    library(inside / "libnccl.so.2", b"NCCL version 2.31.2+cuda13.3\0")
+    assert look(tree, key)[V4].servers[key].version == (2, 31, 2)
+    (inside / "libnccl.so.2").unlink()
+    os.mkfifo(inside / "libnccl.so.2")
+    assert look(tree, key)[V4].servers[key].version is None
+    (tree.root / "10/maps").unlink()
+    assert look(tree, key)[V4].servers[key].version is None
+
+
+def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is read to its bound and not a byte further: the line that does not fit is not there."""
+    table = (tree.root / "net/tcp").read_text()
+    monkeypatch.setattr(listeners, "MAX_TABLE_BYTES", len(table))
+    assert look(tree)[V4].unowned == 2
+    monkeypatch.setattr(listeners, "MAX_TABLE_BYTES", table.rindex("72"))
+    assert look(tree)[V4].unowned == 1
+
+
+def test_descriptors_beyond_the_bound_are_not_looked_at(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with more descriptors than the bound owns what is found among the first: the rest is nobody's."""
+    key = add(tree, 10, 71, 72)
+    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 2)
+    assert look(tree, key)[V4].unowned == 0
+    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 1)
+    assert look(tree, key)[V4].unowned == 1
+
+
+def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
+    text = b"NCCL version 2.30.7+cuda13.3\0"
+    path = library(tree.root / "libnccl.so.2", text)
+    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text))
+    assert version_of(path) == (2, 30, 7)
+    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text) - 1)
+    assert version_of(path) is None
+    key = add(tree, 10, 71, 72)
+    monkeypatch.setattr(library_module, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
+    assert look(tree, key)[V4].servers[key].version is None

@@ -1,0 +1,239 @@
+"""Reports that no library should send: what of them is believed, and what is counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from exporters.ras.json_report import read_json
+from exporters.ras.report import MAX_COMMUNICATOR_RANKS, MAX_COMMUNICATORS, MAX_NAMED, Report, ReportError
+from exporters.ras.text_report import MAX_TROUBLES, read_text
+
+
+def rank(number: object, **changed: object) -> dict[str, object]:
+    """A rank that answered."""
+    return {"rank": number, "host": "10.0.0.1", "pid": 7, "cuda_dev": 0, "nvml_dev": 0, **changed}
+
+
+def lost(number: object, **changed: object) -> dict[str, object]:
+    """A rank that did not answer."""
+    return rank(number, status={"unresponsive": True, "considered_dead": False}, **changed)
+
+
+def communicator(size: object = 2, **changed: object) -> dict[str, object]:
+    """A communicator of which rank 0 answered and rank 1 did not."""
+    return {"hash": "0xab", "size": size, "ranks": [rank(0)], "missing_ranks": [lost(1)], **changed}
+
+
+def report(*communicators: dict[str, object], **changed: object) -> bytes:
+    """The bytes of a JSON report of these."""
+    whole = {
+        "nccl_version": "2.30.7",
+        "communicators": list(communicators),
+        "ras": {"collection_time_sec": 0.0, "timeouts_count": 0},
+        **changed,
+    }
+    return json.dumps(whole).encode()
+
+
+GOOD = communicator(hash="0xcd")
+
+
+def test_a_good_communicator() -> None:
+    """The made-up communicator is taken as it is: what the others change is what is refused."""
+    found = read_json(report(communicator()))
+    assert [(each.hash, each.responding, each.missing) for each in found.communicators] == [("0xab", 1, 1)]
+    assert found.skipped == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"size": 0, "ranks": [], "missing_ranks": []}, "phantom"),
+        ({"size": -1}, "unreadable"),
+        ({"size": 2**64}, "unreadable"),
+        ({"size": MAX_COMMUNICATOR_RANKS + 1}, "unreadable"),
+        ({"size": 1.5}, "unreadable"),
+        ({"size": "2"}, "unreadable"),
+        ({"size": 1}, "implausible"),
+        ({"hash": "ab"}, "unreadable"),
+        ({"hash": '0x"} 1'}, "unreadable"),
+        ({"hash": "0x" + "a" * 17}, "unreadable"),
+        ({"ranks": [rank(-1)]}, "unreadable"),
+        ({"ranks": [rank(2)]}, "implausible"),
+        ({"ranks": [rank(1)]}, "implausible"),
+        ({"ranks": [rank(0, host='1"} 2')]}, "implausible"),
+        ({"ranks": [rank(0, host="")]}, "implausible"),
+        ({"ranks": [rank(0, host="a" * 65)]}, "unreadable"),
+        ({"ranks": [rank(0, pid=2**31)]}, "unreadable"),
+        ({"missing_ranks": [lost(2)]}, "implausible"),
+        ({"missing_ranks": [lost(1, nvml_dev=1025)]}, "unreadable"),
+        ({"missing_ranks": [rank(1)]}, "unreadable"),
+    ],
+)
+def test_a_bad_communicator_costs_itself_alone(changed: dict[str, Any], reason: str) -> None:
+    """A value outside its range or of another type leaves its communicator out, counted; the next one is read."""
+    found = read_json(report(communicator(**changed), GOOD))
+    assert [each.hash for each in found.communicators] == ["0xcd"]
+    assert found.skipped == {reason: 1}
+
+
+def test_the_second_of_one_hash_is_left_out() -> None:
+    """Two communicators of one hash would be one series: the first is kept."""
+    found = read_json(report(communicator(), communicator(missing_ranks=[])))
+    assert [each.missing for each in found.communicators] == [1]
+    assert found.skipped == {"duplicate": 1}
+
+
+def test_communicators_beyond_the_limit_are_counted() -> None:
+    """Of one more than the limit, one is left out."""
+    found = read_json(report(*(communicator(hash=f"{number:#x}") for number in range(1, MAX_COMMUNICATORS + 2))))
+    assert len(found.communicators) == MAX_COMMUNICATORS
+    assert found.skipped == {"surplus": 1}
+
+
+def test_names_of_missing_ranks_beyond_the_limit_are_counted() -> None:
+    """A communicator that misses one more than can be named keeps its counts, and the next names none."""
+    many = communicator(MAX_NAMED + 1, ranks=[], missing_ranks=[lost(number) for number in range(MAX_NAMED + 1)])
+    found = read_json(report(many, GOOD))
+    assert [(each.missing, len(each.named)) for each in found.communicators] == [(MAX_NAMED + 1, MAX_NAMED), (1, 0)]
+    assert found.skipped == {"rank_surplus": 2}
+
+
+@pytest.mark.parametrize(
+    ("body", "cut"),
+    [
+        (b"", True),
+        (b"{", True),
+        (report(communicator())[:-1], True),
+        (b"}", False),
+        (b"{}", False),
+        (b'{"nccl_version": NaN}', False),
+        (b"\xff\xfe{}", False),
+        (report(communicator(), nccl_version="2" * 65), False),
+        (report(ras={"timeouts_count": -1}), False),
+        (report(ras={"timeouts_count": 2**31}), False),
+        (b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", False),
+        (b'{"communicators": [' + b'{"a":' * 100_000 + b"}" * 100_000 + b"]}", False),
+    ],
+)
+def test_what_is_no_report_is_refused(body: bytes, *, cut: bool) -> None:
+    """A cut report is told from one that is none, and no depth or byte breaks the reader."""
+    with pytest.raises(ReportError) as caught:
+        read_json(body)
+    assert caught.value.cut == cut
+
+
+def test_bad_utf8_in_a_communicator_costs_it_alone() -> None:
+    """A byte that is no text leaves one communicator out."""
+    body = report(communicator(), GOOD).replace(b"10.0.0.1", b"10.0.\xff.1", 1)
+    found = read_json(body)
+    assert [each.hash for each in found.communicators] == ["0xcd"]
+    assert found.skipped == {"unreadable": 1}
+
+
+def test_an_unknown_host_is_an_empty_one() -> None:
+    """The library's word for an address it does not know, and device -1, are empty labels."""
+    found = read_json(report(communicator(missing_ranks=[lost(1, host="unknown", pid=-1, nvml_dev=-1)])))
+    assert [(each.host, each.gpu) for each in found.communicators[0].named] == [("", "")]
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+TEXT = """NCCL version 2.27.7 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 0
+
+Job summary
+===========
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+{groups}
+
+Errors
+======
+
+{errors}
+Warnings
+========
+
+"""
+ROW = "    0         1         4       1-2         8         7   RUNNING  INCOMPLETE"
+
+
+def text(errors: str, groups: str = ROW) -> Report:
+    """Read a text report with these paragraphs."""
+    return read_text(TEXT.format(groups=groups, errors=errors).encode())
+
+
+def paragraph(number: int, name: int, *ranks: str) -> str:
+    """What a text says of a communicator that misses ranks."""
+    lines = [f"#{number}-0 ({name:016x}) INCOMPLETE", f"  Missing communicator data from {len(ranks)} ranks", *ranks]
+    return "\n".join([*lines, "", ""])
+
+
+def place(number: int, host: str = "10.0.0.1") -> str:
+    """A missing rank's line."""
+    return f"  Rank {number} -- GPU 1 managed by process 77 on node {host}"
+
+
+@pytest.mark.parametrize("number", [-406962632, 8, 10**10])
+def test_text_with_a_rank_outside_its_communicator_is_garbage(number: int) -> None:
+    """Versions that walk off their data give ranks that cannot be: no series comes of it."""
+    found = text(paragraph(0, 0xAB, place(number)))
+    named = [rank for each in found.communicators for rank in each.named]
+    assert named == []
+
+
+def test_text_hosts_are_addresses_or_nothing() -> None:
+    """What is no address becomes no label."""
+    found = text(paragraph(0, 0xAB, place(1, 'x"}'), place(2)))
+    assert [each.host for each in found.communicators[0].named] == ["", "10.0.0.1"]
+
+
+def test_text_names_the_nvml_index_where_it_differs() -> None:
+    """The GPU is the physical one: the NVML index where the text gives it, else CUDA's, which is then the same."""
+    found = text(paragraph(0, 0xAB, place(1).replace("GPU 1", "GPU 1 (NVML 5)"), place(2)))
+    assert [each.gpu for each in found.communicators[0].named] == ["5", "1"]
+
+
+def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
+    """Without the number of its ranks a communicator cannot be told."""
+    found = text(paragraph(3, 0xAB, place(1)))
+    assert (found.communicators, found.skipped) == ((), {"implausible": 1})
+
+
+def test_text_paragraphs_beyond_the_limit_are_counted() -> None:
+    """Of one more paragraph than are read, one is counted; of those read, as many as are accepted."""
+    rows = "\n".join(ROW.replace("    0 ", f"{number:5d} ", 1) for number in range(MAX_TROUBLES + 1))
+    found = text("".join(paragraph(number, number + 1, place(1)) for number in range(MAX_TROUBLES + 1)), rows)
+    assert len(found.communicators) == MAX_COMMUNICATORS
+    assert found.skipped["surplus"] == MAX_TROUBLES + 1 - MAX_COMMUNICATORS
+
+
+@pytest.mark.parametrize(
+    ("body", "cut"),
+    [
+        (b"", False),
+        (b"\x00\xff" * 1000, False),
+        (b"SERVER PROTOCOL 2\n", False),
+        (TEXT.format(groups=ROW, errors="").partition("Warnings")[0].encode(), True),
+        (b"NCCL version 2.27.7 compiled with CUDA 12.9\n" + b"Job summary\n===========\n" * 1000, True),
+    ],
+)
+def test_what_is_no_text_report_is_refused(body: bytes, *, cut: bool) -> None:
+    """A text without its last heading is a cut one, and one without the banner none."""
+    with pytest.raises(ReportError) as caught:
+        read_text(body)
+    assert caught.value.cut == cut
+
+
+def test_a_megabyte_on_one_line_is_read_quickly() -> None:
+    """No line makes a pattern run for long: this ends within the test's time."""
+    for fragment in ("1,", " ", "  Rank 1 -- ", "=", "#0-0 (", "9"):
+        text("  The missing ranks: " + fragment * (1024 * 1024 // len(fragment)))

@@ -1,0 +1,189 @@
+"""Every transcript of a real RAS thread, read; see tests/data/ras/README.md."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporters.ras.json_report import read_json
+from exporters.ras.report import Communicator, Report, ReportError
+from exporters.ras.text_report import read_text
+
+DATA = Path(__file__).parents[1] / "data" / "ras"
+TABLE = DATA / "transcripts.tsv"
+NEWEST = "2.32.3"
+LOST_BY_TEXT = {
+    "2.28.9/crash/comm_initialising_sorted_first_one_rank",
+    "2.28.9/crash/missing_in_many_comms",
+}
+"""The library's text walks off its data and loses a communicator."""
+
+
+def transcripts() -> dict[str, bytes]:
+    """Every transcript by its name."""
+    with tarfile.open(DATA / "transcripts.tar.xz") as archive:
+        return {member.name: file.read() for member in archive if (file := archive.extractfile(member)) is not None}
+
+
+ALL = transcripts()
+
+
+def read(body: bytes) -> Report | ReportError:
+    """Read a reply in the format it is in."""
+    try:
+        return read_json(body) if body.startswith(b"{") else read_text(body)
+    except ReportError as error:
+        return error
+
+
+def ranks(numbers: list[int]) -> str:
+    """Numbers as short as they can be told: 1,4-7."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][-1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def line(found: Report | ReportError) -> str:
+    """A report on one line: communicators as hash responding/size, what is missing, and which ranks."""
+    if isinstance(found, ReportError):
+        return "cut" if found.cut else "no report"
+    words = [found.version]
+    for each in found.communicators:
+        words.append(f"{each.hash} {each.responding}/{each.size}")
+        if each.missing:
+            words.append(f"missing {each.missing} unresponsive {each.unresponsive} dead {each.dead}")
+        words += [
+            f"{reason}: {ranks([rank.comm_rank for rank in each.named if rank.reason == reason])}"
+            for reason in sorted({rank.reason for rank in each.named})
+        ]
+    words += [f"timeouts {found.timeouts}"] if found.timeouts else []
+    words += [f"skipped {reason} {count}" for reason, count in sorted(found.skipped.items())]
+    return "; ".join(words)
+
+
+def test_every_transcript_is_read_as_the_table_says(request: pytest.FixtureRequest) -> None:
+    """Each of the 1101 transcripts gives the report, or the refusal, of its line in transcripts.tsv."""
+    found = "".join(f"{name}\t{line(read(body))}\n" for name, body in sorted(ALL.items()))
+    if request.config.getoption("--update-golden"):
+        TABLE.write_text(found)
+    assert len(ALL) == 1101
+    assert found == TABLE.read_text()
+
+
+def plain_json(body: bytes) -> dict[str, Any]:
+    """A JSON report by the standard library, its missing comma put in line by line."""
+    lines = body.decode().splitlines()
+    for number, (above, below) in enumerate(itertools.pairwise(lines)):
+        if above.strip().startswith('"nvml_dev"') and not above.endswith(",") and '"status"' in below:
+            lines[number] += ","
+    return dict(json.loads("\n".join(lines)))
+
+
+def by_json() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON reports that are whole."""
+    for name, body in ALL.items():
+        if body.startswith(b"{"):
+            yield name, plain_json(body)
+
+
+def test_json_is_read_as_the_standard_library_reads_it() -> None:
+    """Sizes, answers and every missing rank, with its address and GPU, are those in the text of the JSON."""
+    read_of = 0
+    for name, plain in by_json():
+        report = read_json(ALL[name])
+        wanted = {
+            each["hash"]: (
+                each["size"],
+                each["ranks_count"],
+                [(rank["rank"], rank["host"], str(rank["nvml_dev"])) for rank in each["missing_ranks"]],
+                sum(rank["status"]["considered_dead"] for rank in each["missing_ranks"]),
+            )
+            for each in plain["communicators"]
+            if each["size"]
+        }
+        assert {
+            each.hash: (
+                each.size,
+                each.responding,
+                [(rank.comm_rank, rank.host, rank.gpu) for rank in each.named],
+                each.dead,
+            )
+            for each in report.communicators
+        } == wanted, name
+        answering = {(rank["host"], rank["pid"]) for each in plain["communicators"] for rank in each["ranks"]}
+        assert report.processes == answering, name
+        read_of += 1
+    assert read_of == 274
+
+
+def test_text_and_json_of_one_state_tell_the_same() -> None:
+    """What the text tells is in the JSON of the same step, and it names every communicator that misses ranks."""
+    compared = 0
+    for name, body in ALL.items():
+        step = re.sub(r"\.(text|verbose)\.txt$", "", name)
+        other = ALL.get(f"{step}.json.txt", b"")
+        if step == name or not other.startswith(b"{"):
+            continue
+        text, structured = read(body), read(other)
+        assert isinstance(text, Report), name
+        assert isinstance(structured, Report), name
+        by_hash = {each.hash: each for each in structured.communicators}
+        for each in text.communicators:
+            assert_tells_no_other(name, each, by_hash.pop(each.hash))
+        if step not in LOST_BY_TEXT:
+            assert [each for each in by_hash.values() if each.missing] == [], name
+        compared += 1
+    assert compared == 334
+
+
+def assert_tells_no_other(name: str, text: Communicator, structured: Communicator) -> None:
+    """All that a text tells of a communicator is what its JSON tells."""
+    counts = (text.size, text.responding, text.missing)
+    assert counts == (structured.size, structured.responding, structured.missing), name
+    assert text.unresponsive in (structured.unresponsive, None), name
+    assert text.dead in (structured.dead, None), name
+    assert set(text.named) <= set(structured.named), name
+
+
+def test_text_of_old_versions_tells_what_new_ones_tell_in_json() -> None:
+    """Where a step was played with an old and a new version, the old text counts the missing as the new JSON does."""
+    compared = 0
+    for name, body in ALL.items():
+        version, scenario, step = name.split("/")
+        if version >= "2.28.9" or scenario in ("crash", "sigstop") or not step.endswith(".verbose.txt"):
+            continue
+        newer = ALL.get(f"{NEWEST}/{scenario}/{step.replace('.verbose.', '.json.')}", b"")
+        if not newer.startswith(b"{"):
+            continue
+        old, new = read(body), read(newer)
+        assert isinstance(old, Report), name
+        assert isinstance(new, Report), name
+        counts = {each.hash: (each.size, each.responding) for each in old.communicators if each.missing}
+        if counts:
+            assert counts == {each.hash: (each.size, each.responding) for each in new.communicators if each.missing}, (
+                name
+            )
+            compared += 1
+    assert compared > 30
+
+
+def test_rccl_differs_in_its_banner_alone() -> None:
+    """A text report under RCCL's banner is read as NCCL's."""
+    body = ALL["2.28.3/missing/04_NOCOMM_and_incomplete.verbose.txt"]
+    banner = (
+        b'RCCL version 2.28.3 compiled with ROCm "7.0.2.0"\nHIP runtime version 70051831, amdgpu driver version 0\n'
+    )
+    report = read_text(banner + b"\n".join(body.split(b"\n")[2:]))
+    assert report == read_text(body)
+    assert report.version == "2.28.3"
