@@ -37,7 +37,13 @@ THRESHOLDS = {
     "late_for": "20s",
     "slow_for": "10s",
 }
-SHORTER = {"interval: 30s": "interval: 5s", "[5m]": "[30s]", "[1h] offset 10m": "[1h] offset 30s", "[1d:1m]": "[1d:5s]"}
+SHORTER = {
+    "interval: 30s": "interval: 5s",
+    "[5m]": "[30s]",
+    "interval: 2m": "interval: 5s",
+    "[6h:2m] offset 10m": "[1h:5s] offset 30s",
+    "[1d:1m]": "[1d:5s]",
+}
 
 
 def nothing(job: ClusterJob) -> None:
