@@ -440,6 +440,7 @@ def test_a_writer_that_begins_its_file_anew(tmp_path: Path, kill: bool) -> None:
     lines = source.read_text().replace("gpu-node-00", os.uname().nodename).splitlines(keepends=True) * 40
     log = dump_dir / f"{os.uname().nodename}-pid23932.log"
     with Agent(tmp_path, {"exporters": {"inspector": {"paths": [str(dump_dir)]}}}) as agent:
+        agent.wait_for("rankwatch_inspector_files", 0, state="followed")  # what is there at its first look is old
         total = 0
         for filling in range(4):
             # Each first line is another, as its time is; each filling is longer than the one before.
