@@ -53,7 +53,7 @@ def straggler(folder: str, hosts: int, verdict: Verdict, lossy_rank: int | None 
     """Rank 2 computes 2 ms longer.
 
     By counters all of its TP group are late in DP, as they wait for it, so that nobody is blamed there; operation by
-    operation it alone is, also with half of its records lost. Of the recording with traces DP has these four ranks only.
+    operation it alone is, also with half of its records lost. Of the recording with traces, DP has these four only.
     """
     return Case(folder, [Phase(folder, WAITING_SECONDS, lossy_rank)], hosts, verdict)
 
