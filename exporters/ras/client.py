@@ -8,8 +8,8 @@ library sends: by the time a reply is as long as the cap the collective is over.
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Literal, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,9 +20,15 @@ STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "siz
 
 MAX_LINE_BYTES = 64 * 1024
 """Of a reply to a command; the library's are below 1050 bytes. It is also how much asyncio reads ahead."""
-MAX_REPORT_BYTES = 16 * 1024 * 1024
-"""About 30,000 ranks over all communicators."""
+MAX_REPORT_BYTES = 40 * 1024 * 1024
+"""About 75,000 ranks over all communicators."""
+MAX_HELD_BYTES = 256 * 1024
+"""Of a report that is kept whole; of a longer one the agent holds a piece at a time."""
 _PIECE_BYTES = 256 * 1024
+
+T = TypeVar("T")
+TakeLarge: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
+"""Takes a report of more than MAX_HELD_BYTES: whether it is JSON, and its pieces; what it leaves of them is skipped."""
 
 
 class Endpoint(NamedTuple):
@@ -64,15 +70,19 @@ class Limits(msgspec.Struct, frozen=True):
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """A whole report, and the seconds from STATUS to its end."""
+class Reply(msgspec.Struct, Generic[T], frozen=True):
+    """A report: ``body`` is the whole of it, or ``large`` what was made of one too long to be held.
+
+    ``seconds``: from STATUS to its end.
+    """
 
     is_json: bool
     body: bytes
+    large: T | None
     seconds: float
 
 
-async def ask(endpoint: Endpoint, limits: Limits) -> Reply:
+async def ask(endpoint: Endpoint, limits: Limits, take_large: TakeLarge[T]) -> Reply[T]:
     """Ask once for a report, in JSON where the library can; QueryError when there is none."""
     reader, writer = await _greet(endpoint, limits)
     try:
@@ -82,10 +92,16 @@ async def ask(endpoint: Endpoint, limits: Limits) -> Reply:
         if answer != "OK" and not answer.startswith("ERROR: "):  # of a library before 2.28.7
             raise QueryError("command", "SET FORMAT was not understood")
         is_json = answer == "OK"
-        started = time.monotonic()
+        report = _Incoming(reader, limits)
         writer.write(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")  # the text one names more ranks
-        body = await _read_report(reader, limits)
-        return Reply(is_json, body, time.monotonic() - started)
+        head = await report.head()
+        if report.ended:
+            return Reply(is_json, head, None, report.seconds)
+        pieces = report.pieces(head)
+        large = await take_large(is_json, pieces)
+        async for _ in pieces:  # whatever became of it, the connection is read to its end
+            pass
+        return Reply(is_json, b"", large, report.seconds)
     finally:
         writer.close()
 
@@ -132,18 +148,49 @@ async def _command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, c
     return line.decode("ascii", "replace").rstrip()
 
 
-async def _read_report(reader: asyncio.StreamReader, limits: Limits) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limits.report_seconds()):
-            while piece := await reader.read(_PIECE_BYTES):
-                body += piece
-                if len(body) > limits.report_bytes:
-                    raise QueryError("size", f"a report of more than {limits.report_bytes} bytes")
-    except TimeoutError:
-        raise QueryError("deadline", f"no end of the report after {len(body)} bytes") from None
-    except OSError as error:
-        raise QueryError("cut", error.strerror or "the connection broke") from None
-    if not body:
-        raise QueryError("cut", "the connection ended before the report")
-    return bytes(body)
+class _Incoming:
+    """A report as it comes; ``seconds`` since it was made grow until it ``ended``."""
+
+    def __init__(self, reader: asyncio.StreamReader, limits: Limits) -> None:
+        self._reader = reader
+        self._limits = limits
+        self._now = asyncio.get_running_loop().time
+        self._began_at = self._now()
+        self._deadline_at = self._began_at + limits.report_seconds()
+        self._bytes = 0
+        self.ended = False
+        self.seconds = 0.0
+
+    async def head(self) -> bytes:
+        """Return the first bytes, all of them if the report ends within MAX_HELD_BYTES."""
+        head = bytearray()
+        while len(head) <= MAX_HELD_BYTES and (piece := await self._piece()):
+            head += piece
+        return bytes(head)
+
+    async def pieces(self, head: bytes) -> AsyncIterator[bytes]:
+        """Give the whole report; the time that whoever takes it needs is not the library's."""
+        piece = head
+        while piece:
+            gave_at = self._now()
+            yield piece
+            self._deadline_at += self._now() - gave_at
+            piece = await self._piece()
+
+    async def _piece(self) -> bytes:
+        """The next bytes, none at the end."""
+        try:
+            async with asyncio.timeout_at(self._deadline_at):
+                piece = await self._reader.read(_PIECE_BYTES)
+        except TimeoutError:
+            raise QueryError("deadline", f"no end of the report after {self._bytes} bytes") from None
+        except OSError as error:
+            raise QueryError("cut", error.strerror or "the connection broke") from None
+        self._bytes += len(piece)
+        if self._bytes > self._limits.report_bytes:
+            raise QueryError("size", f"a report of more than {self._limits.report_bytes} bytes")
+        if not self._bytes:
+            raise QueryError("cut", "the connection ended before the report")
+        self.ended = not piece
+        self.seconds = self._now() - self._began_at
+        return piece

@@ -13,7 +13,7 @@ from agent.api import Context, Metric, NoData, ProcessKey, Spec
 from exporters.ras.client import Endpoint, Limits
 from exporters.ras.config import RasConfig
 from exporters.ras.families import FAMILIES, SERIES_PER_COMMUNICATOR, Snapshot, render
-from exporters.ras.inquiry import Inquiry
+from exporters.ras.inquiry import READER, Inquiry
 from exporters.ras.jobs import LocalProcess, Rules, Standing, owner_of, standings, to_ask
 from exporters.ras.listeners import ListenerSearch, Site
 from exporters.ras.policy import MIN_INTERVAL_SECONDS, Pace, Role, interval_seconds, next_pace
@@ -64,9 +64,10 @@ class RasExporter:
         self._thread = ctx.thread("ras")
         self._random = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
-        self._inquiry = Inquiry(self._thread, ctx.log)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
+        self._helper = ctx.helper(READER)
+        self._inquiry = Inquiry(self._thread, self._helper, ctx.log)
 
     async def update(self) -> None:
         """Look who listens, ask those whose time has come; NoData when nobody listens, or this node never asks."""
@@ -111,7 +112,7 @@ class RasExporter:
         """Ask nobody any more, and read a query under way to its end."""
         self._drained = True
         async with self._asking:
-            pass
+            await self._helper.stop()
         for job_id in self._kept:
             self._ctx.admit.release(_budget(job_id))
         self._thread.stop()
@@ -136,7 +137,8 @@ class RasExporter:
             if visit.pace.ranks > LARGE_JOB_RANKS
             else COLLECTIVE_SECONDS,
         )
-        answers = await self._inquiry.reports(endpoint, limits)
+        pids = frozenset(process.namespace_pid for process in self._processes().values())
+        answers = await self._inquiry.reports(endpoint, limits, pids)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         visit.up = best is not None
         visit.pace = next_pace(visit.pace, best)

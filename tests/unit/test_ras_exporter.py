@@ -17,6 +17,7 @@ from rank_table import Table, environment, facts, origin
 from ras_server import JSON_ANSWERS, answering, served
 
 from agent.api import Admission, Context, Logger, Membership, NoData, OwnThread, ProcessKey, Roots, StateSection
+from agent.helper import Helpers
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.client import Endpoint
 from exporters.ras.config import MAX_ADDRESSES
@@ -95,7 +96,9 @@ class Node:
             clock, ranks = self.table.clock, self.table.ranks
             section = StateSection("ras", None)
             await exporter.start(
-                Context(roots, clock, "here", ranks, section, self.admission, OwnThread, Logger("ras"))
+                Context(
+                    roots, clock, "here", ranks, section, self.admission, OwnThread, Helpers(clock).lend, Logger("ras")
+                )
             )
             yield exporter
             await exporter.drain()
