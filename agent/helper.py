@@ -290,5 +290,5 @@ class LendHelper(Protocol):
 
 
 async def _no_pieces() -> AsyncIterator[bytes]:
-    for piece in ():
+    for piece in tuple[bytes, ...]():
         yield piece

@@ -19,8 +19,6 @@ import msgspec
 from agent.helper_frames import FrameError, Kind, frame, read_frame
 
 MAX_ERROR_CHARACTERS = 256
-_DATA_FIELD = 5
-"""Of /proc/self/statm: the pages that RLIMIT_DATA counts."""
 
 
 def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO) -> int:
@@ -49,12 +47,13 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
 
 
 def bound_memory(memory_bytes: int) -> None:
-    """Let this process take ``memory_bytes`` more than it has, and not a page beyond: MemoryError then.
+    """Let this process take ``memory_bytes`` more than it has: MemoryError, or a crash, then.
 
-    Counts what is written to (RLIMIT_DATA), not what is mapped: a driver's library maps much more than it uses.
+    Counts private writable memory (RLIMIT_DATA, VmData), not all that is mapped: a driver's library maps far more than
+    it uses.
     """
-    pages = int(Path("/proc/self/statm").read_text().split()[_DATA_FIELD])
-    limit = pages * resource.getpagesize() + memory_bytes
+    status = Path("/proc/self/status").read_text()
+    limit = 1024 * int(status.partition("VmData:")[2].split()[0]) + memory_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -79,19 +78,28 @@ def _import_alone(name: str) -> ModuleType:
 
 def _read_call(requests: BinaryIO) -> tuple[bytes, bytes] | None:
     """The request and the body of the next call that is not aborted; None when the agent has no more."""
-    while True:
+    call = None
+    while call is None:
         try:
             kind, request = read_frame(requests)
             if kind is not Kind.REQUEST:
                 raise FrameError(f"{kind.name} in the place of a request")
-            body = io.BytesIO()  # gives its bytes away without a copy
-            kind, piece = read_frame(requests)
-            while kind is Kind.BODY:
-                body.write(piece)
-                kind, piece = read_frame(requests)
+            body = _read_body(requests)
         except EOFError:
             return None
+        call = None if body is None else (request, body)
+    return call
+
+
+def _read_body(requests: BinaryIO) -> bytes | None:
+    """A call's body, None if it is aborted."""
+    body = io.BytesIO()  # gives its bytes away without a copy
+    while True:
+        kind, piece = read_frame(requests)
         if kind is Kind.END:
-            return request, body.getvalue()
-        if kind is not Kind.ABORT:
+            return body.getvalue()
+        if kind is Kind.ABORT:
+            return None
+        if kind is not Kind.BODY:
             raise FrameError(f"{kind.name} in the place of a body")
+        body.write(piece)

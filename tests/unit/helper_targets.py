@@ -6,15 +6,17 @@ import ctypes
 import os
 import signal
 import sys
-import time
+from collections.abc import Callable
 
 import msgspec
+
+PR_SET_PDEATHSIG = 1
 
 
 class Order(msgspec.Struct):
     """What to do, and how much of it."""
 
-    what: str
+    what: str = "nothing"
     amount: int = 0
 
 
@@ -28,37 +30,49 @@ class Outcome(msgspec.Struct):
 
 def obey(order: Order, body: bytes) -> Outcome:
     """Behave, or not."""
-    found: list[str] = []
-    match order.what:
-        case "descriptors":
-            found = sorted(f"{name} {os.readlink(f'/proc/self/fd/{name}')}" for name in ("0", "1", "2"))
-            found += [name for name in os.listdir("/proc/self/fd") if name not in ("0", "1", "2")]
-        case "nice":
-            found = [str(os.getpriority(os.PRIO_PROCESS, 0))]
-        case "modules":
-            found = sorted(sys.modules)
-        case "exit":
-            os._exit(order.amount)
-        case "crash":
-            ctypes.string_at(0)
-        case "raise":
-            raise ValueError("as it was told")
-        case "print":
-            print("x" * order.amount)
-        case "garbage":
-            os.write(next(fd for fd in range(3, 10) if _is_socket(fd)), b"\xff" * order.amount)
-        case "wrong type":
-            return "a string"  # type: ignore[return-value]  # on purpose
-        case "take":
-            bytearray(order.amount)
-        case "answer":
-            found = ["x" * order.amount]
-        case "sleep":
-            time.sleep(order.amount)
-        case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-    return Outcome(os.getpid(), found, len(body))
+    return Outcome(os.getpid(), ORDERS[order.what](order.amount) or [], len(body))
 
 
-def _is_socket(fd: int) -> bool:
-    return os.readlink(f"/proc/self/fd/{fd}").startswith("socket:") if os.path.lexists(f"/proc/self/fd/{fd}") else False
+def lie(order: Order, body: bytes) -> str:
+    """Answer with something else than an outcome."""
+    return order.what
+
+
+def _fail(_: int) -> None:
+    raise ValueError("as it was told")
+
+
+def _say(amount: int) -> None:
+    os.write(1, b"x" * amount + b"\n")
+    os.write(2, b"\xff and an unfinished line")
+
+
+def _speak_out_of_turn(number: int) -> None:
+    sockets = [fd for fd in range(3, 8) if os.path.exists(f"/proc/self/fd/{fd}")]
+    os.write(sockets[-1], bytes.fromhex("ffffffff05") if number else b"\1\0\0\0\1x")
+
+
+def _outlive(_: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+ORDERS: dict[str, Callable[[int], list[str] | None]] = {
+    "nothing": lambda _: None,
+    "say your niceness": lambda _: [str(os.getpriority(os.PRIO_PROCESS, 0)), str(os.getsid(0))],
+    "say what is open": lambda _: sorted(
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ),
+    "say what is imported": lambda _: sorted(sys.modules),
+    "leave": os._exit,
+    "crash": lambda _: ctypes.string_at(0) and None,
+    "fail": _fail,
+    "talk": _say,
+    "speak out of turn": _speak_out_of_turn,
+    "take memory": lambda amount: bytearray(amount) and None,
+    "answer at length": lambda amount: ["x" * amount],
+    "outlive your parent and stop": _outlive,
+    "stop": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+}
