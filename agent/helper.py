@@ -22,7 +22,8 @@ from agent.threads import OwnThread
 
 BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
-"""After a failure no process is started for this long; it doubles with each failure in a row."""
+"""After the second failure in a row no process is started for this long; it doubles with each that follows. One alone
+must not cost the next call, which may be about somebody else."""
 KILL_SECONDS = 0.5
 """A killed process goes within milliseconds; one that is there after this long hangs in the kernel."""
 STOP_SECONDS = 1.0
@@ -176,9 +177,10 @@ class Helper(Generic[Answer]):
         return process
 
     def _back_off(self) -> None:
-        """Put the next start off."""
-        wait = min(BACK_OFF_SECONDS * 2.0 ** min(self._failures, _MAX_DOUBLINGS), MAX_BACK_OFF_SECONDS)
-        self._start_at = self._clock.monotonic() + wait
+        """Note a failure, and put the next start off unless it is the first."""
+        if self._failures > 0:
+            wait = min(BACK_OFF_SECONDS * 2.0 ** min(self._failures - 1, _MAX_DOUBLINGS), MAX_BACK_OFF_SECONDS)
+            self._start_at = self._clock.monotonic() + wait
         self._failures += 1
 
     def _kill(self) -> None:

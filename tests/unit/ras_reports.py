@@ -1,13 +1,9 @@
-"""Made-up reports of any size, as NCCL 2.32 writes them; `python ras_reports.py RANKS COMMUNICATORS` serves one."""
+"""Made-up reports of any size, as NCCL 2.32 writes them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from collections.abc import Iterator
-
-from ras_server import JSON_ANSWERS, answering, served
 
 RANKS_PER_NODE = 8
 STATUS = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
@@ -26,7 +22,7 @@ def communicators(ranks: int, count: int) -> Iterator[str]:
     members = [rank(number) for number in range(ranks)]
     for number in range(count):
         size = {"size": ranks, "ranks_count": ranks, "missing_ranks_count": 0}
-        whole = {"hash": f"{0x1234567890ABCD00 + number:#x}", **size, "ranks": members, "missing_ranks": []}
+        whole = {"hash": f"{(number + 1) << 60 | 0xABCDEF:#x}", **size, "ranks": members, "missing_ranks": []}
         yield json.dumps(whole, indent=2).replace("\n", "\n    ")
 
 
@@ -36,13 +32,3 @@ def report(ranks: int, count: int) -> Iterator[bytes]:
     for number, each in enumerate(communicators(ranks, count)):
         yield (",\n    " if number else "").encode() + each.encode()
     yield b'\n  ],\n  "ras": {\n    "collection_time_ms": 4,\n    "timeouts_count": 0\n  }\n}\n'
-
-
-async def _serve(pieces: list[bytes]) -> None:
-    async with served(answering(JSON_ANSWERS, pieces)) as endpoint:
-        print(endpoint.port, flush=True)  # noqa: T201  # the test reads it
-        await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(_serve(list(report(int(sys.argv[1]), int(sys.argv[2])))))
