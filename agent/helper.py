@@ -16,9 +16,8 @@ import msgspec
 
 from agent.clock import Clock
 from agent.helper_frames import FrameError, Kind
-from agent.helper_process import HelperProcess, spawn
+from agent.helper_process import HelperProcess
 from agent.log import Logger
-from agent.threads import OwnThread
 
 BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
@@ -80,8 +79,6 @@ class Helper(Generic[Answer]):
         self._decoder = msgspec.msgpack.Decoder(spec.answer)
         self._turn = asyncio.Lock()
         self._users = 0
-        self._thread: OwnThread | None = None
-        self._starting: asyncio.Task[HelperProcess] | None = None
         self._process: HelperProcess | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._failures = 0
@@ -99,7 +96,7 @@ class Helper(Generic[Answer]):
     async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send what msgspec can encode and return the answer; HelperHung, HelperFailed.
 
-        ``deadline_seconds`` is for the process' start, and again for its answer.
+        ``deadline_seconds`` is for the process to take the request (and to start, if need be), and again to answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
@@ -132,14 +129,11 @@ class Helper(Generic[Answer]):
             self._process.end()
             await self._process.gone_within(STOP_SECONDS)
         await self._dismiss()
-        if self._thread is not None and self._starting is None:
-            self._thread.stop()
-            self._thread = None
         self.ok = None
 
     # -- the process -----------------------------------------------------------------------------------------------
 
-    async def _running(self, deadline_seconds: float) -> HelperProcess:
+    async def _running(self) -> HelperProcess:
         """The process, a fresh one if need be."""
         if self._users <= 0:
             raise HelperFailed("it was stopped")
@@ -153,28 +147,13 @@ class Helper(Generic[Answer]):
         wait = self._start_at - self._clock.monotonic()
         if wait > 0:
             raise HelperFailed(f"it starts again in {wait:.1f} s")
-        if self._starting is None:
-            self.restarts += self._failures > 0
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-        done, _ = await asyncio.wait({self._starting}, timeout=deadline_seconds)
-        if not done:  # it hangs in exec: the task goes on
-            raise HelperHung(f"no process after {deadline_seconds} s")
-        started, self._starting = self._starting, None
+        self.restarts += self._failures > 0
         try:
-            self._process = started.result()
+            self._process = await HelperProcess.start(self.spec.target, self.spec.memory_bytes, self._log)
         except OSError as error:
             self._back_off()
             raise HelperFailed(f"no process: {error}") from None
         return self._process
-
-    async def _start(self) -> HelperProcess:
-        # Not on the loop, as a disk may hang; and on a thread that lives as long as the process, which dies with it.
-        self._thread = self._thread or OwnThread(f"helper-{self.spec.name}")
-        spawned = await self._thread.call(lambda: spawn(self.spec.target, self.spec.memory_bytes))
-        process = await HelperProcess.adopt(spawned, self._log)
-        if self._users <= 0:  # stopped meanwhile
-            process.kill()
-        return process
 
     def _back_off(self) -> None:
         """Note a failure, and put the next start off unless it is the first."""
@@ -202,7 +181,7 @@ class Helper(Generic[Answer]):
     # -- a call ----------------------------------------------------------------------------------------------------
 
     async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
-        process = await self._running(deadline_seconds)
+        process = await self._running()
         try:
             answer = await self._exchange(_Patience(process, deadline_seconds), request, pieces)
         except HelperError:

@@ -20,7 +20,7 @@ _MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """One heap, and memory given back early."""
 
 
-class Spawned(NamedTuple):
+class _Spawned(NamedTuple):
     """A process that was just made: the descriptors are the agent's ends."""
 
     pid: int
@@ -29,10 +29,11 @@ class Spawned(NamedTuple):
     said: int
 
 
-def spawn(target: str, memory_bytes: int) -> Spawned:
-    """Make a fresh process (blocking); OSError when it cannot be.
+def _spawn(target: str, memory_bytes: int) -> _Spawned:
+    """Make a fresh process; OSError when it cannot be.
 
-    The kernel kills it when the *thread* that called this ends, not only when the agent does.
+    Called on the event loop's thread: the interpreter stands still until the exec anyway, for a millisecond or two
+    (what is executed is in memory, as we are it), and the kernel kills a helper when the *thread* that made it ends.
     """
     path = os.pathsep.join(sys.path)
     arguments = [sys.executable, "-I", "-X", "faulthandler", str(_MAIN), target, str(memory_bytes), str(os.getpid())]
@@ -55,14 +56,14 @@ def spawn(target: str, memory_bytes: int) -> Spawned:
     finally:
         theirs.close()
         os.close(says)
-    return Spawned(pid, pidfd, ours, said)
+    return _Spawned(pid, pidfd, ours, said)
 
 
 class HelperProcess:
     """A process that was spawned. ``ending`` says how it ended, once ``is_gone``; ``killed``: we told it to."""
 
     def __init__(
-        self, spawned: Spawned, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Logger
+        self, spawned: _Spawned, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Logger
     ) -> None:
         self.pid = spawned.pid
         self.killed = False
@@ -80,8 +81,9 @@ class HelperProcess:
         self._loop.add_reader(self._pidfd, self._reap)
 
     @classmethod
-    async def adopt(cls, spawned: Spawned, log: Logger) -> HelperProcess:
-        """Take a process into the event loop's care."""
+    async def start(cls, target: str, memory_bytes: int, log: Logger) -> HelperProcess:
+        """Start one that answers calls with ``target`` within ``memory_bytes``, see ``agent.helper_serve``; OSError."""
+        spawned = _spawn(target, memory_bytes)
         reader, writer = await asyncio.open_connection(sock=spawned.stream)
         return cls(spawned, reader, writer, log)
 

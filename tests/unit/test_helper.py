@@ -316,46 +316,6 @@ async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
     assert bench.helper.calls == {"ok": 2, "hung": 4}
 
 
-async def test_a_start_that_hangs_is_the_only_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that hangs at exec hangs the call and the next, and no second start is made; later the process serves."""
-    gate, starts = threading.Event(), 0
-
-    def spawn(target: str, memory_bytes: int) -> helper_process.Spawned:
-        nonlocal starts
-        starts += 1
-        gate.wait(LONG)
-        return helper_process.spawn(target, memory_bytes)
-
-    monkeypatch.setattr(helper_module, "spawn", spawn)
-    for _ in range(2):
-        with pytest.raises(HelperHung, match="no process"):
-            await bench.do(deadline_seconds=0.1)
-    await bench.helper.stop()
-    bench.helpers.lend(SPEC)
-    gate.set()
-    await bench.do()
-    assert starts == 1
-
-
-async def test_a_start_that_ends_after_the_stop_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that comes when nobody wants it any more is killed."""
-    gate, bench = threading.Event(), Bench()
-
-    def spawn(target: str, memory_bytes: int) -> helper_process.Spawned:
-        gate.wait(LONG)
-        return helper_process.spawn(target, memory_bytes)
-
-    monkeypatch.setattr(helper_module, "spawn", spawn)
-    with pytest.raises(HelperHung, match="no process"):
-        await bench.do(deadline_seconds=0.1)
-    await bench.helper.stop()
-    gate.set()
-    starting = bench.helper._starting
-    assert starting is not None
-    process = await starting
-    assert await process.gone_within(LONG)
-
-
 async def test_an_executable_that_is_not_there_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that the kernel refuses is a failure with its reason, and leaks nothing."""
     before = await asyncio.to_thread(os.listdir, "/proc/self/fd")
