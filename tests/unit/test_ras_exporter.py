@@ -123,8 +123,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def shown(snapshot: Snapshot) -> dict[str, list[tuple[str, int, int]]]:
     """Hash, answers and missing ranks of each job's communicators."""
     return {
-        job: [(each.hash, each.responding, each.missing) for each in communicators]
-        for job, communicators in snapshot.reports.items()
+        job_id: [(each.hash, each.responding, each.missing) for each in job.report.communicators]
+        for job_id, job in snapshot.reports.items()
     }
 
 
@@ -279,7 +279,7 @@ async def test_a_report_without_room_is_counted(node: Node) -> None:
 
 async def test_a_report_takes_the_room_of_the_last_one(node: Node) -> None:
     """However often a job is asked, its series are admitted once."""
-    node.admission = Admission(in_all=6)  # the five of a communicator, and one to spare
+    node.admission = Admission(in_all=11)  # the ten of a communicator, and one to spare
     async with node.exporter() as exporter:
         await node.first_query(exporter)
         found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
@@ -298,7 +298,7 @@ async def test_what_a_report_holds_becomes_series(node: Node) -> None:
     series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
     states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
-    assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "10.0.0.1", "3", "unresponsive"] == 1
+    assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
     assert series["rankwatch_ras_skipped_total", "phantom"] == 1
     assert series["rankwatch_ras_timeouts_total",] == 2
     assert series["rankwatch_ras_queries_total",] == 1
