@@ -15,11 +15,12 @@ from exporters.ras.config import RasConfig
 from exporters.ras.families import FAMILIES, Snapshot, render
 from exporters.ras.inquiry import Inquiry
 from exporters.ras.job_report import JobReport
-from exporters.ras.jobs import LocalProcess, Rules, Standing, owner_of, standings, to_ask
+from exporters.ras.jobs import LocalProcess, Rules, Standing, libraries, owner_of, standings, to_ask
 from exporters.ras.listeners import ListenerSearch, Site
 from exporters.ras.policy import MIN_INTERVAL_SECONDS, Pace, Role, interval_seconds, next_pace
 from exporters.ras.report import Report
 from exporters.ras.reports import Reports
+from exporters.ras.witness import Witness
 
 INTERVAL_SECONDS = 2.0
 """How often /proc is looked at; queries are rarer."""
@@ -59,6 +60,7 @@ class RasExporter:
         self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
         self._inquiry = Inquiry(self._thread, ctx.log)
         self._kept = Reports(ctx.admit)
+        self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
 
@@ -94,6 +96,7 @@ class RasExporter:
             skipped=Counter(self._inquiry.skipped),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
             jobs=tuple(jobs),
+            libraries=libraries(self._processes(), self._sites.values()),
             reports=self._reports(),
         )
 
@@ -108,6 +111,7 @@ class RasExporter:
             pass
         for job_id in list(self._kept.by_job):
             self._kept.release(job_id)
+        self._witness.forget(())
         self._thread.stop()
 
     async def _look(self) -> None:
@@ -137,21 +141,23 @@ class RasExporter:
         interval = interval_seconds(role, visit.pace, self._random.random())
         now = self._ctx.clock.monotonic()
         visit.due_at = now + interval
-        self._keep([answer.report for answer in answers], endpoint, until=now + STALE_INTERVALS * interval)
+        await self._keep([answer.report for answer in answers], endpoint, until=now + STALE_INTERVALS * interval)
 
-    def _keep(self, reports: list[Report], endpoint: Endpoint, until: float) -> None:
+    async def _keep(self, reports: list[Report], endpoint: Endpoint, until: float) -> None:
         """Take the best report of each job in the place of its last one."""
         processes, servers = self._processes(), self._sites[endpoint].servers
         here = [processes[key] for key in servers if key in processes]
-        best: dict[str, tuple[LocalProcess, Report]] = {}
-        for report in sorted(reports, key=Report.missing, reverse=True):
+        of_job: dict[str, list[tuple[LocalProcess, Report]]] = {}
+        for report in sorted(reports, key=Report.missing):
             owner = owner_of(report, here)
             if owner is None:
                 self._inquiry.skipped["foreign_report"] += 1
             else:
-                best[owner.job_id] = owner, report
-        for owner, report in best.values():
-            self._keep_one(owner, report, until)
+                of_job.setdefault(owner.job_id, []).append((owner, report))
+        for job_id, [(owner, best), *others] in of_job.items():
+            self._keep_one(owner, best, until)
+            members = [process for process in processes.values() if process.job_id == job_id]
+            await self._witness.testify(job_id, best, [report for _, report in others], members)
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float) -> None:
         if owner.job_id not in self._kept.by_job:
@@ -162,6 +168,7 @@ class RasExporter:
     def _forget(self) -> None:
         here = {process.job_id for process in self._processes().values()}
         self._kept.forget(self._ctx.clock.monotonic(), here)
+        self._witness.forget(self._kept.by_job.keys())
 
     def _first_visit(self) -> _Visit:
         """The nodes of a cluster, and the jobs that start together, are not all to ask at once."""
@@ -190,6 +197,7 @@ class RasExporter:
                 world_size=process.claim.world_size or (world.size if world is not None else None),
                 namespace_pid=process.facts.namespace_pid,
                 start_seconds=process.facts.start_seconds,
+                network_namespace=namespace,
                 foreign=namespace not in (0, self._search.namespace),
             )
         return found

@@ -79,6 +79,14 @@ NOT_ASKED = Family(
     ("job_id", "reason"),
     "1 per job that is not asked",
 )
+LIBRARY_INFO = Family(
+    "rankwatch_library_info",
+    "gauge",
+    "Always 1: the library that processes of the job on this node have mapped, nccl or rccl, and its version.",
+    ("job_id", "flavor", "version"),
+    "1 per job and version",
+    "max",
+)
 FAMILIES = (
     UP,
     DURATION,
@@ -89,6 +97,7 @@ FAMILIES = (
     LISTENERS,
     REPORTER,
     NOT_ASKED,
+    LIBRARY_INFO,
     *COMMUNICATOR_FAMILIES,
 )
 SKIPPED_REASONS = (
@@ -105,7 +114,7 @@ SKIPPED_REASONS = (
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs. ``reports``: the last one of each job that was asked."""
+    """What ``render`` needs. ``libraries``: job, flavor, version; ``reports``: the last ones, by job."""
 
     up: dict[str, bool]
     duration_seconds: float | None
@@ -115,6 +124,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     skipped: Counter[str]
     listeners: dict[str, tuple[int, int]]
     jobs: tuple[Standing, ...]
+    libraries: frozenset[tuple[str, str, str]]
     reports: dict[str, JobReport]
 
 
@@ -142,6 +152,10 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
         listeners.add((endpoint, "unowned"), unowned)
     yield listeners.metric
     yield from _jobs(snapshot.jobs)
+    libraries = LIBRARY_INFO.rows()
+    for library in sorted(snapshot.libraries):
+        libraries.add(library, 1)
+    yield libraries.metric
     yield from render_reports(snapshot.reports)
 
 

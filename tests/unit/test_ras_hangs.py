@@ -184,7 +184,7 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
 
 
 def test_two_orders_of_the_same_size_name_nobody() -> None:
-    """Where two communicators of the whole job number its ranks differently, only those that both agree on are named."""
+    """Where two communicators of the whole job number its ranks differently, those that both agree on are named."""
     reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
     report = read(group(WORLD, [rank(p, p, AllReduce=5 - (p == 0)) for p in range(3)]), reversed_world)
     assert named(report) == {"0xa0": [(0, None, "behind")]}
