@@ -23,7 +23,7 @@ from agent.procfs import OpenFile, ProcessFacts, ProcFS, Stat
 from agent.ranks import RankTable
 from agent.state import StateSection
 from agent.threads import OwnThread
-from agent.verdict import ExitStatus
+from agent.verdict import ExitStatus, Silence
 
 __all__ = [
     "KEPT_VARIABLES",
@@ -59,6 +59,7 @@ __all__ = [
     "RankTable",
     "Roots",
     "Rows",
+    "Silence",
     "Spec",
     "Stat",
     "StateSection",
