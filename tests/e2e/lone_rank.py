@@ -43,7 +43,7 @@ def hunger(length: int) -> Iterator[bytes]:
     """Ranks that take many times their length once they are read."""
     yield b'{"nccl_version": "2.32.3", "ras": {"timeouts_count": 0},'
     yield b'"communicators": [{"hash": "0x1", "size": 9, "ranks": ['
-    each = b'{"rank":1,"host":"","pid":1},'
+    each = b'{"rank":1,"host":"","pid":1,"nvml_dev":1},'
     for _ in range(length // PIECE_BYTES):
         yield each * (PIECE_BYTES // len(each))
     yield each[:-1] + b'], "missing_ranks": []}]}'
