@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -416,6 +417,8 @@ def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
         pid = int(agent.stdout.readline())
         pidfd = os.pidfd_open(pid)
         try:
+            while what == "stop" and "T (stopped)" not in Path(f"/proc/{pid}/status").read_text():
+                time.sleep(0.005)
             agent.kill()
             poll = select.poll()
             poll.register(pidfd, select.POLLIN)
@@ -427,6 +430,15 @@ def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
 def test_a_process_whose_parent_has_gone_already_leaves() -> None:
     """One that finds another parent than the agent that started it ends before it does anything."""
     main = ROOT / "agent" / "helper_main.py"
-    command = [sys.executable, "-I", str(main), "helper_targets:obey", "1", "1", os.pathsep.join(sys.path)]
+    command = [sys.executable, "-I", str(main), "no_such_module:none", "1", "1", os.pathsep.join(sys.path)]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=LONG, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_module_is_imported_without_its_packages_code() -> None:
+    """The reader of RAS reports, deep in an exporter whose package imports the whole agent, has none of it in memory."""
+    code = "from agent.helper_serve import _load; import sys; _load('exporters.ras.reading:read'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "exporters.ras.report" in loaded
+    assert not {"agent.api", "asyncio", "prometheus_client", "exporters.ras.exporter"} & loaded
