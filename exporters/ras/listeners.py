@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,11 +22,12 @@ from exporters.ras.client import Endpoint
 from exporters.ras.library import Libraries, Version
 
 MAX_TABLE_BYTES = 8 * 1024 * 1024
-"""Listening sockets come first in it (tcp_seq_start of the kernel)."""
+"""Listening sockets come first in it (tcp_seq_start of the kernel); a connection beyond it has no known server."""
 MAX_DESCRIPTORS = 16_384
 MAX_FACTOR = 60.0
 """Five minutes, which is as long as a query may hold up the next."""
 _LISTEN = "0A"
+_ESTABLISHED = "01"
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")
 _RAS_THREAD = "NCCL RAS"
@@ -78,13 +80,21 @@ class ListenerSearch:
             self._servers[key] = Server(library.version, factor, library.flavor)
         return Site({key: self._servers[key] for key in sorted(owners)}, len(inodes - self._owners.keys()))
 
+    def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        """The process of ``site`` that has accepted the connection from ``client``; None when it cannot be told."""
+        for name in ("net/tcp", "net/tcp6"):
+            for row in parse_sockets(_read(self._root / name), _ESTABLISHED):
+                if (row.local, row.remote) == (server, client) and row.inode:
+                    return next((key for key in site.servers if row.inode in self._sockets(key.pid)), None)
+        return None
+
     def _listeners(self) -> dict[Endpoint, set[int]]:
         found: dict[Endpoint, set[int]] = {}
         for name in ("net/tcp", "net/tcp6"):
-            for address, inode in parse_listeners(_read(self._root / name)):
+            for row in parse_sockets(_read(self._root / name), _LISTEN):
                 for endpoint in self._endpoints:
-                    if address.port == endpoint.port and address.host in {endpoint.host, *_WILDCARDS}:
-                        found.setdefault(endpoint, set()).add(inode)
+                    if row.local.port == endpoint.port and row.local.host in {endpoint.host, *_WILDCARDS}:
+                        found.setdefault(endpoint, set()).add(row.inode)
         return found
 
     def _find_owners(self, inodes: set[int], processes: set[ProcessKey]) -> None:
@@ -115,20 +125,33 @@ class ListenerSearch:
         return found
 
 
-def parse_listeners(table: str) -> list[tuple[Endpoint, int]]:
-    """The listening sockets of a table like /proc/net/tcp: address and inode. Lines that are none are left out."""
+class Socket(NamedTuple):
+    """A row of /proc/net/tcp."""
+
+    local: Endpoint
+    remote: Endpoint
+    inode: int
+
+
+def parse_sockets(table: str, state: str) -> list[Socket]:
+    """The sockets in ``state`` of a table like /proc/net/tcp. Lines that are none are left out."""
     found = []
     for line in table.splitlines():
         fields = line.split()
-        if len(fields) < 10 or fields[3] != _LISTEN:
+        if len(fields) < 10 or fields[3] != state:
             continue
-        host, _, port = fields[1].partition(":")
         try:
-            packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
-            found.append((Endpoint(str(ip_address(packed)), int(port, 16)), int(fields[9])))
+            found.append(Socket(_endpoint(fields[1]), _endpoint(fields[2]), int(fields[9])))
         except (ValueError, OverflowError):
             continue
     return found
+
+
+def _endpoint(text: str) -> Endpoint:
+    """An address as the kernel writes it: words of the machine's byte order, and the port."""
+    host, _, port = text.partition(":")
+    packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
+    return Endpoint(str(ip_address(packed)), int(port, 16))
 
 
 def timeout_factor(environment: Mapping[str, str]) -> float:

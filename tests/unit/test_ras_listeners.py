@@ -14,7 +14,7 @@ from exporters.ras import library as library_module
 from exporters.ras import listeners
 from exporters.ras.client import Endpoint
 from exporters.ras.library import MAX_SECTIONS, version_in
-from exporters.ras.listeners import MAX_FACTOR, ListenerSearch, Server, Site, parse_listeners, timeout_factor
+from exporters.ras.listeners import MAX_FACTOR, ListenerSearch, Server, Site, parse_sockets, timeout_factor
 
 V4 = Endpoint("127.0.0.1", 28028)
 V6 = Endpoint("::1", 28028)
@@ -65,7 +65,8 @@ def test_a_table_gives_its_listening_sockets() -> None:
         + row("0100007F:6D7C", 7).replace(" 7 1", " x 1")
         + "nonsense\n"
     )
-    assert parse_listeners(table) == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
+    listening = [(row.local, row.inode) for row in parse_sockets(table, "0A")]
+    assert listening == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
 
 
 def test_listeners_belong_to_the_rank_processes_that_hold_them(tree: ProcTree) -> None:
@@ -254,3 +255,21 @@ def test_rccl_is_told_from_its_name(tree: ProcTree) -> None:
     (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/librccl.so.1.0.70000\n")
     library(inside / "librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0")
     assert look(tree, key)[V4].servers[key] == Server((2, 28, 3), 1.0, "rccl")
+
+
+def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None:
+    """The server's end of a connection is a socket of the process that accepted it; before that it is nobody's."""
+    first, second = add(tree, 10, 71), add(tree, 11, 72)
+    (tree.root / "11/fd/50").symlink_to("socket:[99]")
+    search = ListenerSearch(tree.root, (V4,))
+    site = search.look([first, second])[V4]
+    client = Endpoint("127.0.0.1", 40001)
+    ends = ["0100007F:9C41 0100007F:6D7C", "0100007F:6D7C 0100007F:9C41"]
+    with (tree.root / "net/tcp").open("a") as table:
+        table.write(f"7: {ends[0]} 01 0:0 0:0 0 0 0 98 1\n")
+    assert search.server_of(site, V4, client) is None
+    with (tree.root / "net/tcp").open("a") as table:
+        table.write(f"8: {ends[1]} 01 0:0 0:0 0 0 0 99 1\n")
+    assert search.server_of(site, V4, client) == second
+    (tree.root / "11/fd/50").unlink()
+    assert search.server_of(site, V4, client) is None
