@@ -82,6 +82,12 @@ class RankTable:
         for key, process in self._processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None
 
+    def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
+        """Note which places a process of the table has in communicators, told by anything but its own records."""
+        process = self._processes.get(key)
+        for membership in memberships if process is not None else ():
+            self._add_member(process, membership, self._clock.monotonic())
+
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
         """Note that a process is gone; called again when its status is learnt. Judges its job at once."""
         process = self._processes.get(key)
