@@ -85,7 +85,9 @@ class RankTable:
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
         """Note which places a process of the table has in communicators, told by anything but its own records."""
         process = self._processes.get(key)
-        for membership in memberships if process is not None else ():
+        if process is None:
+            return
+        for membership in memberships:
             self._add_member(process, membership, self._clock.monotonic())
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
