@@ -8,8 +8,10 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.api import Family, Metric, comm_label
+from exporters.ras import monitor_families
 from exporters.ras.client import STAGES, Stage
 from exporters.ras.jobs import Standing
+from exporters.ras.monitor import Monitored
 from exporters.ras.report import Communicator
 
 UP = Family(
@@ -107,6 +109,7 @@ FAMILIES = (
     NOT_ASKED,
     COMMUNICATOR_RANKS,
     RANK_MISSING,
+    *monitor_families.FAMILIES,
 )
 SERIES_PER_COMMUNICATOR = 5
 SKIPPED_REASONS = (
@@ -134,6 +137,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     listeners: dict[str, tuple[int, int]]
     jobs: tuple[Standing, ...]
     reports: dict[str, tuple[Communicator, ...]]
+    heard: Monitored
 
 
 def render(snapshot: Snapshot) -> Iterable[Metric]:
@@ -161,6 +165,7 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
     yield listeners.metric
     yield from _jobs(snapshot.jobs)
     yield from _communicators(snapshot.reports)
+    yield from monitor_families.render(snapshot.heard)
 
 
 def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:

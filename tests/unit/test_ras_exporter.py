@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from proc_tree import ProcTree
 from rank_table import Table, environment, facts, origin
-from ras_server import JSON_ANSWERS, answering, served
+from ras_server import conversing, served
 
 from agent.api import Admission, Context, Logger, Membership, NoData, OwnThread, ProcessKey, Roots, StateSection
 from exporters.ras import RasConfig, RasExporter
@@ -48,7 +48,7 @@ def report(missing: int = 0, size: int = 4, pids: tuple[int, ...] = (11, 12), ha
 class Node:
     """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), whose RAS gives ``replies`` one after the other.
 
-    The last of them is given again and again; None is a reply that does not come.
+    The last of them is given again and again; None is a reply that does not come. ``streams`` are those who monitor.
     """
 
     def __init__(self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1})) -> None:
@@ -57,6 +57,7 @@ class Node:
         self.table = Table()
         self.replies: list[bytes | None] = [report()]
         self.asked = 0
+        self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -80,10 +81,18 @@ class Node:
         with (self.tree.root / "net/tcp").open("a") as table:
             table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 0 0 {inode} 1\n")
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+    async def report(self) -> bytes | None:
         self.asked += 1
-        await answering(JSON_ANSWERS, [] if reply is None else [reply])(reader, writer)
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+    async def monitor(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"OK\n")
+        self.streams.append(writer)
+        await reader.read()
+        self.streams.remove(writer)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await conversing(self.report, self.monitor)(reader, writer)
 
     @asynccontextmanager
     async def exporter(self, role: str = "auto") -> AsyncIterator[RasExporter]:
@@ -312,14 +321,14 @@ async def test_what_a_report_holds_becomes_series(node: Node) -> None:
 async def test_a_drain_waits_for_the_end_of_a_report(node: Node) -> None:
     """A query under way is read to its end before the exporter is gone."""
     began, go_on = asyncio.Event(), asyncio.Event()
-    serve = node.serve
+    report = node.report
 
-    async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def slowly() -> bytes | None:
         began.set()
         await go_on.wait()
-        await serve(reader, writer)
+        return await report()
 
-    node.serve = slowly  # type: ignore[method-assign]
+    node.report = slowly  # type: ignore[method-assign]
     async with node.exporter() as exporter:
         update = asyncio.ensure_future(node.first_query(exporter))
         await began.wait()
@@ -342,7 +351,7 @@ async def test_a_drain_waits_for_the_end_of_a_report(node: Node) -> None:
         {"addresses": ["::1:28028"]},
         {"addresses": ["1.2.3.4.5:28028"]},
         {"addresses": [f"127.0.0.1:{port}" for port in range(1, MAX_ADDRESSES + 2)]},
-        {"role": "monitor"},
+        {"role": "none"},
         {"oldest_version": "2.29"},
     ],
 )
