@@ -71,7 +71,7 @@ class EventSplitter:
 
     def end(self) -> None:
         """Count what the end of the stream left incomplete."""
-        if (self._line and not self._line_is_long) or (self._object is not None and not self._object_is_bad):
+        if self._line or (self._object is not None and not self._object_is_bad):
             self.unread["cut"] += 1
 
     def _extend(self, part: bytes) -> None:

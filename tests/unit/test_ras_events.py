@@ -163,7 +163,7 @@ def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
         pytest.param(b"{\n" + JSON, 1, {"unreadable": 1}, id="a beginning without an end"),
         pytest.param(b'{\n "event": 7\n}\n' + JSON, 1, {"unreadable": 1}, id="no name"),
         pytest.param(b'{\n "event": "\xff"\n}\n' + JSON, 1, {"unreadable": 1}, id="no text"),
-        pytest.param(b"{\n" + b"[" * MAX_LINE_BYTES + b"\n}\n" + JSON, 1, {"unreadable": 1}, id="deep"),
+        pytest.param(b'{\n"x":\n' + b"[" * MAX_LINE_BYTES + b"\n}\n" + JSON, 1, {"unreadable": 1}, id="deep"),
         pytest.param(b'{"event": "PEER_NEW"}\n', 0, {"unreadable": 1}, id="an object on one line"),
         pytest.param(TEXT[:-1], 0, {"cut": 1}, id="cut text"),
         pytest.param(JSON[:-2], 0, {"cut": 1}, id="cut JSON"),
@@ -175,6 +175,9 @@ def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
             1,
             {"long_line": 1},
             id="an object that lost a line",
+        ),
+        pytest.param(
+            b"{\n" + b" " * (MAX_LINE_BYTES + 1) + b"\n" + JSON, 1, {"long_line": 1}, id="one that lost its end, too"
         ),
     ],
 )

@@ -482,6 +482,16 @@ async def test_the_end_of_a_stream_is_an_alarm_and_the_next_asks_what_was_missed
         await last.tell(exporter, "PEER_DEAD")
 
 
+async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None:
+    """An update that was under way at the drain finds who listens, and leaves it at that."""
+    async with node.exporter() as exporter:
+        update = asyncio.ensure_future(exporter.update())
+        await asyncio.sleep(0)  # it looks
+        await exporter.drain()
+        await update
+        assert (exporter.snapshot().heard.up, node.streams) == ({}, [])
+
+
 async def test_a_stream_that_fails_harms_no_query(node: Node) -> None:
     """Where MONITOR is not understood the queries go on as ever."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -215,7 +217,8 @@ async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await reader.readline()
         writer.write(answer)
     await writer.drain()
-    writer.transport.abort()
+    linger_not = struct.pack("ii", 1, 0)  # socket(7): what is closed so is reset
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
 
 
 @pytest.mark.parametrize(
