@@ -35,6 +35,8 @@ Unread = Literal["long_line", "long_object", "unreadable", "cut"]
 within it."""
 
 _TEXT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}): ")
+_ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}$")
+"""To CLIENT PROTOCOL, which may be sent at any time."""
 _BEGIN = b"{"
 _END = b"}"
 
@@ -101,11 +103,11 @@ class EventSplitter:
         return self._end_object() if line == _END else None
 
     def _read_text(self, line: bytes) -> str | None:
-        match = _TEXT.match(line)
-        if match is None:
+        if match := _TEXT.match(line):
+            return match[1].decode()
+        if not _ANSWER.match(line):
             self.unread["unreadable"] += 1
-            return None
-        return match[1].decode()
+        return None
 
     def _end_object(self) -> str | None:
         whole, bad = self._object, self._object_is_bad

@@ -10,7 +10,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 import msgspec
 
@@ -22,6 +21,8 @@ from exporters.ras.policy import ALARMS, LAST_RETRY_SECONDS, Wake, retry_seconds
 PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
 """Between two pieces. 500 events/s are more than RAS has to say for long, and little work, were they all garbage."""
+SILENCE_SECONDS = 10.0
+"""After so long without a word a RAS thread is asked whether it is there, after twice as long it is not: it stopped."""
 
 Servers = frozenset[ProcessKey]
 
@@ -122,30 +123,47 @@ class Monitors:
                 self._log.info("RAS is monitored", endpoint=endpoint.label)
             stream.up = stream.was_up = True
             self._begun += 1
-            await self._read(endpoint, reader)
+            ended = await self._read(endpoint, reader, writer)
         finally:
             writer.close()
-        self._errors["cut"] += 1
+        self._errors[ended] += 1
         self._wakes[endpoint] = "alarm"
-        self._log.info("RAS's events have ended", endpoint=endpoint.label)
+        self._log.info("RAS's events have ended", endpoint=endpoint.label, stage=ended)
 
-    async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader) -> None:
-        """Read to the end of the stream, which is that of the process."""
+    async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
+        """Read until the process ends, or answers no more (``deadline``)."""
         splitter = EventSplitter()
-        with suppress(OSError):  # a connection that breaks has ended, too
-            while piece := await reader.read(PIECE_BYTES):
+        ended: Stage = "cut"
+        try:
+            while piece := await _hear(reader, writer):
                 found = splitter.feed(piece)
                 self._events.update(found)
                 self._count(splitter)
                 if not ALARMS.isdisjoint(found):
                     self._wakes[endpoint] = "alarm"
                 await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            ended = "deadline"
+        except OSError:  # the connection broke
+            pass
         splitter.end()
         self._count(splitter)
+        return ended
 
     def _count(self, splitter: EventSplitter) -> None:
         self._unread.update(splitter.unread)
         splitter.unread.clear()
+
+
+async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The next piece, empty at the end of the stream; TimeoutError when the RAS thread does not even answer."""
+    try:
+        async with asyncio.timeout(SILENCE_SECONDS):
+            return await reader.read(PIECE_BYTES)
+    except TimeoutError:
+        writer.write(b"CLIENT PROTOCOL 2\n")
+    async with asyncio.timeout(SILENCE_SECONDS):
+        return await reader.read(PIECE_BYTES)
 
 
 async def _end(streams: Iterable[_Stream]) -> None:

@@ -25,10 +25,10 @@ MONITOR_STREAMS = Family(
 MONITOR_ERRORS = Family(
     "rankwatch_ras_monitor_errors_total",
     "counter",
-    "Streams of events that were not had or ended, by where: connect, handshake, command (the library has no MONITOR), "
-    "size, or cut, where the process that told them ended.",
+    "Streams of events that were not had, by where they failed: connect, handshake, command (the library has no "
+    "MONITOR) or size; or that ended: cut (the process that told them did) or deadline (it does not answer any more).",
     ("stage",),
-    "5 per node",
+    "6 per node",
     "sum",
 )
 MONITOR_UNREAD = Family(
@@ -50,7 +50,7 @@ EVENTS_HEARD = Family(
     "sum",
 )
 FAMILIES = (MONITOR_UP, MONITOR_STREAMS, MONITOR_ERRORS, MONITOR_UNREAD, EVENTS_HEARD)
-STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut")
+STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut", "deadline")
 UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "long_object", "unreadable", "cut")
 
 

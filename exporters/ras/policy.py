@@ -1,7 +1,8 @@
 """Who asks, whether, and how often: asking must never hurt a job. Pure.
 
 Every query is a collective over the whole job, its cost quadratic in the job's size, whoever asks. So one node of a job
-asks, one more stands by at a quarter of the rate, and the others do not.
+asks, one more stands by at a quarter of the rate, and the others do not. Listening to the events costs nothing: every
+node does.
 """
 
 from __future__ import annotations

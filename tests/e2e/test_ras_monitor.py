@@ -115,6 +115,19 @@ def test_events_go_on_when_the_process_that_tells_them_is_killed(job: RasJob, tm
         heard(agent, "PEER_DEAD", DEAD_SECONDS + 4.0)
 
 
+def test_a_process_that_tells_nothing_more_is_left_for_another(job: RasJob, tmp_path: Path) -> None:
+    """A stopped process keeps its connection open; the agent notices that it does not answer and turns to another."""
+    with agent_for(job, tmp_path, "monitor") as agent:
+        (first,) = connected(job)
+        job.signal(first, signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        agent.wait_for("rankwatch_ras_monitor_errors_total", 1, seconds=22.0, stage="deadline")
+        assert time.monotonic() - stopped_at > 10.0
+        agent.wait_for("rankwatch_ras_monitor_up", 1, endpoint=f"127.0.0.1:{job.port}")
+        assert set(connected(job)) - {first} != set()
+        assert sum(each.value for each in agent.samples("rankwatch_ras_monitor_unread_total")) == 0
+
+
 def test_an_agent_that_leaves_leaves_no_connection(job: RasJob, tmp_path: Path) -> None:
     """A stopped agent has closed its stream, which harms no rank: another one listens after it."""
     with agent_for(job, tmp_path, "monitor") as agent:

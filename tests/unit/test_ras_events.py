@@ -148,10 +148,11 @@ def test_any_bytes_are_taken(noise: bytes) -> None:
         (JSON.replace(b"PEER_DEAD", b"PEER_PROMOTED"), [OTHER]),
         (b'{\n  "event": "PEER_NEW"\n}\n', ["PEER_NEW"]),
         (JSON + TEXT + JSON, ["PEER_DEAD"] * 3),
+        (JSON + b"SERVER PROTOCOL 2\n" + JSON, ["PEER_DEAD"] * 2),
     ],
 )
 def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
-    """Both forms are read, with or without a peer; what the library may yet invent is `other`."""
+    """Both forms are read, with or without a peer; an invention of the library is `other`, an answer is no event."""
     assert split(stream) == (events, {})
 
 

@@ -13,6 +13,7 @@ from fake_clock import FakeClock
 from ras_server import Serve, answering, served
 
 from agent.api import Logger, ProcessKey
+from exporters.ras import monitor
 from exporters.ras.client import Endpoint
 from exporters.ras.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, Monitors
 from exporters.ras.policy import LAST_RETRY_SECONDS
@@ -246,6 +247,29 @@ async def test_nobody_listens() -> None:
         pass
     await here.follow()
     await here.until(lambda now: now.errors == {"connect": 1})
+
+
+async def test_a_silent_thread_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers is listened to on; one that does not has stopped: its stream has ended, and that alarms."""
+    monkeypatch.setattr(monitor, "SILENCE_SECONDS", 0.05)
+    asked = 0
+
+    async def answering_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        for answer in ANSWERS:
+            await reader.readline()
+            writer.write(answer)
+        while line := await reader.readline():
+            assert line == b"CLIENT PROTOCOL 2\n"
+            asked += 1
+            if asked <= 2:
+                writer.write(ANSWERS[0])
+
+    async with station(answering_twice) as here:
+        await here.follow()
+        found = await here.until(lambda now: now.errors.total() > 0)
+        assert (asked, found.errors, found.unread, here.up) == (3, {"deadline": 1}, {}, [False])
+        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
 
 
 async def test_a_drain_ends_every_stream() -> None:
