@@ -251,7 +251,7 @@ async def test_nobody_listens() -> None:
 
 async def test_a_silent_thread_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that answers is listened to on; one that does not has stopped: its stream has ended, and that alarms."""
-    monkeypatch.setattr(monitor, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(monitor, "SILENCE_SECONDS", 0.3)
     asked = 0
 
     async def answering_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
