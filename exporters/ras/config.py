@@ -18,7 +18,8 @@ MAX_ADDRESSES = 16
 class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node asks.
 
-    ``oldest_version``: the first that is asked; one before 2.29.2 can crash of it.
+    With the role monitor it hears the events, as with every role but off, and never asks. ``oldest_version``: the first
+    that is asked or heard; one before 2.29.2 can crash of being asked, and tells no events.
     """
 
     addresses: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = msgspec.field(
