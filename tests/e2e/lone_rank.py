@@ -5,6 +5,7 @@ It maps LIBRARY, as which it counts, and listens at PORT of the loopback in a th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import socket
@@ -14,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
 PIECE_BYTES = 1024 * 1024
 LARGE_RANKS, LARGE_COMMUNICATORS = 7200, 10
 """A report of 38 MiB."""
@@ -57,22 +57,25 @@ KINDS: dict[str, Callable[[int], Iterator[bytes]]] = {
 }
 
 
-def serve(listener: socket.socket, pieces: list[bytes] | Iterator[bytes]) -> None:
-    """Answer one query after the other."""
+def serve(listener: socket.socket, pieces: Iterator[bytes]) -> None:
+    """Answer every connection, each in a thread of its own."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"NCCL RAS")
     kept = list(pieces)
     print("ready", flush=True)  # noqa: T201  # the test waits for it
     while True:
         connection, _ = listener.accept()
-        with connection, connection.makefile("rb") as lines:
-            try:
-                for answer in (*ANSWERS, b""):
-                    lines.readline()
-                    connection.sendall(answer)
-                for piece in kept:
+        threading.Thread(target=converse, args=(connection, kept)).start()
+
+
+def converse(connection: socket.socket, pieces: list[bytes]) -> None:
+    """Answer commands as a RAS thread does; to MONITOR nothing ever happens."""
+    with connection, connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
+        for line in lines:
+            if line == b"STATUS\n":
+                for piece in pieces:
                     connection.sendall(piece)
-            except ConnectionError:  # it had enough
-                continue
+                return
+            connection.sendall(b"SERVER PROTOCOL 2\n" if line.startswith(b"CLIENT PROTOCOL ") else b"OK\n")
 
 
 def main(library: str, port: str, what: str, length: str) -> None:
