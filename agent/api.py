@@ -22,7 +22,7 @@ from agent.procfs import OpenFile, ProcessFacts, ProcFS, Stat
 from agent.ranks import RankTable
 from agent.state import StateSection
 from agent.threads import OwnThread
-from agent.verdict import ExitStatus
+from agent.verdict import ExitStatus, Silence
 
 __all__ = [
     "KEPT_VARIABLES",
@@ -52,6 +52,7 @@ __all__ = [
     "RankTable",
     "Roots",
     "Rows",
+    "Silence",
     "Spec",
     "Stat",
     "StateSection",

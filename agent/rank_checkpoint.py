@@ -31,6 +31,7 @@ def decode(section: bytes) -> SavedTable:
     saved = msgspec.msgpack.decode(section, type=SavedTable)
     for process in saved.processes:
         process.confirmed = process.exited_at is not None
+        process.silence = None
         if process.exited_at is None and process.unproven_since is None:
             process.unproven_since = saved.saved_at
     return saved

@@ -7,7 +7,10 @@ import msgspec
 from agent.claims import Claim
 from agent.identity import Membership, ProcessKey, RankLabel
 from agent.procfs import ProcessFacts
-from agent.verdict import Evidence, ExitStatus, Verdict
+from agent.verdict import Evidence, ExitStatus, Silence, Verdict
+
+SIGN_OF_LIFE_SECONDS = 5.0
+"""Records may be that late: what is newer was made after RAS had missed the process."""
 
 
 class RankProcess(msgspec.Struct):
@@ -36,6 +39,7 @@ class RankProcess(msgspec.Struct):
     confirmed: bool = True
     unproven_since: float | None = None
     verdict: Verdict | None = None
+    silence: Silence | None = None
 
     def ranks(self, unique: bool) -> tuple[list[int], str]:
         """The global ranks of the process and who says so (environment, communicator); nothing while nobody does.
@@ -72,7 +76,17 @@ class RankProcess(msgspec.Struct):
             progress_after_exit_seconds=late,
             unproven_since=self.unproven_since,
             before=None if self.verdict is None else self.verdict.reason,
+            silence=self._silence(),
         )
+
+    def _silence(self) -> Silence | None:
+        """What RAS misses of it; records that go on are a sign of life."""
+        silence = self.silence
+        if silence is None or self.progress_seconds is None:
+            return silence
+        if self.progress_seconds <= silence.since_seconds + SIGN_OF_LIFE_SECONDS:
+            return silence
+        return msgspec.structs.replace(silence, contradicted=True)
 
     def local_ranks(self, comm: str) -> list[int]:
         """This process' ranks in ``comm``, in order."""

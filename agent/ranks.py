@@ -7,7 +7,7 @@ and never change a label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -20,7 +20,7 @@ from agent.rank_binding import RankBinder
 from agent.rank_checkpoint import SavedTable
 from agent.rank_process import RankProcess
 from agent.rank_snapshot import RankSnapshot, RankView
-from agent.verdict import ExitStatus, judge_job
+from agent.verdict import ExitStatus, Silence, judge_job
 
 MAX_PROCESSES = 1024
 MAX_MEMBERSHIPS = 256
@@ -76,6 +76,11 @@ class RankTable:
             return
         process.state, process.blocked_since, process.kill_pending = state, blocked_since, kill_pending
         process.finalized = finalized
+
+    def observe_silences(self, silences: Mapping[ProcessKey, Silence]) -> None:
+        """Take what RAS misses of the processes here, in the place of what it missed before."""
+        for key, process in self._processes.items():
+            process.silence = silences.get(key) if process.exited_at is None else None
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
         """Note that a process is gone; called again when its status is learnt. Judges its job at once."""

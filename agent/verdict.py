@@ -22,6 +22,8 @@ Reason = Literal[
     "running",
     "stopped",
     "blocked",
+    "unanswered",
+    "cut_off",
     "left",
     "followed",
     "fatal_signal",
@@ -36,6 +38,9 @@ Reason = Literal[
 
 BLOCKED_SECONDS = 60.0
 """In D this long without one context switch: longer than a checkpoint's slowest single write should take."""
+UNANSWERED_REPORTS = 2
+UNANSWERED_SECONDS = 15.0
+"""So long, and in so many reports of RAS, is a process missed: neighbours of a dead one are for up to 12 s."""
 KILLED_PEERS_SECONDS = 15.0
 LEFT_PEERS_SECONDS = 45.0
 """Longer than Slurm's KillWait (30 s by default): within it a cancelled job's slow ranks are killed."""
@@ -63,6 +68,18 @@ class ExitStatus(msgspec.Struct, frozen=True):
         return cls(known=True, signal=status & 0x7F, code=(status >> 8) & 0xFF)
 
 
+class Silence(msgspec.Struct, frozen=True):
+    """RAS reports that miss a process: since when (monotonic, epoch seconds), and how many in a row.
+
+    ``contradicted``: it answered for itself all the same.
+    """
+
+    since: float
+    since_seconds: float
+    reports: int = 0
+    contradicted: bool = False
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """What the witnesses say of one rank process.
 
@@ -71,6 +88,7 @@ class Evidence(msgspec.Struct, frozen=True):
     ``progress_after_exit_seconds``: how long after the exit records of it were still written. ``unproven_since``: it
     ran at this time, and nobody has looked since (the agent was away). ``before``: the reason of its last verdict,
     whose witnesses may be gone by now (their tombstones are taken down, or their ranks were started anew).
+    ``silence``: the other ranks do not hear it, contradicted where it was heard or its records went on.
     """
 
     key: ProcessKey
@@ -84,6 +102,7 @@ class Evidence(msgspec.Struct, frozen=True):
     progress_after_exit_seconds: float = 0.0
     unproven_since: float | None = None
     before: Reason | None = None
+    silence: Silence | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -133,7 +152,10 @@ def _judge_running(process: Evidence, now: float) -> Verdict:
         return Verdict("unresponsive", "stopped")
     if process.blocked_since is not None and now - process.blocked_since > BLOCKED_SECONDS:
         return Verdict("unresponsive", "blocked")
-    return Verdict("alive", "running")
+    silence = process.silence
+    if silence is None or silence.reports < UNANSWERED_REPORTS or now - silence.since < UNANSWERED_SECONDS:
+        return Verdict("alive", "running")
+    return Verdict("unknown", "cut_off") if silence.contradicted else Verdict("unresponsive", "unanswered")
 
 
 def _judge_left(process: Evidence, job: _Job) -> Verdict:

@@ -12,12 +12,15 @@ import msgspec
 from agent.api import Context, Metric, NoData, ProcessKey, Spec
 from exporters.ras.client import Endpoint, Limits
 from exporters.ras.config import RasConfig
-from exporters.ras.families import FAMILIES, SERIES_PER_COMMUNICATOR, Snapshot, render
+from exporters.ras.families import FAMILIES, Snapshot, render
 from exporters.ras.inquiry import Inquiry
-from exporters.ras.jobs import LocalProcess, Rules, Standing, owner_of, standings, to_ask
+from exporters.ras.job_report import JobReport
+from exporters.ras.jobs import LocalProcess, Rules, Standing, libraries, owner_of, standings, to_ask
 from exporters.ras.listeners import ListenerSearch, Site
 from exporters.ras.policy import MIN_INTERVAL_SECONDS, Pace, Role, interval_seconds, next_pace
-from exporters.ras.report import Communicator, Report
+from exporters.ras.report import Report
+from exporters.ras.reports import Reports
+from exporters.ras.witness import Witness
 
 INTERVAL_SECONDS = 2.0
 """How often /proc is looked at; queries are rarer."""
@@ -29,14 +32,6 @@ STALE_INTERVALS = 3.0
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
 """How often a single pass looks until the ranks are found, and how long it waits in between."""
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """The communicators of a job's last report, a process of the job, and until when (monotonic) they are shown."""
-
-    owner: ProcessKey
-    communicators: tuple[Communicator, ...]
-    until: float
 
 
 class _Visit(msgspec.Struct):
@@ -54,7 +49,6 @@ class RasExporter:
         self._config = config
         self._sites: dict[Endpoint, Site] = {}
         self._visits: dict[Endpoint, _Visit] = {}
-        self._kept: dict[str, _Kept] = {}
         self._asking = asyncio.Lock()
         self._drained = False
 
@@ -65,6 +59,8 @@ class RasExporter:
         self._random = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
         self._inquiry = Inquiry(self._thread, ctx.log)
+        self._kept = Reports(ctx.admit)
+        self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
 
@@ -100,6 +96,7 @@ class RasExporter:
             skipped=Counter(self._inquiry.skipped),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
             jobs=tuple(jobs),
+            libraries=libraries(self._processes(), self._sites.values()),
             reports=self._reports(),
         )
 
@@ -112,8 +109,9 @@ class RasExporter:
         self._drained = True
         async with self._asking:
             pass
-        for job_id in self._kept:
-            self._ctx.admit.release(_budget(job_id))
+        for job_id in list(self._kept.by_job):
+            self._kept.release(job_id)
+        self._witness.forget(())
         self._thread.stop()
 
     async def _look(self) -> None:
@@ -143,36 +141,34 @@ class RasExporter:
         interval = interval_seconds(role, visit.pace, self._random.random())
         now = self._ctx.clock.monotonic()
         visit.due_at = now + interval
-        for answer in sorted(answers, key=lambda answer: -answer.report.missing()):  # the best last: it stays
-            self._keep(answer.report, endpoint, until=now + STALE_INTERVALS * interval)
+        await self._keep([answer.report for answer in answers], endpoint, until=now + STALE_INTERVALS * interval)
 
-    def _keep(self, report: Report, endpoint: Endpoint, until: float) -> None:
-        """Take a report in the place of its job's last one."""
+    async def _keep(self, reports: list[Report], endpoint: Endpoint, until: float) -> None:
+        """Take the best report of each job in the place of its last one."""
         processes, servers = self._processes(), self._sites[endpoint].servers
-        owner = owner_of(report, [processes[key] for key in servers if key in processes])
-        if owner is None:
-            self._inquiry.skipped["foreign_report"] += 1
-            return
-        if owner.job_id not in self._kept:
-            self._ctx.log.info("RAS answers", job_id=owner.job_id, version=report.version, ranks=report.ranks())
-        self._release(owner.job_id)
-        series = sum(SERIES_PER_COMMUNICATOR + len(each.named) for each in report.communicators)
-        if not self._ctx.admit.admit(_budget(owner.job_id), series, max(report.ranks(), 1)):
-            self._inquiry.skipped["refused"] += 1
-            return
-        self._kept[owner.job_id] = _Kept(owner.key, report.communicators, until)
+        here = [processes[key] for key in servers if key in processes]
+        of_job: dict[str, list[tuple[LocalProcess, Report]]] = {}
+        for report in sorted(reports, key=Report.missing):
+            owner = owner_of(report, here)
+            if owner is None:
+                self._inquiry.skipped["foreign_report"] += 1
+            else:
+                of_job.setdefault(owner.job_id, []).append((owner, report))
+        for job_id, [(owner, best), *others] in of_job.items():
+            self._keep_one(owner, best, until)
+            members = [process for process in processes.values() if process.job_id == job_id]
+            await self._witness.testify(job_id, best, [report for _, report in others], members)
 
-    def _release(self, job_id: str) -> None:
-        self._kept.pop(job_id, None)
-        self._ctx.admit.release(_budget(job_id))
+    def _keep_one(self, owner: LocalProcess, report: Report, until: float) -> None:
+        if owner.job_id not in self._kept.by_job:
+            self._ctx.log.info("RAS answers", job_id=owner.job_id, version=report.version, ranks=report.ranks())
+        if not self._kept.keep(owner, report, until, self._ctx.clock.time()):
+            self._inquiry.skipped["refused"] += 1
 
     def _forget(self) -> None:
-        """Let go of reports that are too old, and of those of jobs that have left this node."""
-        now = self._ctx.clock.monotonic()
         here = {process.job_id for process in self._processes().values()}
-        for job_id, kept in list(self._kept.items()):
-            if now > kept.until or job_id not in here:
-                self._release(job_id)
+        self._kept.forget(self._ctx.clock.monotonic(), here)
+        self._witness.forget(self._kept.by_job.keys())
 
     def _first_visit(self) -> _Visit:
         """The nodes of a cluster, and the jobs that start together, are not all to ask at once."""
@@ -182,11 +178,11 @@ class RasExporter:
     def _standings(self) -> list[Standing]:
         return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
 
-    def _reports(self) -> dict[str, tuple[Communicator, ...]]:
-        """By job: the communicators of its last report. In a single pass jobs get their names after the report."""
+    def _reports(self) -> dict[str, JobReport]:
+        """By job: its last report. In a single pass jobs get their names after the report."""
         processes = self._processes()
-        named = {job_id or _job_of(processes.get(kept.owner)): kept for job_id, kept in self._kept.items()}
-        return {job_id: kept.communicators for job_id, kept in named.items() if job_id}
+        named = {job_id or _job_of(processes.get(kept.owner)): kept for job_id, kept in self._kept.by_job.items()}
+        return {job_id: kept for job_id, kept in named.items() if job_id}
 
     def _processes(self) -> dict[ProcessKey, LocalProcess]:
         """The rank processes that run here, as the rank table has them."""
@@ -201,14 +197,10 @@ class RasExporter:
                 world_size=process.claim.world_size or (world.size if world is not None else None),
                 namespace_pid=process.facts.namespace_pid,
                 start_seconds=process.facts.start_seconds,
+                network_namespace=namespace,
                 foreign=namespace not in (0, self._search.namespace),
             )
         return found
-
-
-def _budget(job_id: str) -> tuple[str, str]:
-    """Under which name a job's series are admitted."""
-    return "ras", job_id
 
 
 def _job_of(process: LocalProcess | None) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Family, Metric, comm_label
+from agent.api import Family, Metric
 from exporters.ras.client import STAGES, Stage
+from exporters.ras.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES
+from exporters.ras.communicator_families import render_reports
+from exporters.ras.job_report import JobReport
 from exporters.ras.jobs import Standing
-from exporters.ras.report import Communicator
 
 UP = Family(
     "rankwatch_ras_up",
@@ -77,22 +79,12 @@ NOT_ASKED = Family(
     ("job_id", "reason"),
     "1 per job that is not asked",
 )
-COMMUNICATOR_RANKS = Family(
-    "rankwatch_communicator_ranks",
+LIBRARY_INFO = Family(
+    "rankwatch_library_info",
     "gauge",
-    "Ranks of the communicator by the last report: expected; responding; missing, of which unresponsive are of "
-    "processes that did not answer and dead of processes declared dead. A state the report does not tell is absent.",
-    ("job_id", "comm", "state"),
-    "5 per communicator of a job that is asked",
-    "max",
-)
-RANK_MISSING = Family(
-    "rankwatch_communicator_rank_missing",
-    "gauge",
-    "1 while the last report misses the rank; gpu is its NVML index. reason: dead (declared dead), unresponsive (its "
-    "process did not answer), no_communicator (it left the communicator, or makes another), unknown.",
-    ("job_id", "comm", "comm_rank", "host", "gpu", "reason"),
-    "1 per missing rank and communicator, at most 4096",
+    "Always 1: the library that processes of the job on this node have mapped, nccl or rccl, and its version.",
+    ("job_id", "flavor", "version"),
+    "1 per job and version",
     "max",
 )
 FAMILIES = (
@@ -105,10 +97,9 @@ FAMILIES = (
     LISTENERS,
     REPORTER,
     NOT_ASKED,
-    COMMUNICATOR_RANKS,
-    RANK_MISSING,
+    LIBRARY_INFO,
+    *COMMUNICATOR_FAMILIES,
 )
-SERIES_PER_COMMUNICATOR = 5
 SKIPPED_REASONS = (
     "phantom",
     "implausible",
@@ -123,7 +114,7 @@ SKIPPED_REASONS = (
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs. ``reports``: the communicators of each job that was asked."""
+    """What ``render`` needs. ``libraries``: job, flavor, version; ``reports``: the last ones, by job."""
 
     up: dict[str, bool]
     duration_seconds: float | None
@@ -133,7 +124,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     skipped: Counter[str]
     listeners: dict[str, tuple[int, int]]
     jobs: tuple[Standing, ...]
-    reports: dict[str, tuple[Communicator, ...]]
+    libraries: frozenset[tuple[str, str, str]]
+    reports: dict[str, JobReport]
 
 
 def render(snapshot: Snapshot) -> Iterable[Metric]:
@@ -160,7 +152,11 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
         listeners.add((endpoint, "unowned"), unowned)
     yield listeners.metric
     yield from _jobs(snapshot.jobs)
-    yield from _communicators(snapshot.reports)
+    libraries = LIBRARY_INFO.rows()
+    for library in sorted(snapshot.libraries):
+        libraries.add(library, 1)
+    yield libraries.metric
+    yield from render_reports(snapshot.reports)
 
 
 def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:
@@ -173,24 +169,3 @@ def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:
             refusals.add((job.job_id, job.refusal), 1)
     yield roles.metric
     yield refusals.metric
-
-
-def _communicators(reports: dict[str, tuple[Communicator, ...]]) -> Iterable[Metric]:
-    ranks, missing = COMMUNICATOR_RANKS.rows(), RANK_MISSING.rows()
-    for job_id, communicators in reports.items():
-        for each in communicators:
-            comm = comm_label(each.hash)
-            counts = {
-                "expected": each.size,
-                "responding": each.responding,
-                "missing": each.missing,
-                "unresponsive": each.unresponsive,
-                "dead": each.dead,
-            }
-            for state, count in counts.items():
-                if count is not None:
-                    ranks.add((job_id, comm, state), count)
-            for rank in each.named:
-                missing.add((job_id, comm, str(rank.comm_rank), rank.host, rank.gpu, rank.reason), 1)
-    yield ranks.metric
-    yield missing.metric

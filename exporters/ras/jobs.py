@@ -18,7 +18,8 @@ from exporters.ras.report import Report
 class LocalProcess(msgspec.Struct, frozen=True):
     """A rank process that runs here. ``label`` None: not published yet; ``world_size`` None: not known.
 
-    ``namespace_pid`` is its pid as it sees it itself, ``foreign`` says that its network namespace is not the agent's.
+    ``namespace_pid`` is its pid as it sees it itself, ``foreign`` says that its network namespace (an inode)
+    is not the agent's.
     """
 
     key: ProcessKey
@@ -26,6 +27,7 @@ class LocalProcess(msgspec.Struct, frozen=True):
     world_size: int | None
     namespace_pid: int
     start_seconds: float
+    network_namespace: int = 0
     foreign: bool = False
 
     @property
@@ -98,6 +100,16 @@ def to_ask(found: Iterable[Standing]) -> dict[Endpoint, Role]:
         if each.endpoint is not None and each.refusal is None and chosen.get(each.endpoint) != "reporter":
             chosen[each.endpoint] = each.role
     return chosen
+
+
+def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
+    """The libraries of the jobs' processes that listen: job, flavor and version."""
+    return frozenset(
+        (processes[key].job_id, server.flavor, ".".join(map(str, server.version)))
+        for site in sites
+        for key, server in site.servers.items()
+        if server.version is not None and key in processes and processes[key].job_id
+    )
 
 
 def owner_of(report: Report, servers: Iterable[LocalProcess]) -> LocalProcess | None:

@@ -7,6 +7,7 @@ import re
 import stat
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.api import ProcessKey
 
@@ -24,27 +25,38 @@ _HEADER_BYTES = 64
 _SECTION_BYTES = 64
 
 
-class LibraryVersions:
+class Library(NamedTuple):
+    """What a process maps: nccl or rccl (empty: neither is seen), and the version, None where it cannot be told."""
+
+    flavor: str
+    version: Version | None
+
+
+_NONE = Library("", None)
+
+
+class Libraries:
     """Versions by library file, so that one file is read once for all the processes that map it."""
 
     def __init__(self, proc_root: Path) -> None:
         self._root = proc_root
         self._versions: dict[tuple[int, int], Version | None] = {}
 
-    def of(self, key: ProcessKey) -> Version | None:
-        """The version that a process runs; None when it cannot be told."""
+    def of(self, key: ProcessKey) -> Library:
+        """What a process runs."""
         folder = self._root / str(key.pid)
         try:
             with (folder / "maps").open("rb") as file:
                 mapped = _MAPPED.search(file.read(MAX_MAPS_BYTES))
         except OSError:
-            return None
+            return _NONE
         if mapped is None:
-            return None
+            return _NONE
         path = os.fsdecode(mapped[1])
+        flavor = "rccl" if "/librccl" in path else "nccl"
         if named := _NAME.search(path):
-            return int(named[1]), int(named[2]), int(named[3])
-        return self._read(f"{folder}/root{path}")
+            return Library(flavor, (int(named[1]), int(named[2]), int(named[3])))
+        return Library(flavor, self._read(f"{folder}/root{path}"))
 
     def _read(self, path: str) -> Version | None:
         try:

@@ -18,7 +18,7 @@ import msgspec
 
 from agent.api import ProcessKey, ProcFS
 from exporters.ras.client import Endpoint
-from exporters.ras.library import LibraryVersions, Version
+from exporters.ras.library import Libraries, Version
 
 MAX_TABLE_BYTES = 8 * 1024 * 1024
 """Listening sockets come first in it (tcp_seq_start of the kernel)."""
@@ -33,10 +33,11 @@ _NAMED_BY_NCCL = "NCCL "  # threads have names only with NCCL_SET_THREAD_NAME=1 
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A rank process with a listener: its library's version (None: not known) and NCCL_RAS_TIMEOUT_FACTOR."""
+    """A rank process with a listener: its library (no version: not known) and NCCL_RAS_TIMEOUT_FACTOR."""
 
     version: Version | None
     timeout_factor: float
+    flavor: str = "nccl"
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class ListenerSearch:
         self._root = proc_root
         self._endpoints = endpoints
         self._proc = ProcFS(proc_root)
-        self._versions = LibraryVersions(proc_root)
+        self._libraries = Libraries(proc_root)
         self._owners: dict[int, ProcessKey] = {}
         self._servers: dict[ProcessKey, Server] = {}
         self.namespace = self._proc.namespace(os.getpid(), "net")
@@ -73,7 +74,8 @@ class ListenerSearch:
         owners = {self._owners[inode] for inode in inodes if inode in self._owners}
         for key in owners - self._servers.keys():
             factor = timeout_factor(self._proc.environment(key.pid) or {})
-            self._servers[key] = Server(self._versions.of(key), factor)
+            library = self._libraries.of(key)
+            self._servers[key] = Server(library.version, factor, library.flavor)
         return Site({key: self._servers[key] for key in sorted(owners)}, len(inodes - self._owners.keys()))
 
     def _listeners(self) -> dict[Endpoint, set[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,12 @@ MAX_COMMUNICATORS = 1_000
 MAX_DEVICE = 1024
 MAX_NAMED = 4_096
 """Missing ranks named in one report, over all its communicators; those beyond show in the counts alone."""
+MAX_TROUBLED = 32
+MAX_BEHIND = 32
+"""Named in one communicator: of the ranks with an error, and of those that have launched less, the furthest behind."""
+
+COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+"""What RAS counts the launches of; no others (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
 
 Reason = Literal["dead", "unresponsive", "no_communicator", "unknown"]
 """Why a rank gave no data: its process is declared dead; it did not answer; it answered that it is not in this
@@ -24,6 +30,17 @@ Skipped = Literal["phantom", "implausible", "duplicate", "surplus", "unnamed", "
 another has its hash, there are too many, the report gives no hash, it cannot be decoded; or missing ranks not named:
 there are too many."""
 
+ERRORS = {
+    1: "unhandled_cuda_error",
+    2: "system_error",
+    3: "internal_error",
+    4: "invalid_argument",
+    5: "invalid_usage",
+    6: "remote_error",
+}
+"""ncclResult_t of nccl.h; 0 is success and 7 in progress."""
+Trouble = Literal["async_error", "init_error", "aborted"]
+
 
 class ReportError(ValueError):
     """A reply that is no report. ``cut``: it is the beginning of one."""
@@ -33,20 +50,64 @@ class ReportError(ValueError):
         self.cut = cut
 
 
-class MissingRank(msgspec.Struct, frozen=True, gc=False):
-    """A rank without data. ``host`` is its address and ``gpu`` its NVML index; empty where the report tells neither."""
+class Place(NamedTuple):
+    """What a rank runs on: address, pid by the job's pid namespace, NVML index; empty or -1 where nobody tells."""
+
+    host: str
+    pid: int
+    gpu: int
+
+
+class NamedRank(msgspec.Struct, frozen=True, gc=False):
+    """A rank that the report says something of. ``rank``: its rank in the report's largest communicator, if told."""
 
     comm_rank: int
-    host: str
-    gpu: str
+    place: Place
+    rank: int | None = None
+
+
+class MissingRank(NamedRank, frozen=True, gc=False, kw_only=True):
+    """A rank without data."""
+
     reason: Reason
+
+
+class TroubledRank(NamedRank, frozen=True, gc=False, kw_only=True):
+    """A rank with an error, by the name of its code, or one that has aborted the communicator (``error`` empty)."""
+
+    trouble: Trouble
+    error: str = ""
+
+
+class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
+    """A rank that has launched less than others: ``lags`` by collective.
+
+    ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them.
+    """
+
+    lags: dict[str, int]
+    waits_in: tuple[str, ...] = ()
+
+
+class Launches(msgspec.Struct, frozen=True):
+    """What a communicator's ranks have launched: the least and the most by collective.
+
+    ``digest`` is equal in two reports when no rank has launched anything in between. ``behind``: the ranks that others
+    wait for, none when they are the majority: then it cannot be told. ``differ``: not all have launched the same.
+    """
+
+    extremes: dict[str, tuple[int, int]]
+    digest: int
+    differ: bool
+    behind: tuple[BehindRank, ...] = ()
 
 
 class Communicator(msgspec.Struct, frozen=True):
     """One communicator: its hash (hex), ranks in all, and how many gave data.
 
     ``missing`` counts those that did not, of which ``unresponsive`` are of processes that did not answer and ``dead``
-    of processes declared dead; None where the report does not tell. ``named`` are those of them that are named.
+    of processes declared dead; ``named`` are those of them that are named. ``initializing``, ``finalizing`` and
+    ``aborted`` count ranks that answered. None where the report does not tell.
     """
 
     hash: str
@@ -56,6 +117,15 @@ class Communicator(msgspec.Struct, frozen=True):
     unresponsive: int | None
     dead: int | None
     named: tuple[MissingRank, ...] = ()
+    initializing: int | None = None
+    finalizing: int | None = None
+    aborted: int | None = None
+    troubled: tuple[TroubledRank, ...] = ()
+    launches: Launches | None = None
+
+    def in_trouble(self) -> bool:
+        """True when the report says anything of it that is not as it should be."""
+        return bool(self.missing or self.troubled or self.aborted or (self.launches and self.launches.differ))
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -81,7 +151,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
-    """The communicators that can be true, the first of each hash; the others are counted in ``skipped``."""
+    """The communicators that can be true, the first of each hash; the others are counted in ``skipped``.
+
+    Of too many those in trouble are kept, then the largest.
+    """
     accepted: dict[str, Communicator] = {}
     for each in found:
         if each.size == 0:
@@ -90,11 +163,13 @@ def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Co
             skipped["implausible"] += 1
         elif each.hash in accepted:
             skipped["duplicate"] += 1
-        elif len(accepted) >= MAX_COMMUNICATORS:
-            skipped["surplus"] += 1
         else:
             accepted[each.hash] = each
-    return tuple(_within_budget(accepted.values(), skipped))
+    kept = list(accepted.values())
+    if len(kept) > MAX_COMMUNICATORS:
+        skipped["surplus"] += len(kept) - MAX_COMMUNICATORS
+        kept = sorted(kept, key=lambda each: (not each.in_trouble(), -each.size))[:MAX_COMMUNICATORS]
+    return tuple(_within_budget(kept, skipped))
 
 
 def _within_budget(found: Iterable[Communicator], skipped: Counter[Skipped]) -> Iterator[Communicator]:
@@ -115,6 +190,11 @@ def plain_address(text: str) -> str | None:
         return str(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
         return None
+
+
+def error_name(code: int) -> str:
+    """The name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
+    return ERRORS.get(code, f"code_{code}")
 
 
 def _is_plausible(each: Communicator) -> bool:

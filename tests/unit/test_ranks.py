@@ -7,8 +7,11 @@ from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, origin
 
 from agent.identity import Membership, Origin, RankLabel
 from agent.origins import MAX_FORMER, MAX_ORIGINS, ORIGIN_IDLE_SECONDS
+from agent.rank_binding import BINDING_SECONDS
+from agent.rank_process import SIGN_OF_LIFE_SECONDS
 from agent.ranks import MAX_MEMBERSHIPS, MAX_PROCESSES
 from agent.tombstones import TOMBSTONE_SECONDS
+from agent.verdict import Silence
 
 
 @pytest.fixture
@@ -120,3 +123,40 @@ def test_bounds(table: Table) -> None:
     table.ranks.observe_records(origin(0), [Membership(f"{n:x}", 0, 2) for n in range(MAX_MEMBERSHIPS + 1)], None)
     assert table.ranks.label(origin(MAX_ORIGINS), WORLD, 0) is None
     assert table.ranks.snapshot().refused == 3
+
+
+def test_a_rank_that_ras_misses(table: Table) -> None:
+    """Missed for 15 s it is unresponsive; with newer records the witnesses disagree; heard again it is alive."""
+    key = table.add(1, environment(1))
+    table.tick(BINDING_SECONDS)
+    missed = Silence(table.clock.monotonic(), table.clock.time(), reports=2)
+    table.ranks.observe_silences({key: missed})
+    table.tick(14.0)
+    assert table.states() == {"1": "alive"}
+    table.tick(1.0)
+    assert table.states() == {"1": "unresponsive"}
+    table.ranks.observe_records(origin(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS)
+    table.ranks.link(origin(1), key)
+    table.tick()
+    assert table.states() == {"1": "unresponsive"}
+    table.ranks.observe_records(origin(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS + 0.1)
+    table.tick()
+    assert table.states() == {"1": "unknown"}
+    table.ranks.observe_silences({})
+    table.tick()
+    assert table.states() == {"1": "alive"}
+
+
+def test_what_ras_missed_does_not_outlive_the_agent(table: Table) -> None:
+    """A restarted agent has not heard RAS yet: it says nothing of who is missed."""
+    key = table.add(1, environment(1))
+    table.tick(BINDING_SECONDS)
+    table.ranks.observe_silences({key: Silence(table.clock.monotonic(), table.clock.time(), reports=9)})
+    table.tick(60.0)
+    assert table.states() == {"1": "unresponsive"}
+    again = Table()
+    again.clock.now = table.clock.now
+    again.ranks.load(table.ranks.dump())
+    again.ranks.confirm(key)
+    again.tick(1.0)
+    assert again.states() == {"1": "alive"}

@@ -51,7 +51,10 @@ class Node:
     The last of them is given again and again; None is a reply that does not come.
     """
 
-    def __init__(self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1})) -> None:
+    def __init__(
+        self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}), address: str = "10.0.0.1"
+    ) -> None:
+        self.address = address
         self.tree = ProcTree(path / "proc")
         (self.tree.root / "net").mkdir()
         self.table = Table()
@@ -67,6 +70,8 @@ class Node:
         """Add a rank process with a listener, and with records of its place in a communicator."""
         self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=env)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
+        (self.tree.root / f"{pid}/net").mkdir()
+        (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")
         self.listen(pid)
         assert self.table.ranks.observe_process(facts(pid, env))
         if place is not None:
@@ -120,11 +125,19 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Node]:
+    """A node with another address than the reports name."""
+    node = Node(tmp_path, address="10.0.0.2")
+    with node.listener:
+        yield node
+
+
 def shown(snapshot: Snapshot) -> dict[str, list[tuple[str, int, int]]]:
     """Hash, answers and missing ranks of each job's communicators."""
     return {
-        job: [(each.hash, each.responding, each.missing) for each in communicators]
-        for job, communicators in snapshot.reports.items()
+        job_id: [(each.hash, each.responding, each.missing) for each in job.report.communicators]
+        for job_id, job in snapshot.reports.items()
     }
 
 
@@ -279,7 +292,7 @@ async def test_a_report_without_room_is_counted(node: Node) -> None:
 
 async def test_a_report_takes_the_room_of_the_last_one(node: Node) -> None:
     """However often a job is asked, its series are admitted once."""
-    node.admission = Admission(in_all=6)  # the five of a communicator, and one to spare
+    node.admission = Admission(in_all=11)  # the ten of a communicator, and one to spare
     async with node.exporter() as exporter:
         await node.first_query(exporter)
         found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
@@ -298,13 +311,14 @@ async def test_what_a_report_holds_becomes_series(node: Node) -> None:
     series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
     states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
-    assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "10.0.0.1", "3", "unresponsive"] == 1
+    assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
     assert series["rankwatch_ras_skipped_total", "phantom"] == 1
     assert series["rankwatch_ras_timeouts_total",] == 2
     assert series["rankwatch_ras_queries_total",] == 1
     assert series["rankwatch_ras_reporter", "4711", "reporter"] == 1
     assert series["rankwatch_ras_query_duration_seconds",] >= 0
     endpoint = f"127.0.0.1:{node.port}"
+    assert series["rankwatch_library_info", "4711", "nccl", "2.30.7"] == 1
     assert series["rankwatch_ras_up", endpoint] == 1
     assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
 
@@ -362,3 +376,29 @@ def test_localhost_is_both_loopbacks() -> None:
 def test_every_reason_to_skip_is_a_series() -> None:
     """Whatever a report is skipped for is exported."""
     assert set(Skipped.__args__) | {"foreign_report", "refused"} == set(SKIPPED_REASONS)  # type: ignore[attr-defined]
+
+
+async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node) -> None:
+    """The process of rank 1 is missed by two reports over 15 s: its rank is unresponsive, until RAS is not asked."""
+    node.replies = [report(1, size=2)]
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        assert node.table.states() == {"0": "alive", "1": "alive"}
+        for _ in range(2):
+            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+        node.table.tick()
+        assert node.table.states() == {"0": "alive", "1": "unresponsive"}
+    node.table.tick()
+    assert node.table.states() == {"0": "alive", "1": "alive"}
+
+
+async def test_a_process_of_another_host_with_the_same_pid_is_not_meant(elsewhere: Node) -> None:
+    """The address of the missed process is none of this node's: its namesake here is alive."""
+    node = elsewhere
+    node.replies = [report(1, size=2)]
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        for _ in range(3):
+            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+        node.table.tick()
+        assert node.table.states() == {"0": "alive", "1": "alive"}

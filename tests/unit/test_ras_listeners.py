@@ -244,3 +244,13 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
     key = add(tree, 10, 71, 72)
     monkeypatch.setattr(library_module, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
     assert look(tree, key)[V4].servers[key].version is None
+
+
+def test_rccl_is_told_from_its_name(tree: ProcTree) -> None:
+    """RCCL's library is named after ROCm's version: its own is read from its text."""
+    key = add(tree, 10, 71, 72)
+    inside = tree.root / "10/root/opt"
+    inside.mkdir(parents=True)
+    (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/librccl.so.1.0.70000\n")
+    library(inside / "librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0")
+    assert look(tree, key)[V4].servers[key] == Server((2, 28, 3), 1.0, "rccl")

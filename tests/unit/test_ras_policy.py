@@ -29,7 +29,7 @@ AUTO = Rules("auto", (2, 29, 2), once=False)
 
 def process(pid: int, job: str = "a", rank: int = 0, *, age: float = 1000.0, foreign: bool = False) -> LocalProcess:
     """A rank of a job of four."""
-    return LocalProcess(ProcessKey(pid, 1), RankLabel(job, str(rank)), 4, pid, NOW - age, foreign)
+    return LocalProcess(ProcessKey(pid, 1), RankLabel(job, str(rank)), 4, pid, NOW - age, foreign=foreign)
 
 
 def site(*pids: int, server: Server = SOUND, unowned: int = 0) -> Site:

@@ -137,7 +137,7 @@ def test_bad_utf8_in_a_communicator_costs_it_alone() -> None:
 def test_an_unknown_host_is_an_empty_one() -> None:
     """The library's word for an address it does not know, and device -1, are empty labels."""
     found = read_json(report(communicator(missing_ranks=[lost(1, host="unknown", pid=-1, nvml_dev=-1)])))
-    assert [(each.host, each.gpu) for each in found.communicators[0].named] == [("", "")]
+    assert [each.place for each in found.communicators[0].named] == [("", -1, -1)]
 
 
 # -- text ------------------------------------------------------------------------------------------------------------
@@ -193,13 +193,13 @@ def test_text_with_a_rank_outside_its_communicator_is_garbage(number: int) -> No
 def test_text_hosts_are_addresses_or_nothing() -> None:
     """What is no address becomes no label."""
     found = text(paragraph(0, 0xAB, place(1, 'x"}'), place(2)))
-    assert [each.host for each in found.communicators[0].named] == ["", "10.0.0.1"]
+    assert [each.place.host for each in found.communicators[0].named] == ["", "10.0.0.1"]
 
 
 def test_text_names_the_nvml_index_where_it_differs() -> None:
     """The GPU is the physical one: the NVML index where the text gives it, else CUDA's, which is then the same."""
     found = text(paragraph(0, 0xAB, place(1).replace("GPU 1", "GPU 1 (NVML 5)"), place(2)))
-    assert [each.gpu for each in found.communicators[0].named] == ["5", "1"]
+    assert [each.place.gpu for each in found.communicators[0].named] == [5, 1]
 
 
 def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:

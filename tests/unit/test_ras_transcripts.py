@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from exporters.ras.json_report import read_json
-from exporters.ras.report import Communicator, Report, ReportError
+from exporters.ras.report import ERRORS, Communicator, Launches, MissingRank, Report, ReportError, TroubledRank
 from exporters.ras.text_report import read_text
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
 TABLE = DATA / "transcripts.tsv"
 NEWEST = "2.32.3"
+STAGES = ("initializing", "finalizing", "aborted")
 LOST_BY_TEXT = {
     "2.28.9/crash/comm_initialising_sorted_first_one_rank",
     "2.28.9/crash/missing_in_many_comms",
@@ -54,6 +56,17 @@ def ranks(numbers: list[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def launches(found: Launches | None) -> str:
+    """The collectives with their least and most launches, and who is behind."""
+    if found is None:
+        return ""
+    words = [
+        f"{name} {least}-{most}" if least < most else f"{name} {most}" for name, (least, most) in found.extremes.items()
+    ]
+    words += [f"behind {ranks([rank.comm_rank for rank in found.behind])}"] if found.behind else []
+    return " ".join(words)
+
+
 def line(found: Report | ReportError) -> str:
     """A report on one line: communicators as hash responding/size, what is missing, and which ranks."""
     if isinstance(found, ReportError):
@@ -67,6 +80,9 @@ def line(found: Report | ReportError) -> str:
             f"{reason}: {ranks([rank.comm_rank for rank in each.named if rank.reason == reason])}"
             for reason in sorted({rank.reason for rank in each.named})
         ]
+        words += [f"{count} {name}" for name in STAGES if (count := getattr(each, name))]
+        words += [f"{rank.comm_rank} {rank.trouble} {rank.error}".rstrip() for rank in each.troubled]
+        words += [f"launched {told}"] if (told := launches(each.launches)) else []
     words += [f"timeouts {found.timeouts}"] if found.timeouts else []
     words += [f"skipped {reason} {count}" for reason, count in sorted(found.skipped.items())]
     return "; ".join(words)
@@ -106,7 +122,7 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
             each["hash"]: (
                 each["size"],
                 each["ranks_count"],
-                [(rank["rank"], rank["host"], str(rank["nvml_dev"])) for rank in each["missing_ranks"]],
+                [(rank["rank"], (rank["host"], rank["pid"], rank["nvml_dev"])) for rank in each["missing_ranks"]],
                 sum(rank["status"]["considered_dead"] for rank in each["missing_ranks"]),
             )
             for each in plain["communicators"]
@@ -116,7 +132,7 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
             each.hash: (
                 each.size,
                 each.responding,
-                [(rank.comm_rank, rank.host, rank.gpu) for rank in each.named],
+                [(rank.comm_rank, rank.place) for rank in each.named],
                 each.dead,
             )
             for each in report.communicators
@@ -125,6 +141,53 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
         assert report.processes == answering, name
         read_of += 1
     assert read_of == 274
+
+
+def wanted_launches(ranks_found: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """The least and the most launches of each collective that anybody has launched."""
+    names = ranks_found[0]["collective_counts"] if ranks_found else ()
+    by_name = {name: [rank["collective_counts"][name] for rank in ranks_found] for name in names}
+    return {name: (min(counts), max(counts)) for name, counts in by_name.items() if max(counts)}
+
+
+def wanted_troubles(rank: dict[str, Any]) -> list[tuple[int, str, str]]:
+    """The trouble of a rank: errors by their names, 7 is none."""
+    status = rank["status"]
+    for kind, code in (("async_error", status["async_error"]), ("init_error", status["init_state"])):
+        if code not in (0, 7):
+            return [(rank["rank"], kind, ERRORS[code])]
+    return [(rank["rank"], "aborted", "")] if status["abort_flag"] else []
+
+
+def test_launches_and_errors_are_those_of_the_json() -> None:
+    """Least and most launches, finalizing and aborted ranks, and errors are as counted anew from the JSON."""
+    launched = troubled = 0
+    for name, plain in by_json():
+        report = {each.hash: each for each in read_report(name).communicators}
+        for each in plain["communicators"]:
+            if not each["size"]:
+                continue
+            found = report[each["hash"]]
+            extremes = wanted_launches(each["ranks"])
+            assert (dict(found.launches.extremes) if found.launches else {}) == extremes, name
+            troubles = [told for rank in each["ranks"] for told in wanted_troubles(rank)]
+            assert [(rank.comm_rank, rank.trouble, rank.error) for rank in found.troubled] == troubles[:32], name
+            flags = [rank["status"] for rank in each["ranks"]]
+            aborted = sum(flag["abort_flag"] for flag in flags)
+            leaving = sum(
+                (flag["finalize_called"] or flag["destroy_flag"]) and not flag["abort_flag"] for flag in flags
+            )
+            assert (found.aborted, found.finalizing) == (aborted, leaving), name
+            launched += bool(extremes)
+            troubled += bool(troubles)
+    assert (launched, troubled) == (191, 19)
+
+
+def read_report(name: str) -> Report:
+    """A transcript that is a whole report."""
+    found = read(ALL[name])
+    assert isinstance(found, Report), name
+    return found
 
 
 def test_text_and_json_of_one_state_tell_the_same() -> None:
@@ -153,7 +216,19 @@ def assert_tells_no_other(name: str, text: Communicator, structured: Communicato
     assert counts == (structured.size, structured.responding, structured.missing), name
     assert text.unresponsive in (structured.unresponsive, None), name
     assert text.dead in (structured.dead, None), name
-    assert set(text.named) <= set(structured.named), name
+    assert {unranked(rank) for rank in text.named} <= {unranked(rank) for rank in structured.named}, name
+    assert {unranked(rank) for rank in text.troubled} <= {unranked(rank) for rank in structured.troubled}, name
+    if text.launches is not None:
+        assert structured.launches is not None, name
+        assert text.launches.extremes.items() <= structured.launches.extremes.items(), name
+        assert structured.launches.differ, name
+        behind = {rank.comm_rank for rank in structured.launches.behind}
+        assert {rank.comm_rank for rank in text.launches.behind} <= behind, name
+
+
+def unranked(rank: MissingRank | TroubledRank) -> MissingRank | TroubledRank:
+    """As a text tells it, which names no global ranks."""
+    return msgspec.structs.replace(rank, rank=None)
 
 
 def test_text_of_old_versions_tells_what_new_ones_tell_in_json() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.identity import ProcessKey
-from agent.verdict import STATES, Evidence, ExitStatus, Verdict, judge_job
+from agent.verdict import STATES, Evidence, ExitStatus, Silence, Verdict, judge_job
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)
@@ -36,6 +36,16 @@ def left(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -
     return Evidence(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
 
 
+def silence(ago: float, reports: int, contradicted: bool = False) -> Silence:
+    """Reports of RAS that miss a process, the first of them ``ago`` seconds before NOW."""
+    return Silence(NOW - ago, NOW - ago, reports, contradicted)
+
+
+def missed(ago: float, reports: int, contradicted: bool = False, **facts: object) -> Evidence:
+    """A process that runs and that RAS misses."""
+    return running(silence=silence(ago, reports, contradicted), **facts)
+
+
 ROWS: list[tuple[str, list[Evidence], str, str]] = [
     # (what, the judged process first and its peers, state, reason)
     ("a process that sleeps is alive", [running(state="S")], "alive", "running"),
@@ -45,6 +55,24 @@ ROWS: list[tuple[str, list[Evidence], str, str]] = [
     ("a stopped process is unresponsive", [running(state="T")], "unresponsive", "stopped"),
     ("61 s in D without a switch is unresponsive", [running(blocked_since=NOW - 61)], "unresponsive", "blocked"),
     ("60 s in D is still alive", [running(state="D", blocked_since=NOW - 60)], "alive", "running"),
+    ("missed by two reports over 15 s is unresponsive", [missed(15, 2)], "unresponsive", "unanswered"),
+    (
+        "missed by two reports over 14.9 s is alive: a neighbour of a dead rank is",
+        [missed(14.9, 2)],
+        "alive",
+        "running",
+    ),
+    ("missed by one report 60 s ago is alive", [missed(60, 1)], "alive", "running"),
+    ("missed by all others, and heard itself, is unknown", [missed(60, 5, contradicted=True)], "unknown", "cut_off"),
+    ("heard itself, and missed for 14 s, is alive", [missed(14, 5, contradicted=True)], "alive", "running"),
+    ("stopped and missed is stopped", [missed(60, 5, state="T")], "unresponsive", "stopped"),
+    (
+        "stopped, missed, and heard before is stopped",
+        [missed(60, 5, contradicted=True, state="T")],
+        "unresponsive",
+        "stopped",
+    ),
+    ("a process that left is judged by its exit", [left(0, SEGV, silence=silence(60, 5))], "dead", "fatal_signal"),
     ("in D with switches is alive", [running(state="D")], "alive", "running"),
     *[
         (f"signal {int(s)} alone is dead at once", [left(0, ExitStatus(known=True, signal=s))], "dead", "fatal_signal")

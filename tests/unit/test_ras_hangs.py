@@ -1,0 +1,274 @@
+"""Who has launched less, who waits for whom, and who is suspected of a hang."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agent.api import ProcessKey
+from exporters.ras.communicator_families import render_reports, series_of
+from exporters.ras.hangs import MAX_SUSPECTS, Watch, stalled, suspects, watch
+from exporters.ras.job_report import JobReport
+from exporters.ras.json_report import read_json
+from exporters.ras.report import MAX_BEHIND, MAX_TROUBLED, Report
+
+FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+WELL: dict[str, Any] = {
+    "init_state": 0,
+    "async_error": 0,
+    "finalize_called": False,
+    "destroy_flag": False,
+    "abort_flag": False,
+}
+
+
+def rank(number: int, process: int, **counts: int) -> dict[str, Any]:
+    """A rank that answers: its number in the communicator, and which process of the job it is."""
+    return {
+        "rank": number,
+        "host": f"10.0.0.{process // 4}",
+        "pid": 100 + process,
+        "nvml_dev": process % 4,
+        "status": dict(WELL),
+        "collective_counts": dict.fromkeys(FUNCTIONS, 0) | counts,
+    }
+
+
+def silent(number: int, process: int, dead: bool = False) -> dict[str, Any]:
+    """A rank whose process does not answer."""
+    plain = rank(number, process)
+    del plain["collective_counts"]
+    return {**plain, "status": {"unresponsive": True, "considered_dead": dead}}
+
+
+def group(name: int, ranks: list[dict[str, Any]], missing: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    """A communicator of these."""
+    return {"hash": hex(name), "size": len(ranks) + len(missing), "ranks": ranks, "missing_ranks": list(missing)}
+
+
+def reduced(name: int, counts: dict[int, int], missing: tuple[int, ...] = ()) -> dict[str, Any]:
+    """A communicator over the processes of ``counts``, which have launched so many AllReduce each."""
+    places = {process: number for number, process in enumerate(sorted({*counts, *missing}))}
+    ranks = [rank(places[process], process, AllReduce=count) for process, count in counts.items()]
+    return group(name, ranks, tuple(silent(places[process], process) for process in missing))
+
+
+def read(*groups: dict[str, Any]) -> Report:
+    """The report of these communicators."""
+    whole = {"nccl_version": "2.30.7", "communicators": list(groups), "ras": {"timeouts_count": 0}}
+    return read_json(json.dumps(whole).encode())
+
+
+def named(report: Report, polls: int = 2) -> dict[str, list[tuple[int, int | None, str]]]:
+    """By communicator: suspects (rank there, rank in the whole job, reason) when this is seen ``polls`` times."""
+    watches: dict[str, Watch] = {}
+    for _ in range(polls):
+        watches = watch(watches, report.communicators, 1000.0)
+    found = {
+        each.hash: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in suspects(each, watches)]
+        for each in report.communicators
+    }
+    return {name: ranks for name, ranks in found.items() if ranks}
+
+
+WORLD, TP0, TP1, DP2 = 0xA0, 0xB0, 0xB1, 0xC2
+
+
+def everybody(count: int) -> dict[int, int]:
+    """All eight have launched as many."""
+    return dict.fromkeys(range(8), count)
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        pytest.param([reduced(WORLD, everybody(50))], {}, id="all alike: a pause or a hang on the GPUs"),
+        pytest.param([reduced(WORLD, everybody(0))], {}, id="nothing launched yet"),
+        pytest.param(
+            [reduced(WORLD, everybody(50) | {5: 49})], {"0xa0": [(5, 5, "behind")]}, id="one has launched one less"
+        ),
+        pytest.param([reduced(WORLD, everybody(50) | {5: 0})], {"0xa0": [(5, 5, "behind")]}, id="one has not begun"),
+        pytest.param(
+            [reduced(WORLD, everybody(50) | {1: 49, 6: 40})],
+            {"0xa0": [(6, 6, "behind"), (1, 1, "behind")]},
+            id="two are behind, the furthest first",
+        ),
+        pytest.param([reduced(WORLD, everybody(49) | {5: 50})], {}, id="one is ahead of all others: cannot be told"),
+        pytest.param(
+            [reduced(WORLD, everybody(50) | {0: 49, 1: 49, 2: 49, 3: 49}), reduced(TP0, {0: 90, 1: 90, 2: 89, 3: 90})],
+            {"0xa0": [(2, 2, "behind")], "0xb0": [(2, 2, "behind")]},
+            id="a group is behind for its one that is behind in the group",
+        ),
+        pytest.param(
+            [reduced(TP0, {0: 50, 1: 49}), reduced(TP1, {0: 49, 1: 50})], {}, id="two wait for each other: a deadlock"
+        ),
+        pytest.param(
+            [group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5), rank(2, 2, Broadcast=1, AllReduce=4)])],
+            {"0xa0": [(2, 2, "behind")]},
+            id="one has launched another collective than the others",
+        ),
+        pytest.param(
+            [reduced(WORLD, {p: 50 for p in range(8) if p != 6}, missing=(6,))],
+            {"0xa0": [(6, 6, "missing")]},
+            id="one does not answer",
+        ),
+        pytest.param(
+            [reduced(WORLD, {p: 50 - (p == 3) for p in range(8) if p != 6}, missing=(6,))],
+            {"0xa0": [(6, 6, "missing")]},
+            id="one does not answer, and another stopped a little earlier",
+        ),
+        pytest.param(
+            [
+                reduced(WORLD, everybody(50)),
+                reduced(TP1, {4: 9, 5: 9, 7: 9}, missing=(6,)),
+                reduced(DP2, {2: 8, 3: 8, 4: 7}),
+            ],
+            {"0xb1": [(2, 6, "missing")]},
+            id="one is behind because it waits for one that does not answer",
+        ),
+    ],
+)
+def test_whom_a_stalled_job_waits_for(
+    groups: list[dict[str, Any]], expected: dict[str, list[tuple[int, int, str]]]
+) -> None:
+    """The same report twice: the ranks that others wait for are named, or nobody."""
+    assert named(read(*groups)) == expected
+    assert named(read(*groups), polls=1) == {}
+
+
+def test_a_job_that_runs_has_no_suspects() -> None:
+    """Ranks differ in every report, and never stand still: nothing is stalled."""
+    watches: dict[str, Watch] = {}
+    for step in range(5):
+        report = read(reduced(WORLD, everybody(50 + step) | {step: 49 + step}))
+        watches = watch(watches, report.communicators, 1000.0 + step)
+        assert not stalled(report.communicators[0], watches)
+        assert watches["0xa0"] == Watch(watches["0xa0"].digest, 1000.0 + step, 1)
+
+
+def test_the_last_launch_is_when_its_counts_were_first_seen() -> None:
+    """Counts that stay keep their time, and are dated anew when one rank launches one more."""
+    counts = everybody(50)
+    watches = watch({}, read(reduced(WORLD, counts)).communicators, 1000.0)
+    watches = watch(watches, read(reduced(WORLD, counts)).communicators, 1010.0)
+    assert watches["0xa0"].since_seconds == 1000.0
+    watches = watch(watches, read(reduced(WORLD, counts | {0: 51})).communicators, 1020.0)
+    assert watches["0xa0"].since_seconds == 1020.0
+
+
+def test_a_rank_that_left_its_communicator_is_no_suspect() -> None:
+    """A rank that answers but is in no communicator any more (torn down, or making another one) holds nobody up."""
+    left = silent(2, 2)
+    left["status"]["unresponsive"] = False
+    report = read(group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)], (left,)))
+    assert named(report) == {}
+
+
+def test_suspects_beyond_the_limit_are_not_named() -> None:
+    """One more than may be named: the furthest behind are."""
+    counts = dict.fromkeys(range(3 * MAX_BEHIND), 50) | {process: process for process in range(MAX_BEHIND + 1)}
+    assert len(named(read(reduced(WORLD, counts)))["0xa0"]) == MAX_BEHIND == MAX_SUSPECTS
+    missing = tuple(range(MAX_SUSPECTS + 1))
+    report = read(reduced(WORLD, dict.fromkeys(range(50, 60), 5), missing=missing))
+    assert len(named(report)["0xa0"]) == MAX_SUSPECTS
+
+
+def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
+    """One more than may be named."""
+    ranks = [rank(number, number) for number in range(MAX_TROUBLED + 1)]
+    for each in ranks:
+        each["status"]["async_error"] = 6
+    assert len(read(group(WORLD, ranks)).communicators[0].troubled) == MAX_TROUBLED
+
+
+def test_two_orders_of_the_same_size_name_nobody() -> None:
+    """Where two communicators of the whole job number its ranks differently, those that both agree on are named."""
+    reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
+    report = read(group(WORLD, [rank(p, p, AllReduce=5 - (p == 0)) for p in range(3)]), reversed_world)
+    assert named(report) == {"0xa0": [(0, None, "behind")]}
+    report = read(group(WORLD, [rank(p, p, AllReduce=5 - (p == 1)) for p in range(3)]), reversed_world)
+    assert named(report) == {"0xa0": [(1, 1, "behind")]}
+
+
+def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple[str, ...], float]:
+    """The series of a report seen ``polls`` times, by family (without its prefix) and labels after the job's."""
+    watches: dict[str, Watch] = {}
+    for poll in range(polls):
+        watches = watch(watches, report.communicators, 1000.0 + poll)
+    job = JobReport(ProcessKey(1, 1), report, 0.0, world_size, watches)
+    return {
+        (sample.name.removeprefix("rankwatch_communicator_"), *list(sample.labels.values())[1:]): sample.value
+        for family in render_reports({"7": job})
+        for sample in family.samples
+    }
+
+
+def test_a_stalled_communicator_as_series() -> None:
+    """Launches, the last one's time, the suspect and its lag are shown, and are fewer series than were admitted."""
+    report = read(reduced(WORLD, everybody(50) | {5: 48}))
+    found = series(report, 8)
+    assert found["launched_min", "a0", "AllReduce"] == 48
+    assert found["launched_max", "a0", "AllReduce"] == 50
+    assert found["last_launch_timestamp_seconds", "a0"] == 1000.0
+    assert found["stalled", "a0"] == 1
+    assert found["suspect", "a0", "5", "5", "10.0.0.1", "1", "behind"] == 1
+    assert found["rank_lag", "a0", "5", "5", "AllReduce"] == 2
+    assert len(found) <= series_of(report.communicators[0])
+
+
+def test_a_running_communicator_as_series() -> None:
+    """A lag of the moment is not shown: every report would make other series of it."""
+    found = series(read(reduced(WORLD, everybody(50) | {5: 48})), 8, polls=1)
+    assert found["stalled", "a0"] == 0
+    assert [key for key in found if key[0] in ("rank_lag", "suspect")] == []
+
+
+def test_global_ranks_are_those_of_the_whole_job_only() -> None:
+    """While the largest communicator of the report is a part of the job, its ranks are not the job's."""
+    report = read(reduced(TP1, {4: 5, 5: 5, 6: 4, 7: 5}))
+    assert ("suspect", "b1", "2", "", "10.0.0.1", "2", "behind") in series(report, 8)
+    assert ("suspect", "b1", "2", "2", "10.0.0.1", "2", "behind") in series(report, 4)
+    assert ("suspect", "b1", "2", "2", "10.0.0.1", "2", "behind") in series(report, None)
+
+
+def test_errors_and_aborts_as_series() -> None:
+    """Errors have the names of their codes, 7 (in progress) is none, and each stage is counted."""
+    ranks = [rank(number, number) for number in range(7)]
+    for number, (key, value) in enumerate(
+        [
+            ("async_error", 6),
+            ("async_error", 7),
+            ("async_error", 9),
+            ("init_state", 7),
+            ("init_state", 2),
+            ("abort_flag", True),
+            ("destroy_flag", True),
+        ]
+    ):
+        ranks[number]["status"][key] = value
+    found = series(read(group(WORLD, ranks)), 7)
+    assert found["async_error", "a0", "0", "0", "remote_error"] == 1
+    assert found["async_error", "a0", "2", "2", "code_9"] == 1
+    assert found["init_error", "a0", "4", "4", "system_error"] == 1
+    assert found["aborted", "a0", "5", "5"] == 1
+    assert sum(key[0] in ("async_error", "init_error", "aborted") for key in found) == 4
+    stages = {key[2]: value for key, value in found.items() if key[0] == "ranks"}
+    assert (stages["initializing"], stages["finalizing"], stages["aborted"]) == (2, 1, 1)
+
+
+def test_what_a_library_does_not_tell_is_absent() -> None:
+    """Without status and counts the communicator's ranks are still counted, and nothing is said of the rest."""
+    bare = [
+        {key: value for key, value in rank(n, n).items() if key not in ("status", "collective_counts")} for n in (0, 1)
+    ]
+    found = series(read(group(WORLD, bare)), 2)
+    assert {key[2] for key in found if key[0] == "ranks"} == {
+        "expected",
+        "responding",
+        "missing",
+        "unresponsive",
+        "dead",
+    }
+    assert {key[0] for key in found} == {"ranks"}
