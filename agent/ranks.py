@@ -25,6 +25,8 @@ from agent.verdict import ExitStatus, Silence, judge_job
 MAX_PROCESSES = 1024
 MAX_MEMBERSHIPS = 256
 FUTURE_SLACK_SECONDS = 2.0
+UNSEEN_SECONDS = 5.0
+"""For so long a process that nobody looks at any more counts as running: a reload takes less."""
 
 
 class RankTable:
@@ -82,6 +84,14 @@ class RankTable:
         for key, process in self._processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None
 
+    def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
+        """Note which places a process of the table has in communicators, told by anything but its own records."""
+        process = self._processes.get(key)
+        if process is None:
+            return
+        for membership in memberships:
+            self._add_member(process, membership, self._clock.monotonic())
+
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
         """Note that a process is gone; called again when its status is learnt. Judges its job at once."""
         process = self._processes.get(key)
@@ -105,10 +115,12 @@ class RankTable:
             process.confirmed, process.unproven_since = True, None
 
     def lose_sight(self) -> None:
-        """Say that nobody looks at processes any more: those that run are not shown until they are confirmed."""
+        """Say that nobody looks at processes: those that run are shown a moment longer, then not until confirmed.
+
+        A reload looks again at once, and must not make a rank vanish meanwhile.
+        """
         now = self._clock.monotonic()
         for process in self.processes().values():
-            process.confirmed = False
             process.unproven_since = now if process.unproven_since is None else process.unproven_since
 
     def environment_readable(self, key: ProcessKey) -> bool:
@@ -227,6 +239,9 @@ class RankTable:
         """Publish bindings that are due, judge every job, and take down old tombstones. Called at 1 Hz."""
         now = self._clock.monotonic()
         self.revision += self._binder.bind_due(self._processes, self._origins.unseen())
+        for process in self.processes().values():
+            if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
+                process.confirmed = False
         self._judge()
         self._expire(now)
 

@@ -32,8 +32,19 @@ class Addresses:
 
 def addresses_of(proc_root: Path, pid: int) -> Addresses:
     """The addresses of the namespace of ``pid``; none where its tables cannot be read (fib_trie, if_inet6 of proc)."""
-    folder = proc_root / str(pid) / "net"
+    folder = proc_root / f"{pid}/net"
     return Addresses(parse_fib_trie(_read(folder / "fib_trie")), parse_if_inet6(_read(folder / "if_inet6")))
+
+
+def first_address(folder: Path) -> str:
+    """An address of a namespace (``folder``: its /proc/PID/net) other than its loopback; empty when there is none."""
+    for network in parse_fib_trie(_read(folder / "fib_trie")):
+        if network.num_addresses == 1 and not network.is_loopback:
+            return str(network.network_address)
+    for address in parse_if_inet6(_read(folder / "if_inet6")):
+        if not address.is_loopback and not address.is_link_local:
+            return str(address)
+    return ""
 
 
 def parse_fib_trie(table: str) -> list[IPv4Network]:

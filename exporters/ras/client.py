@@ -74,11 +74,11 @@ class Reply(msgspec.Struct, frozen=True):
 
 async def ask(endpoint: Endpoint, limits: Limits) -> Reply:
     """Ask once for a report, in JSON where the library can; QueryError when there is none."""
-    reader, writer = await _greet(endpoint, limits)
+    reader, writer = await greet(endpoint, limits)
     try:
-        if await _command(reader, writer, f"TIMEOUT {limits.collective_seconds}", limits) != "OK":
+        if await command(reader, writer, f"TIMEOUT {limits.collective_seconds}", limits) != "OK":
             raise QueryError("command", "TIMEOUT was refused")
-        answer = await _command(reader, writer, "SET FORMAT json", limits)
+        answer = await command(reader, writer, "SET FORMAT json", limits)
         if answer != "OK" and not answer.startswith("ERROR: "):  # of a library before 2.28.7
             raise QueryError("command", "SET FORMAT was not understood")
         is_json = answer == "OK"
@@ -90,8 +90,8 @@ async def ask(endpoint: Endpoint, limits: Limits) -> Reply:
         writer.close()
 
 
-async def _greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect until a RAS thread answers; no collective runs yet, so that leaving costs it nothing."""
+async def greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect until a RAS thread answers; no collective runs yet, so that leaving costs it nothing. Else QueryError."""
     silent = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
         try:
@@ -101,7 +101,7 @@ async def _greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamRead
             raise QueryError("connect", error.strerror or "no connection in time") from None
         greeted = False
         try:
-            greeting = await _command(reader, writer, "CLIENT PROTOCOL 2", limits)
+            greeting = await command(reader, writer, "CLIENT PROTOCOL 2", limits)
             greeted = greeting.startswith("SERVER PROTOCOL ")
             if not greeted:
                 raise QueryError("handshake", "the answer is none of a RAS thread")
@@ -117,19 +117,19 @@ async def _greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamRead
     raise silent
 
 
-async def _command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, command: str, limits: Limits) -> str:
-    """Send one line and return the one that answers it."""
-    writer.write(command.encode() + b"\n")
+async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str, limits: Limits) -> str:
+    """Send one line and return the one that answers it; QueryError when none does."""
+    writer.write(line.encode() + b"\n")
     try:
         async with asyncio.timeout(limits.step_seconds):
-            line = await reader.readuntil(b"\n")
+            answer = await reader.readuntil(b"\n")
     except asyncio.LimitOverrunError:
         raise QueryError("size", "an answer without end") from None
     except asyncio.IncompleteReadError:
         raise QueryError("command", "the connection ended before an answer") from None
     except OSError as error:
         raise QueryError("command", error.strerror or "no answer in time") from None
-    return line.decode("ascii", "replace").rstrip()
+    return answer.decode("ascii", "replace").rstrip()
 
 
 async def _read_report(reader: asyncio.StreamReader, limits: Limits) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from ipaddress import ip_address
 from typing import Annotated
 
 import msgspec
@@ -12,17 +10,16 @@ from agent.api import ExporterConfig
 from exporters.ras.client import Endpoint
 from exporters.ras.library import Version
 from exporters.ras.policy import Configured
+from exporters.ras.settings import parse_address
 
 MAX_ADDRESSES = 16
-
-_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
-_LOOPBACKS = ("127.0.0.1", "::1")
 
 
 class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node asks.
 
-    ``oldest_version``: the first that is asked; one before 2.29.2 can crash of it.
+    With the role monitor it hears the events, as with every role but off, and never asks. ``oldest_version``: the first
+    that is asked or heard; one before 2.29.2 can crash of being asked, and tells no events.
     """
 
     addresses: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = msgspec.field(
@@ -37,13 +34,7 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The addresses, localhost as both that it may mean; ValueError names one that is none."""
-        found: dict[Endpoint, None] = {}
-        for text in self.addresses:
-            form = _ADDRESS.fullmatch(text)
-            if form is None or not 0 < int(form[3]) < 65536:
-                raise ValueError(f"{text!r} is not localhost:port, an IPv4 address:port or [an IPv6 address]:port")
-            hosts = _LOOPBACKS if form[2] == "localhost" else (str(ip_address(form[1] or form[2])),)
-            found.update(dict.fromkeys(Endpoint(host, int(form[3])) for host in hosts))
+        found = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
         return tuple(found)
 
     def oldest(self) -> Version:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -17,7 +17,18 @@ from exporters.ras.inquiry import Inquiry
 from exporters.ras.job_report import JobReport
 from exporters.ras.jobs import LocalProcess, Rules, Standing, libraries, owner_of, standings, to_ask
 from exporters.ras.listeners import ListenerSearch, Site
-from exporters.ras.policy import MIN_INTERVAL_SECONDS, Pace, Role, interval_seconds, next_pace
+from exporters.ras.monitor import Monitors
+from exporters.ras.policy import (
+    MIN_INTERVAL_SECONDS,
+    Pace,
+    Role,
+    Timing,
+    Wake,
+    after_query,
+    after_wake,
+    may_monitor,
+    next_pace,
+)
 from exporters.ras.report import Report
 from exporters.ras.reports import Reports
 from exporters.ras.witness import Witness
@@ -35,9 +46,9 @@ SINGLE_PASS_LOOK_SECONDS = 0.1
 
 
 class _Visit(msgspec.Struct):
-    """One address that is asked: when next (monotonic), and how its last queries went."""
+    """One address that is asked: when, and how its last queries went."""
 
-    due_at: float
+    timing: Timing
     pace: Pace = Pace()
     up: bool | None = None
 
@@ -59,6 +70,7 @@ class RasExporter:
         self._random = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
         self._inquiry = Inquiry(self._thread, ctx.log)
+        self._monitors = Monitors(ctx.clock, ctx.log)
         self._kept = Reports(ctx.admit)
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
@@ -69,14 +81,16 @@ class RasExporter:
         if self._config.role == "off":
             raise NoData
         await self._look()
+        await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.role == "reporter" and self._sites:
             await self._wait_for_ranks()
         chosen = to_ask(self._standings())
         # One that may not be asked for a while is not asked the sooner for it.
         self._visits = {endpoint: visit for endpoint, visit in self._visits.items() if endpoint in self._sites}
+        self._heed(self._monitors.take_wakes())
         for endpoint, role in chosen.items():
             visit = self._visits.setdefault(endpoint, self._first_visit())
-            if self._ctx.clock.monotonic() >= visit.due_at and not self._drained:
+            if self._ctx.clock.monotonic() >= visit.timing.due_at and not self._drained:
                 async with self._asking:
                     await self._ask(endpoint, role, visit)
         self._forget()
@@ -98,6 +112,7 @@ class RasExporter:
             jobs=tuple(jobs),
             libraries=libraries(self._processes(), self._sites.values()),
             reports=self._reports(),
+            heard=self._monitors.snapshot(),
         )
 
     def families(self, snapshot: Snapshot) -> Iterable[Metric]:
@@ -107,6 +122,7 @@ class RasExporter:
     async def drain(self) -> None:
         """Ask nobody any more, and read a query under way to its end."""
         self._drained = True
+        await self._monitors.drain()
         async with self._asking:
             pass
         for job_id in list(self._kept.by_job):
@@ -117,6 +133,20 @@ class RasExporter:
     async def _look(self) -> None:
         keys = tuple(self._processes())
         self._sites = await self._thread.call(lambda: self._search.look(keys))
+
+    def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:
+        """The addresses whose events are to be heard, with those who serve them; none in a single pass."""
+        if self._ctx.once or self._drained:
+            return {}
+        oldest = self._config.oldest()
+        return {at: frozenset(site.servers) for at, site in self._sites.items() if may_monitor(site, oldest)}
+
+    def _heed(self, wakes: Mapping[Endpoint, Wake]) -> None:
+        """Put forward the next query where something happened, for the nodes that ask."""
+        now = self._ctx.clock.monotonic()
+        for endpoint in wakes.keys() & self._visits.keys():
+            visit = self._visits[endpoint]
+            visit.timing = after_wake(visit.timing, wakes[endpoint], visit.pace, now, self._random.random())
 
     async def _wait_for_ranks(self) -> None:
         """In a single pass the ranks are being looked for at the same time; those who listen are among them."""
@@ -138,9 +168,9 @@ class RasExporter:
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         visit.up = best is not None
         visit.pace = next_pace(visit.pace, best)
-        interval = interval_seconds(role, visit.pace, self._random.random())
         now = self._ctx.clock.monotonic()
-        visit.due_at = now + interval
+        visit.timing = after_query(visit.timing, role, visit.pace, now, self._random.random())
+        interval = visit.timing.due_at - now
         await self._keep([answer.report for answer in answers], endpoint, until=now + STALE_INTERVALS * interval)
 
     async def _keep(self, reports: list[Report], endpoint: Endpoint, until: float) -> None:
@@ -173,7 +203,7 @@ class RasExporter:
     def _first_visit(self) -> _Visit:
         """The nodes of a cluster, and the jobs that start together, are not all to ask at once."""
         wait = 0.0 if self._ctx.once else MIN_INTERVAL_SECONDS * self._random.random()
-        return _Visit(self._ctx.clock.monotonic() + wait)
+        return _Visit(Timing(self._ctx.clock.monotonic() + wait))
 
     def _standings(self) -> list[Standing]:
         return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())

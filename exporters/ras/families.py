@@ -8,11 +8,13 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.api import Family, Metric
+from exporters.ras import monitor_families
 from exporters.ras.client import STAGES, Stage
 from exporters.ras.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES
 from exporters.ras.communicator_families import render_reports
 from exporters.ras.job_report import JobReport
 from exporters.ras.jobs import Standing
+from exporters.ras.monitor import Monitored
 
 UP = Family(
     "rankwatch_ras_up",
@@ -99,6 +101,7 @@ FAMILIES = (
     NOT_ASKED,
     LIBRARY_INFO,
     *COMMUNICATOR_FAMILIES,
+    *monitor_families.FAMILIES,
 )
 SKIPPED_REASONS = (
     "phantom",
@@ -126,6 +129,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     jobs: tuple[Standing, ...]
     libraries: frozenset[tuple[str, str, str]]
     reports: dict[str, JobReport]
+    heard: Monitored
 
 
 def render(snapshot: Snapshot) -> Iterable[Metric]:
@@ -157,6 +161,7 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
         libraries.add(library, 1)
     yield libraries.metric
     yield from render_reports(snapshot.reports)
+    yield from monitor_families.render(snapshot.heard)
 
 
 def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated
 
 import msgspec
@@ -13,8 +13,10 @@ from exporters.ras.launches import Launcher, Spread, compare, with_waits
 from exporters.ras.report import (
     MAX_COMMUNICATOR_RANKS,
     MAX_DEVICE,
+    MAX_MEMBERS,
     MAX_TROUBLED,
     Communicator,
+    Member,
     MissingRank,
     Place,
     Reason,
@@ -117,19 +119,25 @@ class _Report(msgspec.Struct):
     ras: _Ras
 
 
-def read_json(body: bytes) -> Report:
-    """Decode a report; ReportError when ``body`` is none."""
+def read_json(body: bytes, pids: Collection[int] = ()) -> Report:
+    """Decode a report, with the places of the processes of ``pids``; ReportError when ``body`` is none."""
     try:
         report = _decode(body)
     except msgspec.ValidationError as error:
         raise ReportError(str(error)) from None
     except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors, and so are those of bad UTF-8
         raise ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
-    reading = _Reading()
+    reading = _Reading(pids)
     found = accept(reading.communicators(report.communicators), reading.skipped)
     found = reading.world.name(with_waits(found, reading.ahead))
-    processes = frozenset(reading.processes)
-    return Report(report.nccl_version, found, processes, report.ras.timeouts_count, dict(reading.skipped))
+    return Report(
+        version=report.nccl_version,
+        communicators=found,
+        processes=frozenset(reading.processes),
+        timeouts=report.ras.timeouts_count,
+        skipped=dict(reading.skipped),
+        members=tuple(reading.members),
+    )
 
 
 def _decode(body: bytes) -> _Report:
@@ -144,7 +152,9 @@ def _decode(body: bytes) -> _Report:
 class _Reading:
     """What is gathered over the communicators of one report."""
 
-    def __init__(self) -> None:
+    def __init__(self, pids: Collection[int]) -> None:
+        self._pids = pids
+        self.members: list[Member] = []
         self.skipped: Counter[Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
         self.ahead: dict[str, frozenset[Place]] = {}
@@ -175,6 +185,9 @@ class _Reading:
         places = [self._place(rank) for rank in found.ranks]
         self.processes.update((place.host, place.pid) for place in places)
         spread = self._compare(found, places)
+        for place, rank in zip(places, found.ranks, strict=True):
+            if place.pid in self._pids and len(self.members) < MAX_MEMBERS:
+                self.members.append(Member(place, found.hash, found.size, rank.rank))
         missing = tuple(self._missing(rank) for rank in found.missing_ranks)
         present = ((place, rank.rank) for place, rank in zip(places, found.ranks, strict=True))
         self.world.see(found.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])

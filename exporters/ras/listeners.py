@@ -2,30 +2,31 @@
 
 All processes of a node share one address (SO_REUSEPORT) and a connection reaches any of them. A forked child holds its
 parent's listener without a thread to serve it, and keeps it when the parent is gone: nobody ever answers there.
+
+A job in a network namespace of its own (a pod) can be reached where it listens on an address that is not the
+namespace's loopback. Only addresses with a rank's listener are sites there: what else listens is nobody's business.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 
 from agent.api import ProcessKey, ProcFS
+from exporters.ras.addresses import first_address
 from exporters.ras.client import Endpoint
 from exporters.ras.library import Libraries, Version
+from exporters.ras.settings import Settings, read_settings
+from exporters.ras.sockets import ESTABLISHED, LISTEN, sockets
 
-MAX_TABLE_BYTES = 8 * 1024 * 1024
-"""Listening sockets come first in it (tcp_seq_start of the kernel)."""
 MAX_DESCRIPTORS = 16_384
-MAX_FACTOR = 60.0
-"""Five minutes, which is as long as a query may hold up the next."""
-_LISTEN = "0A"
+MAX_NAMESPACES = 64
+"""Pods with ranks on one node."""
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")
 _RAS_THREAD = "NCCL RAS"
@@ -41,57 +42,115 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """One address: the rank processes that serve it, and how many listeners there are nobody is known to serve."""
+    """One address: the rank processes that serve it, and how many listeners there are nobody is known to serve.
+
+    ``tables``: the folder with the namespace's tables, below the root of /proc.
+    """
 
     servers: dict[ProcessKey, Server]
     unowned: int
+    tables: str = "net"
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where a process listens, if it does: its network namespace, and what its environment says."""
+
+    namespace: int
+    settings: Settings
 
 
 class ListenerSearch:
-    """Looks for listeners at ``endpoints`` in the agent's own network namespace; remembers whose they are."""
+    """Looks for listeners at ``endpoints``, and where the ranks' environments say; remembers whose they are."""
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
         self._root = proc_root
-        self._endpoints = endpoints
+        self._endpoints = tuple(_reachable(endpoint) for endpoint in endpoints)
         self._proc = ProcFS(proc_root)
         self._libraries = Libraries(proc_root)
         self._owners: dict[int, ProcessKey] = {}
         self._servers: dict[ProcessKey, Server] = {}
+        self._places: dict[ProcessKey, _Place] = {}
         self.namespace = self._proc.namespace(os.getpid(), "net")
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """The sites that have a listener; ``processes`` are the rank processes that run."""
-        listeners = self._listeners()
         known = set(processes)
-        inodes = {inode for found in listeners.values() for inode in found}
-        self._owners = {inode: key for inode, key in self._owners.items() if inode in inodes and key in known}
         self._servers = {key: server for key, server in self._servers.items() if key in known}
-        if inodes - self._owners.keys():
-            self._find_owners(inodes, known)
-        return {endpoint: self._site(found) for endpoint, found in listeners.items()}
+        self._places = {key: self._places.get(key) or self._place(key) for key in sorted(known)}
+        foreign: dict[int, list[ProcessKey]] = {}
+        for key, place in self._places.items():
+            if place.namespace not in (0, self.namespace):
+                foreign.setdefault(place.namespace, []).append(key)
+        found = {endpoint: ("net", inodes) for endpoint, inodes in self._listeners_here().items()}
+        for members in list(foreign.values())[:MAX_NAMESPACES]:
+            tables = f"{members[0].pid}/net"
+            listeners = self._listeners_elsewhere(tables, members)
+            found.update({at: (tables, inodes) for at, inodes in listeners.items() if at not in found})
+        self._assign({inode for _, inodes in found.values() for inode in inodes}, known)
+        sites = {endpoint: self._site(tables, inodes) for endpoint, (tables, inodes) in found.items()}
+        return {endpoint: site for endpoint, site in sites.items() if site.servers or self._is_ours(endpoint, site)}
 
-    def _site(self, inodes: set[int]) -> Site:
-        owners = {self._owners[inode] for inode in inodes if inode in self._owners}
-        for key in owners - self._servers.keys():
-            factor = timeout_factor(self._proc.environment(key.pid) or {})
-            library = self._libraries.of(key)
-            self._servers[key] = Server(library.version, factor, library.flavor)
-        return Site({key: self._servers[key] for key in sorted(owners)}, len(inodes - self._owners.keys()))
+    def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        """The process of ``site`` that has accepted the connection from ``client``; None when it cannot be told."""
+        for each in sockets(self._root / site.tables, ESTABLISHED):
+            if (each.local, each.remote) == (server, client) and each.inode:
+                return next((key for key in site.servers if each.inode in self._sockets(key.pid)), None)
+        return None
 
-    def _listeners(self) -> dict[Endpoint, set[int]]:
+    def _place(self, key: ProcessKey) -> _Place:
+        environment = self._proc.environment(key.pid) or {}
+        return _Place(self._proc.namespace(key.pid, "net"), read_settings(environment))
+
+    def _is_ours(self, endpoint: Endpoint, site: Site) -> bool:
+        """Listeners of nobody count where the configuration has RAS listen."""
+        return site.tables == "net" and endpoint in self._endpoints
+
+    def _listeners_here(self) -> dict[Endpoint, set[int]]:
+        declared = {
+            at: None
+            for place in self._places.values()
+            if place.namespace in (0, self.namespace)
+            for at in place.settings.endpoints
+        }
         found: dict[Endpoint, set[int]] = {}
-        for name in ("net/tcp", "net/tcp6"):
-            for address, inode in parse_listeners(_read(self._root / name)):
-                for endpoint in self._endpoints:
-                    if address.port == endpoint.port and address.host in {endpoint.host, *_WILDCARDS}:
-                        found.setdefault(endpoint, set()).add(inode)
+        for each in sockets(self._root / "net", LISTEN):
+            for endpoint in dict.fromkeys((*self._endpoints, *declared)):
+                if each.local.port == endpoint.port and each.local.host in {endpoint.host, *_WILDCARDS}:
+                    found.setdefault(_reachable(endpoint), set()).add(each.inode)
         return found
 
-    def _find_owners(self, inodes: set[int], processes: set[ProcessKey]) -> None:
+    def _listeners_elsewhere(self, tables: str, members: Iterable[ProcessKey]) -> dict[Endpoint, set[int]]:
+        """Listeners of another namespace at RAS's ports, but for its loopback, by an address that leads there."""
+        ports = {at.port for key in members for at in self._places[key].settings.endpoints}
+        ports |= {at.port for at in self._endpoints}
+        found: dict[Endpoint, set[int]] = {}
+        for each in sockets(self._root / tables, LISTEN):
+            host = each.local.host
+            if each.local.port not in ports or ip_address(host).is_loopback:
+                continue
+            if host in _WILDCARDS:
+                host = first_address(self._root / tables)
+            if host:
+                found.setdefault(Endpoint(host, each.local.port), set()).add(each.inode)
+        return found
+
+    def _assign(self, inodes: set[int], processes: set[ProcessKey]) -> None:
+        self._owners = {inode: key for inode, key in self._owners.items() if inode in inodes and key in processes}
+        if not inodes - self._owners.keys():
+            return
         for key in sorted(processes):
             held = self._sockets(key.pid) & inodes
             if held - self._owners.keys() and self._may_serve(key):
                 self._owners.update(dict.fromkeys(held, key))
+
+    def _site(self, tables: str, inodes: set[int]) -> Site:
+        owners = {self._owners[inode] for inode in inodes if inode in self._owners}
+        for key in owners - self._servers.keys():
+            library = self._libraries.of(key)
+            factor = self._places[key].settings.timeout_factor
+            self._servers[key] = Server(library.version, factor, library.flavor)
+        unowned = len(inodes - self._owners.keys())
+        return Site({key: self._servers[key] for key in sorted(owners)}, unowned, tables)
 
     def _may_serve(self, key: ProcessKey) -> bool:
         """True unless it certainly has no RAS thread: where NCCL names threads, none of that name; else, only one."""
@@ -115,35 +174,7 @@ class ListenerSearch:
         return found
 
 
-def parse_listeners(table: str) -> list[tuple[Endpoint, int]]:
-    """The listening sockets of a table like /proc/net/tcp: address and inode. Lines that are none are left out."""
-    found = []
-    for line in table.splitlines():
-        fields = line.split()
-        if len(fields) < 10 or fields[3] != _LISTEN:
-            continue
-        host, _, port = fields[1].partition(":")
-        try:
-            packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
-            found.append((Endpoint(str(ip_address(packed)), int(port, 16)), int(fields[9])))
-        except (ValueError, OverflowError):
-            continue
-    return found
-
-
-def timeout_factor(environment: Mapping[str, str]) -> float:
-    """NCCL_RAS_TIMEOUT_FACTOR, which multiplies all of the library's timeouts; at least 1, at most MAX_FACTOR."""
-    try:
-        factor = float(environment.get("NCCL_RAS_TIMEOUT_FACTOR", "1")[:32])
-    except ValueError:
-        return 1.0
-    return min(max(factor, 1.0), MAX_FACTOR) if not math.isnan(factor) else 1.0
-
-
-def _read(path: Path) -> str:
-    """A table of /proc, without what lies beyond the bound; empty when there is none."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_TABLE_BYTES).decode("ascii", "replace")
-    except OSError:
-        return ""
+def _reachable(endpoint: Endpoint) -> Endpoint:
+    """An address to connect to: a job that listens on every one is asked over the loopback."""
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host)  # noqa: S104  # compared with
+    return Endpoint(loopback, endpoint.port) if loopback else endpoint

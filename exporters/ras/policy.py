@@ -1,11 +1,13 @@
 """Who asks, whether, and how often: asking must never hurt a job. Pure.
 
 Every query is a collective over the whole job, its cost quadratic in the job's size, whoever asks. So one node of a job
-asks, one more stands by at a quarter of the rate, and the others do not.
+asks, one more stands by at a quarter of the rate, and the others do not. Listening to the events costs nothing: every
+node does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Literal
 
@@ -15,7 +17,7 @@ from exporters.ras.library import Version
 from exporters.ras.listeners import Site
 from exporters.ras.report import Report
 
-Configured = Literal["auto", "reporter", "standby", "off"]
+Configured = Literal["auto", "reporter", "standby", "monitor", "off"]
 Role = Literal["reporter", "standby", "none"]
 Refusal = Literal[
     "not_elected",
@@ -28,9 +30,14 @@ Refusal = Literal[
     "process_young",
 ]
 
+Wake = Literal["alarm", "resync"]
+"""Why a query is wanted soon: a process is in trouble; a stream was interrupted, and what it missed is not known."""
+
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
 1669, 1718, 1762)."""
+MONITOR_VERSION: Version = (2, 29, 2)
+"""The first with MONITOR."""
 YOUNG_SECONDS = 120.0
 """Older libraries, where the configuration admits them, are not asked before."""
 MIN_INTERVAL_SECONDS = 10.0
@@ -44,6 +51,16 @@ JITTER = 0.1
 ISOLATED_SHARE = 0.5
 """With more of a communicator missing the process that answered may itself be cut off: ask again."""
 
+ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
+"""The events that are an alarm; so is the end of the stream, since its process ended."""
+WAKE_SECONDS = 2.0
+"""From a wake to the query, give or take half of it: the nodes that ask are woken in the same second."""
+ALERT_SECONDS = 300.0
+"""For so long after an alarm a standby keeps the reporter's pace."""
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 60.0
+"""Until a stream is tried again, doubling; one that lasted for the latter begins anew with the former."""
+
 
 class Pace(msgspec.Struct, frozen=True):
     """What the last queries say of the next: ranks, seconds of the last clean one, failures since, anyone missing."""
@@ -54,14 +71,26 @@ class Pace(msgspec.Struct, frozen=True):
     missing: bool = False
 
 
+class Timing(msgspec.Struct, frozen=True):
+    """When (monotonic) an address is asked next and was asked last; ``hastened_at``: the last query put forward.
+
+    ``alert_until``: the end of the time after an alarm in which a standby keeps the reporter's pace.
+    """
+
+    due_at: float
+    asked_at: float = -math.inf
+    hastened_at: float = -math.inf
+    alert_until: float = -math.inf
+
+
 def role_of(configured: Configured, ranks: Collection[int], world_size: int | None) -> Role:
     """The node of global rank 0 reports, that of the last rank stands by; a configured role comes first.
 
     ``ranks``: the job's on this node; ``world_size``: how many it has in all, None where that is not known.
     """
-    if configured == "off":
+    if configured in ("monitor", "off"):
         return "none"
-    if configured != "auto":
+    if configured in ("reporter", "standby"):
         return configured
     if 0 in ranks:
         return "reporter"
@@ -86,6 +115,12 @@ def refusal(site: Site | None, *, foreign: bool, oldest: Version, youngest_secon
     return "process_young" if min(versions) < SOUND_VERSION and youngest_seconds < YOUNG_SECONDS else None
 
 
+def may_monitor(site: Site, oldest: Version) -> bool:
+    """True when a MONITOR connection to ``site`` can only reach a process that serves it and knows the command."""
+    needed = max(oldest, MONITOR_VERSION)
+    return refusal(site, foreign=False, oldest=needed, youngest_seconds=math.inf) is None
+
+
 def looks_isolated(report: Report) -> bool:
     """True when so many ranks are missing that the process which answered may itself be cut off."""
     return report.missing() > ISOLATED_SHARE * report.ranks()
@@ -104,13 +139,47 @@ def next_pace(before: Pace, answer: tuple[Report, float] | None) -> Pace:
     return Pace(report.ranks(), cost, before.failures + 1 if late else 0, report.missing() > 0)
 
 
-def interval_seconds(role: Role, pace: Pace, jitter: float) -> float:
-    """Seconds until the next query; ``jitter`` is a random number in [0, 1).
+def interval_seconds(role: Role, pace: Pace, jitter: float, *, alert: bool = False) -> float:
+    """Seconds until the next query; ``jitter`` is a random number in [0, 1), ``alert`` as in Timing.
 
     A standby keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
     """
-    base = max(MIN_INTERVAL_SECONDS, pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)
-    if role == "standby" and not pace.missing:
+    base = _affordable_seconds(pace)
+    if role == "standby" and not (pace.missing or alert):
         base *= STANDBY_FACTOR
     base = min(base * 2.0 ** min(pace.failures, MAX_DOUBLINGS), MAX_INTERVAL_SECONDS)
     return base * (1.0 - JITTER + 2.0 * JITTER * jitter)
+
+
+def after_query(before: Timing, role: Role, pace: Pace, now: float, jitter: float) -> Timing:
+    """The timing after a query that ended ``now``; ``jitter`` is a random number in [0, 1)."""
+    interval = interval_seconds(role, pace, jitter, alert=now < before.alert_until)
+    return msgspec.structs.replace(before, due_at=now + interval, asked_at=now)
+
+
+def after_wake(before: Timing, wake: Wake, pace: Pace, now: float, jitter: float) -> Timing:
+    """The timing after a wake: the next query comes soon, but not sooner than the job can afford.
+
+    One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
+    interval is the shortest there is they add nothing. ``jitter`` is a random number in [0, 1).
+    """
+    alert_until = now + ALERT_SECONDS if wake == "alarm" else before.alert_until
+    earliest = max(
+        now + WAKE_SECONDS * (0.5 + jitter),
+        before.asked_at + MIN_INTERVAL_SECONDS,
+        before.hastened_at + min(_affordable_seconds(pace), MAX_INTERVAL_SECONDS),
+    )
+    if earliest >= before.due_at:
+        return msgspec.structs.replace(before, alert_until=alert_until)
+    return Timing(earliest, before.asked_at, hastened_at=earliest, alert_until=alert_until)
+
+
+def retry_seconds(failures: int, jitter: float) -> float:
+    """Seconds until a stream that failed ``failures`` times in a row is tried again; ``jitter`` is in [0, 1)."""
+    longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, MAX_DOUBLINGS), LAST_RETRY_SECONDS)
+    return longest * (0.5 + 0.5 * jitter)
+
+
+def _affordable_seconds(pace: Pace) -> float:
+    """The shortest interval that keeps the cost to the job within its bounds."""
+    return max(MIN_INTERVAL_SECONDS, pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)

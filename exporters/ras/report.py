@@ -18,6 +18,9 @@ MAX_TROUBLED = 32
 MAX_BEHIND = 32
 """Named in one communicator: of the ranks with an error, and of those that have launched less, the furthest behind."""
 
+MAX_MEMBERS = 4_096
+"""Places of this node's processes taken from one report."""
+
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 """What RAS counts the launches of; no others (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
 
@@ -128,10 +131,20 @@ class Communicator(msgspec.Struct, frozen=True):
         return bool(self.missing or self.troubled or self.aborted or (self.launches and self.launches.differ))
 
 
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """A rank that answered: what it runs on, its communicator (hash) with the size, and its rank there."""
+
+    place: Place
+    hash: str
+    size: int
+    comm_rank: int
+
+
 class Report(msgspec.Struct, frozen=True):
     """``processes``: (address, pid) of ranks that answered, pids by the job's pid namespace; text names none.
 
-    ``timeouts``: how often the library gave up waiting for peers. ``skipped``: what was left out.
+    ``timeouts``: how often the library gave up waiting for peers. ``skipped``: what was left out. ``members``: the
+    places of the processes that were asked for.
     """
 
     version: str
@@ -139,6 +152,7 @@ class Report(msgspec.Struct, frozen=True):
     processes: frozenset[tuple[str, int]]
     timeouts: int
     skipped: dict[Skipped, int]
+    members: tuple[Member, ...] = ()
 
     def ranks(self) -> int:
         """Ranks of the largest communicator."""

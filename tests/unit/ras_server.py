@@ -53,3 +53,22 @@ def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), heard: lis
             await writer.drain()
 
     return serve
+
+
+def conversing(report: Callable[[], Awaitable[bytes | None]], monitor: Serve) -> Serve:
+    """A server that answers each command as a RAS thread does: STATUS by a report (None: by none), then the end.
+
+    A connection that asks to MONITOR is ``monitor``'s from there on.
+    """
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            if line.startswith(b"MONITOR"):
+                await monitor(reader, writer)
+                return
+            if line == b"STATUS\n":
+                writer.write(await report() or b"")
+                return
+            writer.write(b"SERVER PROTOCOL 2\n" if line.startswith(b"CLIENT PROTOCOL ") else b"OK\n")
+
+    return serve

@@ -15,6 +15,7 @@ from fake_clock import FakeClock
 from proc_tree import ProcTree
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessKey, ProcFS, RankTable, Roots, StateSection
+from agent.ranks import UNSEEN_SECONDS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exit_status import open_pidfd
 
@@ -58,6 +59,11 @@ class Node:
 
     def shown(self) -> list[int]:
         return [view.process.facts.key.pid for view in self.ranks.snapshot().ranks if view.process.facts]
+
+    def unseen(self) -> None:
+        """Let more time go by than a rank is shown when nobody looks."""
+        self.clock.advance(UNSEEN_SECONDS + 1.0)
+        self.ranks.tick()
 
 
 def open_pidfds() -> int:
@@ -124,13 +130,14 @@ async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
 
 
 async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> None:
-    """When nobody looks any more, live ranks are not shown; a new exporter's first look brings them back."""
+    """When nobody looks any more, live ranks are soon not shown; a new exporter's first look brings them back."""
     exporter = await node.start()
     await exporter.update()
     node.clock.advance(1.0)
     node.ranks.tick()
     assert node.shown() == [rank.pid]
     await exporter.drain()
+    node.unseen()
     assert node.shown() == []
     successor = await node.start()
     await successor.update()
@@ -150,4 +157,5 @@ async def test_look_that_outlasts_the_exporter(node: Node, rank: ProcessKey) -> 
     await exporter.drain()
     await update
     assert not exporter._watched
+    node.unseen()
     assert node.shown() == []

@@ -9,7 +9,7 @@ from agent.identity import Membership, Origin, RankLabel
 from agent.origins import MAX_FORMER, MAX_ORIGINS, ORIGIN_IDLE_SECONDS
 from agent.rank_binding import BINDING_SECONDS
 from agent.rank_process import SIGN_OF_LIFE_SECONDS
-from agent.ranks import MAX_MEMBERSHIPS, MAX_PROCESSES
+from agent.ranks import MAX_MEMBERSHIPS, MAX_PROCESSES, UNSEEN_SECONDS
 from agent.tombstones import TOMBSTONE_SECONDS
 from agent.verdict import Silence
 
@@ -160,3 +160,20 @@ def test_what_ras_missed_does_not_outlive_the_agent(table: Table) -> None:
     again.ranks.confirm(key)
     again.tick(1.0)
     assert again.states() == {"1": "alive"}
+
+
+def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
+    """A reload looks away and again: the rank is shown all the while; nobody looking, it goes after five seconds."""
+    key = table.add(1, environment(1))
+    table.tick(BINDING_SECONDS)
+    table.ranks.lose_sight()
+    table.tick(UNSEEN_SECONDS)
+    assert table.states() == {"1": "alive"}
+    table.ranks.confirm(key)
+    table.tick(60.0)
+    assert table.states() == {"1": "alive"}
+    table.ranks.lose_sight()
+    table.tick(UNSEEN_SECONDS + 0.1)
+    assert table.states() == {}
+    table.ranks.confirm(key)
+    assert table.states() == {"1": "alive"}

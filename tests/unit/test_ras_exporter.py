@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from proc_tree import ProcTree
 from rank_table import Table, environment, facts, origin
-from ras_server import JSON_ANSWERS, answering, served
+from ras_server import conversing, served
 
 from agent.api import Admission, Context, Logger, Membership, NoData, OwnThread, ProcessKey, Roots, StateSection
 from exporters.ras import RasConfig, RasExporter
@@ -48,7 +48,7 @@ def report(missing: int = 0, size: int = 4, pids: tuple[int, ...] = (11, 12), ha
 class Node:
     """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), whose RAS gives ``replies`` one after the other.
 
-    The last of them is given again and again; None is a reply that does not come.
+    The last of them is given again and again; None is a reply that does not come. ``streams`` are those who monitor.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Node:
         self.table = Table()
         self.replies: list[bytes | None] = [report()]
         self.asked = 0
+        self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -85,13 +86,21 @@ class Node:
         with (self.tree.root / "net/tcp").open("a") as table:
             table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 0 0 {inode} 1\n")
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+    async def report(self) -> bytes | None:
         self.asked += 1
-        await answering(JSON_ANSWERS, [] if reply is None else [reply])(reader, writer)
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+    async def monitor(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"OK\n")
+        self.streams.append(writer)
+        await reader.read()
+        self.streams.remove(writer)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await conversing(self.report, self.monitor)(reader, writer)
 
     @asynccontextmanager
-    async def exporter(self, role: str = "auto") -> AsyncIterator[RasExporter]:
+    async def exporter(self, role: str = "auto", *, once: bool = False) -> AsyncIterator[RasExporter]:
         """The exporter, started, with the server running."""
         async with served(self.serve, self.listener) as endpoint:
             config = msgspec.convert({"addresses": [f"127.0.0.1:{endpoint.port}"], "role": role}, RasConfig)
@@ -100,7 +109,7 @@ class Node:
             clock, ranks = self.table.clock, self.table.ranks
             section = StateSection("ras", None)
             await exporter.start(
-                Context(roots, clock, "here", ranks, section, self.admission, OwnThread, Logger("ras"))
+                Context(roots, clock, "here", ranks, section, self.admission, OwnThread, Logger("ras"), once)
             )
             yield exporter
             await exporter.drain()
@@ -115,6 +124,23 @@ class Node:
         """Have the listeners found, and wait for as long as the first query may be put off."""
         await self.look(exporter, 1.0)
         return await self.look(exporter, MIN_INTERVAL_SECONDS)
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until something is so that a stream brings about."""
+        async with asyncio.timeout(5.0):
+            while not reached():
+                await asyncio.sleep(0.001)
+
+    async def listened_to(self, exporter: RasExporter) -> asyncio.StreamWriter:
+        """Wait until the exporter listens; return this end of the stream."""
+        await self.until(lambda: exporter.snapshot().heard.up == {f"127.0.0.1:{self.port}": True})
+        return self.streams[-1]
+
+    async def tell(self, exporter: RasExporter, event: str, times: int = 1) -> None:
+        """Have RAS tell of an event, and wait until it is heard."""
+        before = exporter.snapshot().heard.events[event]
+        self.streams[-1].write(f"[2026-11-20 18:05:23] {event}: 10.0.0.1<4711> \n".encode() * times)
+        await self.until(lambda: exporter.snapshot().heard.events[event] == before + times)
 
 
 @pytest.fixture
@@ -326,14 +352,14 @@ async def test_what_a_report_holds_becomes_series(node: Node) -> None:
 async def test_a_drain_waits_for_the_end_of_a_report(node: Node) -> None:
     """A query under way is read to its end before the exporter is gone."""
     began, go_on = asyncio.Event(), asyncio.Event()
-    serve = node.serve
+    report = node.report
 
-    async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def slowly() -> bytes | None:
         began.set()
         await go_on.wait()
-        await serve(reader, writer)
+        return await report()
 
-    node.serve = slowly  # type: ignore[method-assign]
+    node.report = slowly  # type: ignore[method-assign]
     async with node.exporter() as exporter:
         update = asyncio.ensure_future(node.first_query(exporter))
         await began.wait()
@@ -343,6 +369,173 @@ async def test_a_drain_waits_for_the_end_of_a_report(node: Node) -> None:
         go_on.set()
         await drain
         assert shown(await update) != {}
+
+
+WOKEN_SECONDS = 3.0
+"""From a wake to the query, at the most."""
+
+
+@pytest.fixture
+def midmost(tmp_path: Path) -> Iterator[Node]:
+    """A node in the middle of its job: its ranks are neither the first nor the last."""
+    node = Node(tmp_path, {11: 1, 12: 2})
+    with node.listener:
+        yield node
+
+
+@pytest.fixture
+def last(tmp_path: Path) -> Iterator[Node]:
+    """The node of the last rank: it stands by."""
+    node = Node(tmp_path, {11: 2, 12: 3})
+    with node.listener:
+        yield node
+
+
+async def test_a_node_that_never_asks_hears_the_events(midmost: Node) -> None:
+    """Every node listens, also one that asks nobody whatever it hears."""
+    async with midmost.exporter() as exporter:
+        await midmost.look(exporter, 1.0)
+        await midmost.listened_to(exporter)
+        await midmost.tell(exporter, "PEER_DEAD")
+        found = await midmost.first_query(exporter)
+    assert (midmost.asked, found.heard.events, found.heard.streams) == (0, {"PEER_DEAD": 1}, 1)
+
+
+async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
+    """With that role the node of rank 0 listens like the others, and nobody is asked."""
+    async with node.exporter("monitor") as exporter:
+        await node.look(exporter, 1.0)
+        await node.listened_to(exporter)
+        await node.tell(exporter, "PEER_DEAD")
+        found = await node.first_query(exporter)
+    assert (node.asked, found.heard.events) == (0, {"PEER_DEAD": 1})
+    assert [(each.role, each.refusal) for each in found.jobs] == [("none", "not_elected")]
+
+
+async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
+    """A single pass opens no stream."""
+    async with node.exporter(once=True) as exporter:
+        found = await node.first_query(exporter)
+    assert (found.heard.up, node.asked) == ({}, 0)
+
+
+async def test_an_address_with_an_orphan_is_left(node: Node) -> None:
+    """When a listener becomes nobody's the stream is closed: it may be that very process's."""
+    async with node.exporter() as exporter:
+        await node.look(exporter, 1.0)
+        await node.listened_to(exporter)
+        await asyncio.to_thread(node.listen, 13)
+        assert (await node.look(exporter, 1.0)).heard.up == {}
+        await node.until(lambda: node.streams == [])
+
+
+@pytest.mark.parametrize("event", ["PEER_DEAD", "PEER_UNRESPONSIVE"])
+async def test_an_alarm_wakes_the_standby_for_a_while(last: Node, event: str) -> None:
+    """The standby, which would ask after 40 s, asks soon, and goes on at the reporter's pace for five minutes."""
+    async with last.exporter() as exporter:
+        await last.first_query(exporter)
+        await last.listened_to(exporter)
+        await last.look(exporter, 2 * MIN_INTERVAL_SECONDS)
+        assert last.asked == 1
+        await last.tell(exporter, "PEER_RECOVERED")
+        await last.look(exporter, WOKEN_SECONDS)
+        assert last.asked == 1
+        await last.tell(exporter, event)
+        await last.look(exporter, 0.0)
+        await last.look(exporter, WOKEN_SECONDS)
+        assert last.asked == 2
+        for asked in range(3, 29):  # 286 s
+            await last.look(exporter, LONGEST_INTERVAL_SECONDS)
+            assert last.asked == asked
+        for asked in (29, 30):
+            await last.look(exporter, 4 * LONGEST_INTERVAL_SECONDS)
+            assert last.asked == asked
+        await last.look(exporter, 3 * LONGEST_INTERVAL_SECONDS)
+        assert last.asked == 30
+
+
+async def test_an_alarm_right_after_a_query_waits(node: Node) -> None:
+    """Alarmed or not, the reporter does not ask within the interval after its last query."""
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        await node.listened_to(exporter)
+        await node.tell(exporter, "PEER_DEAD")
+        await node.look(exporter, 0.0)
+        await node.look(exporter, 0.85 * MIN_INTERVAL_SECONDS)
+        assert node.asked == 1
+        await node.look(exporter, 0.15 * MIN_INTERVAL_SECONDS)
+        assert node.asked == 2
+
+
+async def test_a_storm_of_alarms_is_no_storm_of_queries(last: Node) -> None:
+    """A standby that hears two hundred alarms in two minutes asks at the reporter's pace, and no more."""
+    async with last.exporter() as exporter:
+        await last.first_query(exporter)
+        await last.listened_to(exporter)
+        for _ in range(20):
+            await last.tell(exporter, "PEER_UNRESPONSIVE", times=10)
+            for _ in range(3):
+                await last.look(exporter, 2.0)
+        assert last.asked <= 1 + 120 / (0.9 * MIN_INTERVAL_SECONDS)
+        assert last.asked >= 1 + 120 // (LONGEST_INTERVAL_SECONDS + 2.0)
+
+
+async def test_the_end_of_a_stream_is_an_alarm_and_the_next_asks_what_was_missed(last: Node) -> None:
+    """Its process has ended: the standby asks soon, listens to another, and asks once more for what it missed."""
+    async with last.exporter() as exporter:
+        await last.first_query(exporter)
+        stream = await last.listened_to(exporter)
+        await last.look(exporter, 2 * MIN_INTERVAL_SECONDS)
+        stream.close()
+        await last.until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
+        await last.look(exporter, 0.0)
+        await last.look(exporter, WOKEN_SECONDS)
+        assert last.asked == 2
+        assert await last.listened_to(exporter) is not stream
+        assert exporter.snapshot().heard.streams == 2
+        await last.tell(exporter, "PEER_DEAD")
+
+
+async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None:
+    """An update that was under way at the drain finds who listens, and leaves it at that."""
+    async with node.exporter() as exporter:
+        update = asyncio.ensure_future(exporter.update())
+        await asyncio.sleep(0)  # it looks
+        await exporter.drain()
+        await update
+        assert (exporter.snapshot().heard.up, node.streams) == ({}, [])
+
+
+async def test_a_stream_that_fails_harms_no_query(node: Node) -> None:
+    """Where MONITOR is not understood the queries go on as ever."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"ERROR: Unknown command MONITOR all\n")
+        await reader.read()
+
+    node.monitor = refuse  # type: ignore[method-assign]
+    async with node.exporter() as exporter:
+        assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
+        await node.until(lambda: exporter.snapshot().heard.errors == {"command": 1})
+        found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+    assert (node.asked, list(found.heard.up.values()), found.errors) == (2, [False], {})
+
+
+async def test_what_is_heard_becomes_series(node: Node) -> None:
+    """Events by name, the streams and what was not read of them are exported, by closed sets."""
+    async with node.exporter() as exporter:
+        await node.look(exporter, 1.0)
+        (await node.listened_to(exporter)).write(b"garbage\n")
+        await node.tell(exporter, "PEER_NEW", times=3)
+        found = list(exporter.families(exporter.snapshot()))
+    series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
+    events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
+    assert len(events) == 13
+    assert {event: value for event, value in events.items() if value} == {"PEER_NEW": 3}
+    assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
+    assert series["rankwatch_ras_monitor_streams_total",] == 1
+    assert series["rankwatch_ras_monitor_unread_total", "unreadable"] == 1
+    assert sum(value for key, value in series.items() if key[0] == "rankwatch_ras_monitor_errors_total") == 0
 
 
 @pytest.mark.parametrize(
@@ -356,7 +549,7 @@ async def test_a_drain_waits_for_the_end_of_a_report(node: Node) -> None:
         {"addresses": ["::1:28028"]},
         {"addresses": ["1.2.3.4.5:28028"]},
         {"addresses": [f"127.0.0.1:{port}" for port in range(1, MAX_ADDRESSES + 2)]},
-        {"role": "monitor"},
+        {"role": "none"},
         {"oldest_version": "2.29"},
     ],
 )

@@ -12,9 +12,12 @@ from proc_tree import ProcTree
 from agent.api import ProcessKey
 from exporters.ras import library as library_module
 from exporters.ras import listeners
+from exporters.ras import sockets as sockets_module
 from exporters.ras.client import Endpoint
 from exporters.ras.library import MAX_SECTIONS, version_in
-from exporters.ras.listeners import MAX_FACTOR, ListenerSearch, Server, Site, parse_listeners, timeout_factor
+from exporters.ras.listeners import MAX_NAMESPACES, ListenerSearch, Server, Site
+from exporters.ras.settings import MAX_FACTOR, timeout_factor
+from exporters.ras.sockets import parse_sockets
 
 V4 = Endpoint("127.0.0.1", 28028)
 V6 = Endpoint("::1", 28028)
@@ -65,7 +68,8 @@ def test_a_table_gives_its_listening_sockets() -> None:
         + row("0100007F:6D7C", 7).replace(" 7 1", " x 1")
         + "nonsense\n"
     )
-    assert parse_listeners(table) == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
+    listening = [(row.local, row.inode) for row in parse_sockets(table, "0A")]
+    assert listening == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
 
 
 def test_listeners_belong_to_the_rank_processes_that_hold_them(tree: ProcTree) -> None:
@@ -218,9 +222,9 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) ->
 def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table is read to its bound and not a byte further: the line that does not fit is not there."""
     table = (tree.root / "net/tcp").read_text()
-    monkeypatch.setattr(listeners, "MAX_TABLE_BYTES", len(table))
+    monkeypatch.setattr(sockets_module, "MAX_TABLE_BYTES", len(table))
     assert look(tree)[V4].unowned == 2
-    monkeypatch.setattr(listeners, "MAX_TABLE_BYTES", table.rindex("72"))
+    monkeypatch.setattr(sockets_module, "MAX_TABLE_BYTES", table.rindex("72"))
     assert look(tree)[V4].unowned == 1
 
 
@@ -254,3 +258,71 @@ def test_rccl_is_told_from_its_name(tree: ProcTree) -> None:
     (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/librccl.so.1.0.70000\n")
     library(inside / "librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0")
     assert look(tree, key)[V4].servers[key] == Server((2, 28, 3), 1.0, "rccl")
+
+
+def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None:
+    """The server's end of a connection is a socket of the process that accepted it; before that it is nobody's."""
+    first, second = add(tree, 10, 71), add(tree, 11, 72)
+    (tree.root / "11/fd/50").symlink_to("socket:[99]")
+    search = ListenerSearch(tree.root, (V4,))
+    site = search.look([first, second])[V4]
+    client = Endpoint("127.0.0.1", 40001)
+    ends = ["0100007F:9C41 0100007F:6D7C", "0100007F:6D7C 0100007F:9C41"]
+    with (tree.root / "net/tcp").open("a") as table:
+        table.write(f"7: {ends[0]} 01 0:0 0:0 0 0 0 98 1\n")
+    assert search.server_of(site, V4, client) is None
+    with (tree.root / "net/tcp").open("a") as table:
+        table.write(f"8: {ends[1]} 01 0:0 0:0 0 0 0 99 1\n")
+    assert search.server_of(site, V4, client) == second
+    (tree.root / "11/fd/50").unlink()
+    assert search.server_of(site, V4, client) is None
+
+
+def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> None:
+    """NCCL_RAS_ADDR of a rank makes another site, if the rank listens there; what else listens there is no site."""
+    tree.add(10, threads=RAS_THREAD, maps=NAMED, environment={"NCCL_RAS_ADDR": "10.0.0.1:4000"})
+    (tree.root / "10/fd/40").symlink_to("socket:[73]")
+    key, there = ProcessKey(10, 5000), Endpoint("10.0.0.1", 4000)
+    with (tree.root / "net/tcp").open("a") as table:
+        table.write(row("0100000A:0FA0", 73) + row("0200000A:0FA0", 74))
+    assert look(tree, key) == {there: Site({key: Server((2, 30, 7), 1.0)}, 0), V4: Site({}, 2)}
+    (tree.root / "10/fd/40").unlink()
+    assert look(tree, key) == {V4: Site({}, 2)}
+
+
+def in_namespace(tree: ProcTree, pid: int, number: int, rows: str, *inodes: int) -> ProcessKey:
+    """A process of a pod with the address 10.1.0.<number>, which holds these sockets of the pod's."""
+    key = add(tree, pid, *inodes)
+    (tree.root / f"{pid}/ns/net").symlink_to(f"net:[{number}]")
+    (tree.root / f"{pid}/net").mkdir()
+    (tree.root / f"{pid}/net/tcp").write_text(HEAD + rows)
+    local = f"|-- 127.0.0.1\n   /32 host LOCAL\n|-- 10.1.{number // 256}.{number % 256}\n   /32 host LOCAL\n"
+    (tree.root / f"{pid}/net/fib_trie").write_text(local)
+    return key
+
+
+def test_a_pod_that_listens_on_all_its_addresses_is_a_site(tree: ProcTree) -> None:
+    """It is reached by the pod's own address, and the process that accepts is found in the pod's table."""
+    connection = "7: 0700010A:6D7C 0100007F:9C41 01 0:0 0:0 0 0 0 82 1\n"
+    key = in_namespace(tree, 10, 7, row("00000000:6D7C", 81) + connection, 81, 82)
+    pod = Endpoint("10.1.0.7", 28028)
+    search = ListenerSearch(tree.root, (V4,))
+    sites = search.look([key])
+    assert sites == {pod: Site({key: Server((2, 30, 7), 1.0)}, 0, "10/net"), V4: Site({}, 2)}
+    assert search.server_of(sites[pod], pod, Endpoint("127.0.0.1", 40001)) == key
+    assert search.server_of(sites[V4], pod, Endpoint("127.0.0.1", 40001)) is None
+
+
+def test_a_pod_that_listens_on_its_loopback_is_out_of_reach(tree: ProcTree) -> None:
+    """The agent is not in the pod: its loopback is another one, and what others listen on there is none of ours."""
+    key = in_namespace(tree, 10, 7, row("0100007F:6D7C", 81) + row("0700010A:0016", 82), 81, 82)
+    assert look(tree, key) == {V4: Site({}, 2)}
+
+
+def test_pods_beyond_the_limit_are_not_looked_at(tree: ProcTree) -> None:
+    """One more pod than the limit: the last one is no site."""
+    keys = [
+        in_namespace(tree, 100 + number, 1 + number, row("00000000:6D7C", 1000 + number), 1000 + number)
+        for number in range(MAX_NAMESPACES + 1)
+    ]
+    assert len(look(tree, *keys)) == MAX_NAMESPACES + 1  # and the loopback

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from agent.api import ProcessKey, RankLabel
@@ -9,13 +11,21 @@ from exporters.ras.client import Endpoint
 from exporters.ras.jobs import LocalProcess, Rules, Standing, owner_of, standings, to_ask
 from exporters.ras.listeners import Server, Site
 from exporters.ras.policy import (
+    ALERT_SECONDS,
     MAX_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
     Configured,
     Pace,
+    Role,
+    Timing,
+    Wake,
+    after_query,
+    after_wake,
     interval_seconds,
     looks_isolated,
+    may_monitor,
     next_pace,
+    retry_seconds,
     role_of,
 )
 from exporters.ras.report import Communicator, Report
@@ -56,6 +66,7 @@ def report(
         ("auto", set(), 4, "none"),
         ("reporter", {1}, 4, "reporter"),
         ("standby", {0}, 4, "standby"),
+        ("monitor", {0}, 4, "none"),
         ("off", {0}, 4, "none"),
     ],
 )
@@ -152,6 +163,101 @@ def test_interval(role: str, pace: Pace, seconds: float) -> None:
     assert interval_seconds(role, pace, 0.5) == pytest.approx(seconds)  # type: ignore[arg-type]
     assert interval_seconds(role, pace, 0.0) == pytest.approx(0.9 * seconds)  # type: ignore[arg-type]
     assert interval_seconds(role, pace, 1.0) == pytest.approx(1.1 * seconds)  # type: ignore[arg-type]
+
+
+def test_a_standby_keeps_the_reporter_s_pace_during_an_alert() -> None:
+    """During an alert both ask as often; the reporter no more often than else."""
+    assert interval_seconds("standby", Pace(), 0.5, alert=True) == pytest.approx(10.0)
+    assert interval_seconds("reporter", Pace(), 0.5, alert=True) == pytest.approx(10.0)
+    assert interval_seconds("standby", Pace(ranks=1000), 0.5, alert=True) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "oldest", "may"),
+    [
+        (site(5), (2, 29, 2), True),
+        (site(5), (2, 27, 3), True),
+        (site(5, unowned=1), (2, 29, 2), False),
+        (site(5, server=Server(None, 1.0)), (2, 29, 2), False),
+        (site(5, server=Server((2, 29, 1), 1.0)), (2, 27, 3), False),
+        (site(5, server=Server((2, 30, 7), 1.0)), (2, 31, 0), False),
+        (Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 28, 9), 1.0)}, 0), (2, 27, 3), False),
+    ],
+)
+def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool) -> None:
+    """An address is listened to where every process that listens there serves it and has MONITOR."""
+    assert may_monitor(found, oldest) == may
+
+
+@pytest.mark.parametrize(
+    ("timing", "pace", "due"),
+    [
+        pytest.param(Timing(140.0, 70.0), Pace(), 102.0, id="soon"),
+        pytest.param(Timing(101.5, 70.0), Pace(), 101.5, id="not later than it would be"),
+        pytest.param(Timing(140.0, 97.0), Pace(), 107.0, id="not right after the last query"),
+        pytest.param(Timing(140.0), Pace(), 102.0, id="before the first query"),
+        pytest.param(Timing(900.0, 50.0, 40.0), Pace(ranks=2000), 160.0, id="once in the interval of a large job"),
+        pytest.param(Timing(900.0, 50.0, -60.0), Pace(ranks=2000), 102.0, id="again in the next one"),
+        pytest.param(Timing(900.0, 50.0, 0.0), Pace(cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
+        pytest.param(Timing(900.0, 50.0, 0.0), Pace(ranks=1_000_000), 600.0, id="within the longest interval"),
+        pytest.param(Timing(700.0, 80.0, 70.0), Pace(failures=9), 102.0, id="in spite of failures"),
+    ],
+)
+@pytest.mark.parametrize("wake", ["alarm", "resync"])
+def test_a_wake_brings_the_next_query_soon(timing: Timing, pace: Pace, due: float, wake: Wake) -> None:
+    """Awake at 100 the next query comes after about two seconds, or when the job can afford it, but never later."""
+    found = after_wake(timing, wake, pace, 100.0, 0.5)
+    assert found.due_at == pytest.approx(due)
+    assert found.asked_at == timing.asked_at
+    assert found.alert_until == (400.0 if wake == "alarm" else timing.alert_until)
+
+
+def test_the_nodes_that_are_woken_together_do_not_ask_together() -> None:
+    """The time from a wake to its query is spread over two seconds."""
+    dues = [after_wake(Timing(140.0, 70.0), "alarm", Pace(), 100.0, jitter).due_at for jitter in (0.0, 1.0)]
+    assert dues == pytest.approx([101.0, 103.0])
+
+
+def test_an_alert_ends() -> None:
+    """After an alarm a standby keeps the reporter's pace for five minutes, then it goes back to a quarter."""
+    timing = after_wake(Timing(140.0, 70.0), "alarm", Pace(), 100.0, 0.5)
+    asked_at = [timing.due_at]
+    while asked_at[-1] < 600.0:
+        timing = after_query(timing, "standby", Pace(), asked_at[-1], 0.5)
+        asked_at.append(timing.due_at)
+    steps = [round(later - earlier) for earlier, later in itertools.pairwise(asked_at)]
+    assert steps == [10] * 30 + [40] * 5
+    assert ALERT_SECONDS == 300.0
+
+
+@pytest.mark.parametrize(
+    ("role", "pace", "most"),
+    [
+        ("reporter", Pace(), 360),
+        ("standby", Pace(), 360),
+        ("reporter", Pace(ranks=2000), 60),
+        ("standby", Pace(ranks=2000), 60),
+        ("standby", Pace(ranks=2000, failures=6), 30),
+        ("reporter", Pace(ranks=8, cost_seconds=3.0), 24),
+    ],
+)
+def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, pace: Pace, most: int) -> None:
+    """In an hour with ten alarms a second a job is asked at most every 10 s, and a large one twice an interval."""
+    timing, asked = Timing(0.0), []
+    for tick in range(36_000):
+        now = tick / 10
+        timing = after_wake(timing, "alarm", pace, now, tick * 0.618 % 1.0)
+        if now >= timing.due_at:
+            asked.append(now)
+            timing = after_query(timing, role, pace, now, 0.5)
+    assert len(asked) <= most + 1
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= MIN_INTERVAL_SECONDS - 0.01
+
+
+@pytest.mark.parametrize(("failures", "longest"), [(1, 1.0), (2, 2.0), (6, 32.0), (7, 60.0), (5000, 60.0)])
+def test_streams_are_tried_again_after_a_second_and_then_ever_later(failures: int, longest: float) -> None:
+    """The wait doubles with each failure, to a minute; as much as half of it is left out."""
+    assert [retry_seconds(failures, jitter) for jitter in (0.0, 1.0)] == pytest.approx([longest / 2, longest])
 
 
 def test_pace_learns_from_clean_queries_and_backs_off_from_others() -> None:

@@ -1,0 +1,140 @@
+"""RAS's events, end to end: the agent listens to NVIDIA's own RAS threads, and asks when they are alarmed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from agents import Agent, free_port
+from nodes import wait_until
+from ras_jobs import RasJob, why_no_ras
+
+pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
+
+FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
+"""A process that is silent is unresponsive after 0.5 s and dead after 6 s, not 5 s and 60 s."""
+DEAD_SECONDS = 6.0
+STREAM_SECONDS = 15.0
+"""The ranks are found, then their listeners."""
+JOB = "4741"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RasJob]:
+    """Three ranks on one port of this machine: each is a neighbour of both others, and learns all of them."""
+    with RasJob(tmp_path, 3, free_port(), base=78, env=FAST, job_id=JOB) as job:
+        yield job
+
+
+def agent_for(job: RasJob, directory: Path, role: str) -> Agent:
+    """Return an agent of that role, in a directory of that name, that listens to the job already."""
+    (directory / role).mkdir()
+    exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"], "role": role}}
+    agent = Agent(directory / role, {"exporters": exporters}, job_id=JOB)
+    agent.wait_for("rankwatch_ras_monitor_up", 1, seconds=STREAM_SECONDS, endpoint=f"127.0.0.1:{job.port}")
+    return agent
+
+
+def events(agent: Agent, event: str) -> float:
+    """Return how often the agent heard of it."""
+    return agent.value("rankwatch_ras_events_total", event=event) or 0.0
+
+
+def heard(agent: Agent, event: str, seconds: float, times: int = 1) -> None:
+    """Wait until the agent heard of it so often."""
+    wait_until(lambda: events(agent, event) >= times, seconds, f"{event}\n{agent.log()[-2000:]}")
+
+
+def connected(job: RasJob) -> list[int]:
+    """Return the ranks that a client is connected to, once for each connection."""
+    return [
+        rank
+        for rank, process in enumerate(job.processes)
+        if process.poll() is None
+        for each in psutil.Process(process.pid).net_connections("tcp4")
+        if each.laddr.port == job.port and each.status != psutil.CONN_LISTEN
+    ]
+
+
+def missing(agent: Agent) -> set[str]:
+    """Return the ranks that the last report misses."""
+    return {each.labels["comm_rank"] for each in agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)}
+
+
+def test_a_rank_that_stops_for_a_while_is_told_of_and_so_is_its_return(job: RasJob, tmp_path: Path) -> None:
+    """A neighbour of a stopped rank tells that it is silent, and later that it answers; with the role monitor nobody
+    is asked for it."""
+    with agent_for(job, tmp_path, "monitor") as agent:
+        (monitored,) = connected(job)
+        other = (monitored + 1) % 3
+        job.signal(other, signal.SIGSTOP)
+        heard(agent, "PEER_UNRESPONSIVE", DEAD_SECONDS)
+        job.signal(other, signal.SIGCONT)
+        heard(agent, "PEER_RECOVERED", DEAD_SECONDS)
+        assert (events(agent, "PEER_DEAD"), events(agent, "other")) == (0, 0)
+        assert agent.value("rankwatch_ras_queries_total") == 0
+        assert agent.samples("rankwatch_ras_not_asked", job_id=JOB, reason="not_elected") != []
+        assert sum(each.value for each in agent.samples("rankwatch_ras_monitor_unread_total")) == 0
+
+
+def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Path) -> None:
+    """Reporter and standby, side by side, hear of a killed rank; the standby does not wait for its turn to name it."""
+    with agent_for(job, tmp_path, "standby") as standby, agent_for(job, tmp_path, "reporter") as reporter:
+        for agent in (standby, reporter):
+            agent.wait_for("rankwatch_ras_up", 1, seconds=STREAM_SECONDS)
+        monitored = connected(job)
+        victim = next(rank for rank in range(3) if rank not in monitored)
+        killed_at = time.monotonic()
+        job.signal(victim)
+        wait_until(
+            lambda: missing(standby) == {str(victim)}, 14.0, "the standby's word"
+        )  # its turn is 36 s after its first query
+        heard(standby, "PEER_DEAD", DEAD_SECONDS + 4.0)
+        heard(reporter, "PEER_DEAD", DEAD_SECONDS + 4.0)
+        assert time.monotonic() - killed_at > DEAD_SECONDS - 1.0
+        wait_until(lambda: missing(reporter) == {str(victim)}, 12.0, "the reporter's word")
+        for agent in (standby, reporter):
+            assert sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total")) == 0
+
+
+def test_events_go_on_when_the_process_that_tells_them_is_killed(job: RasJob, tmp_path: Path) -> None:
+    """The end of a stream is counted, another process is listened to, and it tells of the death of the first."""
+    with agent_for(job, tmp_path, "monitor") as agent:
+        (first,) = connected(job)
+        job.signal(first)
+        job.processes[first].wait()
+        agent.wait_for("rankwatch_ras_monitor_streams_total", 2)
+        (second,) = connected(job)
+        assert second != first
+        assert agent.value("rankwatch_ras_monitor_errors_total", stage="cut") == 1
+        assert agent.value("rankwatch_ras_monitor_up", endpoint=f"127.0.0.1:{job.port}") == 1
+        heard(agent, "PEER_DEAD", DEAD_SECONDS + 4.0)
+
+
+def test_a_process_that_tells_nothing_more_is_left_for_another(job: RasJob, tmp_path: Path) -> None:
+    """A stopped process keeps its connection open; the agent notices that it does not answer and turns to another."""
+    with agent_for(job, tmp_path, "monitor") as agent:
+        (first,) = connected(job)
+        job.signal(first, signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        agent.wait_for("rankwatch_ras_monitor_errors_total", 1, seconds=22.0, stage="deadline")
+        assert time.monotonic() - stopped_at > 10.0
+        agent.wait_for("rankwatch_ras_monitor_up", 1, endpoint=f"127.0.0.1:{job.port}")
+        assert set(connected(job)) - {first} != set()
+        assert sum(each.value for each in agent.samples("rankwatch_ras_monitor_unread_total")) == 0
+
+
+def test_an_agent_that_leaves_leaves_no_connection(job: RasJob, tmp_path: Path) -> None:
+    """A stopped agent has closed its stream, which harms no rank: another one listens after it."""
+    with agent_for(job, tmp_path, "monitor") as agent:
+        assert len(connected(job)) == 1
+        assert agent.stop() == 0
+        wait_until(lambda: connected(job) == [], 5.0, "the end of the connection")
+        agent.start()
+        agent.wait_for("rankwatch_ras_monitor_up", 1, seconds=STREAM_SECONDS)
+        assert len(connected(job)) == 1
+        assert [process.poll() for process in job.processes] == [None] * 3

@@ -1,0 +1,281 @@
+"""Streams of events, against servers that are as they should be and against those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from fake_clock import FakeClock
+from ras_server import Serve, answering, served
+
+from agent.api import Logger, ProcessKey
+from exporters.ras import monitor
+from exporters.ras.client import Endpoint
+from exporters.ras.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, Monitors
+from exporters.ras.policy import LAST_RETRY_SECONDS
+
+SERVERS = frozenset({ProcessKey(11, 1)})
+ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
+"""To the greeting, the format and MONITOR."""
+DEAD = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
+SILENT = DEAD.replace(b"PEER_DEAD", b"PEER_UNRESPONSIVE")
+RECOVERED = DEAD.replace(b"PEER_DEAD", b"PEER_RECOVERED")
+
+
+class Station:
+    """A server for one stream after the other, and what listens to it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.monitors = Monitors(self.clock, Logger("ras"))
+        self.heard: list[bytes] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.endpoint = Endpoint("127.0.0.1", 0)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer, then stay for as long as the client does."""
+        for answer in ANSWERS:
+            self.heard.append(await reader.readline())
+            writer.write(answer)
+        self.writers.append(writer)
+        await reader.read()
+
+    async def until(self, reached: Callable[[Monitored], bool]) -> Monitored:
+        """Wait until what was heard is so."""
+        async with asyncio.timeout(5.0):
+            while not reached(self.monitors.snapshot()):
+                await asyncio.sleep(0.001)
+        return self.monitors.snapshot()
+
+    async def follow(self, servers: frozenset[ProcessKey] = SERVERS) -> None:
+        """Listen to the one address."""
+        await self.monitors.follow({self.endpoint: servers})
+
+    async def begin(self) -> asyncio.StreamWriter:
+        """Listen until the next stream runs; return the server's end of it."""
+        begun = self.monitors.snapshot().streams
+        await self.follow()
+        await self.until(lambda now: now.streams == begun + 1)
+        return self.writers[-1]
+
+    async def cut(self, writer: asyncio.StreamWriter) -> None:
+        """End a stream, as the end of its process does."""
+        writer.close()
+        await self.until(lambda now: not any(now.up.values()))
+
+    @property
+    def up(self) -> list[bool]:
+        """Whether the stream runs; empty when nobody is listened to."""
+        return list(self.monitors.snapshot().up.values())
+
+
+def streams_under_way() -> int:
+    """How many tasks there are for streams."""
+    return sum(each.get_name().startswith("monitor-") for each in asyncio.all_tasks())
+
+
+@asynccontextmanager
+async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
+    """A station whose server is up; at the end every connection must have ended."""
+    found = Station()
+    async with served(serve or found.serve) as found.endpoint:
+        yield found
+        await found.monitors.drain()
+
+
+async def test_all_events_are_asked_for_and_counted() -> None:
+    """The stream is opened with the three commands, every event of it counted, and what alarms is a wake."""
+    async with station() as here:
+        writer = await here.begin()
+        assert here.heard == [b"CLIENT PROTOCOL 2\n", b"SET FORMAT json\n", b"MONITOR all\n"]
+        assert here.up == [True]
+        writer.write(RECOVERED)
+        await here.until(lambda now: now.events == {"PEER_RECOVERED": 1})
+        assert here.monitors.take_wakes() == {}
+        writer.write(DEAD + b"garbage\n" + RECOVERED)
+        found = await here.until(lambda now: now.events.total() == 3)
+        assert (found.events, found.unread) == ({"PEER_RECOVERED": 2, "PEER_DEAD": 1}, {"unreadable": 1})
+        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
+        assert here.monitors.take_wakes() == {}
+        writer.write(SILENT)
+        await here.until(lambda now: now.events["PEER_UNRESPONSIVE"] == 1)
+        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
+
+
+async def test_one_stream_runs_at_an_address() -> None:
+    """However often the address is followed, and whoever joins there, the stream stays the one."""
+    async with station() as here:
+        await here.begin()
+        for servers in (SERVERS, SERVERS | {ProcessKey(12, 1)}):
+            here.clock.advance(2 * LAST_RETRY_SECONDS)
+            await here.follow(servers)
+        assert len(here.writers) == 1
+        assert here.monitors.snapshot().streams == 1
+
+
+async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
+    """An address that is followed no longer is left at once, without alarm; another begins anew, without resync."""
+    async with station() as here:
+        await here.begin()
+        await here.monitors.follow({})
+        assert here.up == []
+        await here.begin()
+        assert (here.monitors.take_wakes(), here.monitors.snapshot().errors) == ({}, {})
+
+
+async def test_a_stream_that_ends_is_an_alarm_and_the_next_a_resync() -> None:
+    """Its process has ended: that alarms. The next stream begins within a second, and what was missed is asked for."""
+    async with station() as here:
+        writer = await here.begin()
+        writer.write(DEAD[:20])
+        await here.cut(writer)
+        found = here.monitors.snapshot()
+        assert (found.errors, found.unread) == ({"cut": 1}, {"cut": 1})
+        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
+        await here.follow()
+        assert len(here.writers) == 1
+        here.clock.advance(1.0)
+        await here.begin()
+        assert here.monitors.take_wakes() == {here.endpoint: "resync"}
+        assert here.up == [True]
+
+
+async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
+    """Each stream that ends soon doubles the wait, to a minute; one that lasted a minute begins with a second again."""
+
+    async def wait(here: Station) -> float:
+        began, before = here.clock.now, here.monitors.snapshot().streams
+        while not streams_under_way():
+            here.clock.advance(0.25)
+            await here.follow()
+        await here.until(lambda now: now.streams == before + 1)
+        return here.clock.now - began
+
+    async with station() as here:
+        await here.cut(await here.begin())
+        waits = []
+        for _ in range(8):
+            waits.append(await wait(here))
+            await here.cut(here.writers[-1])
+        for longest, found in zip((1, 2, 4, 8, 16, 32, 60, 60), waits, strict=True):
+            assert 0.5 * longest <= found <= longest + 0.25
+        await wait(here)
+        here.clock.advance(LAST_RETRY_SECONDS)
+        await here.cut(here.writers[-1])
+        assert await wait(here) <= 1.25
+
+
+async def test_a_library_without_monitor_is_not_asked_again() -> None:
+    """Where the command is refused nobody tries again until other processes serve the address."""
+    connections = 0
+
+    async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await answering((*ANSWERS[:2], b"ERROR: Unknown command MONITOR all\n"))(reader, writer)
+
+    async with station(old) as here:
+        await here.follow()
+        await here.until(lambda now: now.errors == {"command": 1})
+        for _ in range(3):
+            here.clock.advance(2 * LAST_RETRY_SECONDS)
+            await here.follow()
+            assert streams_under_way() == 0
+        assert (connections, here.up) == (1, [False])
+        await here.follow(frozenset({ProcessKey(12, 1)}))
+        await here.until(lambda now: now.errors == {"command": 2})
+    assert connections == 2
+
+
+async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer, then send lines without end."""
+    for answer in ANSWERS:
+        await reader.readline()
+        writer.write(answer)
+    while True:
+        writer.write(b"x\n" * PIECE_BYTES)
+        await writer.drain()
+
+
+async def test_a_flood_is_read_piece_by_piece() -> None:
+    """A server that sends without end is read on, no faster than the pieces allow, and left when that is asked for."""
+    async with station(flood) as here:
+        await here.follow()
+        began = asyncio.get_running_loop().time()
+        found = await here.until(lambda now: now.unread["unreadable"] >= 3 * PIECE_BYTES // 2)
+        took = asyncio.get_running_loop().time() - began
+        assert found.unread["unreadable"] * 2 <= (took / PAUSE_SECONDS + 1) * PIECE_BYTES
+        assert here.monitors.take_wakes() == {}
+
+
+async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer, then reset the connection."""
+    for answer in ANSWERS:
+        await reader.readline()
+        writer.write(answer)
+    await writer.drain()
+    linger_not = struct.pack("ii", 1, 0)  # socket(7): what is closed so is reset
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
+
+
+@pytest.mark.parametrize(
+    ("serve", "stage"),
+    [
+        pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", id="another server"),
+        pytest.param(answering([b"x" * 200_000]), "size", id="endless line"),
+        pytest.param(answering(ANSWERS[:1]), "command", id="cut before the format"),
+        pytest.param(answering(ANSWERS[:2]), "command", id="cut before MONITOR"),
+        pytest.param(breaking, "cut", id="a reset"),
+    ],
+)
+async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str) -> None:
+    """Each misbehaviour is counted at its stage, and does not end the trying."""
+    async with station(serve) as here:
+        for times in (1, 2):
+            await here.follow()
+            await here.until(lambda now, times=times: now.errors == {stage: times})
+            here.clock.advance(LAST_RETRY_SECONDS)
+
+
+async def test_nobody_listens() -> None:
+    """A refused connection is counted."""
+    async with station() as here:
+        pass
+    await here.follow()
+    await here.until(lambda now: now.errors == {"connect": 1})
+
+
+async def test_a_silent_thread_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers is listened to on; one that does not has stopped: its stream has ended, and that alarms."""
+    monkeypatch.setattr(monitor, "SILENCE_SECONDS", 0.3)
+    asked = 0
+
+    async def answering_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        for answer in ANSWERS:
+            await reader.readline()
+            writer.write(answer)
+        while line := await reader.readline():
+            assert line == b"CLIENT PROTOCOL 2\n"
+            asked += 1
+            if asked <= 2:
+                writer.write(ANSWERS[0])
+
+    async with station(answering_twice) as here:
+        await here.follow()
+        found = await here.until(lambda now: now.errors.total() > 0)
+        assert (asked, found.errors, found.unread, here.up) == (3, {"deadline": 1}, {}, [False])
+        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
+
+
+async def test_a_drain_ends_every_stream() -> None:
+    """After a drain no task is left, and the server sees the end of the connection."""
+    async with station() as here:
+        await here.begin()
+        assert streams_under_way() == 1
+        await here.monitors.drain()
+        assert (streams_under_way(), here.up) == (0, [])
