@@ -208,6 +208,24 @@ def node_reboot(job: Job) -> dict[str, str]:
     return {"NodeLost": "page", "JobShrunk": "page"}
 
 
+def node_lost_abort_and_reboot(job: Job) -> dict[str, str]:
+    """A node loses power, half a minute later the others abort, and two minutes after that the node is back."""
+    node_lost_and_abort(job)
+    job.at(250, job.nodes[1].reboot)
+    job.agent(255, job.nodes[1], up=True)
+    return {"NodeLost": "page"}
+
+
+def nodes_taken_and_requeued(job: Job) -> dict[str, str]:
+    """Both nodes are taken away, one stays a target; the job starts on a third a minute later, rank by rank."""
+    job.lose(100, job.nodes[0], None)
+    job.lose(101, job.nodes[1], TIMEOUT_SECONDS)
+    job.at(150, job.running.clear)
+    for rank in range(job.world):
+        job.start(160 + rank * 4, rank, job.nodes[2])
+    return {"RankwatchDown": "ticket"}
+
+
 def nodes_end_with_the_job(job: Job) -> dict[str, str]:
     """The job ends and its nodes are taken away a second later."""
     job.end_all(100, 1, ENDED_WELL)
@@ -242,6 +260,8 @@ LARGE: list[Scenario] = [
     node_lost_and_abort,
     node_lost_and_no_target,
     node_reboot,
+    node_lost_abort_and_reboot,
+    nodes_taken_and_requeued,
     nodes_end_with_the_job,
 ]
 
