@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +22,7 @@ KINDS = {"report": 0, "padding": 41 * MIB, "nesting": 30 * MIB, "hunger": 30 * M
 """What each of four jobs' RAS sends, and how much of it."""
 ALL_ASKED_SECONDS = 45.0
 AGENT_GROWTH_BYTES = 8 * MIB
-HELPER_BYTES = (64 + 20) * MIB
+HELPER_BYTES = (64 + 24) * MIB
 """Its bound, and the interpreter."""
 
 
@@ -61,17 +63,18 @@ def agent_of(jobs: list[Job], directory: Path) -> Agent:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process had."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    """The most memory that a process had; 0 for one that has ended."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        return 1024 * int(found[1]) if found else 0
+    return 0
 
 
 def helper_of(agent: Agent) -> int | None:
-    """The pid of the agent's helper process, if there is one."""
-    tasks = Path(f"/proc/{agent.pid()}/task").iterdir()
-    found = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    """The pid of the agent's helper process, if there is one: the child of its main thread."""
+    found = Path(f"/proc/{agent.pid()}/task/{agent.pid()}/children").read_text().split()
     assert len(found) <= 1
-    return found[0] if found else None
+    return int(found[0]) if found else None
 
 
 def calls(agent: Agent) -> dict[str, float]:
