@@ -14,7 +14,7 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
-"""Where a query failed: nobody listens, no RAS answers, a command is not understood, no end of the report in time,
+"""Where a query failed: nobody listens, no RAS (or none of the job) answers, a command is not understood, no end of the report in time,
 a line or report beyond its cap, the connection broke or ended within the report, the report cannot be read."""
 STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "size", "cut", "parse")
 
@@ -27,6 +27,8 @@ MAX_HELD_BYTES = 256 * 1024
 _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
+Accept: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
+"""Whether to go on with a connection, told by the agent's own end of it: it may have reached anybody there."""
 TakeLarge: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
 """Takes a report of more than MAX_HELD_BYTES: whether it is JSON, and its pieces; what it leaves of them is skipped."""
 
@@ -82,9 +84,9 @@ class Reply(msgspec.Struct, Generic[T], frozen=True):
     seconds: float
 
 
-async def ask(endpoint: Endpoint, limits: Limits, take_large: TakeLarge[T]) -> Reply[T]:
+async def ask(endpoint: Endpoint, limits: Limits, accept: Accept, take_large: TakeLarge[T]) -> Reply[T]:
     """Ask once for a report, in JSON where the library can; QueryError when there is none."""
-    reader, writer = await greet(endpoint, limits)
+    reader, writer = await greet(endpoint, limits, accept)
     try:
         if await command(reader, writer, f"TIMEOUT {limits.collective_seconds}", limits) != "OK":
             raise QueryError("command", "TIMEOUT was refused")
@@ -106,8 +108,18 @@ async def ask(endpoint: Endpoint, limits: Limits, take_large: TakeLarge[T]) -> R
         writer.close()
 
 
-async def greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect until a RAS thread answers; no collective runs yet, so that leaving costs it nothing. Else QueryError."""
+async def anybody(_: Endpoint) -> bool:
+    """Accept every connection."""
+    return True
+
+
+async def greet(
+    endpoint: Endpoint, limits: Limits, accept: Accept = anybody
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect until a RAS thread answers that is accepted, or raise QueryError.
+
+    No collective runs yet, so that leaving costs nobody anything.
+    """
     silent = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
         try:
@@ -118,9 +130,11 @@ async def greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamReade
         greeted = False
         try:
             greeting = await command(reader, writer, "CLIENT PROTOCOL 2", limits)
-            greeted = greeting.startswith("SERVER PROTOCOL ")
-            if not greeted:
+            if not greeting.startswith("SERVER PROTOCOL "):
                 raise QueryError("handshake", "the answer is none of a RAS thread")
+            greeted = await accept(Endpoint(*writer.get_extra_info("sockname")[:2]))
+            if not greeted:
+                raise QueryError("command", "the process reached is none of those to be asked")
         except QueryError as error:
             if error.stage != "command":
                 raise

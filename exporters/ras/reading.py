@@ -27,7 +27,7 @@ class Reading(msgspec.Struct, frozen=True):
 def read(request: Request, body: bytes) -> Reading:
     """Read a reply."""
     try:
-        report = read_json(body) if request.is_json else read_text(body)
+        report = read_json(body, request.pids) if request.is_json else read_text(body)
     except ReportError as error:
         return Reading(None, str(error), error.cut)
     near = frozenset(process for process in report.processes if process[1] in request.pids)
