@@ -114,8 +114,9 @@ class Helper(Generic[Answer]):
             except HelperError as error:
                 self._note("hung" if isinstance(error, HelperHung) else "failed")
                 raise
+            finally:
+                self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
             self._note("ok")
-            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
             return answer
 
     async def stop(self) -> None:
