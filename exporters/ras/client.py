@@ -14,8 +14,9 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
-"""Where a query failed: nobody listens, no RAS (or none of the job) answers, a command is not understood, no end of the report in time,
-a line or report beyond its cap, the connection broke or ended within the report, the report cannot be read."""
+"""Where a query failed: nobody listens, no RAS (or none of the job) answers, a command is not understood, no end of the
+report in time, a line or report beyond its cap, the connection broke or ended within the report, the report cannot be
+read."""
 STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "size", "cut", "parse")
 
 MAX_LINE_BYTES = 64 * 1024
@@ -84,7 +85,12 @@ class Reply(msgspec.Struct, Generic[T], frozen=True):
     seconds: float
 
 
-async def ask(endpoint: Endpoint, limits: Limits, accept: Accept, take_large: TakeLarge[T]) -> Reply[T]:
+async def anybody(_: Endpoint) -> bool:
+    """Accept every connection."""
+    return True
+
+
+async def ask(endpoint: Endpoint, limits: Limits, take_large: TakeLarge[T], accept: Accept = anybody) -> Reply[T]:
     """Ask once for a report, in JSON where the library can; QueryError when there is none."""
     reader, writer = await greet(endpoint, limits, accept)
     try:
@@ -106,11 +112,6 @@ async def ask(endpoint: Endpoint, limits: Limits, accept: Accept, take_large: Ta
         return Reply(is_json, b"", large, report.seconds)
     finally:
         writer.close()
-
-
-async def anybody(_: Endpoint) -> bool:
-    """Accept every connection."""
-    return True
 
 
 async def greet(

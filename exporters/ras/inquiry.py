@@ -52,7 +52,7 @@ class Aim(NamedTuple):
 
 
 class Inquiry:
-    """Counters of all queries. ``thread`` reads the reports, ``helper`` the large ones; ``search`` tells who was reached."""
+    """Counters of all queries. ``thread`` reads reports, ``helper`` large ones; ``search`` tells who was reached."""
 
     def __init__(self, thread: OwnThread, helper: Helper[Reading], search: ListenerSearch, log: Logger) -> None:
         self._thread = thread
@@ -95,7 +95,7 @@ class Inquiry:
 
         self.queries += 1
         try:
-            reply = await ask(aim.endpoint, limits, accept, take_large)
+            reply = await ask(aim.endpoint, limits, take_large, accept)
         except QueryError as error:
             self._failed(aim.endpoint, error.stage, str(error))
             return None

@@ -122,7 +122,7 @@ def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site
 
 
 def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, LocalProcess]:
-    """The rank processes that run here, as the rank table has them; ``own_namespace``: the agent's network namespace."""
+    """The rank processes that run here, as the rank table has them; ``own_namespace``: the agent's of the network."""
     found = {}
     for key, process in ranks.processes().items():
         if process.facts is None:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,14 +15,18 @@ from fake_clock import FakeClock
 from ras_reports import report as large_report
 from ras_server import JSON_ANSWERS, answering, served
 
-from agent.api import Helper, HelperSpec, Logger, OwnThread
+from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
 from agent.helper import Helpers
-from exporters.ras.client import MAX_HELD_BYTES, Limits
-from exporters.ras.inquiry import READER, Answer, Inquiry
+from exporters.ras.client import MAX_HELD_BYTES, Endpoint, Limits
+from exporters.ras.inquiry import MAX_ATTEMPTS, READER, Aim, Answer, Inquiry
+from exporters.ras.listeners import ListenerSearch, Server, Site
 from exporters.ras.reading import Reading, Request, read
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
 NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
+SITE = Site({ProcessKey(7, 1): Server((2, 32, 3), 1.0)}, 0)
+NOBODY_KNOWN = ListenerSearch(Path("/nonexistent"), ())
+"""It cannot be told which process a connection reaches."""
 RANKS, COMMUNICATORS = 400, 3
 
 
@@ -32,7 +37,7 @@ class Bench:
         self.clock = FakeClock()
         self.helper: Helper[Reading] = Helpers(self.clock).lend(spec)
         self.thread = OwnThread("ras")
-        self.inquiry = Inquiry(self.thread, self.helper, Logger("ras"))
+        self.inquiry = Inquiry(self.thread, self.helper, NOBODY_KNOWN, Logger("ras"))
         self.sent_all = False
 
     async def ask(self, report: Iterable[bytes], limits: Limits | None = None) -> list[Answer]:
@@ -44,7 +49,7 @@ class Bench:
             self.sent_all = True
 
         async with served(answering(JSON_ANSWERS, pieces())) as endpoint:
-            return await self.inquiry.reports(endpoint, limits or Limits(), PIDS)
+            return await self.inquiry.reports(Aim(endpoint, SITE, frozenset(SITE.servers), PIDS), limits or Limits())
 
 
 @asynccontextmanager
@@ -156,3 +161,14 @@ def test_a_reading_survives_its_way() -> None:
     for reading in (read(Request(is_json=True, pids=PIDS), body), Reading(None, "why", cut=True)):
         packed = msgspec.msgpack.encode(reading)
         assert msgspec.msgpack.decode(packed, type=Reading) == reading
+
+
+def test_connections_are_made_until_one_should_reach_the_job() -> None:
+    """Four times as many as it takes on the average, and never more than the limit."""
+    servers = dict.fromkeys((ProcessKey(pid, 1) for pid in range(100)), Server((2, 32, 3), 1.0))
+    site, keys = Site(servers, 0), list(servers)
+
+    def attempts(wanted: int) -> int:
+        return Aim(Endpoint("127.0.0.1", 1), site, frozenset(keys[:wanted]), PIDS).attempts()
+
+    assert [attempts(wanted) for wanted in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
