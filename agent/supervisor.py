@@ -11,9 +11,11 @@ from prometheus_client.metrics_core import Metric
 from agent import rank_families
 from agent.admission import Admission
 from agent.api import Context, ExporterConfig, Roots, Spec
+from agent.checks import HealthLedger
 from agent.clock import Clock
 from agent.config import Loaded
 from agent.discovery import exporter_names, load_spec
+from agent.hardware import Hardware
 from agent.helper import Helpers
 from agent.log import Logger
 from agent.rank_snapshot import RankSnapshot
@@ -104,6 +106,8 @@ class Supervisor:
         self._saved_at = float("-inf")
         self.admission = Admission()
         self.helpers = Helpers(clock)
+        self.hardware = Hardware()
+        self.ledger = HealthLedger(clock)
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
         self.rank_source = RankSource(self.ranks)
         self.running: dict[str, Running] = {}
@@ -214,6 +218,8 @@ class Supervisor:
             admit=self.admission,
             thread=OwnThread,
             helper=self.helpers.lend,
+            checks=self.ledger.of(name),
+            hardware=self.hardware,
             log=Logger(name),
             once=self._once,
         )
