@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from prometheus_client.metrics_core import Metric
 
+from agent import sysfs
 from agent.admission import Admission
 from agent.checks import NODE, Checks, Subject
 from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
@@ -75,6 +76,7 @@ __all__ = [
     "comm_label",
     "pci_address",
     "pci_path",
+    "sysfs",
 ]
 
 
