@@ -11,13 +11,17 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 
 from agent.admission import Admission
+from agent.checks import NODE, Checks, Subject
 from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
 from agent.followed_file import FollowedFile, Position
+from agent.hardware import Gpu, Hardware, Nic
+from agent.helper import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
 from agent.log import Logger
 from agent.metrics import Family, Rows
+from agent.pci import pci_address, pci_path
 from agent.procfs import OpenFile, ProcessFacts, ProcFS, Stat
 from agent.ranks import RankTable
 from agent.state import StateSection
@@ -26,9 +30,11 @@ from agent.verdict import ExitStatus, Silence
 
 __all__ = [
     "KEPT_VARIABLES",
+    "NODE",
     "RECORDING_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
+    "Checks",
     "Clock",
     "Context",
     "ExitStatus",
@@ -37,9 +43,18 @@ __all__ = [
     "Family",
     "FollowedFile",
     "Follower",
+    "Gpu",
+    "Hardware",
+    "Helper",
+    "HelperError",
+    "HelperFailed",
+    "HelperHung",
+    "HelperSpec",
+    "LendHelper",
     "Logger",
     "Membership",
     "Metric",
+    "Nic",
     "NoData",
     "OpenFile",
     "Origin",
@@ -56,7 +71,10 @@ __all__ = [
     "Spec",
     "Stat",
     "StateSection",
+    "Subject",
     "comm_label",
+    "pci_address",
+    "pci_path",
 ]
 
 
@@ -86,8 +104,9 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class Context:
     """What the agent lends to one exporter.
 
-    ``thread`` makes a thread of the exporter's own for blocking calls; ``once`` is set for a single pass over
-    recorded data (no streams, no state, files of every host).
+    ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
+    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; ``once`` is set for a
+    single pass over recorded data (no streams, no state, files of every host).
     """
 
     roots: Roots
@@ -97,6 +116,9 @@ class Context:
     state: StateSection
     admit: Admission
     thread: Callable[[str], OwnThread]
+    helper: LendHelper
+    checks: Checks
+    hardware: Hardware
     log: Logger
     once: bool = False
 

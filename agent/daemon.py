@@ -26,7 +26,7 @@ from agent.overview import exporter_rows, rank_rows
 from agent.pages import Pages
 from agent.procfs import ProcFS
 from agent.registry import Registry, Source, SourceCounts
-from agent.self_families import ExporterStatus, SelfSnapshot, SelfSource
+from agent.self_families import ExporterStatus, HelperStatus, SelfSnapshot, SelfSource
 from agent.state import StateFile
 from agent.supervisor import Plan, Supervisor, prepare
 from agent.threads import OwnThread
@@ -221,7 +221,7 @@ class Daemon:
     # -- what is shown ---------------------------------------------------------------------------------------------
 
     def _sources(self) -> Sequence[Source]:
-        return [SelfSource(self._self_snapshot), self._supervisor.rank_source, *self._supervisor.running.values()]
+        return [SelfSource(self._self_snapshot), *self._supervisor.tables, *self._supervisor.running.values()]
 
     def _ready(self) -> bool:
         return self._supervisor.ready()
@@ -243,6 +243,10 @@ class Daemon:
                 for name, c in self._registry.counts.items()
             },
             refused=self._supervisor.admission.refused,
+            helpers=tuple(
+                HelperStatus(helper.spec.name, helper.ok, helper.restarts, dict(helper.calls))
+                for helper in self._supervisor.helpers.all()
+            ),
             loop_lag_seconds=self._lag.seconds(),
             reload_ok=self._reload_ok,
             reload_seconds=self._reload_seconds,
@@ -281,7 +285,7 @@ async def run_once(options: Options, plan: Plan) -> bytes:
     supervisor = Supervisor(clock, os.uname().nodename, options.roots, state, once=True)
     await supervisor.begin(plan, schedule=False)
     await supervisor.update_once()
-    sources: list[Source] = [supervisor.rank_source, *supervisor.running.values()]
+    sources: list[Source] = [*supervisor.tables, *supervisor.running.values()]
     registry = Registry(lambda: sources, Logger("registry"), OwnThread("render"))
     rendered = await registry.render(Selection())
     await supervisor.stop()

@@ -12,8 +12,11 @@ from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Admission, Context, Exporter, Logger, OwnThread, RankTable, Roots, StateSection
+from agent.checks import HealthLedger
 from agent.discovery import load_spec
 from agent.exposition import Selection, encode
+from agent.hardware import Hardware
+from agent.helper import Helpers
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTNAME = "gpu-node-00"
@@ -39,6 +42,9 @@ class Bench:
             state=StateSection(name, None),
             admit=Admission(),
             thread=OwnThread,
+            helper=Helpers(clock).lend,
+            checks=HealthLedger(clock).of("test"),
+            hardware=Hardware(),
             log=Logger(name),
             once=True,
         )

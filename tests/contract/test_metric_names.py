@@ -7,13 +7,14 @@ from collections import Counter
 
 import pytest
 
-from agent import rank_families, self_families
+from agent import health, rank_families, self_families
 from agent.discovery import exporter_names, load_spec
 from agent.metrics import Family
 
 OWNED = [
     *(("agent", family) for family in self_families.FAMILIES),
     *(("ranks", family) for family in rank_families.FAMILIES),
+    *(("health", family) for family in health.FAMILIES),
     *((name, family) for name in exporter_names() for family in load_spec(name).families),
 ]
 FAMILIES = [pytest.param(family, id=family.name) for _, family in OWNED]

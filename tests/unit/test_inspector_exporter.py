@@ -24,6 +24,9 @@ from agent.api import (
     Roots,
     StateSection,
 )
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
+from agent.helper import Helpers
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey
@@ -85,6 +88,9 @@ class Bench:
             state=self.state,
             admit=self.admission,
             thread=OwnThread,
+            helper=Helpers(self.clock).lend,
+            checks=HealthLedger(self.clock).of("test"),
+            hardware=Hardware(),
             log=Logger("inspector"),
             once=once,
         )
