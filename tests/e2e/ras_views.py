@@ -14,10 +14,11 @@ from typing import Any
 
 from agent.api import Admission, Metric, ProcessKey, RankLabel, Silence
 from exporters.ras.families import Snapshot, render
+from exporters.ras.job_report import JobReport
 from exporters.ras.jobs import LocalProcess, Standing
 from exporters.ras.json_report import read_json
 from exporters.ras.monitor import Monitored
-from exporters.ras.policy import Pace, Timing, after_query, looks_isolated, next_pace, role_of
+from exporters.ras.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
 from exporters.ras.report import COLLECTIVES, Report
 from exporters.ras.reports import Reports
 from exporters.ras.witness import silences
@@ -86,6 +87,27 @@ class RasNetwork:
         return {**self._place(rank), "status": {"unresponsive": True, "considered_dead": dead}}
 
 
+def families(
+    jobs: Iterable[tuple[str, Role]], up: dict[str, bool], queries: int, reports: dict[str, JobReport]
+) -> Iterable[Metric]:
+    """Return the exporter's families, of a node with ranks of ``jobs`` and its role in asking each."""
+    known = list(jobs)
+    snapshot = Snapshot(
+        up=up,
+        duration_seconds=None,
+        queries=queries,
+        errors=Counter(),
+        timeouts=0,
+        skipped=Counter(),
+        listeners={},
+        jobs=tuple(Standing(job_id, role, None, None if role != "none" else "not_elected") for job_id, role in known),
+        libraries=frozenset((job_id, "nccl", VERSION) for job_id, _ in known),
+        reports=reports,
+        heard=Monitored({}, 0, Counter(), Counter(), Counter()),
+    )
+    return render(snapshot)
+
+
 class RasAgent:
     """The exporter's part of one node's agent: asks when it is time, and shows what was answered."""
 
@@ -122,23 +144,9 @@ class RasAgent:
     def render(self, here: Mapping[int, ProcessKey]) -> Iterable[Metric]:
         """Return the exporter's families, of a node with ranks ``here``."""
         role = role_of("auto", here.keys(), self._network.world)
-        asks = role != "none"
-        refusal = None if asks else "not_elected"
-        jobs = (Standing(self._job_id, role, None, refusal),) if here else ()
-        snapshot = Snapshot(
-            up={ENDPOINT: self._up} if asks and self._up is not None else {},
-            duration_seconds=None,
-            queries=self._queries,
-            errors=Counter(),
-            timeouts=0,
-            skipped=Counter(),
-            listeners={},
-            jobs=jobs,
-            libraries=frozenset({(self._job_id, "nccl", VERSION)} if here else ()),
-            reports=self._reports.by_job,
-            heard=Monitored({}, 0, Counter(), Counter(), Counter()),
-        )
-        return render(snapshot)
+        up = {ENDPOINT: self._up} if role != "none" and self._up is not None else {}
+        jobs = [(self._job_id, role)] if here else []
+        return families(jobs, up, self._queries, self._reports.by_job)
 
     def _ask(self, ranks: list[int], now: float) -> list[Report]:
         """Ask a process at random, and again while it looks cut off; return the answers, the best one first."""

@@ -170,7 +170,7 @@ def test_tickets_and_information_say_what_and_where(post: Post) -> None:
             "GpuLost",
         ),
         ("JobFailed", "JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
-        ("JobShrunk", "RankMissing", "CommunicatorStalled JobStalled"),
+        ("JobShrunk", "RankMissing", "CommunicatorStalled"),
         (
             "RankUnresponsive",
             "CommunicatorStalled JobStalled StragglerRank SlowCommunicator",
