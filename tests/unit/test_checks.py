@@ -54,7 +54,7 @@ def test_a_latched_fault_stays_until_its_recovery_was_seen(book: Book) -> None:
     book.checks.forget(())
     assert book.failed() == {("GPU-1", "gpu_xid"): 10.0, ("GPU-1", "gpu_ecc_uncorrectable"): 10.0}
     book.checks.clear(OTHER, ["gpu_xid"])
-    book.checks.clear(GPU, ["gpu_xid"])
+    book.ledger.of("kernel_log").clear(GPU, ["gpu_xid"])
     assert book.failed() == {("GPU-1", "gpu_ecc_uncorrectable"): 10.0}
 
 
