@@ -19,7 +19,7 @@ VERSION = "2.32.3"
 """The one that scripts/test fetches, and the others that scripts/test --full does."""
 VERSIONS = ("2.24.3", "2.27.7", "2.28.3", "2.28.9", "2.29.7", "2.30.7", "2.31.2", VERSION)
 LEAVE_SECONDS = 10.0
-FIRST_GROUP_HASH = 0x5000_0000_0000_0001
+FIRST_GROUP_HASH = 0x5000
 WORLD_HASH = 0x1234567890ABCDEF
 WORLD = "1234567890abcd"
 """The label of the world communicator."""
@@ -75,6 +75,9 @@ class RasJob:
         self.port = port
         self.job_id = job_id
         self.ranks = range(ranks)
+        self.members: dict[str, list[int]] = {}
+        self.labels: dict[str, str] = {}
+        """Of communicators by name: the ranks in order, and what the label comm has to be."""
         self._ranks_per_node = ranks_per_node
         self._machines = machines
         program = build_program(directory)
@@ -96,7 +99,7 @@ class RasJob:
                     "WORLD_SIZE": str(ranks),
                     **(env or {}),
                 }
-                argv = [program, library(version), _SOURCE / f"{version}.layout", self.hosts[rank]]
+                argv: list[str | Path] = [program, library(version), _SOURCE / f"{version}.layout", self.hosts[rank]]
                 popen = machines[places[rank]][1].popen if machines else subprocess.Popen
                 self.processes.append(
                     popen(
@@ -126,6 +129,8 @@ class RasJob:
 
     def communicator(self, name: str, hash_number: int, ranks: Sequence[int]) -> None:
         """Make a communicator of these ranks, in this order."""
+        self.members[name] = list(ranks)
+        self.labels[name] = f"{hash_number:x}"[:14]
         for comm_rank, rank in enumerate(ranks):
             gpu = rank % self._ranks_per_node
             self._send(rank, f"join {name} {hash_number:x} {len(ranks)} {comm_rank} {gpu}")
@@ -134,22 +139,18 @@ class RasJob:
             self._send(rank, f"meet {name} {descriptions}")
         self._expect_ok(ranks)
 
-    def groups(self, tensor_parallel: int) -> dict[str, list[int]]:
-        """Make the groups of a training job, tensor-parallel ones of neighbours and data-parallel ones across them.
-
-        Returns their ranks by name: tp0, tp1, ..., dp0, dp1, ...; the hash of number n is FIRST_GROUP_HASH + n.
-        """
+    def groups(self, tensor_parallel: int) -> None:
+        """Make the groups of a training job: tp0, tp1, ... of neighbours, and across them dp0, dp1, ..."""
         size = len(self.ranks)
         tensor = [list(range(first, first + tensor_parallel)) for first in range(0, size, tensor_parallel)]
         data = [list(range(first, size, tensor_parallel)) for first in range(tensor_parallel)]
-        found = {f"{kind}{n}": each for kind, made in (("tp", tensor), ("dp", data)) for n, each in enumerate(made)}
-        for number, (name, ranks) in enumerate(found.items()):
+        found = [(f"{kind}{n}", each) for kind, made in (("tp", tensor), ("dp", data)) for n, each in enumerate(made)]
+        for number, (name, ranks) in enumerate(found):
             self.communicator(name, FIRST_GROUP_HASH + number, ranks)
-        return found
 
     def launch(self, name: str, collective: str, count: int, ranks: Iterable[int] | None = None) -> None:
-        """Have ranks (all) launch a collective so often."""
-        self._tell(f"launch {name} {collective} {count}", ranks)
+        """Have ranks (all of the communicator) launch a collective so often."""
+        self._tell(f"launch {name} {collective} {count}", self.members[name] if ranks is None else ranks)
 
     def set(self, rank: int, name: str, member: str, value: int) -> None:
         """Have one rank say this of itself: asyncResult, initState, finalizeCalled or destroyFlag."""
@@ -203,8 +204,8 @@ class RasJob:
                 process.stdin.close()
         self._log.close()
 
-    def _tell(self, line: str, ranks: Iterable[int] | None) -> None:
-        told = list(self.ranks if ranks is None else ranks)
+    def _tell(self, line: str, ranks: Iterable[int]) -> None:
+        told = list(ranks)
         for rank in told:
             self._send(rank, line)
         self._expect_ok(told)
