@@ -15,6 +15,7 @@ from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
 from agent.followed_file import FollowedFile, Position
+from agent.helper import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
 from agent.log import Logger
 from agent.metrics import Family, Rows
@@ -37,6 +38,12 @@ __all__ = [
     "Family",
     "FollowedFile",
     "Follower",
+    "Helper",
+    "HelperError",
+    "HelperFailed",
+    "HelperHung",
+    "HelperSpec",
+    "LendHelper",
     "Logger",
     "Membership",
     "Metric",
@@ -86,7 +93,8 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class Context:
     """What the agent lends to one exporter.
 
-    ``thread`` makes a thread of the exporter's own for blocking calls; ``once`` is set for a single pass over
+    ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
+    hang; ``once`` is set for a single pass over
     recorded data (no streams, no state, files of every host).
     """
 
@@ -97,6 +105,7 @@ class Context:
     state: StateSection
     admit: Admission
     thread: Callable[[str], OwnThread]
+    helper: LendHelper
     log: Logger
     once: bool = False
 

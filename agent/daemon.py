@@ -26,7 +26,7 @@ from agent.overview import exporter_rows, rank_rows
 from agent.pages import Pages
 from agent.procfs import ProcFS
 from agent.registry import Registry, Source, SourceCounts
-from agent.self_families import ExporterStatus, SelfSnapshot, SelfSource
+from agent.self_families import ExporterStatus, HelperStatus, SelfSnapshot, SelfSource
 from agent.state import StateFile
 from agent.supervisor import Plan, Supervisor, prepare
 from agent.threads import OwnThread
@@ -243,6 +243,10 @@ class Daemon:
                 for name, c in self._registry.counts.items()
             },
             refused=self._supervisor.admission.refused,
+            helpers=tuple(
+                HelperStatus(helper.spec.name, helper.ok, helper.restarts, dict(helper.calls))
+                for helper in self._supervisor.helpers.all()
+            ),
             loop_lag_seconds=self._lag.seconds(),
             reload_ok=self._reload_ok,
             reload_seconds=self._reload_seconds,

@@ -310,7 +310,10 @@ class RankTable:
 
     def _add_member(self, process: RankProcess, membership: Membership, now: float) -> None:
         place = (membership.comm, membership.comm_rank)
-        if place in process.members:
+        known = process.members.get(place)
+        if known is not None:
+            if membership.name and not known.name:  # records know more of a communicator than RAS
+                process.members[place] = membership
             return
         if len(process.members) >= MAX_MEMBERSHIPS:
             self._refused += 1

@@ -9,6 +9,7 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 
 from agent import __version__
+from agent.helper import CALL_RESULTS, CallResult
 from agent.metrics import Family
 from agent.registry import SourceCounts
 
@@ -89,6 +90,28 @@ SERIES_REFUSED = Family(
     "counter",
     "Accumulators that found their rank's budget of series spent, and go on under `other`.",
 )
+HELPER_UP = Family(
+    "rankwatch_helper_up",
+    "gauge",
+    "1 when the helper process answered its last call, 0 when it failed or hung; absent before the first.",
+    ("helper",),
+    "1 per helper",
+)
+HELPER_RESTARTS = Family(
+    "rankwatch_helper_restarts_total",
+    "counter",
+    "Helper processes started in the place of one that failed or hung.",
+    ("helper",),
+    "1 per helper",
+)
+HELPER_CALLS = Family(
+    "rankwatch_helper_calls_total",
+    "counter",
+    "Calls by what became of them: ok, failed (the process crashed, ran out of memory, or was not to be started again "
+    "yet) or hung (no answer in time, or an earlier process is still there).",
+    ("helper", "result"),
+    "3 per helper",
+)
 LOOP_LAG = Family(
     "rankwatch_event_loop_lag_seconds",
     "gauge",
@@ -155,6 +178,9 @@ FAMILIES: tuple[Family, ...] = (
     EXPORTER_DOUBLES,
     EXPORTER_RENDER_FAILED,
     SERIES_REFUSED,
+    HELPER_UP,
+    HELPER_RESTARTS,
+    HELPER_CALLS,
     LOOP_LAG,
     RELOAD_OK,
     RELOAD_TIME,
@@ -181,12 +207,22 @@ class ExporterStatus(msgspec.Struct, frozen=True):
     failures: int = 0
 
 
+class HelperStatus(msgspec.Struct, frozen=True):
+    """How one helper fares; ``ok`` None: it was not called yet."""
+
+    name: str
+    ok: bool | None
+    restarts: int
+    calls: Mapping[CallResult, int]
+
+
 class SelfSnapshot(msgspec.Struct, frozen=True):
     """How the agent fares."""
 
     exporters: tuple[ExporterStatus, ...]
     counts: Mapping[str, SourceCounts]
     refused: int
+    helpers: tuple[HelperStatus, ...]
     loop_lag_seconds: float
     reload_ok: bool
     reload_seconds: float
@@ -230,6 +266,7 @@ def families(snapshot: SelfSnapshot) -> Iterable[Metric]:
     yield from _exporters(snapshot.exporters)
     yield from _sources(snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
+    yield from _helpers(snapshot.helpers)
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
     yield RELOAD_TIME.single(snapshot.reload_seconds)
@@ -261,6 +298,17 @@ def _exporters(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
         late.add(name, exporter.late)
         failed.add(name, exporter.failures)
     return [rows.metric for rows in (up, present, duration, success, late, failed)]
+
+
+def _helpers(helpers: Sequence[HelperStatus]) -> Iterable[Metric]:
+    up, restarts, calls = HELPER_UP.rows(), HELPER_RESTARTS.rows(), HELPER_CALLS.rows()
+    for helper in helpers:
+        if helper.ok is not None:
+            up.add((helper.name,), float(helper.ok))
+        restarts.add((helper.name,), helper.restarts)
+        for result in CALL_RESULTS:
+            calls.add((helper.name, result), helper.calls.get(result, 0))
+    return [rows.metric for rows in (up, restarts, calls)]
 
 
 def _sources(counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:

@@ -14,6 +14,7 @@ from agent.api import Context, ExporterConfig, Roots, Spec
 from agent.clock import Clock
 from agent.config import Loaded
 from agent.discovery import exporter_names, load_spec
+from agent.helper import Helpers
 from agent.log import Logger
 from agent.rank_snapshot import RankSnapshot
 from agent.ranks import RankTable
@@ -102,6 +103,7 @@ class Supervisor:
         self._ranks_section = state.section("ranks")
         self._saved_at = float("-inf")
         self.admission = Admission()
+        self.helpers = Helpers(clock)
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
         self.rank_source = RankSource(self.ranks)
         self.running: dict[str, Running] = {}
@@ -211,6 +213,7 @@ class Supervisor:
             state=self._state.section(f"exporter {name}"),
             admit=self.admission,
             thread=OwnThread,
+            helper=self.helpers.lend,
             log=Logger(name),
             once=self._once,
         )

@@ -8,21 +8,30 @@ library sends: by the time a reply is as long as the cap the collective is over.
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Literal, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
-"""Where a query failed: nobody listens, no RAS answers, a command is not understood, no end of the report in time,
-a line or report beyond its cap, the connection broke or ended within the report, the report cannot be read."""
+"""Where a query failed: nobody listens, no RAS (or none of the job) answers, a command is not understood, no end of the
+report in time, a line or report beyond its cap, the connection broke or ended within the report, the report cannot be
+read."""
 STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "size", "cut", "parse")
 
 MAX_LINE_BYTES = 64 * 1024
 """Of a reply to a command; the library's are below 1050 bytes. It is also how much asyncio reads ahead."""
-MAX_REPORT_BYTES = 16 * 1024 * 1024
-"""About 30,000 ranks over all communicators."""
+MAX_REPORT_BYTES = 40 * 1024 * 1024
+"""About 75,000 ranks over all communicators."""
+MAX_HELD_BYTES = 256 * 1024
+"""Of a report that is kept whole; of a longer one the agent holds a piece at a time."""
 _PIECE_BYTES = 256 * 1024
+
+T = TypeVar("T")
+Accept: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
+"""Whether to go on with a connection, told by the agent's own end of it: it may have reached anybody there."""
+TakeLarge: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
+"""Takes a report of more than MAX_HELD_BYTES: whether it is JSON, and its pieces; what it leaves of them is skipped."""
 
 
 class Endpoint(NamedTuple):
@@ -64,17 +73,26 @@ class Limits(msgspec.Struct, frozen=True):
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """A whole report, and the seconds from STATUS to its end."""
+class Reply(msgspec.Struct, Generic[T], frozen=True):
+    """A report: ``body`` is the whole of it, or ``large`` what was made of one too long to be held.
+
+    ``seconds``: from STATUS to its end.
+    """
 
     is_json: bool
     body: bytes
+    large: T | None
     seconds: float
 
 
-async def ask(endpoint: Endpoint, limits: Limits) -> Reply:
+async def anybody(_: Endpoint) -> bool:
+    """Accept every connection."""
+    return True
+
+
+async def ask(endpoint: Endpoint, limits: Limits, take_large: TakeLarge[T], accept: Accept = anybody) -> Reply[T]:
     """Ask once for a report, in JSON where the library can; QueryError when there is none."""
-    reader, writer = await greet(endpoint, limits)
+    reader, writer = await greet(endpoint, limits, accept)
     try:
         if await command(reader, writer, f"TIMEOUT {limits.collective_seconds}", limits) != "OK":
             raise QueryError("command", "TIMEOUT was refused")
@@ -82,16 +100,27 @@ async def ask(endpoint: Endpoint, limits: Limits) -> Reply:
         if answer != "OK" and not answer.startswith("ERROR: "):  # of a library before 2.28.7
             raise QueryError("command", "SET FORMAT was not understood")
         is_json = answer == "OK"
-        started = time.monotonic()
+        report = _Incoming(reader, limits)
         writer.write(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")  # the text one names more ranks
-        body = await _read_report(reader, limits)
-        return Reply(is_json, body, time.monotonic() - started)
+        head = await report.head()
+        if report.ended:
+            return Reply(is_json, head, None, report.seconds)
+        pieces = report.pieces(head)
+        large = await take_large(is_json, pieces)
+        async for _ in pieces:  # whatever became of it, the connection is read to its end
+            pass
+        return Reply(is_json, b"", large, report.seconds)
     finally:
         writer.close()
 
 
-async def greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect until a RAS thread answers; no collective runs yet, so that leaving costs it nothing. Else QueryError."""
+async def greet(
+    endpoint: Endpoint, limits: Limits, accept: Accept = anybody
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect until a RAS thread answers that is accepted, or raise QueryError.
+
+    No collective runs yet, so that leaving costs nobody anything.
+    """
     silent = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
         try:
@@ -102,9 +131,11 @@ async def greet(endpoint: Endpoint, limits: Limits) -> tuple[asyncio.StreamReade
         greeted = False
         try:
             greeting = await command(reader, writer, "CLIENT PROTOCOL 2", limits)
-            greeted = greeting.startswith("SERVER PROTOCOL ")
-            if not greeted:
+            if not greeting.startswith("SERVER PROTOCOL "):
                 raise QueryError("handshake", "the answer is none of a RAS thread")
+            greeted = await accept(Endpoint(*writer.get_extra_info("sockname")[:2]))
+            if not greeted:
+                raise QueryError("command", "the process reached is none of those to be asked")
         except QueryError as error:
             if error.stage != "command":
                 raise
@@ -132,18 +163,49 @@ async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, li
     return answer.decode("ascii", "replace").rstrip()
 
 
-async def _read_report(reader: asyncio.StreamReader, limits: Limits) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limits.report_seconds()):
-            while piece := await reader.read(_PIECE_BYTES):
-                body += piece
-                if len(body) > limits.report_bytes:
-                    raise QueryError("size", f"a report of more than {limits.report_bytes} bytes")
-    except TimeoutError:
-        raise QueryError("deadline", f"no end of the report after {len(body)} bytes") from None
-    except OSError as error:
-        raise QueryError("cut", error.strerror or "the connection broke") from None
-    if not body:
-        raise QueryError("cut", "the connection ended before the report")
-    return bytes(body)
+class _Incoming:
+    """A report as it comes; ``seconds`` since it was made grow until it ``ended``."""
+
+    def __init__(self, reader: asyncio.StreamReader, limits: Limits) -> None:
+        self._reader = reader
+        self._limits = limits
+        self._now = asyncio.get_running_loop().time
+        self._began_at = self._now()
+        self._deadline_at = self._began_at + limits.report_seconds()
+        self._bytes = 0
+        self.ended = False
+        self.seconds = 0.0
+
+    async def head(self) -> bytes:
+        """Return the first bytes, all of them if the report ends within MAX_HELD_BYTES."""
+        head = bytearray()
+        while len(head) <= MAX_HELD_BYTES and (piece := await self._piece()):
+            head += piece
+        return bytes(head)
+
+    async def pieces(self, head: bytes) -> AsyncIterator[bytes]:
+        """Give the whole report; the time that whoever takes it needs is not the library's."""
+        piece = head
+        while piece:
+            gave_at = self._now()
+            yield piece
+            self._deadline_at += self._now() - gave_at
+            piece = await self._piece()
+
+    async def _piece(self) -> bytes:
+        """The next bytes, none at the end."""
+        try:
+            async with asyncio.timeout_at(self._deadline_at):
+                piece = await self._reader.read(_PIECE_BYTES)
+        except TimeoutError:
+            raise QueryError("deadline", f"no end of the report after {self._bytes} bytes") from None
+        except OSError as error:
+            raise QueryError("cut", error.strerror or "the connection broke") from None
+        self._bytes += len(piece)
+        if self._bytes > self._limits.report_bytes:
+            raise QueryError("size", f"a report of more than {self._limits.report_bytes} bytes")
+        if not self._bytes:
+            raise QueryError("cut", "the connection ended before the report")
+        self.ended = not piece
+        self.seconds = self._now() - self._began_at
+        return piece

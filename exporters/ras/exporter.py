@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -13,19 +13,28 @@ from agent.api import Context, Metric, NoData, ProcessKey, Spec
 from exporters.ras.client import Endpoint, Limits
 from exporters.ras.config import RasConfig
 from exporters.ras.families import FAMILIES, Snapshot, render
-from exporters.ras.inquiry import Inquiry
-from exporters.ras.job_report import JobReport
-from exporters.ras.jobs import LocalProcess, Rules, Standing, libraries, owner_of, standings, to_ask
+from exporters.ras.inquiry import READER, Aim, Answer, Inquiry
+from exporters.ras.jobs import (
+    LocalProcess,
+    Question,
+    Rules,
+    Standing,
+    libraries,
+    local_processes,
+    owner_of,
+    standings,
+    to_ask,
+)
 from exporters.ras.listeners import ListenerSearch, Site
 from exporters.ras.monitor import Monitors
 from exporters.ras.policy import (
-    MIN_INTERVAL_SECONDS,
     Pace,
     Role,
     Timing,
     Wake,
     after_query,
     after_wake,
+    first_wait_seconds,
     may_monitor,
     next_pace,
 )
@@ -46,7 +55,7 @@ SINGLE_PASS_LOOK_SECONDS = 0.1
 
 
 class _Visit(msgspec.Struct):
-    """One address that is asked: when, and how its last queries went."""
+    """One job at an address: when it is asked, and how its last queries went."""
 
     timing: Timing
     pace: Pace = Pace()
@@ -59,7 +68,7 @@ class RasExporter:
     def __init__(self, config: RasConfig) -> None:
         self._config = config
         self._sites: dict[Endpoint, Site] = {}
-        self._visits: dict[Endpoint, _Visit] = {}
+        self._visits: dict[Question, _Visit] = {}
         self._asking = asyncio.Lock()
         self._drained = False
 
@@ -69,12 +78,13 @@ class RasExporter:
         self._thread = ctx.thread("ras")
         self._random = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
-        self._inquiry = Inquiry(self._thread, ctx.log)
         self._monitors = Monitors(ctx.clock, ctx.log)
         self._kept = Reports(ctx.admit)
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
+        self._helper = ctx.helper(READER)
+        self._inquiry = Inquiry(self._thread, self._helper, self._search, ctx.log)
 
     async def update(self) -> None:
         """Look who listens, ask those whose time has come; NoData when nobody listens, or this node never asks."""
@@ -84,25 +94,27 @@ class RasExporter:
         await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.role == "reporter" and self._sites:
             await self._wait_for_ranks()
-        chosen = to_ask(self._standings())
+        standings = self._standings()
         # One that may not be asked for a while is not asked the sooner for it.
-        self._visits = {endpoint: visit for endpoint, visit in self._visits.items() if endpoint in self._sites}
+        jobs = {each.job_id for each in standings}
+        self._visits = {
+            at: visit for at, visit in self._visits.items() if at.endpoint in self._sites and at.job_id in jobs
+        }
         self._heed(self._monitors.take_wakes())
-        for endpoint, role in chosen.items():
-            visit = self._visits.setdefault(endpoint, self._first_visit())
+        for question, role in to_ask(standings).items():
+            visit = self._visits.setdefault(question, self._first_visit(role))
             if self._ctx.clock.monotonic() >= visit.timing.due_at and not self._drained:
                 async with self._asking:
-                    await self._ask(endpoint, role, visit)
+                    await self._ask(question, role, visit)
         self._forget()
         if not self._sites:
             raise NoData
 
     def snapshot(self) -> Snapshot:
         """Copy what is known, each report under its job."""
-        jobs = self._standings()
-        asked = to_ask(jobs)
+        jobs, processes = self._standings(), self._processes()
         return Snapshot(
-            up={each.label: visit.up for each, visit in self._visits.items() if each in asked and visit.up is not None},
+            up=self._up(to_ask(jobs)),
             duration_seconds=self._inquiry.duration_seconds,
             queries=self._inquiry.queries,
             errors=Counter(self._inquiry.errors),
@@ -110,8 +122,8 @@ class RasExporter:
             skipped=Counter(self._inquiry.skipped),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
             jobs=tuple(jobs),
-            libraries=libraries(self._processes(), self._sites.values()),
-            reports=self._reports(),
+            libraries=libraries(processes, self._sites.values()),
+            reports=self._kept.named(processes),
             heard=self._monitors.snapshot(),
         )
 
@@ -124,7 +136,7 @@ class RasExporter:
         self._drained = True
         await self._monitors.drain()
         async with self._asking:
-            pass
+            await self._helper.stop()
         for job_id in list(self._kept.by_job):
             self._kept.release(job_id)
         self._witness.forget(())
@@ -144,9 +156,9 @@ class RasExporter:
     def _heed(self, wakes: Mapping[Endpoint, Wake]) -> None:
         """Put forward the next query where something happened, for the nodes that ask."""
         now = self._ctx.clock.monotonic()
-        for endpoint in wakes.keys() & self._visits.keys():
-            visit = self._visits[endpoint]
-            visit.timing = after_wake(visit.timing, wakes[endpoint], visit.pace, now, self._random.random())
+        for question, visit in self._visits.items():
+            if wake := wakes.get(question.endpoint):
+                visit.timing = after_wake(visit.timing, wake, visit.pace, now, self._random.random())
 
     async def _wait_for_ranks(self) -> None:
         """In a single pass the ranks are being looked for at the same time; those who listen are among them."""
@@ -156,34 +168,39 @@ class RasExporter:
             await asyncio.sleep(SINGLE_PASS_LOOK_SECONDS)
             await self._look()
 
-    async def _ask(self, endpoint: Endpoint, role: Role, visit: _Visit) -> None:
-        servers = self._sites[endpoint].servers
+    async def _ask(self, question: Question, role: Role, visit: _Visit) -> None:
+        processes, site = self._processes(), self._sites[question.endpoint]
+        members = [process for process in processes.values() if process.job_id == question.job_id]
+        wanted = frozenset(process.key for process in members if process.key in site.servers)
+        if not wanted:  # they left since it was decided
+            return
         limits = Limits(
-            timeout_factor=max(server.timeout_factor for server in servers.values()),
+            timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS
             if visit.pace.ranks > LARGE_JOB_RANKS
             else COLLECTIVE_SECONDS,
         )
-        answers = await self._inquiry.reports(endpoint, limits)
+        pids = frozenset(process.namespace_pid for process in processes.values())
+        answers = await self._inquiry.reports(Aim(question.endpoint, site, wanted, pids), limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         visit.up = best is not None
-        visit.pace = next_pace(visit.pace, best)
+        visit.pace = next_pace(visit.pace, best and (best.report, best.seconds))
         now = self._ctx.clock.monotonic()
         visit.timing = after_query(visit.timing, role, visit.pace, now, self._random.random())
-        interval = visit.timing.due_at - now
-        await self._keep([answer.report for answer in answers], endpoint, until=now + STALE_INTERVALS * interval)
+        await self._keep(answers, site, until=now + STALE_INTERVALS * (visit.timing.due_at - now))
 
-    async def _keep(self, reports: list[Report], endpoint: Endpoint, until: float) -> None:
+    async def _keep(self, answers: list[Answer], site: Site, until: float) -> None:
         """Take the best report of each job in the place of its last one."""
-        processes, servers = self._processes(), self._sites[endpoint].servers
-        here = [processes[key] for key in servers if key in processes]
+        processes = self._processes()
+        here = [processes[key] for key in site.servers if key in processes]
         of_job: dict[str, list[tuple[LocalProcess, Report]]] = {}
-        for report in sorted(reports, key=Report.missing):
-            owner = owner_of(report, here)
+        for answer in sorted(answers, key=lambda answer: answer.report.missing()):
+            known = processes.get(answer.server) if answer.server is not None else None
+            owner = known or owner_of(answer.report, here)
             if owner is None:
                 self._inquiry.skipped["foreign_report"] += 1
             else:
-                of_job.setdefault(owner.job_id, []).append((owner, report))
+                of_job.setdefault(owner.job_id, []).append((owner, answer.report))
         for job_id, [(owner, best), *others] in of_job.items():
             self._keep_one(owner, best, until)
             members = [process for process in processes.values() if process.job_id == job_id]
@@ -200,41 +217,23 @@ class RasExporter:
         self._kept.forget(self._ctx.clock.monotonic(), here)
         self._witness.forget(self._kept.by_job.keys())
 
-    def _first_visit(self) -> _Visit:
-        """The nodes of a cluster, and the jobs that start together, are not all to ask at once."""
-        wait = 0.0 if self._ctx.once else MIN_INTERVAL_SECONDS * self._random.random()
+    def _first_visit(self, role: Role) -> _Visit:
+        wait = 0.0 if self._ctx.once else first_wait_seconds(role, self._random.random())
         return _Visit(Timing(self._ctx.clock.monotonic() + wait))
+
+    def _up(self, asked: Collection[Question]) -> dict[str, bool]:
+        """By address: whether the last query of every job there gave a report."""
+        up: dict[str, bool] = {}
+        for question, visit in self._visits.items():
+            if question in asked and visit.up is not None:
+                up[question.endpoint.label] = visit.up and up.get(question.endpoint.label, True)
+        return up
 
     def _standings(self) -> list[Standing]:
         return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
 
-    def _reports(self) -> dict[str, JobReport]:
-        """By job: its last report. In a single pass jobs get their names after the report."""
-        processes = self._processes()
-        named = {job_id or _job_of(processes.get(kept.owner)): kept for job_id, kept in self._kept.by_job.items()}
-        return {job_id: kept for job_id, kept in named.items() if job_id}
-
     def _processes(self) -> dict[ProcessKey, LocalProcess]:
-        """The rank processes that run here, as the rank table has them."""
-        found = {}
-        for key, process in self._ctx.ranks.processes().items():
-            if process.facts is None:
-                continue
-            namespace, world = process.facts.network_namespace, process.world()
-            found[key] = LocalProcess(
-                key=key,
-                label=next((label for label in process.slots or () if label is not None), None),
-                world_size=process.claim.world_size or (world.size if world is not None else None),
-                namespace_pid=process.facts.namespace_pid,
-                start_seconds=process.facts.start_seconds,
-                network_namespace=namespace,
-                foreign=namespace not in (0, self._search.namespace),
-            )
-        return found
-
-
-def _job_of(process: LocalProcess | None) -> str:
-    return process.job_id if process is not None else ""
+        return local_processes(self._ctx.ranks, self._search.namespace)
 
 
 SPEC = Spec(

@@ -19,7 +19,7 @@ from exporters.ras.monitor import Monitored
 UP = Family(
     "rankwatch_ras_up",
     "gauge",
-    "1 when the last query at the address gave a report, 0 when it did not; absent where nobody is asked.",
+    "1 when the last query of every job at the address gave a report, else 0; absent where nobody is asked.",
     ("endpoint",),
     "1 per address that is asked",
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from agent.api import ProcessKey, RankLabel
+from agent.api import ProcessKey, RankLabel, RankTable
 from exporters.ras.client import Endpoint
 from exporters.ras.library import Version
 from exporters.ras.listeners import Site
@@ -45,6 +46,13 @@ class Standing(msgspec.Struct, frozen=True):
     refusal: Refusal | None
 
 
+class Question(NamedTuple):
+    """A job to be asked at an address; one without a name is that of processes that nothing has named."""
+
+    endpoint: Endpoint
+    job_id: str
+
+
 class Rules(msgspec.Struct, frozen=True):
     """What the configuration and the way the agent runs say on asking."""
 
@@ -75,7 +83,8 @@ def _standing(
     rules: Rules,
     youngest: Mapping[Endpoint, float],
 ) -> Standing:
-    ranks = {int(each.label.rank) for each in members if each.label and each.label.rank.isdecimal()}
+    labels = [each.label for each in members if each.label is not None]
+    ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
     role = role_of(rules.configured, ranks, max((each.world_size or 0 for each in members), default=0) or None)
     endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
     why: Refusal | None
@@ -93,13 +102,13 @@ def _standing(
     return Standing(job_id, role, endpoint, why)
 
 
-def to_ask(found: Iterable[Standing]) -> dict[Endpoint, Role]:
-    """The addresses to ask, each with the role of the most eager job there."""
-    chosen: dict[Endpoint, Role] = {}
-    for each in found:
-        if each.endpoint is not None and each.refusal is None and chosen.get(each.endpoint) != "reporter":
-            chosen[each.endpoint] = each.role
-    return chosen
+def to_ask(found: Iterable[Standing]) -> dict[Question, Role]:
+    """The jobs to ask, each where it listens, and this node's role in it."""
+    return {
+        Question(each.endpoint, each.job_id): each.role
+        for each in found
+        if each.endpoint is not None and each.refusal is None
+    }
 
 
 def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
@@ -110,6 +119,25 @@ def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site
         for key, server in site.servers.items()
         if server.version is not None and key in processes and processes[key].job_id
     )
+
+
+def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, LocalProcess]:
+    """The rank processes that run here, as the rank table has them; ``own_namespace``: the agent's of the network."""
+    found = {}
+    for key, process in ranks.processes().items():
+        if process.facts is None:
+            continue
+        namespace, world = process.facts.network_namespace, process.world()
+        found[key] = LocalProcess(
+            key=key,
+            label=next((label for label in process.slots or () if label is not None), None),
+            world_size=process.claim.world_size or (world.size if world is not None else None),
+            namespace_pid=process.facts.namespace_pid,
+            start_seconds=process.facts.start_seconds,
+            network_namespace=namespace,
+            foreign=namespace not in (0, own_namespace),
+        )
+    return found
 
 
 def owner_of(report: Report, servers: Iterable[LocalProcess]) -> LocalProcess | None:

@@ -27,6 +27,7 @@ from exporters.ras.sockets import ESTABLISHED, LISTEN, sockets
 MAX_DESCRIPTORS = 16_384
 MAX_NAMESPACES = 64
 """Pods with ranks on one node."""
+_OWN = "net"
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")
 _RAS_THREAD = "NCCL RAS"
@@ -49,7 +50,12 @@ class Site(msgspec.Struct, frozen=True):
 
     servers: dict[ProcessKey, Server]
     unowned: int
-    tables: str = "net"
+    tables: str = _OWN
+
+    @property
+    def is_own(self) -> bool:
+        """True in the agent's own network namespace."""
+        return self.tables == _OWN
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -81,7 +87,7 @@ class ListenerSearch:
         for key, place in self._places.items():
             if place.namespace not in (0, self.namespace):
                 foreign.setdefault(place.namespace, []).append(key)
-        found = {endpoint: ("net", inodes) for endpoint, inodes in self._listeners_here().items()}
+        found = {endpoint: (_OWN, inodes) for endpoint, inodes in self._listeners_here().items()}
         for members in list(foreign.values())[:MAX_NAMESPACES]:
             tables = f"{members[0].pid}/net"
             listeners = self._listeners_elsewhere(tables, members)
@@ -103,7 +109,7 @@ class ListenerSearch:
 
     def _is_ours(self, endpoint: Endpoint, site: Site) -> bool:
         """Listeners of nobody count where the configuration has RAS listen."""
-        return site.tables == "net" and endpoint in self._endpoints
+        return site.is_own and endpoint in self._endpoints
 
     def _listeners_here(self) -> dict[Endpoint, set[int]]:
         declared = {
@@ -113,7 +119,7 @@ class ListenerSearch:
             for at in place.settings.endpoints
         }
         found: dict[Endpoint, set[int]] = {}
-        for each in sockets(self._root / "net", LISTEN):
+        for each in sockets(self._root / _OWN, LISTEN):
             for endpoint in dict.fromkeys((*self._endpoints, *declared)):
                 if each.local.port == endpoint.port and each.local.host in {endpoint.host, *_WILDCARDS}:
                     found.setdefault(_reachable(endpoint), set()).add(each.inode)

@@ -18,7 +18,8 @@ from exporters.ras.listeners import Site
 from exporters.ras.report import Report
 
 Configured = Literal["auto", "reporter", "standby", "monitor", "off"]
-Role = Literal["reporter", "standby", "none"]
+Role = Literal["reporter", "standby", "labels", "none"]
+"""``labels``: of processes that nothing has named; they are asked about once in a long while, to learn who they are."""
 Refusal = Literal[
     "not_elected",
     "single_pass",
@@ -46,6 +47,8 @@ COST_SHARE = 0.01
 """Of the time, at most, a query is under way."""
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
+LABELS_WAIT_SECONDS = 60.0
+"""For so long something else may name the processes; thereafter the nodes of a job ask within six times this time."""
 MAX_DOUBLINGS = 6
 JITTER = 0.1
 ISOLATED_SHARE = 0.5
@@ -72,7 +75,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """When (monotonic) an address is asked next and was asked last; ``hastened_at``: the last query put forward.
+    """When (monotonic) a job is asked next and was asked last; ``hastened_at``: the last query put forward.
 
     ``alert_until``: the end of the time after an alarm in which a standby keeps the reporter's pace.
     """
@@ -83,15 +86,18 @@ class Timing(msgspec.Struct, frozen=True):
     alert_until: float = -math.inf
 
 
-def role_of(configured: Configured, ranks: Collection[int], world_size: int | None) -> Role:
+def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
     """The node of global rank 0 reports, that of the last rank stands by; a configured role comes first.
 
-    ``ranks``: the job's on this node; ``world_size``: how many it has in all, None where that is not known.
+    ``ranks``: the job's on this node, None while nothing has named them; ``world_size``: how many it has in all, None
+    where that is not known.
     """
     if configured in ("monitor", "off"):
         return "none"
     if configured in ("reporter", "standby"):
         return configured
+    if ranks is None:
+        return "labels"
     if 0 in ranks:
         return "reporter"
     return "standby" if world_size is not None and world_size - 1 in ranks else "none"
@@ -144,11 +150,19 @@ def interval_seconds(role: Role, pace: Pace, jitter: float, *, alert: bool = Fal
 
     A standby keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
     """
-    base = _affordable_seconds(pace)
+    base = MAX_INTERVAL_SECONDS if role == "labels" else _affordable_seconds(pace)
     if role == "standby" and not (pace.missing or alert):
         base *= STANDBY_FACTOR
     base = min(base * 2.0 ** min(pace.failures, MAX_DOUBLINGS), MAX_INTERVAL_SECONDS)
     return base * (1.0 - JITTER + 2.0 * JITTER * jitter)
+
+
+def first_wait_seconds(role: Role, jitter: float) -> float:
+    """Seconds until the first query: the nodes of a cluster, and jobs that start together, are not all to ask at once.
+
+    ``jitter`` is a random number in [0, 1).
+    """
+    return LABELS_WAIT_SECONDS * (1.0 + 5.0 * jitter) if role == "labels" else MIN_INTERVAL_SECONDS * jitter
 
 
 def after_query(before: Timing, role: Role, pace: Pace, now: float, jitter: float) -> Timing:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from agent.api import Admission
+from agent.api import Admission, ProcessKey
 from exporters.ras.communicator_families import series_of
 from exporters.ras.hangs import watch
 from exporters.ras.job_report import JobReport
@@ -29,6 +29,15 @@ class Reports:
             return False
         self.by_job[owner.job_id] = JobReport(owner.key, report, until, owner.world_size, watches)
         return True
+
+    def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
+        """Those of jobs with a name; in a single pass they get it after the report."""
+        found = {}
+        for job_id, kept in self.by_job.items():
+            name = job_id or (processes[kept.owner].job_id if kept.owner in processes else "")
+            if name:
+                found[name] = kept
+        return found
 
     def forget(self, now: float, jobs: Collection[str]) -> None:
         """Let go of reports that are too old at monotonic time ``now``, and of those of jobs other than ``jobs``."""

@@ -1,4 +1,4 @@
-"""RAS as a witness of the ranks on this node: which of their processes the others do not hear.
+"""RAS as a witness of the ranks on this node: their places, and which of their processes the others do not hear.
 
 A report names processes by address and pid. A process that did not answer while it runs may hang, or its RAS thread may
 be cut off: one that was stopped for a minute is dead to all others for ever, answers for itself, and says that all
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Clock, OwnThread, ProcessKey, RankTable, Silence
+from agent.api import Clock, Membership, OwnThread, ProcessKey, RankTable, Silence, comm_label
 from exporters.ras.addresses import Addresses, addresses_of
 from exporters.ras.jobs import LocalProcess
 from exporters.ras.report import Report
@@ -33,8 +33,10 @@ class Witness:
 
     async def testify(self, job_id: str, best: Report, others: Iterable[Report], here: list[LocalProcess]) -> None:
         """Take the answers of one moment on a job, of which ``here`` are the processes on this node."""
+        names = await self._names(best, here)
+        for key, host in names.items():
+            self._ranks.observe_memberships(key, memberships(best, host))
         if unheard(best):
-            names = await self._names(best, here)
             now = (self._clock.monotonic(), self._clock.time())
             self._silences[job_id] = silences(self._silences.get(job_id, {}), best, others, names, now)
         else:
@@ -64,6 +66,15 @@ class Witness:
 
     def _addresses(self, namespaces: Mapping[int, int]) -> dict[int, Addresses]:
         return {namespace: addresses_of(self._root, pid) for namespace, pid in namespaces.items()}
+
+
+def memberships(report: Report, host: Host) -> list[Membership]:
+    """The places of a process in communicators."""
+    return [
+        Membership(comm_label(member.hash), member.comm_rank, member.size)
+        for member in report.members
+        if (member.place.host, member.place.pid) == host
+    ]
 
 
 def unheard(report: Report) -> set[Host]:

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from agent.api import Admission, Context, Exporter, Logger, OwnThread, RankTable, Roots, StateSection
 from agent.discovery import load_spec
 from agent.exposition import Selection, encode
+from agent.helper import Helpers
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTNAME = "gpu-node-00"
@@ -39,6 +40,7 @@ class Bench:
             state=StateSection(name, None),
             admit=Admission(),
             thread=OwnThread,
+            helper=Helpers(clock).lend,
             log=Logger(name),
             once=True,
         )

@@ -19,6 +19,7 @@ from recordings import FIRST_PID, HOSTS, WORLD, Phase, host_of, prolonged
 
 from agent import rank_families
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
+from agent.helper import Helpers
 from agent.self_families import EXPORTER_UP
 from exporters.inspector.exporter import Config, InspectorExporter
 
@@ -56,6 +57,7 @@ class Node:
                     state=StateSection("inspector", None),
                     admit=Admission(),
                     thread=OwnThread,
+                    helper=Helpers(self._clock).lend,
                     log=Logger("inspector"),
                 )
             )

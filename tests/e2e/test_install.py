@@ -70,6 +70,29 @@ def test_command_and_module_work_from_an_empty_directory(installed: Path, tmp_pa
     assert "the configuration is good; exporters: inspector, process" in said
 
 
+HELPER = """
+import asyncio
+from agent.clock import SystemClock
+from agent.helper import Helpers
+from exporters.ras.inquiry import READER
+from exporters.ras.reading import Request
+
+async def main():
+    helper = Helpers(SystemClock()).lend(READER)
+    print((await helper.call(Request(True, frozenset()), 20.0)).error)
+    await helper.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.timeout(INSTALL_SECONDS)
+def test_a_helper_process_finds_what_is_installed(installed: Path, tmp_path: Path) -> None:
+    """A helper process of the installed agent imports its target, and says that an empty report is none."""
+    said = python(installed / "python", "-I", "-c", HELPER, cwd=tmp_path)
+    assert said == "not JSON: Input data was truncated\n"
+
+
 @pytest.mark.timeout(INSTALL_SECONDS)
 def test_once_reads_recorded_data(installed: Path, tmp_path: Path) -> None:
     """`--once` counts every recorded operation, and reads only what its configuration names."""

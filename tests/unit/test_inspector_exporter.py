@@ -24,6 +24,7 @@ from agent.api import (
     Roots,
     StateSection,
 )
+from agent.helper import Helpers
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey
@@ -85,6 +86,7 @@ class Bench:
             state=self.state,
             admit=self.admission,
             thread=OwnThread,
+            helper=Helpers(self.clock).lend,
             log=Logger("inspector"),
             once=once,
         )

@@ -15,6 +15,7 @@ from fake_clock import FakeClock
 from proc_tree import ProcTree
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessKey, ProcFS, RankTable, Roots, StateSection
+from agent.helper import Helpers
 from agent.ranks import UNSEEN_SECONDS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exit_status import open_pidfd
@@ -45,6 +46,7 @@ class Node:
             state=StateSection("process", None),
             admit=Admission(),
             thread=OwnThread,
+            helper=Helpers(self.clock).lend,
             log=Logger("process"),
         )
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from ras_server import JSON_ANSWERS, Serve, answering, served
 
-from exporters.ras.client import MAX_LINE_BYTES, Limits, QueryError, ask
+from exporters.ras import client
+from exporters.ras.client import MAX_LINE_BYTES, Endpoint, Limits, QueryError, Reply
 
 QUICK = Limits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
 """A report has 0.8 s."""
 SHORT = 64 * 1024
+
+
+async def whole(_: bool, pieces: AsyncIterator[bytes]) -> bytes:
+    """A large report, joined again."""
+    return b"".join([piece async for piece in pieces])
+
+
+async def ask(endpoint: Endpoint, limits: Limits) -> Reply[bytes]:
+    """Ask, and take whatever comes."""
+    return await client.ask(endpoint, limits, whole)
 
 
 async def failure(serve: Serve, limits: Limits = QUICK) -> tuple[str, float]:

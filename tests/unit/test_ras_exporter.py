@@ -16,12 +16,24 @@ from proc_tree import ProcTree
 from rank_table import Table, environment, facts, origin
 from ras_server import conversing, served
 
-from agent.api import Admission, Context, Logger, Membership, NoData, OwnThread, ProcessKey, Roots, StateSection
+from agent.api import (
+    Admission,
+    Context,
+    Logger,
+    Membership,
+    NoData,
+    OwnThread,
+    ProcessKey,
+    RankLabel,
+    Roots,
+    StateSection,
+)
+from agent.helper import Helpers
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.client import Endpoint
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.families import SKIPPED_REASONS, Snapshot
-from exporters.ras.policy import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
+from exporters.ras.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.report import Skipped
 
 LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
@@ -59,6 +71,8 @@ class Node:
         (self.tree.root / "net").mkdir()
         self.table = Table()
         self.replies: list[bytes | None] = [report()]
+        self.replies_of: dict[int, bytes] = {}
+        self.accepting: list[int] = []
         self.asked = 0
         self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
@@ -97,7 +111,20 @@ class Node:
         self.streams.remove(writer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.accepting:
+            pid, client = self.accepting.pop(0), Endpoint(*writer.get_extra_info("peername"))
+            self.replies = [self.replies_of.get(pid)]
+            thread = OwnThread("table")
+            await thread.call(lambda: self._accept(pid, client))
+            thread.stop()
         await conversing(self.report, self.monitor)(reader, writer)
+
+    def _accept(self, pid: int, client: Endpoint) -> None:
+        """Have the process hold the server's end of a connection."""
+        (self.tree.root / f"{pid}/fd/{client.port}").symlink_to(f"socket:[{client.port}]")
+        row = f"1: 0100007F:{self.port:04X} 0100007F:{client.port:04X} 01 0:0 0:0 0 0 0 {client.port} 1\n"
+        with (self.tree.root / "net/tcp").open("a") as table:
+            table.write(row)
 
     @asynccontextmanager
     async def exporter(self, role: str = "auto", *, once: bool = False) -> AsyncIterator[RasExporter]:
@@ -109,7 +136,18 @@ class Node:
             clock, ranks = self.table.clock, self.table.ranks
             section = StateSection("ras", None)
             await exporter.start(
-                Context(roots, clock, "here", ranks, section, self.admission, OwnThread, Logger("ras"), once)
+                Context(
+                    roots=roots,
+                    clock=clock,
+                    hostname="here",
+                    ranks=ranks,
+                    state=section,
+                    admit=self.admission,
+                    thread=OwnThread,
+                    helper=Helpers(clock).lend,
+                    log=Logger("ras"),
+                    once=once,
+                )
             )
             yield exporter
             await exporter.drain()
@@ -193,6 +231,38 @@ async def test_the_size_of_a_job_is_known_from_its_communicator_too(unnamed: Nod
     async with unnamed.exporter() as exporter:
         found = await unnamed.look(exporter, 1.0)
     assert [(each.role, each.refusal) for each in found.jobs] == [("standby", None)]
+
+
+@pytest.fixture
+def nameless(tmp_path: Path) -> Iterator[Node]:
+    """A node of whose processes nothing tells the ranks."""
+    node = Node(tmp_path, ranks={})
+    for pid in (11, 12):
+        node.add(pid, {"SLURM_JOB_ID": "4711"})
+    with node.listener:
+        yield node
+
+
+async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -> None:
+    """Processes without environment or records get their ranks from their places in the largest communicator."""
+    node = nameless
+    async with node.exporter() as exporter:
+        await node.look(exporter, 1.0)
+        assert (await node.look(exporter, LABELS_WAIT_SECONDS - 2.0)).queries == 0
+        assert node.table.labels() == {}
+        found = await node.look(exporter, 6.0 * LABELS_WAIT_SECONDS)
+        assert found.queries == 1
+        node.table.tick()
+        assert node.table.labels() == {
+            RankLabel("4711", "0"): 11,
+            RankLabel("4711", "2"): 11,
+            RankLabel("4711", "1"): 12,
+            RankLabel("4711", "3"): 12,
+        }
+        for _ in range(2):
+            found = await node.look(exporter, MIN_INTERVAL_SECONDS)
+        assert [(each.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", None)]
+        assert found.queries == 2
 
 
 async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
@@ -288,13 +358,35 @@ async def test_reports_go_to_the_job_whose_processes_they_name(shared: Node) -> 
     """Two jobs at one address: each report is shown under its own job, one of neither is counted."""
     node = shared
     other = report(1, pids=(21, 22), hash_number=0xCD)
-    node.replies = [other, report(), report(pids=(31, 32))]
+    node.replies = [other, report(), report(pids=(31, 32)), other]
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
-        for _ in range(3):
+        for _ in range(2):
             found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+    assert node.asked == 4
     assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
     assert found.skipped == {"foreign_report": 1}
+
+
+async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node) -> None:
+    """A connection that another job's process accepted is left before anything is asked, and the next one is made."""
+    node = shared
+    node.accepting = [11, 21, 12, 11, 21, 22]
+    node.replies_of = {11: report(), 12: report(), 21: report(1, pids=(21, 22), hash_number=0xCD)}
+    async with node.exporter() as exporter:
+        found = await node.first_query(exporter)
+    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
+    assert (node.asked, node.accepting, found.queries, found.skipped) == (2, [22], 2, {})
+
+
+async def test_a_view_of_a_cut_off_process_is_asked_of_another(node: Node) -> None:
+    """The process that reports nearly all missing is not asked again for a second view."""
+    node.accepting = [11, 12, 12, 11]
+    node.replies_of = {12: report(3), 11: report()}
+    async with node.exporter() as exporter:
+        found = await node.first_query(exporter)
+    assert shown(found) == {"4711": [("0xab", 4, 0)]}
+    assert (node.asked, node.accepting) == (2, [])
 
 
 async def test_a_job_that_left_is_not_shown(node: Node) -> None:

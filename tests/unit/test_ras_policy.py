@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from agent.api import ProcessKey, RankLabel
 from exporters.ras.client import Endpoint
-from exporters.ras.jobs import LocalProcess, Rules, Standing, owner_of, standings, to_ask
+from exporters.ras.jobs import LocalProcess, Question, Rules, Standing, owner_of, standings, to_ask
 from exporters.ras.listeners import Server, Site
 from exporters.ras.policy import (
     ALERT_SECONDS,
@@ -21,6 +22,7 @@ from exporters.ras.policy import (
     Wake,
     after_query,
     after_wake,
+    first_wait_seconds,
     interval_seconds,
     looks_isolated,
     may_monitor,
@@ -59,6 +61,9 @@ def report(
     ("configured", "ranks", "world_size", "role"),
     [
         ("auto", {0, 1}, 4, "reporter"),
+        ("auto", None, None, "labels"),
+        ("reporter", None, None, "reporter"),
+        ("monitor", None, None, "none"),
         ("auto", {0, 3}, 4, "reporter"),
         ("auto", {2, 3}, 4, "standby"),
         ("auto", {1, 2}, 4, "none"),
@@ -70,7 +75,7 @@ def report(
         ("off", {0}, 4, "none"),
     ],
 )
-def test_role(configured: Configured, ranks: set[int], world_size: int | None, role: str) -> None:
+def test_role(configured: Configured, ranks: set[int] | None, world_size: int | None, role: str) -> None:
     """The node of rank 0 reports, that of the last stands by, nobody else asks; the configuration comes first."""
     assert role_of(configured, ranks, world_size) == role
 
@@ -85,7 +90,7 @@ def test_a_sound_job_is_asked_where_it_listens() -> None:
     """The reporter asks at the address that a process of the job serves."""
     found = standing_of(process(5), {ELSEWHERE: site(6), HERE: site(5)})
     assert found == Standing("a", "reporter", HERE, None)
-    assert to_ask([found]) == {HERE: "reporter"}
+    assert to_ask([found]) == {Question(HERE, "a"): "reporter"}
 
 
 @pytest.mark.parametrize(
@@ -134,18 +139,32 @@ def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> Non
     assert [each.refusal for each in standings(both, {HERE: mixed}, admitted, NOW)] == ["process_young"] * 2
 
 
-def test_a_job_is_asked_at_one_address_and_an_address_once() -> None:
-    """Of two addresses of one job one is asked; an address of two jobs at the pace of the more eager one."""
+def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> None:
+    """Of two addresses of one job one is asked; of two jobs at one address each is asked for itself."""
     two_places = standings([process(5), process(6, rank=1)], {HERE: site(5), ELSEWHERE: site(6)}, AUTO, NOW)
-    assert to_ask(two_places) == {HERE: "reporter"}
+    assert to_ask(two_places) == {Question(HERE, "a"): "reporter"}
     two_jobs = standings([process(5, "a", rank=3), process(6, "b")], {HERE: site(5, 6)}, AUTO, NOW)
-    assert to_ask(two_jobs) == {HERE: "reporter"}
+    assert to_ask(two_jobs) == {Question(HERE, "a"): "standby", Question(HERE, "b"): "reporter"}
+
+
+def test_processes_that_nothing_has_named_are_asked_about() -> None:
+    """Without a label nobody knows whose job it is to ask: every node does, once in a long while."""
+    nameless = msgspec.structs.replace(process(5), label=None)
+    assert to_ask(standings([nameless], {HERE: site(5)}, AUTO, NOW)) == {Question(HERE, ""): "labels"}
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.999])
+def test_the_first_query_for_labels_waits(jitter: float) -> None:
+    """Records or the environment may still name the processes; and nodes that start together spread over minutes."""
+    assert first_wait_seconds("labels", jitter) == pytest.approx(60.0 + 300.0 * jitter)
+    assert first_wait_seconds("reporter", jitter) == pytest.approx(10.0 * jitter)
 
 
 @pytest.mark.parametrize(
     ("role", "pace", "seconds"),
     [
         ("reporter", Pace(), MIN_INTERVAL_SECONDS),
+        ("labels", Pace(), 600.0),
         ("reporter", Pace(ranks=512, cost_seconds=0.05), 10.0),
         ("reporter", Pace(ranks=1000), 30.0),
         ("reporter", Pace(ranks=2000), 120.0),

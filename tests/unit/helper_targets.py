@@ -1,0 +1,83 @@
+"""What the helper processes of the tests run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+PR_SET_PDEATHSIG = 1
+
+
+class Order(msgspec.Struct):
+    """What to do, and how much of it."""
+
+    what: str = "nothing"
+    amount: int = 0
+
+
+class Outcome(msgspec.Struct):
+    """The process that did it, what it found, and how long the body was."""
+
+    pid: int
+    found: list[str]
+    body_bytes: int
+
+
+def obey(order: Order, body: bytes) -> Outcome:
+    """Behave, or not."""
+    return Outcome(os.getpid(), ORDERS[order.what](order.amount) or [], len(body))
+
+
+def lie(order: Order, body: bytes) -> str:
+    """Answer with something else than an outcome."""
+    return order.what
+
+
+def stop_at_once(request: dict[str, object], body: bytes) -> None:
+    """Never answer."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _fail(_: int) -> None:
+    raise ValueError("as it was told")
+
+
+def _say(amount: int) -> None:
+    os.write(1, b"x" * amount + b"\n")
+    os.write(2, b"\xff and an unfinished line")
+
+
+def _speak_out_of_turn(number: int) -> None:
+    sockets = [fd for fd in range(3, 8) if os.path.exists(f"/proc/self/fd/{fd}")]
+    os.write(sockets[-1], bytes.fromhex("ffffffff05") if number else b"\1\0\0\0\1x")
+
+
+def _outlive(_: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+ORDERS: dict[str, Callable[[int], list[str] | None]] = {
+    "nothing": lambda _: None,
+    "say your niceness": lambda _: [str(os.getpriority(os.PRIO_PROCESS, 0)), str(os.getsid(0))],
+    "say what is open": lambda _: sorted(
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ),
+    "say what is imported": lambda _: sorted(sys.modules),
+    "leave": os._exit,
+    "crash": lambda _: ctypes.string_at(0) and None,
+    "fail": _fail,
+    "talk": _say,
+    "speak out of turn": _speak_out_of_turn,
+    "take memory": lambda amount: bytearray(amount) and None,
+    "answer at length": lambda amount: ["x" * amount],
+    "outlive your parent and stop": _outlive,
+    "stop": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+}

@@ -1,0 +1,443 @@
+"""Helpers with real processes: calls, bounds, what goes wrong in them, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from helper_targets import Order, Outcome
+
+from agent import helper as helper_module
+from agent import helper_process
+from agent.helper import (
+    IDLE_SECONDS,
+    KILL_SECONDS,
+    MAX_BACK_OFF_SECONDS,
+    STOP_SECONDS,
+    Helper,
+    HelperFailed,
+    HelperHung,
+    Helpers,
+    HelperSpec,
+)
+from agent.helper_frames import MAX_PAYLOAD_BYTES
+from agent.helper_main import NICENESS
+
+ROOT = Path(__file__).parents[2]
+MEMORY_BYTES = 32 * 1024 * 1024
+SPEC = HelperSpec("test", "helper_targets:obey", Outcome, MEMORY_BYTES)
+LONG = 20.0
+"""Seconds that no call takes that is answered, on however busy a machine."""
+SHORT = 0.5
+LAST_WORDS = ["\\xff and an unfinished line"]
+
+
+class Bench:
+    """A helper whose back-off is on a clock of the test's."""
+
+    def __init__(self, spec: HelperSpec[Any] = SPEC) -> None:
+        self.clock = FakeClock()
+        self.helpers = Helpers(self.clock)
+        self.helper: Helper[Any] = self.helpers.lend(spec)
+
+    async def do(self, what: str = "nothing", amount: int = 0, deadline_seconds: float = LONG) -> Outcome:
+        outcome = await self.helper.call(Order(what, amount), deadline_seconds)
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    async def fails(self, what: str, amount: int = 0) -> str:
+        """Have a call fail, get the back-off over with, and return what was said."""
+        with pytest.raises(HelperFailed) as caught:
+            await self.do(what, amount)
+        self.clock.advance(MAX_BACK_OFF_SECONDS)
+        return str(caught.value)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    """A helper, stopped at the end, that leaves no process behind."""
+    bench = Bench()
+    yield bench
+    await bench.helper.stop()
+    assert await children() == []
+
+
+async def children() -> list[int]:
+    """The pids of this process' children, zombies among them."""
+    return await asyncio.to_thread(_children)
+
+
+def _children() -> list[int]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that ended
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found
+
+
+async def until_gone(pid: int) -> None:
+    """Wait until a process of ours has ended and was reaped."""
+    async with asyncio.timeout(LONG):
+        while pid in await children():
+            await asyncio.sleep(0.005)
+
+
+async def pieces(count: int, length: int) -> AsyncIterator[bytes]:
+    """A body."""
+    for _ in range(count):
+        yield bytes(length)
+
+
+async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench) -> None:
+    """No process before the first call; one for all that are answered."""
+    assert await children() == []
+    pid = (await bench.do()).pid
+    assert await children() == [pid]
+    assert (await bench.do()).pid == pid
+    assert (bench.helper.ok, bench.helper.calls, bench.helper.restarts) == (True, {"ok": 2}, 0)
+
+
+async def test_calls_at_once_wait_for_each_other(bench: Bench) -> None:
+    """Each of many concurrent calls gets its own answer, from one process."""
+    outcomes = await asyncio.gather(*(bench.do("answer at length", amount) for amount in range(20)))
+    assert [len(each.found[0]) for each in outcomes] == list(range(20))
+    assert len({each.pid for each in outcomes}) == 1
+
+
+async def test_a_body_arrives_whole(bench: Bench) -> None:
+    """A body of more bytes than any buffer arrives, whatever its pieces; without one it is empty."""
+    for count, length in ((1, 1), (1000, 999), (5, MAX_PAYLOAD_BYTES)):
+        outcome = await bench.helper.call_with_body(Order(), pieces(count, length), LONG)
+        assert outcome.body_bytes == count * length
+    assert (await bench.do()).body_bytes == 0
+
+
+async def test_a_process_is_bare(bench: Bench) -> None:
+    """It inherits no descriptor, is nice, in a session of its own, and imports neither event loop nor metrics."""
+    with socket.socket() as inherited:
+        inherited.set_inheritable(True)  # positional only
+        opened = (await bench.do("say what is open")).found
+    assert sorted(each.partition(":")[0] for each in opened) == ["/dev/null", "pipe", "pipe", "socket", "socket"]
+    outcome = await bench.do("say your niceness")
+    assert outcome.found == [str(NICENESS), str(outcome.pid)]
+    assert not {"asyncio", "prometheus_client", "agent.api"} & {*(await bench.do("say what is imported")).found}
+
+
+async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Standard output and error go to the log line by line, long lines in parts, bad bytes escaped."""
+    pid = (await bench.do("talk", 3000)).pid
+    bench.helper._process.end()  # type: ignore[union-attr]
+    await until_gone(pid)
+    async with asyncio.timeout(LONG):
+        while (texts := [vars(record)["fields"]["text"] for record in caplog.records])[-1:] != LAST_WORDS:
+            await asyncio.sleep(0.005)
+    assert "".join(texts[:-1]) == "x" * 3000
+
+
+@pytest.mark.parametrize(
+    ("what", "amount", "said"),
+    [
+        ("leave", 3, "left with status 3"),
+        ("crash", 0, "killed by SIGSEGV"),
+        ("fail", 0, "left with status 1"),
+        ("speak out of turn", 0, "REQUEST in the place of an answer"),
+        ("speak out of turn", 1, "a payload of 4294967295 bytes"),
+        ("no such order", 0, "left with status 1"),
+    ],
+)
+async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str, amount: int, said: str) -> None:
+    """A crash, an error or a broken protocol fails the call and says how; the next has a fresh process."""
+    pid = (await bench.do()).pid
+    assert await bench.fails(what, amount) == said
+    assert (bench.helper.ok, await children()) == (False, [])
+    assert (await bench.do()).pid != pid
+    assert (bench.helper.ok, bench.helper.calls, bench.helper.restarts) == (True, {"ok": 2, "failed": 1}, 1)
+
+
+async def test_an_answer_of_another_type_fails() -> None:
+    """What is not of the type that was agreed on is no answer."""
+    bench = Bench(HelperSpec("liar", "helper_targets:lie", Outcome, MEMORY_BYTES))
+    assert "Expected `object`, got `str`" in await bench.fails("nothing")
+    await bench.helper.stop()
+
+
+async def test_memory_is_bounded(bench: Bench) -> None:
+    """A call may take nearly the bound, as often as it likes, and not the bound; a body counts."""
+    margin = 1024 * 1024  # what the interpreter needs for itself, or gave back since
+    pids = {(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}
+    assert len(pids) == 1
+    assert await bench.fails("take memory", MEMORY_BYTES + margin) == "left with status 1"
+    with pytest.raises(HelperFailed):
+        await bench.helper.call_with_body(
+            Order(), pieces(MEMORY_BYTES // MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES), LONG
+        )
+
+
+async def test_an_answer_is_bounded(bench: Bench) -> None:
+    """An answer of the longest frame is taken; of a byte more it fails in the helper."""
+    empty = msgspec.msgpack.encode(await bench.do("answer at length", MAX_PAYLOAD_BYTES // 2))
+    most = MAX_PAYLOAD_BYTES - (len(empty) - MAX_PAYLOAD_BYTES // 2)
+    assert len((await bench.do("answer at length", most)).found[0]) == most
+    assert await bench.fails("answer at length", most + 1) == "left with status 1"
+
+
+async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
+    """From the second failure in a row on calls fail at once for a while, which doubles up to a most."""
+    with pytest.raises(HelperFailed, match="left with status 1"):
+        await bench.do("fail")
+    for wait in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
+        with pytest.raises(HelperFailed, match="left with status 1"):
+            await bench.do("fail")
+        bench.clock.advance(wait - 0.001)
+        with pytest.raises(HelperFailed, match="starts again in"):
+            await bench.do()
+        assert await children() == []
+        bench.clock.advance(0.001)
+    await bench.do()
+    with pytest.raises(HelperFailed, match="left with status 1"):
+        await bench.do("fail")
+    await bench.do()
+
+
+async def test_a_process_that_cannot_answer_is_killed_and_replaced(bench: Bench) -> None:
+    """A stopped process costs its call the deadline; it is killed and reaped, and the next call has a fresh one."""
+    pid = (await bench.do()).pid
+    with pytest.raises(HelperHung):
+        await bench.do("stop", deadline_seconds=SHORT)
+    assert not bench.helper.hung
+    assert await children() == []
+    assert (await bench.do()).pid != pid
+    assert (bench.helper.calls, bench.helper.restarts) == ({"ok": 2, "hung": 1}, 1)
+
+
+async def test_a_process_that_takes_no_body_hangs(bench: Bench) -> None:
+    """Where nobody reads the body, the call ends at its deadline, not when the body does."""
+    os.kill((await bench.do()).pid, signal.SIGSTOP)
+    with pytest.raises(HelperHung):
+        await bench.helper.call_with_body(Order(), pieces(10_000, 65536), SHORT)
+
+
+async def test_slow_pieces_are_not_the_process_fault(bench: Bench) -> None:
+    """The deadline is for the process: a body that takes longer to come is no hang."""
+
+    async def slow() -> AsyncIterator[bytes]:
+        for _ in range(2):
+            await asyncio.sleep(1.5 * SHORT)
+            yield b"x"
+
+    await bench.do()
+    assert (await bench.helper.call_with_body(Order(), slow(), SHORT)).body_bytes == 2
+
+
+async def test_pieces_that_fail_cost_the_helper_nothing(bench: Bench) -> None:
+    """What the pieces raise is raised, nothing is counted, and the same process answers the next call."""
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x" * 100_000
+        raise LookupError("the source")
+
+    pid = (await bench.do()).pid
+    with pytest.raises(LookupError, match="the source"):
+        await bench.helper.call_with_body(Order(), broken(), LONG)
+    assert await bench.do() == Outcome(pid, [], 0)
+    assert bench.helper.calls == {"ok": 2}
+
+
+async def test_a_cancelled_call_is_not_answered_to_the_next(bench: Bench) -> None:
+    """A call that is cancelled costs its process: the next call gets its own answer, from a fresh one, at once."""
+    pid = (await bench.do()).pid
+    call = asyncio.ensure_future(bench.do("stop"))
+    async with asyncio.timeout(LONG):
+        while "T (stopped)" not in await asyncio.to_thread(Path(f"/proc/{pid}/status").read_text):
+            await asyncio.sleep(0.005)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    outcome = await bench.do("answer at length", 2)
+    assert (outcome.found, outcome.pid != pid) == (["xx"], True)
+
+
+async def test_one_that_died_between_calls_is_replaced(bench: Bench) -> None:
+    """A process that the OOM killer took while it was idle costs no call."""
+    pid = (await bench.do()).pid
+    os.kill(pid, signal.SIGKILL)
+    await until_gone(pid)
+    assert (await bench.do()).pid != pid
+    assert (bench.helper.calls, bench.helper.restarts) == ({"ok": 2}, 1)
+
+
+@pytest.fixture
+def no_kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A fake: SIGKILL does nothing, as for a process in uninterruptible sleep. Those that are left are killed after."""
+    send = signal.pidfd_send_signal
+    with monkeypatch.context() as patch:
+        patch.setattr(helper_process.signal, "pidfd_send_signal", lambda *_: None)
+        yield
+    assert signal.pidfd_send_signal is send
+    for pid in _children():
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
+    """While it is there calls fail soon, none is started, a stop does not wait; once it is gone calls are answered."""
+    bench = Bench()
+    pid = (await bench.do()).pid
+    loop = asyncio.get_running_loop()
+    with pytest.raises(HelperHung):
+        await bench.do("outlive your parent and stop", deadline_seconds=SHORT)
+    for _ in range(3):
+        bench.clock.advance(MAX_BACK_OFF_SECONDS)
+        began = loop.time()
+        with pytest.raises(HelperHung, match="still there"):
+            await bench.do()
+        await bench.helper.stop()
+        assert loop.time() - began < 2 * KILL_SECONDS + 0.5
+        assert (bench.helper.hung, await children()) == (True, [pid])
+        assert bench.helpers.lend(SPEC) is bench.helper
+    os.kill(pid, signal.SIGKILL)
+    await until_gone(pid)
+    assert not bench.helper.hung
+    assert (await bench.do()).pid != pid
+    bench.helper._process.end()  # type: ignore[union-attr]
+    await bench.helper.stop()
+    assert bench.helper.calls == {"ok": 2, "hung": 4}
+
+
+async def test_an_executable_that_is_not_there_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that the kernel refuses is a failure with its reason, and leaks nothing."""
+    before = await asyncio.to_thread(os.listdir, "/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/no/python")
+        assert "No such file" in await bench.fails("nothing")
+    assert await asyncio.to_thread(os.listdir, "/proc/self/fd") == before
+    await bench.do()
+
+
+async def test_an_idle_process_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was not called for a while goes; the next call starts another, which is no restart."""
+    monkeypatch.setattr(helper_module, "IDLE_SECONDS", 0.05)
+    pid = (await bench.do()).pid
+    await until_gone(pid)
+    assert bench.helper.ok
+    assert (await bench.do()).pid != pid
+    assert bench.helper.restarts == 0
+    assert IDLE_SECONDS > 60
+
+
+async def test_a_stop_lets_the_call_under_way_end(bench: Bench) -> None:
+    """A call that is under way when its helper is stopped is answered; then there is no process."""
+    helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
+    await helper.call(Order(), LONG)
+    call = asyncio.ensure_future(helper.call(Order("take memory", MEMORY_BYTES // 2), LONG))
+    await asyncio.sleep(0)
+    _, outcome = await asyncio.gather(helper.stop(), call)
+    assert outcome.found == []
+    await until_gone(outcome.pid)
+    with pytest.raises(HelperFailed, match="stopped"):
+        await helper.call(Order(), LONG)
+
+
+async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
+    """One that does not leave at the end of its input is killed a moment later."""
+    helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
+    pid = (await helper.call(Order(), LONG)).pid
+    os.kill(pid, signal.SIGSTOP)
+    began = asyncio.get_running_loop().time()
+    await helper.stop()
+    assert asyncio.get_running_loop().time() - began < STOP_SECONDS + KILL_SECONDS + 0.5
+    assert await children() == []
+
+
+async def test_a_helper_is_ended_by_its_last_user(bench: Bench) -> None:
+    """Two that use the same helper share its process, which goes with the second; one name means one helper."""
+    assert bench.helpers.lend(SPEC) is bench.helper
+    pid = (await bench.do()).pid
+    await bench.helper.stop()
+    assert (await bench.do()).pid == pid
+    with pytest.raises(ValueError, match="another helper"):
+        bench.helpers.lend(HelperSpec("test", "helper_targets:lie", Outcome, 1))
+
+
+async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
+    """After fifty processes that died there are as many descriptors and threads as before the first, and no child."""
+
+    async def held() -> tuple[int, list[str], list[int]]:
+        descriptors = await asyncio.to_thread(os.listdir, "/proc/self/fd")
+        ours = [thread.name for thread in threading.enumerate() if not thread.name.startswith("asyncio")]
+        return len(descriptors), ours, await children()
+
+    before = await held()
+    for number in range(51):
+        await bench.fails("leave" if number % 2 else "fail")
+    async with asyncio.timeout(LONG):
+        while await held() != before:  # the last words of the last one are read after it
+            await asyncio.sleep(0.005)
+    assert bench.helper.restarts == 50
+
+
+AGENT = """
+import asyncio, sys
+from helper_targets import Order, Outcome
+from agent.clock import SystemClock
+from agent.helper import Helpers, HelperSpec
+
+async def main():
+    helper = Helpers(SystemClock()).lend(HelperSpec("test", "helper_targets:obey", Outcome, 1 << 25))
+    print((await helper.call(Order(), 20.0)).pid, flush=True)
+    await helper.call(Order(sys.argv[1]), 60.0)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("what", ["nothing", "stop"])
+def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
+    """A second after the agent was killed its helper is gone, also one that could not read the end of its input."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/unit'}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", AGENT, what], stdout=subprocess.PIPE, text=True, env=environment
+    ) as agent:
+        assert agent.stdout is not None
+        pid = int(agent.stdout.readline())
+        pidfd = os.pidfd_open(pid)
+        try:
+            while what == "stop" and "T (stopped)" not in Path(f"/proc/{pid}/status").read_text():
+                time.sleep(0.005)
+            agent.kill()
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            assert poll.poll(1000) == [(pidfd, select.POLLIN)]
+        finally:
+            os.close(pidfd)
+
+
+def test_a_process_whose_parent_has_gone_already_leaves() -> None:
+    """One that finds another parent than the agent that started it ends before it does anything."""
+    main = ROOT / "agent" / "helper_main.py"
+    command = [sys.executable, "-I", str(main), "no_such_module:none", "1", "1", os.pathsep.join(sys.path)]
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=LONG, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_module_is_imported_without_its_packages_code() -> None:
+    """The reader of RAS reports, in an exporter whose package imports the whole agent, has none of it in memory."""
+    code = "from agent.helper_serve import _load; import sys; _load('exporters.ras.reading:read'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "exporters.ras.report" in loaded
+    assert not {"agent.api", "asyncio", "prometheus_client", "exporters.ras.exporter"} & loaded

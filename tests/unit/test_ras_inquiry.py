@@ -1,0 +1,174 @@
+"""Large reports: read in a helper process, with a real one, and never in the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from ras_reports import report as large_report
+from ras_server import JSON_ANSWERS, answering, served
+
+from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
+from agent.helper import Helpers
+from exporters.ras.client import MAX_HELD_BYTES, Endpoint, Limits
+from exporters.ras.inquiry import MAX_ATTEMPTS, READER, Aim, Answer, Inquiry
+from exporters.ras.listeners import ListenerSearch, Server, Site
+from exporters.ras.reading import Reading, Request, read
+
+PIDS = frozenset({1_000_000, 1_000_001, 7})
+NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
+SITE = Site({ProcessKey(7, 1): Server((2, 32, 3), 1.0)}, 0)
+NOBODY_KNOWN = ListenerSearch(Path("/nonexistent"), ())
+"""It cannot be told which process a connection reaches."""
+RANKS, COMMUNICATORS = 400, 3
+
+
+class Bench:
+    """An inquiry with a real helper process."""
+
+    def __init__(self, spec: HelperSpec[Reading]) -> None:
+        self.clock = FakeClock()
+        self.helper: Helper[Reading] = Helpers(self.clock).lend(spec)
+        self.thread = OwnThread("ras")
+        self.inquiry = Inquiry(self.thread, self.helper, NOBODY_KNOWN, Logger("ras"))
+        self.sent_all = False
+
+    async def ask(self, report: Iterable[bytes], limits: Limits | None = None) -> list[Answer]:
+        """Ask a server that sends ``report``; ``sent_all`` is set when it could send the whole of it."""
+        self.sent_all = False
+
+        def pieces() -> Iterable[bytes]:
+            yield from report
+            self.sent_all = True
+
+        async with served(answering(JSON_ANSWERS, pieces())) as endpoint:
+            return await self.inquiry.reports(Aim(endpoint, SITE, frozenset(SITE.servers), PIDS), limits or Limits())
+
+
+@asynccontextmanager
+async def bench_of(spec: HelperSpec[Reading] = READER) -> AsyncIterator[Bench]:
+    """An inquiry, and its helper stopped at the end."""
+    bench = Bench(spec)
+    yield bench
+    await bench.helper.stop()
+    bench.thread.stop()
+
+
+def padded(length: int) -> bytes:
+    """A report of this length, with nothing in it."""
+    whole = {"nccl_version": "2.32.3", "communicators": [], "ras": {"timeouts_count": 0}}
+    return json.dumps(whole).encode().ljust(length)
+
+
+async def test_a_large_report_is_read_in_the_helper() -> None:
+    """All its communicators are there, and of its processes those that were asked for."""
+    async with bench_of() as bench:
+        answers = await bench.ask(large_report(RANKS, COMMUNICATORS))
+        (report,) = [answer.report for answer in answers]
+        assert [(each.size, each.responding, each.missing) for each in report.communicators] == [(RANKS, RANKS, 0)] * 3
+        assert (report.processes, report.version, report.skipped) == (NEAR, "2.32.3", {})
+        assert (bench.helper.calls, bench.inquiry.errors, bench.sent_all) == ({"ok": 1}, {}, True)
+
+
+async def test_helper_and_thread_read_alike() -> None:
+    """What comes back from the helper is what the same bytes are read as here."""
+    body = b"".join(large_report(RANKS, COMMUNICATORS))
+    async with bench_of() as bench:
+        (answer,) = await bench.ask([body])
+    assert Reading(answer.report) == read(Request(is_json=True, pids=PIDS), body)
+
+
+async def test_only_a_large_report_needs_the_helper() -> None:
+    """A report of the most that is held whole is read in the thread, one of a byte more in the helper."""
+    async with bench_of() as bench:
+        await bench.ask([padded(MAX_HELD_BYTES)])
+        assert bench.helper.calls == {}
+        await bench.ask([padded(MAX_HELD_BYTES + 1)])
+        assert (bench.helper.calls, bench.inquiry.errors) == ({"ok": 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("report", "stage"),
+    [
+        ([b"x" * 100_000] * 10, "parse"),
+        ([b"[" * 100_000] * 10, "parse"),
+        ([*large_report(RANKS, COMMUNICATORS)][:-1], "cut"),
+    ],
+    ids=["no JSON", "deep nesting", "cut"],
+)
+async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) -> None:
+    """Garbage and a cut report are told apart, and cost the helper nothing."""
+    async with bench_of() as bench:
+        assert await bench.ask(report) == []
+        assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({stage: 1}, {"ok": 1}, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "result"),
+    [
+        (HelperSpec("poor", READER.target, Reading, memory_bytes=2 * 1024 * 1024), "failed"),
+        (HelperSpec("none", "exporters.ras.reading:no_such_function", Reading, READER.memory_bytes), "failed"),
+        (HelperSpec("stopping", "helper_targets:stop_at_once", Reading, READER.memory_bytes), "hung"),
+    ],
+    ids=["out of memory", "crash", "hang"],
+)
+async def test_a_helper_that_fails_costs_one_report(
+    spec: HelperSpec[Reading], result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its query fails at parse; the connection is read to its end all the same."""
+    monkeypatch.setattr("exporters.ras.inquiry.READER_SECONDS", 0.5)
+    async with bench_of(spec) as bench:
+        assert await bench.ask([padded(65536)] * 160) == []
+        assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {result: 1}, True)
+
+
+async def test_a_report_beyond_the_cap_leaves_the_helper_alone() -> None:
+    """A report of a byte more than the cap, or without end, fails at its own stage, and the same process goes on."""
+    body = padded(2 * MAX_HELD_BYTES)
+    async with bench_of() as bench:
+        assert await bench.ask([body], Limits(report_bytes=len(body)))
+        process = bench.helper._process
+        assert await bench.ask([body, b" "], Limits(report_bytes=len(body))) == []
+        assert await bench.ask([body] * 1000, Limits(report_bytes=len(body))) == []
+        assert await bench.ask([body], Limits(report_bytes=len(body)))
+        assert (bench.inquiry.errors, bench.helper.calls) == ({"size": 2}, {"ok": 2})
+        assert bench.helper._process is process
+
+
+async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a helper takes no more of it, the report's own deadline waits: the helper is to blame."""
+    monkeypatch.setattr("exporters.ras.inquiry.READER_SECONDS", 1.0)
+    limits = Limits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
+    async with bench_of() as bench:
+        assert await bench.ask(large_report(RANKS, COMMUNICATORS))
+        process = bench.helper._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        assert await bench.ask([padded(65536)] * 160, limits) == []
+        assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {"ok": 1, "hung": 1}, True)
+
+
+def test_a_reading_survives_its_way() -> None:
+    """Report and error come out of msgpack as they went in."""
+    body = b"".join(large_report(2, 2))
+    for reading in (read(Request(is_json=True, pids=PIDS), body), Reading(None, "why", cut=True)):
+        packed = msgspec.msgpack.encode(reading)
+        assert msgspec.msgpack.decode(packed, type=Reading) == reading
+
+
+def test_connections_are_made_until_one_should_reach_the_job() -> None:
+    """Four times as many as it takes on the average, and never more than the limit."""
+    servers = dict.fromkeys((ProcessKey(pid, 1) for pid in range(100)), Server((2, 32, 3), 1.0))
+    site, keys = Site(servers, 0), list(servers)
+
+    def attempts(wanted: int) -> int:
+        return Aim(Endpoint("127.0.0.1", 1), site, frozenset(keys[:wanted]), PIDS).attempts()
+
+    assert [attempts(wanted) for wanted in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
