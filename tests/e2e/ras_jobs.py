@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import psutil
 from jobs import ROOT
 from nodes import Node
 
@@ -179,6 +180,16 @@ class RasJob:
             self._machines[rank // self._ranks_per_node][1].kill(self.pids[rank], number)
         else:
             self.processes[rank].send_signal(number)
+
+    def connected(self) -> list[int]:
+        """Return the ranks that a client is connected to, once for each connection."""
+        return [
+            rank
+            for rank, process in enumerate(self.processes)
+            if process.poll() is None
+            for each in psutil.Process(process.pid).net_connections("tcp4")
+            if each.laddr.port == self.port and each.status != psutil.CONN_LISTEN
+        ]
 
     def exit(self) -> None:
         """Have all ranks leave in order, with status 0, and wait until they have."""
