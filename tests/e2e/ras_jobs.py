@@ -202,18 +202,24 @@ class RasJob:
         """End every process."""
         for child in self._children:
             os.kill(child, signal.SIGKILL)
-        for rank, process in enumerate(self.processes):
-            if self._machines and self.pids:
-                with contextlib.suppress(ProcessLookupError):
-                    self.signal(rank)
-            process.kill()
-            process.wait()
+        for process in self.processes:
             assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdout.close()
             with contextlib.suppress(BrokenPipeError):  # what it was told last, it never read
                 process.stdin.close()
+        for rank, process in enumerate(self.processes):
+            self._end(rank, process)
         self._log.close()
+
+    def _end(self, rank: int, process: subprocess.Popen[str]) -> None:
+        try:
+            process.wait(LEAVE_SECONDS / 10)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                self.signal(rank)
+            process.kill()  # of a node's, that is what started it
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
     def _tell(self, line: str, ranks: Iterable[int]) -> None:
         told = list(ranks)

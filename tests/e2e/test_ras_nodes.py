@@ -14,12 +14,22 @@ import pytest
 from agents import Agent
 from clusters import Cluster, ClusterNode, why_no_cluster
 from nodes import wait_until
-from ras_jobs import WORLD, RasJob, why_no_ras
+from ras_jobs import VERSION, WORLD, RasJob, why_no_ras
 
 WHY_NOT = why_no_ras() or why_no_cluster()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 FULL = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
 
+OLDER = "2.30.7"
+BOTH_VERSIONS = pytest.mark.parametrize(
+    "version",
+    [
+        VERSION,
+        pytest.param(
+            OLDER, marks=[FULL, pytest.mark.skipif(why_no_ras(OLDER) is not None, reason=str(why_no_ras(OLDER)))]
+        ),
+    ],
+)
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
 """RAS declares a process dead after 6 s, not 60."""
 DEAD_SECONDS = 6.0
@@ -41,10 +51,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             assert "Traceback" not in node.agent.log()
 
 
-def job_on(cluster: Cluster, directory: Path, env: Mapping[str, str] | None = None) -> RasJob:
+def job_on(cluster: Cluster, directory: Path, env: Mapping[str, str] | None = None, version: str = VERSION) -> RasJob:
     """Start eight ranks, two on each node; the first node reports at once."""
     machines = [(node.name, node.machine) for node in cluster.nodes]
-    job = RasJob(directory, 8, ranks_per_node=RANKS_PER_NODE, machines=machines, job_id=next(JOB_IDS), env=env)
+    job = RasJob(
+        directory, 8, ranks_per_node=RANKS_PER_NODE, machines=machines, job_id=next(JOB_IDS), env=env, version=version
+    )
     try:
         wait_until(lambda: responding(cluster.nodes[0], job) == 8, FIRST_REPORT_SECONDS, "a report of all ranks")
     except BaseException:
@@ -88,10 +100,13 @@ def test_the_first_node_asks_and_the_last_stands_by(cluster: Cluster, tmp_path: 
             assert responding(node, job) is None
 
 
-def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Cluster, tmp_path: Path) -> None:
+@BOTH_VERSIONS
+def test_a_killed_rank_of_another_node_is_missing_within_one_poll(
+    cluster: Cluster, tmp_path: Path, version: str
+) -> None:
     """The reporter names a rank that was killed on another node at its next poll."""
     reporter = cluster.nodes[0].agent
-    with job_on(cluster, tmp_path) as job:
+    with job_on(cluster, tmp_path, version=version) as job:
         job.signal(5)
         wait_until(lambda: missing(reporter, job) != [], POLL_SECONDS, "the missing rank")
         assert missing(reporter, job) == [("5", cluster.nodes[2].name, "unresponsive")]
@@ -100,10 +115,11 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Clust
         assert cluster.nodes[2].agent.value("rankwatch_rank_up", job_id=job.job_id, rank="5") == 0
 
 
-def test_a_stopped_rank_is_unresponsive_until_it_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+@BOTH_VERSIONS
+def test_a_stopped_rank_is_unresponsive_until_it_goes_on(cluster: Cluster, tmp_path: Path, version: str) -> None:
     """A stopped rank is missing for the reporter and unresponsive on its node, and neither once it goes on."""
     reporter, its_node = cluster.nodes[0].agent, cluster.nodes[2]
-    with job_on(cluster, tmp_path) as job:
+    with job_on(cluster, tmp_path, version=version) as job:
         job.signal(4, signal.SIGSTOP)
         wait_until(lambda: state(its_node, job, 4) == "unresponsive", 5.0, "the state on its node")
         wait_until(lambda: missing(reporter, job) != [], POLL_SECONDS + SLOW_SECONDS, "the missing rank")
@@ -114,9 +130,10 @@ def test_a_stopped_rank_is_unresponsive_until_it_goes_on(cluster: Cluster, tmp_p
         assert responding(cluster.nodes[0], job) == 8
 
 
-def test_a_job_that_ends_in_order_is_finished_and_misses_nobody(cluster: Cluster, tmp_path: Path) -> None:
+@BOTH_VERSIONS
+def test_a_job_that_ends_in_order_is_finished_and_misses_nobody(cluster: Cluster, tmp_path: Path, version: str) -> None:
     """After a clean exit of all ranks all are finished, none was dead meanwhile, and no rank is missing."""
-    with job_on(cluster, tmp_path) as job:
+    with job_on(cluster, tmp_path, version=version) as job:
         for rank in job.ranks:
             job.leave(rank, "world")
         job.exit()
@@ -131,7 +148,6 @@ def test_a_job_that_ends_in_order_is_finished_and_misses_nobody(cluster: Cluster
         assert seen <= {"alive", "exited", "finished"}
         for node in cluster.nodes:
             wait_until(partial(misses_nobody, node, job), 5.0, "the end of its report")
-            assert node.agent.samples("rankwatch_rank_state", job_id=job.job_id, state="dead") != []
 
 
 @FULL

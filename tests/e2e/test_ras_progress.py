@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,13 +23,28 @@ LAUNCHES = 1000
 STEP_SECONDS = 0.05
 
 
+FAILED = ("async_error", "init_error", "aborted")
+ENDING = ("finalizeCalled", "destroyFlag")
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RasJob]:
-    """Eight ranks on four made-up nodes, with groups of two (tensor) and of four (data); none of them moves."""
+    """Eight ranks on four made-up nodes, with groups of two (tensor) and of four (data); none of them moves.
+
+    Further communicators, of ranks 2, 4 and 6, have failed at rank 4 or come to their end.
+    """
     with RasJob(tmp_path_factory.mktemp("job"), 8, free_port(), ranks_per_node=2, base=79, job_id=JOB) as job:
         job.groups(2)
         for name in job.members:
             job.launch(name, "AllReduce", LAUNCHES)
+        for number, name in enumerate((*FAILED, *ENDING)):
+            job.communicator(name, FIRST_GROUP_HASH + 0x100 + number, [2, 4, 6])
+        job.set(4, "async_error", "asyncResult", 6)
+        job.set(4, "init_error", "initState", 2)
+        job.abort(4, "aborted")
+        for name in ENDING:
+            for rank in job.members[name]:
+                job.set(rank, name, name, 1)
         yield job
 
 
@@ -37,7 +53,7 @@ def agent(job: RasJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Age
     """An agent that has its first report."""
     exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"]}}
     with Agent(tmp_path_factory.mktemp("agent"), {"exporters": exporters}, job_id=JOB) as agent:
-        wait_until(lambda: agent.samples("rankwatch_communicator_launched_min"), FIRST_REPORT_SECONDS, "a report")
+        wait_until(lambda: agent.samples("rankwatch_communicator_ranks"), FIRST_REPORT_SECONDS, "a report")
         yield agent
 
 
@@ -74,30 +90,13 @@ def running(job: RasJob, names: list[str], behind: int) -> Iterator[None]:
         thread.join()
 
 
-def test_counts_that_are_equal_and_stay_so_accuse_nobody(job: RasJob, agent: Agent) -> None:
-    """A job whose ranks have all launched the same and launch no more is not stalled: only the time of it is told."""
-    world = {"job_id": JOB, "comm": job.labels["world"]}
-    since = agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world)
-    for _ in range(2):
-        wait_for_report(agent)
-    wait_until(
-        lambda: agent.value("rankwatch_communicator_stalled", **world) is not None, POLL_SECONDS, "the next report"
-    )
-    assert agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world) == since
-    assert agent.value("rankwatch_communicator_stalled", **world) == 0
-    for bound in ("min", "max"):
-        assert agent.value(f"rankwatch_communicator_launched_{bound}", **world, collective="AllReduce") == LAUNCHES
-    assert [each for each in suspects(agent) if each[0] == world["comm"]] == []
-
-
 def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: RasJob, agent: Agent) -> None:
     """A job that moves accuses nobody, though one rank is last; when that one stops it is named within two polls, in
     its groups, and the ranks that wait for it and hold up theirs are not."""
     moving = ["tp0", "tp1", "tp2", "tp3", "dp0", "dp1"]
     with running(job, moving, behind=5):
-        for _ in range(2):
-            wait_for_report(agent)
-            assert suspects(agent) == set()
+        wait_for_report(agent)
+        assert suspects(agent) == set()
         assert agent.value("rankwatch_communicator_stalled", job_id=JOB, comm=job.labels["dp1"]) == 0
     for name in ("tp0", "tp1", "tp3"):
         job.launch(name, "AllReduce", 1)
@@ -116,57 +115,44 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
     }
 
 
-@pytest.mark.parametrize(
-    ("member", "number", "family", "error"),
-    [
-        ("asyncResult", 6, "rankwatch_communicator_async_error", "remote_error"),
-        ("initState", 2, "rankwatch_communicator_init_error", "system_error"),
-    ],
-)
-def test_an_error_of_a_communicator_is_shown_with_its_rank(
-    job: RasJob, agent: Agent, member: str, number: int, family: str, error: str
-) -> None:
-    """A rank whose communicator failed, at work or while it was made, is named with the error."""
-    name = f"with-{member}"
-    job.communicator(name, FIRST_GROUP_HASH + 0x100 + number, [2, 4, 6])
-    job.set(4, name, member, number)
-    wait_until(lambda: agent.samples(family), POLL_SECONDS, "the error")
-    (shown,) = agent.samples(family)
-    assert shown.labels == {
-        "job_id": JOB,
-        "comm": job.labels[name],
-        "comm_rank": "1",
-        "rank": "4",
-        "error": error,
+def test_counts_that_are_equal_and_stay_so_accuse_nobody(job: RasJob, agent: Agent) -> None:
+    """A job whose ranks have all launched the same and launch no more is not stalled: only the time of it is told."""
+    world = {"job_id": JOB, "comm": job.labels["world"]}
+    since = agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world)
+    wait_until(lambda: (agent.value("rankwatch_ras_queries_total") or 0) >= 3, 2 * POLL_SECONDS, "three reports")
+    assert agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world) == since
+    assert since is not None
+    assert time.time() - since > POLL_SECONDS
+    assert agent.value("rankwatch_communicator_stalled", **world) == 0
+    for bound in ("min", "max"):
+        assert agent.value(f"rankwatch_communicator_launched_{bound}", **world, collective="AllReduce") == LAUNCHES
+    assert [each for each in suspects(agent) if each[0] == world["comm"]] == []
+
+
+def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
+    """A rank that failed at work, that failed to make a communicator or that aborts it is named; when that is over
+    nothing is shown but that the rank which aborted has left."""
+    shown = {name: [each.labels for each in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
+    place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
+    assert shown == {
+        "async_error": [{**place, "comm": job.labels["async_error"], "error": "remote_error"}],
+        "init_error": [{**place, "comm": job.labels["init_error"], "error": "system_error"}],
+        "aborted": [{**place, "comm": job.labels["aborted"]}],
     }
-    job.set(4, name, member, 0)
-    wait_until(lambda: agent.samples(family) == [], POLL_SECONDS, "its end")
-
-
-def test_an_abort_is_shown_and_then_that_the_rank_has_left(job: RasJob, agent: Agent) -> None:
-    """A rank that aborts a communicator shows so; once it is gone from it, it misses there and nowhere else."""
-    job.communicator("aborted", FIRST_GROUP_HASH + 0x200, [1, 3, 5])
-    job.abort(3, "aborted")
-    family = "rankwatch_communicator_aborted"
-    wait_until(lambda: agent.samples(family), POLL_SECONDS, "the abort")
-    place = {"job_id": JOB, "comm": job.labels["aborted"], "comm_rank": "1", "rank": "3"}
-    assert [each.labels for each in agent.samples(family)] == [place]
-    ranks = {"job_id": JOB, "comm": job.labels["aborted"]}
-    assert agent.value("rankwatch_communicator_ranks", **ranks, state="aborted") == 1
-    job.leave(3, "aborted")
-    wait_until(lambda: agent.samples(family) == [], POLL_SECONDS, "the end of the abort")
+    assert agent.samples("rankwatch_communicator_rank_missing", job_id=JOB) == []
+    job.set(4, "async_error", "asyncResult", 0)
+    job.set(4, "init_error", "initState", 0)
+    job.leave(4, "aborted")
+    for name in FAILED:
+        wait_until(lambda name=name: agent.samples(f"rankwatch_communicator_{name}") == [], POLL_SECONDS, "the end")
     (missing,) = agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)
-    assert place | {"host": "127.0.79.3", "gpu": "1", "reason": "no_communicator"} == missing.labels
-    assert agent.value("rankwatch_communicator_ranks", **ranks, state="responding") == 2
+    where = {"comm": job.labels["aborted"], "host": "127.0.79.4", "gpu": "0", "reason": "no_communicator"}
+    assert missing.labels == place | where
 
 
-@pytest.mark.parametrize("member", ["finalizeCalled", "destroyFlag"])
-def test_a_communicator_that_comes_to_its_end_is_finalizing(job: RasJob, agent: Agent, member: str) -> None:
-    """Ranks that finalize or destroy a communicator count as such, and none of them is in trouble."""
-    name = f"with-{member}"
-    job.communicator(name, FIRST_GROUP_HASH + 0x300 + len(member), [0, 7])
-    for rank in (0, 7):
-        job.set(rank, name, member, 1)
-    ranks = {"job_id": JOB, "comm": job.labels[name]}
-    agent.wait_for("rankwatch_communicator_ranks", 2, seconds=POLL_SECONDS, **ranks, state="finalizing")
-    assert agent.value("rankwatch_communicator_ranks", **ranks, state="responding") == 2
+@pytest.mark.parametrize("name", ENDING)
+def test_a_communicator_that_comes_to_its_end_is_finalizing(job: RasJob, agent: Agent, name: str) -> None:
+    """Ranks that finalize or destroy a communicator count as such, and answer."""
+    found = agent.samples("rankwatch_communicator_ranks", job_id=JOB, comm=job.labels[name])
+    states = {each.labels["state"]: each.value for each in found}
+    assert (states["finalizing"], states["responding"], states["missing"], states["aborted"]) == (3, 3, 0, 0)
