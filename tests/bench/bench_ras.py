@@ -22,15 +22,18 @@ sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT)]
 import psutil  # noqa: E402  # after the change of the path
 from agents import Agent  # noqa: E402  # its folder is put on the path above
 from clusters import Cluster, run_ip  # noqa: E402  # likewise
-from nodes import Node, wait_until  # noqa: E402  # likewise
+from nodes import Node  # noqa: E402  # likewise
 from ras_jobs import VERSION, WORLD, RasJob  # noqa: E402  # likewise
 
 SIZES = (64, 256, 1024)
 RANKS_PER_NODE = 8
-QUERIES = 10
+QUERIES = 12
+PAUSE_SECONDS = 2.0
+OWN_QUERIES = 5
+OWN_SECONDS = 60.0
+"""The agent's own queries are watched until there were so many, or for so long; one at least."""
 JOB = "bench"
 FIRST_REPORT_SECONDS = 60.0
-LONGEST_INTERVAL_SECONDS = 120.0
 
 
 def machines(cluster: Cluster, nodes: int) -> list[tuple[str, Node]]:
@@ -43,14 +46,16 @@ def machines(cluster: Cluster, nodes: int) -> list[tuple[str, Node]]:
     return [(near.name, near.machine), *((address, far.machine) for address in addresses)]
 
 
-def report_bytes(node: Node) -> int:
-    """How long a report is."""
+def query(node: Node) -> tuple[float, int]:
+    """Ask as the agent does: seconds from the command to the report's end, and its bytes."""
     with node.connect(28028, timeout=30.0) as client:
-        client.sendall(b"SET FORMAT json\nSTATUS\n")
-        length = -len("OK\n")
+        client.sendall(b"SET FORMAT json\n")
+        assert client.recv(100) == b"OK\n"
+        began, length = time.monotonic(), 0
+        client.sendall(b"STATUS\n")
         while piece := client.recv(1 << 20):
             length += len(piece)
-    return length
+        return time.monotonic() - began, length
 
 
 def processes_of(agent: Agent) -> list[psutil.Process]:
@@ -78,46 +83,43 @@ def measure(ranks: int) -> str:
             job.groups(RANKS_PER_NODE)
             labels = {"job_id": JOB, "comm": WORLD, "state": "responding"}
             agent.wait_for("rankwatch_communicator_ranks", ranks, seconds=FIRST_REPORT_SECONDS, **labels)
-            return _row(ranks, agent, len(job.members), report_bytes(cluster.nodes[0].machine))
+            asked = []
+            for _ in range(QUERIES):
+                asked.append(query(cluster.nodes[0].machine))
+                time.sleep(PAUSE_SECONDS)
+            seconds, lengths = zip(*asked, strict=True)
+            latency = f"{statistics.median(seconds) * 1e3:.0f} ms, {max(seconds) * 1e3:.0f} ms"
+            return "| ".join(
+                ("", f"{ranks:,} ", f"{len(job.members)} ", f"{latency} ", f"{lengths[-1] / 1e6:.2f} MB ", own(agent))
+            )
 
 
-def _row(ranks: int, agent: Agent, communicators: int, length: int) -> str:
-    durations: list[float] = []
-    at: list[float] = []
-    spent = 0.0
-    for number in range(QUERIES + 1):
-        before = agent.value("rankwatch_ras_query_duration_seconds")
-        wait_until(
-            lambda before=before: agent.value("rankwatch_ras_query_duration_seconds") != before,
-            LONGEST_INTERVAL_SECONDS,
-            "a query",
-        )
-        durations.append(agent.value("rankwatch_ras_query_duration_seconds") or 0.0)
-        at.append(time.monotonic())
-        if number == 0:
-            spent = cpu_seconds(agent)
-    took = at[-1] - at[0]
+def own(agent: Agent) -> str:
+    """What the agent does by itself: its interval, CPU and memory, failed queries."""
+    wait_for_query(agent)
+    began, spent, queries = time.monotonic(), cpu_seconds(agent), 0
+    while queries < OWN_QUERIES and time.monotonic() < began + OWN_SECONDS:
+        wait_for_query(agent)
+        queries += 1
+    took = time.monotonic() - began
     share = (cpu_seconds(agent) - spent) / took
-    memory = [process.memory_full_info().pss for process in processes_of(agent)]
-    errors = sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total"))
-    p50, longest = statistics.median(durations), max(durations)
-    cells = (
-        f"{ranks:,}",
-        str(communicators),
-        f"{p50 * 1e3:.0f} ms, {longest * 1e3:.0f} ms",
-        f"{length / 1e6:.2f} MB",
-        f"{took / QUERIES:.0f} s",
-        f"{share:.1%}",
-        f"{memory[0] / 1e6:.0f} MB" + "".join(f" + {each / 1e6:.0f} MB" for each in memory[1:]),
-        f"{errors:.0f}",
-    )
-    return "| " + " | ".join(cells) + " |"
+    memory = [process.memory_full_info().pss / 1e6 for process in processes_of(agent)]
+    failed = sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total"))
+    shown = " + ".join(f"{each:.0f} MB" for each in memory)
+    return f"{took / queries:.0f} s | {share:.1%} | {shown} | {failed:.0f} |"
+
+
+def wait_for_query(agent: Agent) -> None:
+    """Wait until the agent has asked once more."""
+    before = agent.value("rankwatch_ras_query_duration_seconds")
+    while agent.value("rankwatch_ras_query_duration_seconds") == before:
+        time.sleep(0.5)
 
 
 def main() -> None:
     """Print the table."""
-    print(f"NCCL {VERSION}, {QUERIES + 1} queries each; load of the machine {os.getloadavg()[0]:.1f}", flush=True)
-    print("| ranks | communicators | query: p50, max | report | interval | agent's CPU | PSS, helper | failed |")
+    print(f"NCCL {VERSION}, {QUERIES} queries each; load of the machine {os.getloadavg()[0]:.1f}", flush=True)
+    print("| ranks | communicators | query: p50, max | report | own interval | agent's CPU | PSS + helper | failed |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for ranks in map(int, sys.argv[1:] or SIZES):
         print(measure(ranks), flush=True)

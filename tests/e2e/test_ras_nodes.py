@@ -115,6 +115,7 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(
         assert cluster.nodes[2].agent.value("rankwatch_rank_up", job_id=job.job_id, rank="5") == 0
 
 
+@FULL
 @BOTH_VERSIONS
 def test_a_stopped_rank_is_unresponsive_until_it_goes_on(cluster: Cluster, tmp_path: Path, version: str) -> None:
     """A stopped rank is missing for the reporter and unresponsive on its node, and neither once it goes on."""

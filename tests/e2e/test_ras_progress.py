@@ -58,9 +58,10 @@ def agent(job: RasJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Age
 
 
 def wait_for_report(agent: Agent) -> None:
-    """Wait until another query was made and answered."""
-    before = agent.value("rankwatch_ras_queries_total") or 0.0
-    wait_until(lambda: (agent.value("rankwatch_ras_queries_total") or 0.0) > before, POLL_SECONDS, "a query")
+    """Wait until another query was made and answered: it took its own time."""
+    took = "rankwatch_ras_query_duration_seconds"
+    before = agent.value(took)
+    wait_until(lambda: agent.value(took) != before, POLL_SECONDS, "a report")
 
 
 def suspects(agent: Agent) -> set[tuple[str, ...]]:
