@@ -10,15 +10,19 @@ from typing import Any, Literal, Protocol
 import msgspec
 from prometheus_client.metrics_core import Metric
 
+from agent import gpu_families, sysfs
 from agent.admission import Admission
+from agent.checks import NODE, Checks, Subject
 from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
 from agent.followed_file import FollowedFile, Position
+from agent.hardware import Gpu, Hardware, Nic
 from agent.helper import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
 from agent.log import Logger
 from agent.metrics import Family, Rows
+from agent.pci import pci_address, pci_path
 from agent.procfs import OpenFile, ProcessFacts, ProcFS, Stat
 from agent.ranks import RankTable
 from agent.state import StateSection
@@ -27,9 +31,11 @@ from agent.verdict import ExitStatus, Silence
 
 __all__ = [
     "KEPT_VARIABLES",
+    "NODE",
     "RECORDING_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
+    "Checks",
     "Clock",
     "Context",
     "ExitStatus",
@@ -38,6 +44,8 @@ __all__ = [
     "Family",
     "FollowedFile",
     "Follower",
+    "Gpu",
+    "Hardware",
     "Helper",
     "HelperError",
     "HelperFailed",
@@ -47,6 +55,7 @@ __all__ = [
     "Logger",
     "Membership",
     "Metric",
+    "Nic",
     "NoData",
     "OpenFile",
     "Origin",
@@ -63,7 +72,12 @@ __all__ = [
     "Spec",
     "Stat",
     "StateSection",
+    "Subject",
     "comm_label",
+    "gpu_families",
+    "pci_address",
+    "pci_path",
+    "sysfs",
 ]
 
 
@@ -94,8 +108,8 @@ class Context:
     """What the agent lends to one exporter.
 
     ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
-    hang; ``once`` is set for a single pass over
-    recorded data (no streams, no state, files of every host).
+    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; ``once`` is set for a
+    single pass over recorded data (no streams, no state, files of every host).
     """
 
     roots: Roots
@@ -106,6 +120,8 @@ class Context:
     admit: Admission
     thread: Callable[[str], OwnThread]
     helper: LendHelper
+    checks: Checks
+    hardware: Hardware
     log: Logger
     once: bool = False
 

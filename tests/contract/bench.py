@@ -12,8 +12,10 @@ from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Admission, Context, Exporter, Logger, OwnThread, RankTable, Roots, StateSection
+from agent.checks import HealthLedger
 from agent.discovery import load_spec
 from agent.exposition import Selection, encode
+from agent.hardware import Hardware
 from agent.helper import Helpers
 
 DATA = Path(__file__).parents[1] / "data"
@@ -41,6 +43,8 @@ class Bench:
             admit=Admission(),
             thread=OwnThread,
             helper=Helpers(clock).lend,
+            checks=HealthLedger(clock).of("test"),
+            hardware=Hardware(),
             log=Logger(name),
             once=True,
         )

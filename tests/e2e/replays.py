@@ -19,6 +19,8 @@ from recordings import FIRST_PID, HOSTS, WORLD, Phase, host_of, prolonged
 
 from agent import rank_families
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
 from agent.helper import Helpers
 from agent.self_families import EXPORTER_UP
 from exporters.inspector.exporter import Config, InspectorExporter
@@ -58,6 +60,8 @@ class Node:
                     admit=Admission(),
                     thread=OwnThread,
                     helper=Helpers(self._clock).lend,
+                    checks=HealthLedger(self._clock).of("test"),
+                    hardware=Hardware(),
                     log=Logger("inspector"),
                 )
             )

@@ -24,6 +24,8 @@ from agent.api import (
     Roots,
     StateSection,
 )
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
 from agent.helper import Helpers
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
@@ -87,6 +89,8 @@ class Bench:
             admit=self.admission,
             thread=OwnThread,
             helper=Helpers(self.clock).lend,
+            checks=HealthLedger(self.clock).of("test"),
+            hardware=Hardware(),
             log=Logger("inspector"),
             once=once,
         )

@@ -15,6 +15,8 @@ from fake_clock import FakeClock
 from proc_tree import ProcTree
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessKey, ProcFS, RankTable, Roots, StateSection
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
 from agent.helper import Helpers
 from agent.ranks import UNSEEN_SECONDS
 from exporters.process import ProcessConfig, ProcessExporter
@@ -47,6 +49,8 @@ class Node:
             admit=Admission(),
             thread=OwnThread,
             helper=Helpers(self.clock).lend,
+            checks=HealthLedger(self.clock).of("test"),
+            hardware=Hardware(),
             log=Logger("process"),
         )
 

@@ -28,6 +28,8 @@ from agent.api import (
     Roots,
     StateSection,
 )
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
 from agent.helper import Helpers
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.client import Endpoint
@@ -145,6 +147,8 @@ class Node:
                     admit=self.admission,
                     thread=OwnThread,
                     helper=Helpers(clock).lend,
+                    checks=HealthLedger(clock).of("test"),
+                    hardware=Hardware(),
                     log=Logger("ras"),
                     once=once,
                 )

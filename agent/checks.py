@@ -1,0 +1,123 @@
+"""The health ledger: what is wrong with the hardware, with which piece of it, and since when.
+
+Owned by the event loop: every method is called there. Exporters write findings; the roll-up (agent/health.py) says what
+they mean for a rank and the node. A finding is a level, told anew at every look, or latched: a fault that stays until
+its recovery was seen (a reset, a counter cleared), not until it is no longer mentioned. A reboot ends the checkpoint,
+and with it every latch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from agent.clock import Clock
+
+MAX_FINDINGS = 4096
+"""Pieces of hardware times checks of one node; what does not fit is counted."""
+
+Kind = Literal["gpu", "nic", "node"]
+
+
+class Subject(NamedTuple):
+    """A piece of hardware: a GPU by its UUID, an RDMA device by its name, or the node itself (no name)."""
+
+    kind: Kind
+    name: str
+
+
+NODE = Subject("node", "")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A check of one subject: what it found, since when (epoch seconds), and whether it stays until it is cleared."""
+
+    ok: bool
+    since_seconds: float
+    latched: bool = False
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A finding with its place."""
+
+    source: str
+    subject: Subject
+    check: str
+    finding: Finding
+
+
+class Checks:
+    """What one exporter (``source``) may write."""
+
+    def __init__(self, ledger: HealthLedger, source: str) -> None:
+        self._ledger = ledger
+        self._source = source
+
+    def report(self, subject: Subject, check: str, ok: bool) -> None:
+        """Tell a level; a latched fault of the same place stays."""
+        self._ledger.put(self._source, subject, check, ok=ok, latched=False)
+
+    def latch(self, subject: Subject, check: str) -> None:
+        """Tell a fault that stays until it is cleared; told again, it counts from then on (it has happened again)."""
+        self._ledger.put(self._source, subject, check, ok=False, latched=True)
+
+    def clear(self, subject: Subject, checks: Collection[str]) -> None:
+        """Say that a recovery was seen, which ends these faults of the subject, whoever told of them."""
+        self._ledger.clear(subject, checks)
+
+    def forget(self, kept: Collection[Subject]) -> None:
+        """Drop the levels of subjects that are no longer looked at; faults that are latched stay."""
+        self._ledger.forget(self._source, kept)
+
+
+class HealthLedger:
+    """See the module."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: dict[tuple[str, Subject, str], Finding] = {}
+        self.refused = 0
+
+    def of(self, source: str) -> Checks:
+        """What the exporter of this name writes."""
+        return Checks(self, source)
+
+    def put(self, source: str, subject: Subject, check: str, *, ok: bool, latched: bool) -> None:
+        """Take a finding; since when it is so is kept while it stays the same."""
+        place = (source, subject, check)
+        known = self._found.get(place)
+        if known is None and len(self._found) >= MAX_FINDINGS:
+            self.refused += 1
+        elif known is None or latched or (known.ok != ok and not known.latched):
+            self._found[place] = Finding(ok, self._clock.time(), latched)
+
+    def clear(self, subject: Subject, checks: Collection[str]) -> None:
+        """End the faults of a subject: what was found wrong is well."""
+        for place, known in list(self._found.items()):
+            if place[1] == subject and place[2] in checks and not known.ok:
+                self._found[place] = Finding(ok=True, since_seconds=self._clock.time())
+
+    def forget(self, source: str, kept: Collection[Subject]) -> None:
+        """Drop what a source found and is not latched, but of the subjects ``kept``."""
+        for (name, subject, check), finding in list(self._found.items()):
+            if name == source and subject not in kept and not finding.latched:
+                del self._found[name, subject, check]
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All findings, in order."""
+        return tuple(Entry(*place, finding) for place, finding in sorted(self._found.items(), key=lambda item: item[0]))
+
+    def dump(self) -> bytes:
+        """Encode the latched faults for the checkpoint: levels are told anew."""
+        return msgspec.msgpack.encode([entry for entry in self.entries() if entry.finding.latched])
+
+    def load(self, section: bytes) -> None:
+        """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read."""
+        self._load(msgspec.msgpack.decode(section, type=list[Entry]))
+
+    def _load(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if len(self._found) < MAX_FINDINGS:
+                self._found[entry.source, entry.subject, entry.check] = entry.finding
