@@ -32,7 +32,6 @@ BOTH_VERSIONS = pytest.mark.parametrize(
 )
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
 """RAS declares a process dead after 6 s, not 60."""
-DEAD_SECONDS = 6.0
 FIRST_REPORT_SECONDS = 25.0
 POLL_SECONDS = 11.0 + 2.0
 """Ten seconds with their jitter, and the look at /proc at which a query begins."""
