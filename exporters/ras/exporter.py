@@ -48,6 +48,8 @@ COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
 """What jobs are given to gather a report: the library's own default, and more above that size."""
+DRAIN_SECONDS = 45.0
+"""For a query under way: the longest that a large job's may take, and more than any with the library's own timeouts."""
 STALE_INTERVALS = 3.0
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
@@ -247,6 +249,6 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=60.0,
     families=FAMILIES,
-    drain_seconds=10.0,
+    drain_seconds=DRAIN_SECONDS,
     series_cap=30_000,
 )
