@@ -59,12 +59,20 @@ class Asker:
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
         """Call, and return None when there is no answer; GpuGone when there is no GPU."""
-        try:
-            return function(*arguments)
-        except pynvml.NVMLError as error:
-            self._note(error.value)
-        except _UNREADABLE:
-            self.errors["unreadable"] += 1
+        return self.ask_first((function,), *arguments)
+
+    def ask_first(self, functions: Sequence[Callable[..., T]], *arguments: Any) -> T | None:
+        """Likewise, the first of ``functions``, in the order of preference, that this driver has."""
+        for function in functions:
+            try:
+                return function(*arguments)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                    continue
+                self._note(error.value)
+            except _UNREADABLE:
+                self.errors["unreadable"] += 1
+            return None
         return None
 
     def must(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -75,18 +83,6 @@ class Asker:
             if error.value in _GONE:
                 raise GpuGone from None
             raise
-
-    def ask_first(self, functions: Sequence[Callable[..., T]], *arguments: Any) -> T | None:
-        """Call the first of ``functions``, in the order of preference, that this driver has."""
-        *newer, oldest = functions
-        for function in newer:
-            try:
-                return function(*arguments)
-            except pynvml.NVMLError as error:
-                if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-                    self._note(error.value)
-                    return None
-        return self.ask(oldest, *arguments)
 
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | None]:
         """Values of (field id, scope), None where there is none; GpuGone when there is no GPU."""

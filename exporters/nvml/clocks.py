@@ -21,7 +21,7 @@ HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
 """The hardware itself lowers the clocks, by half or more: heat, or the power supply's brake."""
 MAX_ELAPSED_SECONDS = 60.0
 """Longer between two looks, and nobody knows what was in between."""
-NANOSECOND = 1e-9
+NANOSECONDS_PER_SECOND = 10**9
 
 
 def active(reading: Reading) -> dict[str, bool]:
@@ -54,7 +54,7 @@ class ReasonSeconds:
                 elapsed = elapsed_seconds if holds and elapsed_seconds <= MAX_ELAPSED_SECONDS else 0.0
                 self._summed[reason] = self._summed.get(reason, 0.0) + elapsed
         by_driver = {
-            reason: value * NANOSECOND
+            reason: value / NANOSECONDS_PER_SECOND
             for reason, value in counted.items()
             if self._by_driver[reason] and 0 <= value < 2**63
         }

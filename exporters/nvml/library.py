@@ -60,7 +60,7 @@ class Library:
     def _is_current(self) -> bool:
         """False when GPUs came or went, or the driver was loaded anew."""
         try:
-            return self._devices is not None and _count() == len(self._devices)
+            return self._devices is not None and min(_count(), MAX_GPUS) == len(self._devices)
         except pynvml.NVMLError:
             return False
 
@@ -80,7 +80,10 @@ class Library:
     def _devices_and_events(self, asker: Asker) -> list[Device]:
         self._driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
         self._cuda = asker.ask(pynvml.nvmlSystemGetCudaDriverVersion) or 0
-        devices = [Device(index, _major(self._driver), asker) for index in range(asker.must(_count))]
+        count = asker.must(_count)
+        if count > MAX_GPUS:
+            asker.errors["too_many_gpus"] += count - MAX_GPUS
+        devices = [Device(index, _major(self._driver), asker) for index in range(min(count, MAX_GPUS))]
         self._events = asker.ask(pynvml.nvmlEventSetCreate)
         for device in devices:
             device.register(self._events, asker)
@@ -178,7 +181,8 @@ class Device:
 
 
 def _count() -> int:
-    return min(int(pynvml.nvmlDeviceGetCount()), MAX_GPUS)
+    count: int = pynvml.nvmlDeviceGetCount()
+    return count
 
 
 def _bus_id(handle: Any) -> str:

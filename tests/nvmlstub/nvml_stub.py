@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).with_name("nvmlstub.c")
 LIBRARY = "libnvidia-ml.so.1"
+HEALTHY = (Path(__file__).parents[1] / "data/nvml/node").read_text().partition("\n# GPU 1 runs hot")[0].splitlines()
+"""Eight GPUs that are well."""
+XID, ECC_CORRECTED, ECC_UNCORRECTED = 8, 1, 2
+"""Kinds of events in nvml.h."""
 
 
 def build(directory: Path) -> Path:
-    """Compile the stub into ``directory``, unless it is there and newer than its source, and return its path."""
+    """Put the stub into ``directory`` and return its path; skips the test where there is no compiler."""
     library = directory / LIBRARY
-    if library.exists() and library.stat().st_mtime > SOURCE.stat().st_mtime:
-        return library
+    compiled = _compiled()
+    if not library.exists() or library.read_bytes() != compiled:
+        draft = directory / f"{LIBRARY}.{os.getpid()}"
+        draft.write_bytes(compiled)
+        draft.replace(library)
+    return library
+
+
+@functools.cache
+def _compiled() -> bytes:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
-    draft = directory / f"{LIBRARY}.{os.getpid()}"
     options = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}"]
-    subprocess.run(["cc", *options, str(SOURCE), "-o", str(draft)], check=True)
-    draft.replace(library)
-    return library
+    with tempfile.TemporaryDirectory() as directory:
+        draft = Path(directory) / LIBRARY
+        subprocess.run(["cc", *options, str(SOURCE), "-o", str(draft)], check=True)
+        return draft.read_bytes()
 
 
 class Node:
     """The node that the stub in ``directory`` shows: lines of nvmlstub.c, by their keys."""
 
-    def __init__(self, directory: Path, lines: Iterable[str]) -> None:
+    def __init__(self, directory: Path, lines: Iterable[str] = HEALTHY) -> None:
         self.library = build(directory)
         self._path = directory / "node"
-        self._events = 0
+        self._told = 0
         self._values = dict(line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
         self._write()
 
-    def set(self, **values: object) -> None:
-        """Change values; None removes one. In names, `__` stands for a dot and `_all_` for an asterisk."""
-        self.update({key.replace("_all_", "*").replace("__", "."): value for key, value in values.items()})
-
-    def update(self, values: dict[str, object]) -> None:
+    def update(self, values: Mapping[str, object]) -> None:
         """Change values, by their keys; None removes one."""
         for key, value in values.items():
             if value is None:
@@ -53,8 +63,19 @@ class Node:
 
     def event(self, gpu: int, kind: int, data: int) -> None:
         """Have a GPU tell something."""
-        self._events += 1
-        self.update({f"event{self._events}": f"{gpu} {kind} {data}"})
+        self.events([(gpu, kind, data)])
+
+    def events(self, told: Iterable[tuple[int, int, int]]) -> None:
+        """Have GPUs tell several things at once: (gpu, kind, data)."""
+        numbered = enumerate(told, self._told + 1)
+        new: dict[str, object] = {f"event{number}": f"{gpu} {kind} {data}" for number, (gpu, kind, data) in numbered}
+        self._told += len(new)
+        self.update(new)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that have a value."""
+        return list(self._values)
 
     def _write(self) -> None:
         draft = self._path.with_suffix(".draft")
