@@ -435,7 +435,7 @@ async def test_absurd_answers(start: Start) -> None:
         errors = bench.series("rankwatch_gpu_read_errors_total")
         assert errors[("implausible",)] == 3.0
         assert errors[("nameless",)] == 1.0
-        assert errors[("insufficient_size",)] == 6.0
+        assert errors[("insufficient_size",)] == 7.0
         assert errors[("unreadable",)] == 1.0
         assert ("2", "gpu_fabric") in bench.failed()
 
