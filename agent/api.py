@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from prometheus_client.metrics_core import Metric
 
+from agent import gpu_families, sysfs
 from agent.admission import Admission
 from agent.checks import NODE, Checks, Subject
 from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
@@ -73,8 +74,10 @@ __all__ = [
     "StateSection",
     "Subject",
     "comm_label",
+    "gpu_families",
     "pci_address",
     "pci_path",
+    "sysfs",
 ]
 
 

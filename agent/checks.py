@@ -64,8 +64,8 @@ class Checks:
         self._ledger.put(self._source, subject, check, ok=False, latched=True)
 
     def clear(self, subject: Subject, checks: Collection[str]) -> None:
-        """Say that a recovery was seen, which ends these faults of the subject."""
-        self._ledger.clear(self._source, subject, checks)
+        """Say that a recovery was seen, which ends these faults of the subject, whoever told of them."""
+        self._ledger.clear(subject, checks)
 
     def forget(self, kept: Collection[Subject]) -> None:
         """Drop the levels of subjects that are no longer looked at; faults that are latched stay."""
@@ -93,12 +93,10 @@ class HealthLedger:
         elif known is None or latched or (known.ok != ok and not known.latched):
             self._found[place] = Finding(ok, self._clock.time(), latched)
 
-    def clear(self, source: str, subject: Subject, checks: Collection[str]) -> None:
+    def clear(self, subject: Subject, checks: Collection[str]) -> None:
         """End the faults of a subject: what was found wrong is well."""
-        for check in checks:
-            place = (source, subject, check)
-            known = self._found.get(place)
-            if known is not None and not known.ok:
+        for place, known in list(self._found.items()):
+            if place[1] == subject and place[2] in checks and not known.ok:
                 self._found[place] = Finding(ok=True, since_seconds=self._clock.time())
 
     def forget(self, source: str, kept: Collection[Subject]) -> None:

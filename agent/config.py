@@ -12,6 +12,7 @@ from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from agent.api import ExporterConfig
+from agent.health import CHECKS, counted_checks
 from agent.listen import parse_listen_address
 
 MAX_BYTES = 1024 * 1024
@@ -36,11 +37,29 @@ class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")] = DEFAULT_STATE_PATH
 
 
+class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which checks make a rank and the node unhealthy: the default ones and ``count``, without ``ignore``."""
+
+    count: list[str] = []
+    ignore: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Refuse a check that there is not."""
+        for name in (*self.count, *self.ignore):
+            if name not in CHECKS:
+                raise ValueError(f"{name!r} is none of the checks: {', '.join(sorted(CHECKS))}")
+
+    def counted(self) -> frozenset[str]:
+        """The checks that count."""
+        return counted_checks(self.count, self.ignore)
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file. ``exporters`` holds raw sections: each is validated by its exporter's own type."""
 
     web: WebConfig = WebConfig()
     state: StateConfig = StateConfig()
+    health: HealthConfig = HealthConfig()
     exporters: dict[str, Any] = {}
 
 

@@ -221,7 +221,7 @@ class Daemon:
     # -- what is shown ---------------------------------------------------------------------------------------------
 
     def _sources(self) -> Sequence[Source]:
-        return [SelfSource(self._self_snapshot), self._supervisor.rank_source, *self._supervisor.running.values()]
+        return [SelfSource(self._self_snapshot), *self._supervisor.tables, *self._supervisor.running.values()]
 
     def _ready(self) -> bool:
         return self._supervisor.ready()
@@ -285,7 +285,7 @@ async def run_once(options: Options, plan: Plan) -> bytes:
     supervisor = Supervisor(clock, os.uname().nodename, options.roots, state, once=True)
     await supervisor.begin(plan, schedule=False)
     await supervisor.update_once()
-    sources: list[Source] = [supervisor.rank_source, *supervisor.running.values()]
+    sources: list[Source] = [*supervisor.tables, *supervisor.running.values()]
     registry = Registry(lambda: sources, Logger("registry"), OwnThread("render"))
     rendered = await registry.render(Selection())
     await supervisor.stop()

@@ -35,7 +35,8 @@ RANK_STATE = Family(
 RANK_INFO = Family(
     "rankwatch_rank_info",
     "gauge",
-    "Facts about a live rank, to be joined on job_id and rank; always 1. Empty labels are not known.",
+    "Facts about a live rank, to be joined on job_id and rank; always 1. Empty labels are not known; a rank that uses "
+    "several GPUs has them with commas.",
     (*_RANK, "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container"),
     "1 per live rank",
 )
@@ -269,7 +270,17 @@ def _info(view: RankView) -> tuple[str, ...]:
     pid, user, pod, container = ("", "", "", "")
     if facts is not None:
         pid, user, pod, container = str(facts.key.pid), facts.user, facts.pod, facts.container
-    return (*view.label, local_rank, "", "", "", "", pid, user, pod, container)
+    gpus = view.gpus()
+    gpu, uuid, pci, nic = (
+        ",".join(words)
+        for words in (
+            [str(each.index) for each in gpus],
+            [each.uuid for each in gpus],
+            [each.pci for each in gpus],
+            dict.fromkeys(each.nic for each in gpus if each.nic),
+        )
+    )
+    return (*view.label, local_rank, gpu, uuid, pci, nic, pid, user, pod, container)
 
 
 def _ending(process: RankProcess) -> tuple[str, str, str]:

@@ -13,12 +13,22 @@ SIGN_OF_LIFE_SECONDS = 5.0
 """Records may be that late: what is newer was made after RAS had missed the process."""
 
 
+class RankGpu(msgspec.Struct, frozen=True):
+    """A GPU that a process uses: the driver's index, UUID, PCI address, and the NIC near it (empty: none is known)."""
+
+    index: int
+    uuid: str
+    pci: str
+    nic: str
+
+
 class RankProcess(msgspec.Struct):
     """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
 
     ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
     label of another live process is None. ``unproven_since``: it ran at this time and was not seen to run later (the
-    agent was away). Times ending in ``_at`` or ``_since`` are monotonic.
+    agent was away). ``gpus``: those it uses, or used when it was last seen to use any. Times ending in ``_at`` or
+    ``_since`` are monotonic.
     """
 
     found_at: float
@@ -40,6 +50,7 @@ class RankProcess(msgspec.Struct):
     unproven_since: float | None = None
     verdict: Verdict | None = None
     silence: Silence | None = None
+    gpus: tuple[RankGpu, ...] = ()
 
     def ranks(self, unique: bool) -> tuple[list[int], str]:
         """The global ranks of the process and who says so (environment, communicator); nothing while nobody does.

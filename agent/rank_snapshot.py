@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agent.identity import RankLabel
-from agent.rank_process import RankProcess
+from agent.rank_process import RankGpu, RankProcess
 
 
 class RankView(msgspec.Struct, frozen=True):
@@ -15,6 +15,11 @@ class RankView(msgspec.Struct, frozen=True):
     slot: int
     process: RankProcess
     bus_bandwidth_bytes_per_second: float | None = None
+
+    def gpus(self) -> tuple[RankGpu, ...]:
+        """The rank's own GPUs: of a process of several ranks with as many GPUs each rank has one, in their order."""
+        found, slots = self.process.gpus, self.process.slots or ()
+        return (found[self.slot],) if len(found) == len(slots) > 1 else found
 
 
 class RankSnapshot(msgspec.Struct, frozen=True):

@@ -13,12 +13,13 @@ import msgspec
 
 from agent import claims, rank_checkpoint, tombstones
 from agent.clock import Clock
+from agent.hardware import Hardware
 from agent.identity import Membership, Origin, ProcessKey, RankLabel
 from agent.origins import OriginBook, OriginRecord
 from agent.procfs import ProcessFacts
 from agent.rank_binding import RankBinder
 from agent.rank_checkpoint import SavedTable
-from agent.rank_process import RankProcess
+from agent.rank_process import RankGpu, RankProcess
 from agent.rank_snapshot import RankSnapshot, RankView
 from agent.verdict import ExitStatus, Silence, judge_job
 
@@ -83,6 +84,12 @@ class RankTable:
         """Take what RAS misses of the processes here, in the place of what it missed before."""
         for key, process in self._processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None
+
+    def observe_gpus(self, hardware: Hardware) -> None:
+        """Note which GPUs the processes use; what one used before it left, or before the driver fell silent, stays."""
+        for key, process in self.processes().items():
+            if found := hardware.gpus_of(key.pid):
+                process.gpus = tuple(RankGpu(gpu.index, gpu.uuid, gpu.pci, hardware.nic_of(gpu)) for gpu in found)
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
         """Note which places a process of the table has in communicators, told by anything but its own records."""

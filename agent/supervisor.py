@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
-from prometheus_client.metrics_core import Metric
 
-from agent import rank_families
 from agent.admission import Admission
 from agent.api import Context, ExporterConfig, Roots, Spec
 from agent.checks import HealthLedger
@@ -18,38 +16,15 @@ from agent.discovery import exporter_names, load_spec
 from agent.hardware import Hardware
 from agent.helper import Helpers
 from agent.log import Logger
-from agent.rank_snapshot import RankSnapshot
 from agent.ranks import RankTable
 from agent.running import Running
-from agent.state import SAVE_INTERVAL_SECONDS, StateFile
+from agent.state import SAVE_INTERVAL_SECONDS, StateFile, StateSection
+from agent.table_sources import HealthSource, RankSource
 from agent.threads import OwnThread
 
 TICK_SECONDS = 1.0
 LAST_SAVE_SECONDS = 5.0
 """A file system that hangs must not keep the agent from leaving."""
-_RANK_SERIES_CAP = 50_000
-
-
-class RankSource:
-    """The rank table as a source of series, called ``ranks``."""
-
-    name = "ranks"
-    series_cap = _RANK_SERIES_CAP
-
-    def __init__(self, table: RankTable) -> None:
-        self._table = table
-
-    def shown(self) -> bool:
-        """Always: the table is the agent's own."""
-        return True
-
-    def snapshot(self) -> RankSnapshot:
-        """Copy the table."""
-        return self._table.snapshot()
-
-    def families(self, snapshot: RankSnapshot) -> Iterable[Metric]:
-        """Render the table."""
-        return rank_families.families(snapshot)
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -64,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     enabled: dict[str, Prepared]
     broken: tuple[str, ...]
+    counted: frozenset[str] = frozenset()
 
 
 def prepare(loaded: Loaded, log: Logger) -> Plan:
@@ -88,7 +64,7 @@ def prepare(loaded: Loaded, log: Logger) -> Plan:
         section = loaded.section(name, spec.config)
         if section.enabled is not False:
             enabled[name] = Prepared(spec, section)
-    return Plan(enabled, tuple(broken))
+    return Plan(enabled, tuple(broken), loaded.config.health.counted())
 
 
 class Supervisor:
@@ -103,22 +79,29 @@ class Supervisor:
         self._state = state
         self._state_thread = OwnThread("checkpoint")
         self._ranks_section = state.section("ranks")
+        self._checks_section = state.section("checks")
         self._saved_at = float("-inf")
         self.admission = Admission()
         self.helpers = Helpers(clock)
         self.hardware = Hardware()
         self.ledger = HealthLedger(clock)
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
-        self.rank_source = RankSource(self.ranks)
+        self.counted: frozenset[str] = frozenset()
+        self.tables = (
+            RankSource(self.ranks),
+            HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted),
+        )
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}
-        self._restore_ranks()
+        self._restore("rank table", self._ranks_section, self.ranks.load)
+        self._restore("health ledger", self._checks_section, self.ledger.load)
 
     # -- exporters -------------------------------------------------------------------------------------------------
 
     async def begin(self, plan: Plan, schedule: bool = True) -> None:
         """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
+        self.counted = plan.counted
         started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
         self._refused = {name: plan.enabled[name].config for name, running in started.items() if running is None}
         self.broken = frozenset({*plan.broken, *self._refused})
@@ -153,6 +136,7 @@ class Supervisor:
                 await self._return_to(old, started)
                 return False
         self._begin(started)
+        self.counted = plan.counted
         self._refused = refused
         self.broken = frozenset({*plan.broken, *refused})
         return True
@@ -160,6 +144,7 @@ class Supervisor:
     async def update_once(self) -> None:
         """Update every exporter once, to its end, then bind every rank (a single pass)."""
         await asyncio.gather(*(running.update_once() for running in self.running.values()))
+        self.ranks.observe_gpus(self.hardware)
         self.ranks.tick()
 
     async def stop(self) -> None:
@@ -167,6 +152,7 @@ class Supervisor:
         await asyncio.gather(*(running.end() for running in self.running.values()))
         if not self._once:
             self._ranks_section.publish(self.ranks.dump())
+            self._checks_section.publish(self.ledger.dump())
             save = asyncio.get_running_loop().create_task(self._save())
             _, late = await asyncio.wait({save}, timeout=LAST_SAVE_SECONDS)
             if late:
@@ -184,12 +170,14 @@ class Supervisor:
         saving: asyncio.Task[None] | None = None
         revision = -1
         while True:
+            self.ranks.observe_gpus(self.hardware)
             self.ranks.tick()
             now = self._clock.monotonic()
             if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
                 if self.ranks.processes() or self.ranks.revision != revision:
                     revision = self.ranks.revision
                     self._ranks_section.publish(self.ranks.dump())
+                self._checks_section.publish(self.ledger.dump())
                 if self._state.changed() or not self._state.kept:
                     self._saved_at = now
                 if self._state.changed():
@@ -245,11 +233,10 @@ class Supervisor:
         self._refused.update(lost)
         self.broken |= frozenset(lost)
 
-    def _restore_ranks(self) -> None:
-        section = self._ranks_section.restored
-        if section is None:
+    def _restore(self, what: str, section: StateSection, load: Callable[[bytes], None]) -> None:
+        if section.restored is None:
             return
         try:
-            self.ranks.load(section)
+            load(section.restored)
         except ValueError as error:
-            self._log.warning("checkpoint of the rank table not readable, starting without it", error=error)
+            self._log.warning("part of the checkpoint not readable, starting without it", part=what, error=error)

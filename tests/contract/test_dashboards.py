@@ -14,7 +14,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from agent import rank_families, self_families
+from agent import health, rank_families, self_families
 from agent.discovery import exporter_names, load_spec
 from grafana import build
 
@@ -37,7 +37,7 @@ VARIABLE = re.compile(r"\$\{?(\w+)")
 
 def known_metrics() -> set[str]:
     """Return the metrics that the agent and its exporters export, and those that the shipped rules record."""
-    families = [*self_families.FAMILIES, *rank_families.FAMILIES]
+    families = [*self_families.FAMILIES, *rank_families.FAMILIES, *health.FAMILIES]
     families += [family for name in exporter_names() for family in load_spec(name).families]
     rules = [
         rule

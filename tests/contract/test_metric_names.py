@@ -7,16 +7,17 @@ from collections import Counter
 
 import pytest
 
-from agent import rank_families, self_families
+from agent import gpu_families, health, rank_families, self_families
 from agent.discovery import exporter_names, load_spec
 from agent.metrics import Family
 
 OWNED = [
     *(("agent", family) for family in self_families.FAMILIES),
     *(("ranks", family) for family in rank_families.FAMILIES),
+    *(("health", family) for family in health.FAMILIES),
     *((name, family) for name in exporter_names() for family in load_spec(name).families),
 ]
-FAMILIES = [pytest.param(family, id=family.name) for _, family in OWNED]
+FAMILIES = [pytest.param(family, id=family.name) for family in {family.name: family for _, family in OWNED}.values()]
 NOT_BASE_UNITS = re.compile(
     r"_(ns|us|ms|nanoseconds|microseconds|milliseconds|minutes|hours|days|kb|mb|gb|kib|mib|gib|kilobytes|megabytes"
     r"|gigabytes|bits|gbps|percent|celsius_f|fahrenheit|milliwatts|mhz)(_|$)"
@@ -27,8 +28,14 @@ TAKEN_LABELS = {"job", "instance", "le", "quantile"}
 
 
 def test_every_family_has_one_owner() -> None:
-    """No two owners, and no owner twice, declare a family of the same name."""
-    assert [name for name, count in Counter(family.name for _, family in OWNED).items() if count > 1] == []
+    """No owner declares a family twice, nor two owners one name; GPUs of two makers, on two nodes, share theirs."""
+    assert [
+        place for place, count in Counter((owner, family.name) for owner, family in OWNED).items() if count > 1
+    ] == []
+    shared = {id(each) for each in vars(gpu_families).values() if isinstance(each, Family)}
+    single = Counter(family.name for _, family in OWNED if id(family) not in shared)
+    assert [name for name, count in single.items() if count > 1] == []
+    assert {owner for owner, family in OWNED if id(family) in shared} <= {"amdgpu", "nvml"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent import rank_families, self_families
+from agent import health, rank_families, self_families
 from agent.discovery import exporter_names, load_spec
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def test_cases_are_readable(file: Path) -> None:
 
 def test_rules_use_metrics_that_exist() -> None:
     """Every metric of ours in a rule is one that the agent declares, and every recorded series one that is recorded."""
-    declared = {family.name for family in (*rank_families.FAMILIES, *self_families.FAMILIES)}
+    declared = {family.name for family in (*rank_families.FAMILIES, *health.FAMILIES, *self_families.FAMILIES)}
     declared |= {family.name for name in exporter_names() for family in load_spec(name).families}
     recorded = {rule["record"] for rule in RULES if "record" in rule}
     for rule in RULES:

@@ -11,6 +11,7 @@ import pytest
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "systemd"
 OTHER_USERS = "50-other-users.conf"
+HARDWARE = "55-hardware.conf"
 RECLAIM = "60-reclaim.conf.example"
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze not found")
 
@@ -44,16 +45,16 @@ def settings(path: Path) -> list[tuple[str, str]]:
     return [(key, value) for key, equals, value in lines if equals and not key.startswith("#")]
 
 
-@pytest.mark.parametrize("drop_ins", [(), (OTHER_USERS,), (RECLAIM,), (OTHER_USERS, RECLAIM)])
+@pytest.mark.parametrize("drop_ins", [(), (OTHER_USERS,), (HARDWARE,), (RECLAIM,), (OTHER_USERS, HARDWARE, RECLAIM)])
 def test_verify_has_nothing_to_say(tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
     """`systemd-analyze verify` prints nothing at all: it succeeds with a word on keys that it does not know."""
     done = run("systemd-analyze", "verify", staged(tmp_path, *drop_ins))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize(("drop_ins", "most"), [((), 20), ((RECLAIM,), 20), ((OTHER_USERS,), 25)])
+@pytest.mark.parametrize(("drop_ins", "most"), [((), 20), ((RECLAIM,), 20), ((OTHER_USERS,), 25), ((HARDWARE,), 25)])
 def test_exposure_is_bounded(tmp_path: Path, drop_ins: tuple[str, ...], most: int) -> None:
-    """The exposure is 2.0 at most; the two capabilities of the drop-in, which are its point, cost another 0.5."""
+    """The exposure is 2.0 at most; what each drop-in is there for costs another 0.5."""
     unit = staged(tmp_path, *drop_ins)
     done = run("systemd-analyze", "security", "--offline=true", f"--threshold={most}", unit)
     assert done.returncode == 0, done.stdout.splitlines()[-1:]

@@ -1,0 +1,41 @@
+"""Small files of sysfs. Blocking; what cannot be read is None, so that one attribute never costs another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+MAX_BYTES = 4096
+"""An attribute's text is one page at most (sysfs of the kernel)."""
+MAX_ENTRIES = 4096
+
+
+def read_text(path: Path) -> str | None:
+    """The stripped text of an attribute; None when there is none, or its driver refuses."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, MAX_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def read_number(path: Path) -> int | None:
+    """The whole number in an attribute, decimal or hex with 0x; None when it holds none."""
+    text = read_text(path)
+    try:
+        return None if text is None else int(text, 16 if text.startswith("0x") else 10)
+    except ValueError:
+        return None
+
+
+def entries(path: Path) -> list[str]:
+    """The names in a folder, in order; none when it is not there."""
+    try:
+        return sorted(os.listdir(path))[:MAX_ENTRIES]
+    except OSError:
+        return []

@@ -1,0 +1,90 @@
+"""The exporter: looks at sysfs in a thread of its own, compares, and tells the agent's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.api import Context, ExporterConfig, Gpu, Metric, NoData, Spec, Subject
+from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
+from exporters.amdgpu.families import FAMILIES, Snapshot, render
+from exporters.amdgpu.tree import read_gpus, read_users
+
+INTERVAL_SECONDS = 10.0
+
+
+class AmdgpuConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nothing to choose but whether."""
+
+
+class AmdgpuExporter:
+    """See the package."""
+
+    def __init__(self, config: AmdgpuConfig) -> None:
+        self._config = config
+        self._known: dict[str, Known] = {}
+        self._gpus: tuple[View, ...] = ()
+        self._users: dict[int, list[str]] = {}
+
+    async def start(self, ctx: Context) -> None:
+        """Take back which GPUs there were since the boot."""
+        self._ctx = ctx
+        self._thread = ctx.thread("amdgpu")
+        if ctx.state.restored is not None:
+            try:
+                self._known = msgspec.msgpack.decode(ctx.state.restored, type=dict[str, Known])
+            except ValueError as error:
+                ctx.log.warning("what was learnt of the GPUs is not readable, learning anew", error=error)
+
+    async def update(self) -> None:
+        """Look at every GPU; NoData when there never was one."""
+        root = self._ctx.roots.sys
+        found, self._users = await self._thread.call(lambda: (read_gpus(root), read_users(root)))
+        learn(self._known, found)
+        self._gpus = views(self._known, found)
+        self._tell()
+        self._ctx.state.publish(msgspec.msgpack.encode(self._known))
+        if not self._gpus:
+            raise NoData
+
+    def snapshot(self) -> Snapshot:
+        """What the last look gave."""
+        return Snapshot(self._gpus, self._users)
+
+    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Look no more."""
+        self._thread.stop()
+
+    def _tell(self) -> None:
+        for gpu in self._gpus:
+            for check, ok in verdicts(gpu).items():
+                self._ctx.checks.report(Subject("gpu", gpu.known.uuid), check, ok=ok)
+        there = [gpu for gpu in self._gpus if gpu.raw is not None]
+        lost = {gpu.known.uuid for gpu in self._gpus if gpu.raw is None}
+        stay = [gpu for gpu in self._ctx.hardware.gpus() if gpu.uuid in lost]
+        seen = [
+            Gpu(gpu.index, gpu.known.uuid, gpu.pci, gpu.raw.pci_path, gpu.raw.numa)
+            for gpu in there
+            if gpu.raw is not None
+        ]
+        if self._gpus:
+            uuids = {gpu.pci: gpu.known.uuid for gpu in self._gpus}
+            users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in self._users.items()}
+            self._ctx.hardware.observe_gpus("amdgpu", [*seen, *stay])
+            self._ctx.hardware.observe_gpu_processes("amdgpu", users)
+
+
+SPEC = Spec(
+    name="amdgpu",
+    config=AmdgpuConfig,
+    build=AmdgpuExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=10.0,
+    families=FAMILIES,
+    series_cap=20_000,
+)

@@ -1,0 +1,121 @@
+"""A snapshot as metric families: those that GPUs of every maker have, and AMD's own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import Family, Metric, Rows, gpu_families
+from exporters.amdgpu.baseline import View
+
+GPU_LABELS = gpu_families.GPU_LABELS
+
+RAS_ERRORS = Family(
+    "rankwatch_gpu_ras_errors_total",
+    "counter",
+    "Hardware errors of AMD's GPUs since the driver was loaded, by block (umc is the memory, xgmi_wafl the links "
+    "between GPUs) and type: uncorrected, corrected or deferred.",
+    (*GPU_LABELS, "block", "type"),
+    "2 to 3 per GPU and block",
+)
+XGMI_INFO = Family(
+    "rankwatch_gpu_xgmi_info",
+    "gauge",
+    "Always 1: the XGMI hive that the GPU belongs to, where it does.",
+    (*GPU_LABELS, "hive"),
+    "1 per GPU of a hive",
+)
+EDGE_TEMPERATURE = Family(
+    "rankwatch_gpu_edge_temperature_celsius",
+    "gauge",
+    "Temperature at the edge of AMD's GPU, cooler than its hottest spot.",
+    GPU_LABELS,
+    "1 per GPU",
+)
+
+
+class _Value(NamedTuple):
+    """A family, and what the driver's number is multiplied with."""
+
+    family: Family
+    scale: float
+
+
+_VALUES = {
+    "busy_percent": _Value(gpu_families.UTILIZATION, 0.01),
+    "memory_busy_percent": _Value(gpu_families.MEMORY_UTILIZATION, 0.01),
+    "memory_bytes": _Value(gpu_families.MEMORY, 1.0),
+    "memory_used_bytes": _Value(gpu_families.MEMORY_USED, 1.0),
+    "pcie_replays": _Value(gpu_families.PCIE_REPLAYS, 1.0),
+    "pcie_width": _Value(gpu_families.PCIE_WIDTH, 1.0),
+    "pcie_max_width": _Value(gpu_families.PCIE_WIDTH_MAX, 1.0),
+    "pcie_generation": _Value(gpu_families.PCIE_GENERATION, 1.0),
+    "pcie_max_generation": _Value(gpu_families.PCIE_GENERATION_MAX, 1.0),
+}
+_SENSORS = {
+    "temp/junction/input": _Value(gpu_families.TEMPERATURE, 1e-3),
+    "temp/junction/crit": _Value(gpu_families.TEMPERATURE_SLOWDOWN, 1e-3),
+    "temp/junction/emergency": _Value(gpu_families.TEMPERATURE_SHUTDOWN, 1e-3),
+    "temp/mem/input": _Value(gpu_families.MEMORY_TEMPERATURE, 1e-3),
+    "temp/edge/input": _Value(EDGE_TEMPERATURE, 1e-3),
+    "power/ppt/average": _Value(gpu_families.POWER, 1e-6),
+    "power/ppt/input": _Value(gpu_families.POWER, 1e-6),
+    "power/ppt/cap": _Value(gpu_families.POWER_LIMIT, 1e-6),
+    "freq/sclk/input": _Value(gpu_families.SM_CLOCK, 1.0),
+    "freq/mclk/input": _Value(gpu_families.MEMORY_CLOCK, 1.0),
+}
+_TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
+FAMILIES = (
+    gpu_families.PRESENT,
+    gpu_families.INFO,
+    gpu_families.PROCESSES,
+    gpu_families.ECC_ERRORS,
+    *dict.fromkeys(value.family for value in (*_VALUES.values(), *_SENSORS.values())),
+    RAS_ERRORS,
+    XGMI_INFO,
+)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What ``render`` needs; ``users``: PCI addresses by pid."""
+
+    gpus: tuple[View, ...]
+    users: dict[int, list[str]]
+
+
+def render(snapshot: Snapshot) -> Iterable[Metric]:
+    """The families of a snapshot."""
+    rows = {family.name: family.rows() for family in FAMILIES}
+    for gpu in snapshot.gpus:
+        labels = (str(gpu.index), gpu.known.uuid)
+        rows[gpu_families.PRESENT.name].add(labels, float(gpu.raw is not None))
+        rows[gpu_families.INFO.name].add((*labels, gpu.pci, gpu.known.name), 1)
+        if gpu.raw is not None:
+            users = sum(gpu.pci in used for used in snapshot.users.values())
+            rows[gpu_families.PROCESSES.name].add(labels, users)
+            _numbers(rows, labels, gpu)
+            _errors(rows, labels, gpu.raw.errors)
+            if gpu.raw.hive:
+                rows[XGMI_INFO.name].add((*labels, gpu.raw.hive), 1)
+    return [found.metric for found in rows.values()]
+
+
+def _numbers(rows: Mapping[str, Rows], labels: tuple[str, str], gpu: View) -> None:
+    shown: dict[str, float] = {}  # a power that is averaged and measured is one
+    told = gpu.raw.values | gpu.raw.sensors if gpu.raw is not None else {}
+    for name, value in (_VALUES | _SENSORS).items():
+        if name in told:
+            shown.setdefault(value.family.name, told[name] * value.scale)
+    for family, number in shown.items():
+        rows[family].add(labels, number)
+
+
+def _errors(rows: Mapping[str, Rows], labels: tuple[str, str], errors: Mapping[str, Mapping[str, int]]) -> None:
+    for block, counts in errors.items():
+        for kind, count in counts.items():
+            rows[RAS_ERRORS.name].add((*labels, block, _TYPES[kind]), count)
+    for kind, count in errors.get("umc", {}).items():
+        if kind != "de":
+            rows[gpu_families.ECC_ERRORS.name].add((*labels, _TYPES[kind], "volatile"), count)

@@ -1,0 +1,82 @@
+"""What a line of the kernel's log means, by categories.yml. Pure, but for reading that file once."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+import yaml
+
+
+class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An entry of categories.yml, which says what each key means."""
+
+    contains: str
+    patterns: list[str]
+    subject: Literal["gpu", "nic", "node"] = "node"
+    check: str = ""
+    codes: list[str] = []
+    heals: list[str] = []
+    examples: list[str]
+
+
+class Event(NamedTuple):
+    """What a line tells: its category, and what of code, PCI address (as sysfs writes it) and pid it names."""
+
+    category: str
+    code: str
+    pci: str
+    pid: int
+
+
+class _Compiled(NamedTuple):
+    name: str
+    contains: str
+    patterns: tuple[re.Pattern[str], ...]
+
+
+@cache
+def categories() -> dict[str, Category]:
+    """The categories by name, in their order."""
+    text = Path(__file__).with_name("categories.yml").read_text()
+    found = msgspec.convert(yaml.safe_load(text)["categories"], dict[str, Category])
+    return dict(found)
+
+
+@cache
+def _compiled() -> tuple[_Compiled, ...]:
+    return tuple(
+        _Compiled(name, each.contains.lower(), tuple(re.compile(pattern) for pattern in each.patterns))
+        for name, each in categories().items()
+    )
+
+
+def classify(text: str) -> Event | None:
+    """The event that a line tells of; None for nearly all."""
+    lowered = text.lower()
+    for each in _compiled():
+        if each.contains not in lowered:
+            continue
+        for pattern in each.patterns:
+            if match := pattern.search(text):
+                told = match.groupdict()
+                pid = told.get("pid")
+                return Event(each.name, told.get("code") or "", _address(told.get("pci") or ""), int(pid) if pid else 0)
+    return None
+
+
+def fails(event: Event) -> str:
+    """The check that fails by an event; empty when none does."""
+    category = categories()[event.category]
+    return category.check if not category.codes or event.code in category.codes else ""
+
+
+def _address(text: str) -> str:
+    """NVIDIA's driver leaves out the function and may write eight digits of domain and capitals."""
+    if not text:
+        return ""
+    domain, _, rest = text.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if "." in rest else f"{int(domain, 16):04x}:{rest}.0"

@@ -1,0 +1,32 @@
+"""Records of /dev/kmsg (Documentation/ABI/testing/dev-kmsg of the kernel). Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MAX_TEXT = 1024
+"""Of a record's text; the kernel's own limit is about that."""
+
+_RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;\n]{0,256};([^\n]{0,8192})")
+
+
+class Record(NamedTuple):
+    """A record: its number since the boot, when it was made (seconds after the boot), its text."""
+
+    sequence: int
+    seconds: float
+    text: str
+    from_kernel: bool
+
+
+def parse_records(read: bytes) -> list[Record]:
+    """The records in what was read; lines of a record's dictionary begin with a blank and are left out."""
+    found = []
+    for line in read.split(b"\n"):
+        match = _RECORD.match(line)
+        if match is not None:
+            facility = int(match[1]) >> 3
+            text = match[4][:MAX_TEXT].decode("utf-8", "replace")
+            found.append(Record(int(match[2]), int(match[3]) / 1e6, text, facility == 0))
+    return found

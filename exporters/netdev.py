@@ -1,0 +1,160 @@
+"""Network devices with hardware behind them, from /sys/class/net: state, speed, traffic, errors, carrier changes.
+
+Bridges, tunnels and the ends of pods' cables are not among them: they come and go by the hundred and break nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from agent.api import Context, ExporterConfig, Family, Metric, NoData, Spec, sysfs
+
+INTERVAL_SECONDS = 15.0
+MAX_DEVICES = 128
+
+_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
+_DEVICE = ("device",)
+_EACH = "1 per device"
+
+UP = Family(
+    "rankwatch_netdev_up",
+    "gauge",
+    "1 while the device's operational state is up, else 0; absent where it is not told.",
+    _DEVICE,
+    _EACH,
+)
+CARRIER_CHANGES = Family(
+    "rankwatch_netdev_carrier_changes_total", "counter", "Times that the link came or went.", _DEVICE, _EACH
+)
+SPEED = Family(
+    "rankwatch_netdev_speed_bytes_per_second",
+    "gauge",
+    "The speed that the link has negotiated; absent while there is none.",
+    _DEVICE,
+    _EACH,
+)
+MTU = Family("rankwatch_netdev_mtu_bytes", "gauge", "The largest packet that the device sends.", _DEVICE, _EACH)
+RECEIVED = Family("rankwatch_netdev_received_bytes_total", "counter", "Bytes received.", _DEVICE, _EACH)
+SENT = Family("rankwatch_netdev_transmitted_bytes_total", "counter", "Bytes sent.", _DEVICE, _EACH)
+RECEIVE_ERRORS = Family(
+    "rankwatch_netdev_receive_errors_total", "counter", "Packets received with an error.", _DEVICE, _EACH
+)
+SEND_ERRORS = Family(
+    "rankwatch_netdev_transmit_errors_total", "counter", "Packets not sent for an error.", _DEVICE, _EACH
+)
+RECEIVE_DROPS = Family(
+    "rankwatch_netdev_receive_dropped_total",
+    "counter",
+    "Packets received and dropped for want of room.",
+    _DEVICE,
+    _EACH,
+)
+SEND_DROPS = Family(
+    "rankwatch_netdev_transmit_dropped_total", "counter", "Packets dropped on their way out.", _DEVICE, _EACH
+)
+FAMILIES = (
+    UP,
+    CARRIER_CHANGES,
+    SPEED,
+    MTU,
+    RECEIVED,
+    SENT,
+    RECEIVE_ERRORS,
+    SEND_ERRORS,
+    RECEIVE_DROPS,
+    SEND_DROPS,
+)
+_NUMBERS = {
+    CARRIER_CHANGES.name: "carrier_changes",
+    MTU.name: "mtu",
+    RECEIVED.name: "statistics/rx_bytes",
+    SENT.name: "statistics/tx_bytes",
+    RECEIVE_ERRORS.name: "statistics/rx_errors",
+    SEND_ERRORS.name: "statistics/tx_errors",
+    RECEIVE_DROPS.name: "statistics/rx_dropped",
+    SEND_DROPS.name: "statistics/tx_dropped",
+}
+_MEGABIT_BYTES = 1e6 / 8
+
+
+class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nothing to choose but whether."""
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A device's name, and its values by the family that shows them; what cannot be read is not there."""
+
+    name: str
+    values: dict[str, float]
+
+
+def read_devices(sys_root: Path) -> tuple[Device, ...]:
+    """Every device with hardware behind it, by name (blocking)."""
+    root = sys_root / "class/net"
+    names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name) and (root / name / "device").exists()]
+    return tuple(_device(root / name, name) for name in names[:MAX_DEVICES])
+
+
+def _device(folder: Path, name: str) -> Device:
+    values = {}
+    state = sysfs.read_text(folder / "operstate")
+    if state not in (None, "", "unknown"):
+        values[UP.name] = float(state == "up")
+    speed = sysfs.read_number(folder / "speed")
+    if speed is not None and speed > 0:  # -1, or an error, where there is no link
+        values[SPEED.name] = speed * _MEGABIT_BYTES
+    for family, file in _NUMBERS.items():
+        number = sysfs.read_number(folder / file)
+        if number is not None:
+            values[family] = float(number)
+    return Device(name, values)
+
+
+class NetdevExporter:
+    """See the module."""
+
+    def __init__(self, config: NetdevConfig) -> None:
+        self._config = config
+        self._devices: tuple[Device, ...] = ()
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare the thread that reads."""
+        self._root = ctx.roots.sys
+        self._thread = ctx.thread("netdev")
+
+    async def update(self) -> None:
+        """Look at every device; NoData when there is none."""
+        self._devices = await self._thread.call(lambda: read_devices(self._root))
+        if not self._devices:
+            raise NoData
+
+    def snapshot(self) -> tuple[Device, ...]:
+        """The devices of the last look."""
+        return self._devices
+
+    def families(self, snapshot: tuple[Device, ...]) -> Iterable[Metric]:
+        """Render; pure."""
+        rows = {family.name: family.rows() for family in FAMILIES}
+        for device in snapshot:
+            for family, value in device.values.items():
+                rows[family].add((device.name,), value)
+        return [found.metric for found in rows.values()]
+
+    async def drain(self) -> None:
+        """Look no more."""
+        self._thread.stop()
+
+
+SPEC = Spec(
+    name="netdev",
+    config=NetdevConfig,
+    build=NetdevExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=10.0,
+    families=FAMILIES,
+    series_cap=2_000,
+)

@@ -1,0 +1,174 @@
+"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.api import Family, Metric, Rows
+from exporters.rdma.baseline import ACTIVE, Baseline
+from exporters.rdma.tree import WORD_BYTES, Device, Port
+
+_PORT = ("device", "port")
+_EACH = "1 per port"
+
+DEVICE_INFO = Family(
+    "rankwatch_rdma_device_info",
+    "gauge",
+    "Facts about an RDMA device; always 1.",
+    ("device", "driver", "firmware", "board", "pci"),
+    "1 per device",
+)
+DEVICE_UP = Family(
+    "rankwatch_rdma_device_present",
+    "gauge",
+    "1 while the device is there, 0 when one that was there since the boot is not.",
+    ("device",),
+    "1 per device",
+)
+VANISHED = Family(
+    "rankwatch_rdma_devices_vanished_total",
+    "counter",
+    "Devices that were there at one look and not at the next.",
+)
+PORT_INFO = Family(
+    "rankwatch_rdma_port_info",
+    "gauge",
+    "Facts about a port; always 1. link_layer is InfiniBand, Ethernet or Unspecified (EFA); netdev that of Ethernet.",
+    (*_PORT, "link_layer", "netdev"),
+    _EACH,
+)
+PORT_ACTIVE = Family(
+    "rankwatch_rdma_port_active", "gauge", "1 while the port's logical state is ACTIVE, else 0.", _PORT, _EACH
+)
+PORT_STATE = Family(
+    "rankwatch_rdma_port_state_id",
+    "gauge",
+    "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.",
+    _PORT,
+    _EACH,
+)
+PORT_PHYSICAL_STATE = Family(
+    "rankwatch_rdma_port_physical_state_id",
+    "gauge",
+    "The port's physical state: 1 Sleep, 2 Polling, 3 Disabled, 4 training, 5 LinkUp, 6 error recovery, 7 Phy Test.",
+    _PORT,
+    _EACH,
+)
+PORT_RATE = Family(
+    "rankwatch_rdma_port_rate_bytes_per_second", "gauge", "The rate that the port has negotiated.", _PORT, _EACH
+)
+PORT_BEST_RATE = Family(
+    "rankwatch_rdma_port_rate_best_bytes_per_second",
+    "gauge",
+    "The highest rate of the port since the boot, while it was active; absent before.",
+    _PORT,
+    _EACH,
+)
+RECEIVED = Family(
+    "rankwatch_rdma_received_bytes_total", "counter", "Data received by the port (port_rcv_data).", _PORT, _EACH
+)
+SENT = Family(
+    "rankwatch_rdma_transmitted_bytes_total", "counter", "Data sent by the port (port_xmit_data).", _PORT, _EACH
+)
+LINK_DOWNED = Family(
+    "rankwatch_rdma_link_downed_total", "counter", "Times that the link failed to recover and went down.", _PORT, _EACH
+)
+COUNTER = Family(
+    "rankwatch_rdma_port_counter_total",
+    "counter",
+    "Every other counter of the port, by its name in the folder counters of sysfs.",
+    (*_PORT, "counter"),
+    "about 20 per port",
+)
+HARDWARE_COUNTER = Family(
+    "rankwatch_rdma_hardware_counter_total",
+    "counter",
+    "Every counter of the device's driver for the port, by its name in the folder hw_counters of sysfs.",
+    (*_PORT, "counter"),
+    "about 20 to 60 per port",
+)
+HARDWARE_VALUE = Family(
+    "rankwatch_rdma_hardware_value",
+    "gauge",
+    "What among the driver's counters goes up and down: objects in use and watermarks.",
+    (*_PORT, "counter"),
+    "0 to 20 per port",
+)
+UNREADABLE = Family(
+    "rankwatch_rdma_counters_unreadable",
+    "gauge",
+    "Counters that the driver has and could not give at the last look.",
+    _PORT,
+    _EACH,
+)
+FAMILIES = (
+    DEVICE_INFO,
+    DEVICE_UP,
+    VANISHED,
+    PORT_INFO,
+    PORT_ACTIVE,
+    PORT_STATE,
+    PORT_PHYSICAL_STATE,
+    PORT_RATE,
+    PORT_BEST_RATE,
+    RECEIVED,
+    SENT,
+    LINK_DOWNED,
+    COUNTER,
+    HARDWARE_COUNTER,
+    HARDWARE_VALUE,
+    UNREADABLE,
+)
+_NAMED = {
+    "port_rcv_data": (RECEIVED, WORD_BYTES),
+    "port_xmit_data": (SENT, WORD_BYTES),
+    "link_downed": (LINK_DOWNED, 1),
+}
+_VALUES = ("active_", "watermark_")
+"""How names begin that tell what is in use, and the most that was (bnxt_re: active_qps, watermark_qps)."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What ``render`` needs."""
+
+    devices: tuple[Device, ...]
+    baseline: Baseline
+
+
+def render(snapshot: Snapshot) -> Iterable[Metric]:
+    """The families of a snapshot."""
+    rows = {family.name: family.rows() for family in FAMILIES}
+    for name, missing in snapshot.baseline.missing.items():
+        rows[DEVICE_UP.name].add((name,), float(not missing))
+    rows[VANISHED.name].add((), snapshot.baseline.vanished)
+    for device in snapshot.devices:
+        rows[DEVICE_INFO.name].add((device.name, device.driver, device.firmware, device.board, device.pci), 1)
+        for port in device.ports:
+            _port(rows, (device.name, str(port.number)), port)
+    for name, ports in snapshot.baseline.ports.items():
+        for number, best in ports.items():
+            if best.rate:
+                rows[PORT_BEST_RATE.name].add((name, str(number)), best.rate)
+    return [found.metric for found in rows.values()]
+
+
+def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port) -> None:
+    rows[PORT_INFO.name].add((*place, port.link_layer, port.netdev), 1)
+    if port.state is not None:
+        rows[PORT_ACTIVE.name].add(place, float(port.state == ACTIVE))
+        rows[PORT_STATE.name].add(place, port.state)
+    if port.physical_state is not None:
+        rows[PORT_PHYSICAL_STATE.name].add(place, port.physical_state)
+    if port.rate is not None:
+        rows[PORT_RATE.name].add(place, port.rate)
+    for counter, value in port.counters.items():
+        if named := _NAMED.get(counter):
+            rows[named[0].name].add(place, value * named[1])
+        else:
+            rows[COUNTER.name].add((*place, counter), value)
+    for counter, value in port.hardware_counters.items():
+        family = HARDWARE_VALUE if counter.startswith(_VALUES) else HARDWARE_COUNTER
+        rows[family.name].add((*place, counter), value)
+    rows[UNREADABLE.name].add(place, port.unreadable)

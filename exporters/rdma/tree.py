@@ -1,0 +1,118 @@
+"""Reads /sys/class/infiniband into plain facts (Documentation/ABI/stable/sysfs-class-infiniband of the kernel). Blocks.
+
+Every attribute stands for itself: a driver that refuses one, or lacks it, costs that one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from agent.api import pci_address, pci_path, sysfs
+
+MAX_DEVICES = 128
+MAX_PORTS = 16
+MAX_COUNTERS = 256
+"""Of each folder of a port; mlx5 has about 60."""
+WORD_BYTES = 4
+"""port_xmit_data and port_rcv_data count words of four bytes (IBTA, PortCounters)."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_COUNTER = re.compile(r"[A-Za-z0-9_]{1,64}")
+_NUMBERED = re.compile(r"(\d{1,2}): [A-Za-z_]")
+_RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
+_SETTINGS = {"lifespan"}
+"""Files among the hardware counters that count nothing."""
+
+
+class Port(msgspec.Struct, frozen=True):
+    """A port; None and absent counters could not be read. ``unreadable``: attributes there whose driver refused.
+
+    ``state`` 4 is ACTIVE, ``physical_state`` 5 is LinkUp; ``rate`` in bytes per second; ``netdev`` of Ethernet ports.
+    """
+
+    number: int
+    state: int | None
+    physical_state: int | None
+    rate: float | None
+    link_layer: str
+    netdev: str
+    counters: dict[str, int]
+    hardware_counters: dict[str, int]
+    unreadable: int
+
+
+class Device(msgspec.Struct, frozen=True):
+    """An RDMA device: its driver and firmware by their names, its place in the PCI tree, its ports."""
+
+    name: str
+    driver: str
+    firmware: str
+    board: str
+    pci: str
+    pci_path: tuple[str, ...]
+    numa: int
+    ports: tuple[Port, ...]
+
+
+def read_devices(sys_root: Path) -> list[Device]:
+    """All devices there are, by name."""
+    root = sys_root / "class/infiniband"
+    names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name)]
+    return [_device(root / name, name) for name in names[:MAX_DEVICES]]
+
+
+def _device(folder: Path, name: str) -> Device:
+    path = pci_path(folder / "device")
+    numbers = sorted(int(number) for number in sysfs.entries(folder / "ports") if number.isdecimal())
+    numa = sysfs.read_number(folder / "device/numa_node")
+    return Device(
+        name=name,
+        driver=_link_name(folder / "device/driver"),
+        firmware=(sysfs.read_text(folder / "fw_ver") or "")[:64],
+        board=(sysfs.read_text(folder / "board_id") or "")[:64],
+        pci=pci_address(path[-1]) if path else "",
+        pci_path=path,
+        numa=-1 if numa is None else numa,
+        ports=tuple(_port(folder / "ports" / str(number), number) for number in numbers[:MAX_PORTS]),
+    )
+
+
+def _port(folder: Path, number: int) -> Port:
+    rate = _RATE.match(sysfs.read_text(folder / "rate") or "")
+    counters, refused = _counters(folder / "counters")
+    hardware, hardware_refused = _counters(folder / "hw_counters")
+    return Port(
+        number=number,
+        state=_numbered(folder / "state"),
+        physical_state=_numbered(folder / "phys_state"),
+        rate=float(rate[1]) * 1e9 / 8 if rate else None,
+        link_layer=(sysfs.read_text(folder / "link_layer") or "")[:32],
+        netdev=(sysfs.read_text(folder / "gid_attrs/ndevs/0") or "")[:16],
+        counters=counters,
+        hardware_counters=hardware,
+        unreadable=refused + hardware_refused,
+    )
+
+
+def _numbered(path: Path) -> int | None:
+    """The number of a state like `4: ACTIVE`."""
+    match = _NUMBERED.match(sysfs.read_text(path) or "")
+    return int(match[1]) if match else None
+
+
+def _counters(folder: Path) -> tuple[dict[str, int], int]:
+    """The counters of a folder, and how many of them could not be read."""
+    names = [name for name in sysfs.entries(folder) if _COUNTER.fullmatch(name) and name not in _SETTINGS]
+    found = {name: sysfs.read_number(folder / name) for name in names[:MAX_COUNTERS]}
+    read = {name: value for name, value in found.items() if value is not None and value >= 0}
+    return read, len(found) - len(read)
+
+
+def _link_name(path: Path) -> str:
+    try:
+        return path.readlink().name[:32]
+    except OSError:
+        return ""

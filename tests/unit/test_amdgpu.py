@@ -1,0 +1,163 @@
+"""AMD's GPUs: what is read of them, what is wrong with them, and who uses them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+
+from agent.api import Admission, Context, Logger, NoData, OwnThread, RankTable, Roots, StateSection
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
+from agent.helper import Helpers
+from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter
+from exporters.amdgpu import tree as module
+from exporters.amdgpu.baseline import Known, View, verdicts
+from exporters.amdgpu.tree import RawGpu, read_gpus, read_users
+
+DATA = Path(__file__).parents[1] / "data" / "amdgpu"
+WELL = RawGpu("0000:c1:00.0", (), -1, "a", "", "", {}, {}, {})
+
+
+def view(raw: RawGpu | None) -> View:
+    """A GPU as it is shown."""
+    return View(0, "0000:c1:00.0", Known("a", ""), raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (None, {"gpu_lost": False}),
+        (WELL, {"gpu_lost": True}),
+        ({"errors": {"umc": {"ue": 0, "ce": 9}}}, {"gpu_lost": True, "gpu_ecc_uncorrectable": True}),
+        ({"errors": {"gfx": {"ue": 1}}}, {"gpu_lost": True, "gpu_ecc_uncorrectable": False}),
+        (
+            {"errors": {"xgmi_wafl": {"ue": 1}}},
+            {"gpu_lost": True, "gpu_ecc_uncorrectable": True, "xgmi_errors": False},
+        ),
+        ({"values": {"pcie_width": 8.0, "pcie_max_width": 16.0}}, {"gpu_lost": True, "pcie_degraded": False}),
+        ({"values": {"pcie_width": 16.0, "pcie_max_width": 16.0}}, {"gpu_lost": True, "pcie_degraded": True}),
+        ({"values": {"pcie_width": 8.0}}, {"gpu_lost": True}),
+        (
+            {"sensors": {"temp/junction/input": 100e3, "temp/junction/crit": 100e3}},
+            {"gpu_lost": True, "gpu_hot": False},
+        ),
+        ({"sensors": {"temp/junction/input": 100e3}}, {"gpu_lost": True}),
+    ],
+)
+def test_what_is_wrong_with_a_gpu(raw: RawGpu | dict[str, object] | None, expected: dict[str, bool]) -> None:
+    """Each check is made of what is told, and only then."""
+    found = msgspec.structs.replace(WELL, **raw) if isinstance(raw, dict) else raw
+    assert verdicts(view(found)) == expected
+
+
+def test_the_made_up_node() -> None:
+    """Only AMD's GPUs are there, by address; processes are on the GPUs where they have memory."""
+    gpus = read_gpus(DATA / "sys")
+    assert [(gpu.pci, gpu.unique_id) for gpu in gpus] == [
+        ("0000:26:00.0", "90a1b2c3d4e5f607"),
+        ("0000:c1:00.0", "1a2b3c4d5e6f7081"),
+    ]
+    assert gpus[1].pci_path == ("pci0000:c0", "0000:c0:01.1", "0000:c1:00.0")
+    assert gpus[0].errors["umc"] == {"ue": 2, "ce": 12, "de": 1}
+    assert (gpus[1].values["pcie_generation"], gpus[1].sensors["power/ppt/input"]) == (5, 643e6)
+    assert read_users(DATA / "sys") == {4711: ["0000:c1:00.0"], 4712: ["0000:26:00.0"]}
+
+
+@pytest.mark.parametrize("file", ["gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"])
+def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path, file: str) -> None:
+    """Without one attribute, or with nonsense in it, all others are as they were."""
+    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
+    before = read_gpus(tmp_path / "sys")[1]
+    place = tmp_path / "sys/class/drm/card1/device" / file
+    for change in (lambda: place.write_text("nonsense, -1\n"), place.unlink):
+        change()
+        after = read_gpus(tmp_path / "sys")[1]
+        assert after != before
+        lacks = [set(getattr(before, part)) - set(getattr(after, part)) for part in ("values", "sensors", "errors")]
+        assert sum(map(len, lacks)) == (0 if file == "unique_id" else 1)
+
+
+def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One GPU, block or process more than the limits is left out."""
+    for limit in ("MAX_GPUS", "MAX_BLOCKS", "MAX_PROCESSES"):
+        monkeypatch.setattr(module, limit, 1)
+    (gpu,) = read_gpus(DATA / "sys")
+    assert len(gpu.errors) == 1
+    monkeypatch.setattr(module, "MAX_GPUS", 2)
+    assert list(read_users(DATA / "sys")) == [4711]
+
+
+class Node:
+    """The exporter over a tree, with its tables."""
+
+    def __init__(self, root: Path, state: StateSection) -> None:
+        clock = FakeClock()
+        self.ledger, self.hardware = HealthLedger(clock), Hardware()
+        self.exporter = AmdgpuExporter(AmdgpuConfig())
+        self.context = Context(
+            roots=Roots(root / "proc", root / "sys", root / "run"),
+            clock=clock,
+            hostname="here",
+            ranks=RankTable(clock, "here"),
+            state=state,
+            admit=Admission(),
+            thread=OwnThread,
+            helper=Helpers(clock).lend,
+            checks=self.ledger.of("amdgpu"),
+            hardware=self.hardware,
+            log=Logger("amdgpu"),
+        )
+
+    async def look(self) -> None:
+        """Start, look once and end."""
+        await self.exporter.start(self.context)
+        try:
+            await self.exporter.update()
+        finally:
+            await self.exporter.drain()
+
+    def failed(self) -> set[tuple[str, str]]:
+        """The checks that have failed."""
+        return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of the made-up node, one of whose GPUs is gone."""
+    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
+    shutil.rmtree(tmp_path / "sys/class/drm/card1")
+    return tmp_path
+
+
+async def test_a_gpu_that_is_lost(root: Path) -> None:
+    """It stays known over a restart of the agent, and its number with it; damaged, the past is learnt anew."""
+    first = Node(DATA, StateSection("amdgpu", None))
+    await first.look()
+    assert first.failed() == {
+        ("90a1b2c3d4e5f607", "gpu_ecc_uncorrectable"),
+        ("90a1b2c3d4e5f607", "pcie_degraded"),
+    }
+    assert [gpu.uuid for gpu in first.hardware.gpus_of(4711)] == ["1a2b3c4d5e6f7081"]
+    again = Node(root, StateSection("amdgpu", first.context.state.published))
+    await again.look()
+    assert ("1a2b3c4d5e6f7081", "gpu_lost") in again.failed()
+    present = {
+        (sample.labels["gpu"], sample.labels["gpu_uuid"]): sample.value
+        for family in again.exporter.families(again.exporter.snapshot())
+        for sample in family.samples
+        if sample.name == "rankwatch_gpu_present"
+    }
+    assert present == {("0", "90a1b2c3d4e5f607"): 1, ("1", "1a2b3c4d5e6f7081"): 0}
+    damaged = Node(root, StateSection("amdgpu", b"\xc1"))
+    await damaged.look()
+    assert ("1a2b3c4d5e6f7081", "gpu_lost") not in damaged.failed()
+
+
+async def test_a_node_without_amd_is_no_data(tmp_path: Path) -> None:
+    """Without a GPU of AMD's there is no data."""
+    with pytest.raises(NoData):
+        await Node(tmp_path, StateSection("amdgpu", None)).look()

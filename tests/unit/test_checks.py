@@ -1,0 +1,101 @@
+"""The health ledger: levels, latched faults, recoveries, and what a restart keeps."""
+
+from __future__ import annotations
+
+import pytest
+from fake_clock import FakeClock
+
+from agent import checks as module
+from agent.checks import NODE, HealthLedger, Subject
+
+GPU, OTHER = Subject("gpu", "GPU-1"), Subject("gpu", "GPU-2")
+
+
+class Book:
+    """A ledger, its clock, and what one exporter writes."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.ledger = HealthLedger(self.clock)
+        self.checks = self.ledger.of("nvml")
+
+    def failed(self) -> dict[tuple[str, str], float]:
+        """What has failed, and for how long."""
+        now = self.clock.time()
+        return {
+            (each.subject.name, each.check): now - each.finding.since_seconds
+            for each in self.ledger.entries()
+            if not each.finding.ok
+        }
+
+
+@pytest.fixture
+def book() -> Book:
+    """An empty ledger."""
+    return Book()
+
+
+def test_a_level_is_as_it_was_told_last(book: Book) -> None:
+    """Failed, it counts from the first time it was told so; well again, it is over."""
+    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.clock.advance(10.0)
+    book.checks.report(GPU, "gpu_hot", ok=False)
+    assert book.failed() == {("GPU-1", "gpu_hot"): 10.0}
+    book.checks.report(GPU, "gpu_hot", ok=True)
+    assert book.failed() == {}
+
+
+def test_a_latched_fault_stays_until_its_recovery_was_seen(book: Book) -> None:
+    """Silence and a good look change nothing; a recovery ends the faults that it cures, and no others."""
+    book.checks.latch(GPU, "gpu_xid")
+    book.checks.latch(GPU, "gpu_ecc_uncorrectable")
+    book.clock.advance(10.0)
+    book.checks.report(GPU, "gpu_xid", ok=True)
+    book.checks.forget(())
+    assert book.failed() == {("GPU-1", "gpu_xid"): 10.0, ("GPU-1", "gpu_ecc_uncorrectable"): 10.0}
+    book.checks.clear(OTHER, ["gpu_xid"])
+    book.ledger.of("kernel_log").clear(GPU, ["gpu_xid"])
+    assert book.failed() == {("GPU-1", "gpu_ecc_uncorrectable"): 10.0}
+
+
+def test_a_fault_that_happens_again_counts_from_then_on(book: Book) -> None:
+    """The second XID is news: a death a minute later has it as its likely cause."""
+    book.checks.latch(GPU, "gpu_xid")
+    book.clock.advance(3600.0)
+    book.checks.latch(GPU, "gpu_xid")
+    assert book.failed() == {("GPU-1", "gpu_xid"): 0.0}
+
+
+def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
+    """Levels of a piece of hardware that is no longer looked at go, but only those of the exporter that says so."""
+    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.report(OTHER, "gpu_hot", ok=False)
+    book.ledger.of("amdgpu").report(OTHER, "pcie_degraded", ok=False)
+    book.checks.forget([GPU])
+    assert set(book.failed()) == {("GPU-1", "gpu_hot"), ("GPU-2", "pcie_degraded")}
+
+
+def test_latched_faults_outlive_a_restart(book: Book) -> None:
+    """A new ledger from the checkpoint has the faults with their times, and no levels: these are told anew."""
+    book.checks.latch(GPU, "gpu_xid")
+    book.checks.report(NODE, "gpu_driver_hung", ok=False)
+    book.clock.advance(5.0)
+    again = Book()
+    again.clock.now = book.clock.now
+    again.ledger.load(book.ledger.dump())
+    assert again.failed() == {("GPU-1", "gpu_xid"): 5.0}
+    with pytest.raises(ValueError, match="MessagePack"):
+        again.ledger.load(b"\xc1")
+
+
+def test_findings_beyond_the_limit_are_counted(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more than fits is refused, also from a checkpoint; what is there is still told."""
+    monkeypatch.setattr(module, "MAX_FINDINGS", 2)
+    for name in ("gpu_xid", "gpu_lost", "gpu_reset"):
+        book.checks.latch(GPU, name)
+    book.checks.latch(GPU, "gpu_xid")
+    assert (set(book.failed()), book.ledger.refused) == ({("GPU-1", "gpu_xid"), ("GPU-1", "gpu_lost")}, 1)
+    monkeypatch.setattr(module, "MAX_FINDINGS", 1)
+    again = Book()
+    again.ledger.load(book.ledger.dump())
+    assert len(again.failed()) == 1

@@ -1,0 +1,122 @@
+"""What a rank stands on: GPUs, the NICs near them, and where both are in the PCI tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.hardware import MAX_GPU_PROCESSES, MAX_GPUS, MAX_NICS, Gpu, Hardware, Nic, nearest_nics
+from agent.pci import pci_address, pci_path
+
+ROOT, SWITCH, OTHER_SWITCH = "pci0000:00", "0000:00:01.0", "0000:00:02.0"
+
+
+def gpu(index: int, *path: str, numa: int = -1) -> Gpu:
+    """A GPU below these bridges."""
+    address = f"0000:{0x10 + index:02x}:00.0"
+    return Gpu(index, f"GPU-{index}", address, (*path, address) if path else (), numa)
+
+
+def nic(number: int, *path: str, numa: int = -1) -> Nic:
+    """A NIC below these bridges."""
+    address = f"0000:{0x80 + number:02x}:00.0"
+    return Nic(f"mlx5_{number}", address, (*path, address) if path else (), numa)
+
+
+def near(gpus: list[Gpu], nics: list[Nic]) -> dict[int, tuple[str, str]]:
+    """By GPU: its NIC and the way there."""
+    return {each.gpu.index: (each.nic, each.path) for each in nearest_nics(gpus, nics)}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nics", "expected"),
+    [
+        ([], [], {}),
+        ([gpu(0, ROOT)], [], {}),
+        (
+            [gpu(0, ROOT, SWITCH, "0000:02:00.0"), gpu(1, ROOT, OTHER_SWITCH, "0000:03:00.0")],
+            [nic(0, ROOT, OTHER_SWITCH, "0000:03:01.0"), nic(1, ROOT, SWITCH, "0000:02:01.0")],
+            {0: ("mlx5_1", "PIX"), 1: ("mlx5_0", "PIX")},
+        ),
+        (
+            [gpu(0, ROOT, SWITCH, "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")],
+            [nic(0, ROOT, SWITCH, "0000:02:01.0")],
+            {0: ("mlx5_0", "PXB")},
+        ),
+        ([gpu(0, ROOT, SWITCH)], [nic(0, ROOT, OTHER_SWITCH)], {0: ("mlx5_0", "PHB")}),
+        ([gpu(0, "pci0000:40", numa=1)], [nic(0, "pci0000:60", numa=1)], {0: ("mlx5_0", "NODE")}),
+        ([gpu(0, "pci0000:40", numa=0)], [nic(0, "pci0000:60", numa=1)], {}),
+        ([gpu(0, "pci0000:40")], [nic(0, "pci0000:60")], {}),
+        ([gpu(0)], [nic(0)], {}),
+        (
+            [gpu(0, ROOT, SWITCH), gpu(1, ROOT, SWITCH), gpu(2, ROOT, SWITCH)],
+            [nic(0, ROOT, SWITCH), nic(1, ROOT, OTHER_SWITCH)],
+            {0: ("mlx5_0", "PIX"), 1: ("mlx5_1", "PHB"), 2: ("mlx5_0", "PIX")},
+        ),
+    ],
+    ids=[
+        "nothing",
+        "no NIC",
+        "each its own switch",
+        "switch below switch",
+        "over the host bridge",
+        "two roots of one NUMA node",
+        "two NUMA nodes",
+        "two roots, NUMA not told",
+        "no tree",
+        "more GPUs than NICs",
+    ],
+)
+def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[int, tuple[str, str]]) -> None:
+    """Each GPU has the nearest NIC that no other has yet, or shares the nearest; across NUMA nodes it has none."""
+    assert near(gpus, nics) == expected
+
+
+def test_a_process_stands_on_the_gpus_it_uses() -> None:
+    """A pid's GPUs come by index, with the NIC near each; other pids, and GPUs that nobody sees, give none."""
+    hardware = Hardware()
+    hardware.observe_gpus("nvml", [gpu(1, ROOT, OTHER_SWITCH), gpu(0, ROOT, SWITCH)])
+    hardware.observe_nics("rdma", [nic(0, ROOT, SWITCH)])
+    hardware.observe_gpu_processes("nvml", {7: ["GPU-1", "GPU-0", "GPU-9"]})
+    assert [each.index for each in hardware.gpus_of(7)] == [0, 1]
+    assert [hardware.nic_of(each) for each in hardware.gpus_of(7)] == ["mlx5_0", "mlx5_0"]
+    assert hardware.gpus_of(8) == []
+    assert hardware.nic_of(gpu(5)) == ""
+    hardware.observe_gpu_processes("nvml", {})
+    assert hardware.gpus_of(7) == []
+
+
+def test_what_lies_beyond_the_limits_is_not_taken() -> None:
+    """One more GPU, NIC or process than the limits: the first are there."""
+    hardware = Hardware()
+    hardware.observe_gpus("nvml", [Gpu(index, f"GPU-{index}", "") for index in range(MAX_GPUS + 1)])
+    hardware.observe_nics("rdma", [Nic(f"n{number}", "") for number in range(MAX_NICS + 1)])
+    hardware.observe_gpu_processes("nvml", {pid: ["GPU-0"] for pid in range(1, MAX_GPU_PROCESSES + 2)})
+    assert (len(hardware.gpus()), len(hardware.nics())) == (MAX_GPUS, MAX_NICS)
+    assert [len(hardware.gpus_of(pid)) for pid in (MAX_GPU_PROCESSES, MAX_GPU_PROCESSES + 1)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("00000000:3B:00.0", "0000:3b:00.0"),
+        ("0000:3b:00.0", "0000:3b:00.0"),
+        ("00010000:3B:00.0\n", "10000:3b:00.0"),
+        ("3b:00.0", ""),
+        ("0000:3b:00.8", ""),
+        ("", ""),
+    ],
+)
+def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
+    """NVML's eight digits of domain and capital letters are brought to sysfs' form; what is no address is none."""
+    assert pci_address(text) == expected
+
+
+def test_the_path_of_a_device(tmp_path: Path) -> None:
+    """The root and the bridges down to the device, from the link's target; a device that is gone has none."""
+    place = tmp_path / "devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    place.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(place)
+    assert pci_path(tmp_path / "link") == ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+    assert pci_path(tmp_path / "gone") == ()

@@ -1,0 +1,132 @@
+"""What findings mean for ranks and the node."""
+
+from __future__ import annotations
+
+import pytest
+from fake_clock import FakeClock
+from rank_table import KILLED, Table, environment
+
+from agent.checks import NODE, HealthLedger, Subject
+from agent.config import ConfigError, Loaded
+from agent.hardware import Gpu, Hardware, Nic
+from agent.health import CHECKS, HealthSnapshot, counted_checks, families
+from agent.identity import Membership
+from agent.rank_binding import BINDING_SECONDS
+
+DEFAULT = counted_checks([], [])
+ROOT = "pci0000:00"
+
+
+class Machine:
+    """Two ranks, each on a GPU of its own with a NIC near it."""
+
+    def __init__(self) -> None:
+        self.table = Table()
+        self.hardware = Hardware()
+        self.ledger = HealthLedger(FakeClock())
+        self.checks = self.ledger.of("test")
+        self.hardware.observe_gpus("nvml", [Gpu(i, f"GPU-{i}", f"0000:1{i}:00.0", (ROOT, f"b{i}")) for i in (0, 1)])
+        self.hardware.observe_nics("rdma", [Nic(f"mlx5_{i}", "", (ROOT, f"b{i}", "n")) for i in (0, 1)])
+        self.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-1"]})
+        self.keys = [self.table.add(10 + rank, environment(rank)) for rank in (0, 1)]
+        self.table.ranks.observe_gpus(self.hardware)
+        self.table.tick(BINDING_SECONDS)
+
+    def series(self, counted: frozenset[str] = DEFAULT) -> dict[tuple[str, ...], float]:
+        """All series by family (without its prefix) and labels."""
+        snapshot = HealthSnapshot(
+            self.table.ranks.snapshot(), self.ledger.entries(), self.hardware.affinities(), counted, self.ledger.refused
+        )
+        return {
+            (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
+            for family in families(snapshot)
+            for sample in family.samples
+        }
+
+    def unhealthy(self, counted: frozenset[str] = DEFAULT) -> list[tuple[str, ...]]:
+        """Rank and reason."""
+        return [key[2:] for key in self.series(counted) if key[0] == "rank_unhealthy"]
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """Healthy, as far as anybody has looked: nobody has."""
+    return Machine()
+
+
+def test_where_nothing_is_checked_nothing_is_said(machine: Machine) -> None:
+    """Neither a rank nor the node is healthy or not while there are no findings."""
+    assert {key[0] for key in machine.series()} == {"checks_refused_total", "gpu_nic_affinity_info"}
+
+
+@pytest.mark.parametrize(
+    ("subject", "check", "ranks"),
+    [
+        (Subject("gpu", "GPU-1"), "gpu_xid", ["1"]),
+        (Subject("nic", "mlx5_0"), "rdma_port_down", ["0"]),
+        (NODE, "machine_check", ["0", "1"]),
+        (Subject("gpu", "GPU-7"), "gpu_lost", []),
+    ],
+)
+def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
+    machine: Machine, subject: Subject, check: str, ranks: list[str]
+) -> None:
+    """A GPU's fault is its rank's, a NIC's that of the rank near it, the node's everybody's; and all are the node's."""
+    machine.checks.report(NODE, "gpu_driver_hung", ok=True)
+    machine.checks.latch(subject, check)
+    assert machine.unhealthy() == [(rank, check) for rank in ranks]
+    found = machine.series()
+    assert {rank: found["rank_healthy", "4711", rank] for rank in "01"} == {
+        rank: float(rank not in ranks) for rank in "01"
+    }
+    assert found["node_healthy",] == 0
+    assert (found["node_check_success", check], found["node_check_success", "gpu_driver_hung"]) == (0, 1)
+    assert ("check_failed_since_timestamp_seconds", check, *subject) in found
+
+
+def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
+    """By default wear and what only may disturb leave ranks healthy; the configuration decides otherwise."""
+    machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", ok=False)
+    machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
+    assert machine.unhealthy() == [("0", "gpu_xid")]
+    assert machine.unhealthy(counted_checks(["gpu_hot"], ["gpu_xid"])) == [("0", "gpu_hot")]
+    found = machine.series(counted_checks([], ["gpu_xid"]))
+    assert (found["node_healthy",], found["node_check_success", "gpu_xid"]) == (1, 0)
+
+
+def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
+    """A rank whose GPU fell off the bus is gone before anybody looks: its tombstone names the cause."""
+    machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
+    machine.table.ranks.observe_exit(machine.keys[1], KILLED)
+    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"]})
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.table.tick(1.0)
+    assert machine.unhealthy() == [("1", "gpu_lost")]
+
+
+def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:
+    """Each rank of a process with as many GPUs stands on its own one, in their order."""
+    machine = Machine()
+    key = machine.table.add(20, {"SLURM_JOB_ID": "9"})
+    machine.table.ranks.observe_memberships(key, [Membership("aa", rank, 2) for rank in (0, 1)])
+    machine.hardware.observe_gpu_processes("nvml", {20: ["GPU-0", "GPU-1"]})
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.table.tick(BINDING_SECONDS)
+    machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_xid")
+    unhealthy = [key[1:] for key in machine.series() if key[0] == "rank_unhealthy"]
+    assert ("9", "1", "gpu_xid") in unhealthy
+    assert ("9", "0", "gpu_xid") not in unhealthy
+
+
+def test_the_affinity_is_shown(machine: Machine) -> None:
+    """Each GPU with the NIC near it and the way there."""
+    found = machine.series()
+    assert found["gpu_nic_affinity_info", "0", "GPU-0", "mlx5_0", "PIX"] == 1
+    assert found["gpu_nic_affinity_info", "1", "GPU-1", "mlx5_1", "PIX"] == 1
+
+
+def test_a_check_that_there_is_not_is_refused_by_name() -> None:
+    """A misspelt check in the configuration is a mistake with its place; each there is may be chosen."""
+    with pytest.raises(ConfigError, match="'gpu_xids' is none of the checks"):
+        Loaded("health: {ignore: [gpu_xids]}", "test.yml")
+    assert Loaded(f"health: {{count: [{', '.join(CHECKS)}]}}", "test.yml").config.health.counted() == set(CHECKS)

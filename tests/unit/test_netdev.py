@@ -1,0 +1,48 @@
+"""Network devices: which are looked at, and what each value is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exporters import netdev as module
+from exporters.netdev import Device, read_devices
+
+PREFIX = "rankwatch_netdev_"
+
+
+def values(device: Device) -> dict[str, float]:
+    """A device's values by family, without the prefix."""
+    return {name.removeprefix(PREFIX): value for name, value in device.values.items()}
+
+
+def test_the_values_of_the_made_up_node() -> None:
+    """Only devices with hardware are there; speeds are bytes per second, and absent without a link."""
+    found = {each.name: values(each) for each in read_devices(Path(__file__).parents[1] / "data/netdev/sys")}
+    assert list(found) == ["ens1f0np0", "ens1f1np1", "ib0"]
+    assert found["ens1f0np0"] == {
+        "up": 1,
+        "speed_bytes_per_second": 25e9,
+        "carrier_changes_total": 3,
+        "mtu_bytes": 9000,
+        "received_bytes_total": 1000,
+        "transmitted_bytes_total": 2000,
+        "receive_errors_total": 3000,
+        "transmit_errors_total": 4000,
+        "receive_dropped_total": 5000,
+        "transmit_dropped_total": 6000,
+    }
+    assert found["ens1f1np1"]["up"] == 0
+    assert "speed_bytes_per_second" not in found["ens1f1np1"]
+    assert {"up", "speed_bytes_per_second"} & found["ib0"].keys() == set()
+
+
+def test_what_is_odd_or_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that are none, values that are none, and one device more than the limit are not there."""
+    for name in ("a", "b", 'c"} 1'):
+        (tmp_path / "class/net" / name / "device").mkdir(parents=True)
+        (tmp_path / "class/net" / name / "mtu").write_text("many\n")
+    assert [(each.name, each.values) for each in read_devices(tmp_path)] == [("a", {}), ("b", {})]
+    monkeypatch.setattr(module, "MAX_DEVICES", 1)
+    assert [each.name for each in read_devices(tmp_path)] == ["a"]
