@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Family, Metric, Rows, pci_address
+from agent.api import Family, Metric, Rows, gpu_families, pci_address
 from exporters.nvml import clocks, fabric, fields, nvlink
 from exporters.nvml.fields import GPU_LABELS
 from exporters.nvml.gpus import GpuView
@@ -57,21 +57,6 @@ READ_ERRORS = Family(
     ("error",),
     "1 per error that happened",
     "sum",
-)
-PRESENT = Family(
-    "rankwatch_gpu_present",
-    "gauge",
-    "1 while the driver reaches the GPU, 0 when it was there since boot and is lost; without gpu_uuid, lost from the "
-    "start.",
-    GPU_LABELS,
-    "1 per GPU",
-)
-INFO = Family(
-    "rankwatch_gpu_info",
-    "gauge",
-    "Always 1: the GPU's PCI address (as sysfs writes it) and product name, also of one that is lost.",
-    (*GPU_LABELS, "pci", "name"),
-    "1 per GPU",
 )
 XID_ERRORS = Family(
     "rankwatch_gpu_xid_errors_total",
@@ -134,13 +119,6 @@ MIG_INSTANCE = Family(
     (*GPU_LABELS, "mig_uuid", "gpu_instance", "compute_instance"),
     "1 per MIG device",
 )
-PROCESSES = Family(
-    "rankwatch_gpu_processes",
-    "gauge",
-    "Processes that compute on the GPU, or on a part of it.",
-    GPU_LABELS,
-    "1 per GPU",
-)
 FABRIC_STATE = Family(
     "rankwatch_gpu_fabric_state",
     "gauge",
@@ -170,8 +148,8 @@ FAMILIES = (
     DRIVER_ERROR,
     DRIVER_INFO,
     READ_ERRORS,
-    PRESENT,
-    INFO,
+    gpu_families.PRESENT,
+    gpu_families.INFO,
     *fields.FAMILIES,
     XID_ERRORS,
     XID_LAST,
@@ -181,7 +159,7 @@ FAMILIES = (
     CLOCKS_SECONDS,
     RECOVERY_ACTION,
     MIG_INSTANCE,
-    PROCESSES,
+    gpu_families.PROCESSES,
     FABRIC_STATE,
     FABRIC_INFO,
     FABRIC_ISSUE,
@@ -231,10 +209,10 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
 
 def _gpu(page: _Page, gpu: GpuView) -> None:
     labels = (str(gpu.index), gpu.uuid)
-    page.add(PRESENT, labels, float(gpu.reading is not None))
+    page.add(gpu_families.PRESENT, labels, float(gpu.reading is not None))
     if not gpu.uuid:
         return
-    page.add(INFO, (*labels, pci_address(gpu.pci), gpu.name), 1.0)
+    page.add(gpu_families.INFO, (*labels, pci_address(gpu.pci), gpu.name), 1.0)
     page.add(RESETS, labels, gpu.resets)
     for xid, seen in gpu.xids.items():
         page.add(XID_ERRORS, (*labels, xid), seen.count)
@@ -261,7 +239,7 @@ def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
     for reason, seconds in gpu.reason_seconds.items():
         page.add(CLOCKS_SECONDS, (*labels, reason), seconds)
     if reading.pids is not None:
-        page.add(PROCESSES, labels, len(reading.pids))
+        page.add(gpu_families.PROCESSES, labels, len(reading.pids))
     for mig in reading.mig:
         page.add(MIG_INSTANCE, (*labels, mig.uuid, str(mig.gpu_instance), str(mig.compute_instance)), 1.0)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from agent.api import Family
+from agent.api import Family, gpu_families
 
-GPU_LABELS = ("gpu", "gpu_uuid")
+GPU_LABELS = gpu_families.GPU_LABELS
 _PER_GPU = "1 per GPU"
 
 
@@ -18,23 +18,8 @@ def _gauge(name: str, text: str) -> Family:
     return Family(name, "gauge", text, GPU_LABELS, _PER_GPU)
 
 
-UTILIZATION = _gauge(
-    "rankwatch_gpu_utilization_ratio",
-    "Share of the driver's last sample period (up to a second) in which a kernel ran on the GPU.",
-)
-MEMORY_UTILIZATION = _gauge(
-    "rankwatch_gpu_memory_utilization_ratio",
-    "Share of the driver's last sample period (up to a second) in which the GPU's memory was read or written.",
-)
-MEMORY = _gauge("rankwatch_gpu_memory_bytes", "Memory of the GPU in all.")
 MEMORY_FREE = _gauge("rankwatch_gpu_memory_free_bytes", "Memory of the GPU that nobody has allocated.")
-MEMORY_USED = _gauge(
-    "rankwatch_gpu_memory_used_bytes",
-    "Memory of the GPU that is allocated; before driver 510 with what the driver reserves.",
-)
 MEMORY_RESERVED = _gauge("rankwatch_gpu_memory_reserved_bytes", "Memory of the GPU that driver and firmware keep.")
-POWER = _gauge("rankwatch_gpu_power_watts", "Power that the GPU draws, with its memory.")
-POWER_LIMIT = _gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
 ENERGY = Family(
     "rankwatch_gpu_energy_joules_total",
     "counter",
@@ -42,29 +27,11 @@ ENERGY = Family(
     GPU_LABELS,
     _PER_GPU,
 )
-TEMPERATURE = _gauge("rankwatch_gpu_temperature_celsius", "Temperature of the GPU's core.")
-MEMORY_TEMPERATURE = _gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
-TEMPERATURE_SLOWDOWN = _gauge(
-    "rankwatch_gpu_temperature_slowdown_celsius", "Temperature of the core at which the hardware lowers the clocks."
-)
-TEMPERATURE_SHUTDOWN = _gauge(
-    "rankwatch_gpu_temperature_shutdown_celsius", "Temperature of the core at which the GPU shuts down."
-)
 MEMORY_TEMPERATURE_MAX = _gauge(
     "rankwatch_gpu_memory_temperature_max_celsius", "Temperature of the memory above which the clocks are lowered."
 )
-SM_CLOCK = _gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the streaming multiprocessors.")
-MEMORY_CLOCK = _gauge("rankwatch_gpu_memory_clock_hertz", "Clock of the memory.")
 SM_CLOCK_MAX = _gauge("rankwatch_gpu_sm_clock_max_hertz", "Highest clock of the streaming multiprocessors.")
 MEMORY_CLOCK_MAX = _gauge("rankwatch_gpu_memory_clock_max_hertz", "Highest clock of the memory.")
-ECC_ERRORS = Family(
-    "rankwatch_gpu_ecc_errors_total",
-    "counter",
-    "Memory errors by type (corrected or uncorrected) and lifetime: volatile counts since the driver was loaded, "
-    "aggregate over the GPU's life.",
-    (*GPU_LABELS, "type", "lifetime"),
-    "4 per GPU",
-)
 REMAPPED_ROWS = Family(
     "rankwatch_gpu_remapped_rows_total",
     "counter",
@@ -90,21 +57,6 @@ RETIRED_PAGES = Family(
 PAGE_RETIREMENT_PENDING = _gauge(
     "rankwatch_gpu_page_retirement_pending",
     "1 while pages wait for the next reset of the GPU to be taken out of use, else 0.",
-)
-PCIE_GENERATION = _gauge(
-    "rankwatch_gpu_pcie_link_generation", "PCIe generation that the GPU's link runs at; falls when the GPU is idle."
-)
-PCIE_GENERATION_MAX = _gauge(
-    "rankwatch_gpu_pcie_link_generation_max", "Highest PCIe generation of the GPU in this slot."
-)
-PCIE_WIDTH = _gauge("rankwatch_gpu_pcie_link_width", "Lanes that the GPU's PCIe link runs with.")
-PCIE_WIDTH_MAX = _gauge("rankwatch_gpu_pcie_link_width_max", "Most PCIe lanes of the GPU in this slot.")
-PCIE_REPLAYS = Family(
-    "rankwatch_gpu_pcie_replays_total",
-    "counter",
-    "PCIe packets that had to be sent again since the driver was loaded.",
-    GPU_LABELS,
-    _PER_GPU,
 )
 PCIE_THROUGHPUT = Family(
     "rankwatch_gpu_pcie_throughput_bytes_per_second",
@@ -147,28 +99,28 @@ _COUNT = 2**32 - 2
 _LONG_COUNT = 2**62
 
 FIELDS: Mapping[str, Field] = {
-    "gpu_utilization_percent": Field(UTILIZATION, _PERCENT, per=100),
-    "memory_utilization_percent": Field(MEMORY_UTILIZATION, _PERCENT, per=100),
-    "memory_total_bytes": Field(MEMORY, _BYTES),
+    "gpu_utilization_percent": Field(gpu_families.UTILIZATION, _PERCENT, per=100),
+    "memory_utilization_percent": Field(gpu_families.MEMORY_UTILIZATION, _PERCENT, per=100),
+    "memory_total_bytes": Field(gpu_families.MEMORY, _BYTES),
     "memory_free_bytes": Field(MEMORY_FREE, _BYTES),
-    "memory_used_bytes": Field(MEMORY_USED, _BYTES),
+    "memory_used_bytes": Field(gpu_families.MEMORY_USED, _BYTES),
     "memory_reserved_bytes": Field(MEMORY_RESERVED, _BYTES),
-    "power_milliwatts": Field(POWER, _MILLIWATTS, per=1000),
-    "power_limit_milliwatts": Field(POWER_LIMIT, _MILLIWATTS, per=1000),
+    "power_milliwatts": Field(gpu_families.POWER, _MILLIWATTS, per=1000),
+    "power_limit_milliwatts": Field(gpu_families.POWER_LIMIT, _MILLIWATTS, per=1000),
     "energy_millijoules": Field(ENERGY, _LONG_COUNT, per=1000),
-    "temperature_celsius": Field(TEMPERATURE, _CELSIUS),
-    "memory_temperature_celsius": Field(MEMORY_TEMPERATURE, _CELSIUS),
-    "slowdown_celsius": Field(TEMPERATURE_SLOWDOWN, _CELSIUS),
-    "shutdown_celsius": Field(TEMPERATURE_SHUTDOWN, _CELSIUS),
+    "temperature_celsius": Field(gpu_families.TEMPERATURE, _CELSIUS),
+    "memory_temperature_celsius": Field(gpu_families.MEMORY_TEMPERATURE, _CELSIUS),
+    "slowdown_celsius": Field(gpu_families.TEMPERATURE_SLOWDOWN, _CELSIUS),
+    "shutdown_celsius": Field(gpu_families.TEMPERATURE_SHUTDOWN, _CELSIUS),
     "memory_max_celsius": Field(MEMORY_TEMPERATURE_MAX, _CELSIUS),
-    "sm_clock_megahertz": Field(SM_CLOCK, _MEGAHERTZ, times=1_000_000),
-    "memory_clock_megahertz": Field(MEMORY_CLOCK, _MEGAHERTZ, times=1_000_000),
+    "sm_clock_megahertz": Field(gpu_families.SM_CLOCK, _MEGAHERTZ, times=1_000_000),
+    "memory_clock_megahertz": Field(gpu_families.MEMORY_CLOCK, _MEGAHERTZ, times=1_000_000),
     "sm_clock_max_megahertz": Field(SM_CLOCK_MAX, _MEGAHERTZ, times=1_000_000),
     "memory_clock_max_megahertz": Field(MEMORY_CLOCK_MAX, _MEGAHERTZ, times=1_000_000),
-    "ecc_corrected_volatile": Field(ECC_ERRORS, _LONG_COUNT, ("corrected", "volatile")),
-    "ecc_uncorrected_volatile": Field(ECC_ERRORS, _LONG_COUNT, ("uncorrected", "volatile")),
-    "ecc_corrected_aggregate": Field(ECC_ERRORS, _LONG_COUNT, ("corrected", "aggregate")),
-    "ecc_uncorrected_aggregate": Field(ECC_ERRORS, _LONG_COUNT, ("uncorrected", "aggregate")),
+    "ecc_corrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "volatile")),
+    "ecc_uncorrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "volatile")),
+    "ecc_corrected_aggregate": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "aggregate")),
+    "ecc_uncorrected_aggregate": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "aggregate")),
     "rows_remapped_corrected": Field(REMAPPED_ROWS, _COUNT, ("corrected",)),
     "rows_remapped_uncorrected": Field(REMAPPED_ROWS, _COUNT, ("uncorrected",)),
     "row_remap_pending": Field(ROW_REMAP_PENDING, _FLAG),
@@ -176,11 +128,11 @@ FIELDS: Mapping[str, Field] = {
     "pages_retired_single_bit": Field(RETIRED_PAGES, _COUNT, ("single_bit",)),
     "pages_retired_double_bit": Field(RETIRED_PAGES, _COUNT, ("double_bit",)),
     "page_retirement_pending": Field(PAGE_RETIREMENT_PENDING, _FLAG),
-    "pcie_generation": Field(PCIE_GENERATION, 16),
-    "pcie_max_generation": Field(PCIE_GENERATION_MAX, 16),
-    "pcie_width": Field(PCIE_WIDTH, 64),
-    "pcie_max_width": Field(PCIE_WIDTH_MAX, 64),
-    "pcie_replays": Field(PCIE_REPLAYS, _COUNT),
+    "pcie_generation": Field(gpu_families.PCIE_GENERATION, 16),
+    "pcie_max_generation": Field(gpu_families.PCIE_GENERATION_MAX, 16),
+    "pcie_width": Field(gpu_families.PCIE_WIDTH, 64),
+    "pcie_max_width": Field(gpu_families.PCIE_WIDTH_MAX, 64),
+    "pcie_replays": Field(gpu_families.PCIE_REPLAYS, _COUNT),
     "pcie_transmit_kilobytes_per_second": Field(PCIE_THROUGHPUT, _COUNT, ("transmit",), times=1000),
     "pcie_receive_kilobytes_per_second": Field(PCIE_THROUGHPUT, _COUNT, ("receive",), times=1000),
     "nvlink_transmit_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("transmit",), times=1024),

@@ -22,8 +22,8 @@ MAX_XIDS = 32
 """Different Xids of one GPU with a series each."""
 MAX_XID = 9999
 OTHER = "other"
-_RESET_ENDS = ("gpu_xid",)
-"""Latched faults that a reset ends; the others are levels that the driver tells anew."""
+_RESET_ENDS = ("gpu_xid", "gpu_lost")
+"""Faults that a reset ends, whoever told of them (the kernel's log does); all else is a level, told anew."""
 
 
 class Xid(msgspec.Struct, frozen=True):

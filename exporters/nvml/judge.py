@@ -12,7 +12,7 @@ from exporters.nvml import fabric
 from exporters.nvml.clocks import HARDWARE_SLOWDOWN
 from exporters.nvml.reading import Reading
 
-CRITICAL_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
+CRITICAL_XIDS = frozenset({46, 48, 62, 64, 74, 79, 92, 95, 119, 120, 140})
 """Xids of a GPU that stopped, with broken memory, a broken NVLink, off the bus, or with firmware that hangs: it is of
 no use before a reset. What a faulty application may cause is not among them; what newer drivers add shows in the
 recovery action."""

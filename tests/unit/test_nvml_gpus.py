@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuView, Remembered, Verdict
+from exporters.nvml.judge import CRITICAL_XIDS
 from exporters.nvml.reading import MAX_GPUS, Answer, Event, Link, Reading
 
 NOW = 1_700_000_000.0
@@ -62,7 +65,7 @@ def test_a_gpu_that_is_gone_is_lost_until_it_is_back() -> None:
     assert bench.view(1).name == "H100"
     bench.look(gpu(0), gpu(1))
     assert bench.lost() == ["GPU-2"]
-    assert bench.verdicts["GPU-1"].recovered == ("gpu_xid",)
+    assert bench.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_lost")
     assert [bench.view(index).resets for index in range(3)] == [0, 1, 0]
 
 
@@ -97,7 +100,7 @@ def test_the_restarted_agent_still_misses_it() -> None:
     assert again.lost() == ["GPU-1"]
     third = again.restarted()
     third.look(gpu(0), gpu(1))
-    assert third.verdicts["GPU-1"].recovered == ("gpu_xid",)
+    assert third.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_lost")
     assert third.view(1).resets == 1
 
 
@@ -109,7 +112,7 @@ def test_a_reset_while_the_agent_was_down() -> None:
     bench.gpus.keep_signs()
     again = bench.restarted()
     again.look(gpu(0, energy_millijoules=500))
-    assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ("gpu_xid",))
+    assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ("gpu_xid", "gpu_lost"))
     again.look(gpu(0, energy_millijoules=600))
     assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ())
 
@@ -143,6 +146,13 @@ def test_what_an_application_causes_is_no_fault(code: int, faults: tuple[str, ..
     bench = Bench()
     bench.look(gpu(0), events=xid(0, code))
     assert bench.verdicts["GPU-0"].faults == faults
+
+
+def test_the_kernels_log_blames_the_same_xids() -> None:
+    """Whether the agent may read the log or not, the same Xids are faults."""
+    path = Path(__file__).parents[2] / "exporters/kernel_log/categories.yml"
+    category = yaml.safe_load(path.read_text())["categories"]["gpu_xid"]
+    assert sorted(map(int, category["codes"])) == sorted(CRITICAL_XIDS)
 
 
 def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
