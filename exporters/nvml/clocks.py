@@ -53,11 +53,7 @@ class ReasonSeconds:
             if not self._by_driver[reason]:
                 elapsed = elapsed_seconds if holds and elapsed_seconds <= MAX_ELAPSED_SECONDS else 0.0
                 self._summed[reason] = self._summed.get(reason, 0.0) + elapsed
-        by_driver = {
-            reason: value / NANOSECONDS_PER_SECOND
-            for reason, value in counted.items()
-            if self._by_driver[reason] and 0 <= value < 2**63
-        }
+        by_driver = {reason: value / NANOSECONDS_PER_SECOND for reason, value in counted.items() if 0 <= value < 2**63}
         return by_driver | self._summed
 
     def _new(self, *found: Iterable[str]) -> set[str]:

@@ -29,8 +29,9 @@ from exporters.nvml.reading import Answer, Request
 
 NAME = "nvml"
 INTERVAL_SECONDS = 10.0
-START_FACTOR = 4.0
-"""NVML's first look initialises the GPUs, which takes seconds."""
+START_FACTOR = 3.0
+"""NVML's first look initialises the GPUs, which takes seconds for each. An update must end before the series of the one
+before go stale."""
 REOPEN_SECONDS = 60.0
 """How often NVML is initialised anew while a GPU is lost: only that shows whether it is back."""
 _ABSENT = frozenset({"library_not_found", "driver_not_loaded"})

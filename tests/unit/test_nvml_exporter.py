@@ -76,8 +76,8 @@ class Bench:
         """Have a GPU tell something."""
         await asyncio.to_thread(self.node.events, [(gpu, kind, data)] * times)
 
-    async def look(self) -> Snapshot:
-        self.clock.advance(INTERVAL_SECONDS)
+    async def look(self, after_seconds: float = INTERVAL_SECONDS) -> Snapshot:
+        self.clock.advance(after_seconds)
         await self.exporter.update()
         return self.exporter.snapshot()
 
@@ -263,6 +263,18 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="6") == 2.0
 
 
+async def test_a_gpu_that_is_lost_from_the_start(start: Start) -> None:
+    """It has no name yet; when it is back it has one, and nothing stands against the nameless one."""
+    async with start({"gpu5.handle": "!15"}) as bench:
+        await bench.look()
+        assert bench.failed() == {("5", "gpu_lost")}
+        await bench.change({"gpu5.handle": None})
+        bench.clock.advance(REOPEN_SECONDS)
+        await bench.look()
+        assert bench.failed() == set()
+        assert len(bench.series("rankwatch_gpu_present")) == 8
+
+
 @pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
 async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
     """However the driver puts it, all GPUs are lost, and are back when they are."""
@@ -291,6 +303,18 @@ async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
     async with start(restored=b"\xc1nonsense") as bench:
         await bench.look()
         assert bench.failed() == set()
+
+
+async def test_a_reset_while_the_agent_is_down(start: Start) -> None:
+    """The last look before the stop is what the next agent compares with."""
+    async with start({"gpu1.field83.0": 1000}) as bench:
+        await bench.look()
+        await bench.change({"gpu1.field83.0": 9000})
+        await bench.look()
+    async with start({"gpu1.field83.0": 5000}, restored=bench.state.published) as bench:
+        await bench.look()
+        assert bench.value("rankwatch_gpu_resets_seen_total", gpu="1") == 1.0
+        assert bench.value("rankwatch_gpu_resets_seen_total", gpu="2") == 0.0
 
 
 async def test_the_driver_is_loaded_anew(start: Start) -> None:
@@ -350,8 +374,8 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
         await bench.look()
         monkeypatch.setattr(exporter_module, "START_FACTOR", 1.0)
         await bench.change({"hang": "power_usage"})
-        for _ in range(3):
-            await bench.look()
+        for _ in range(4):  # the last one finds the helper's next start put off
+            await bench.look(after_seconds=0.0)
             assert bench.value("rankwatch_gpu_driver_hung") == 1.0
             assert bench.value("rankwatch_gpu_driver_up") == 0.0
             assert bench.series("rankwatch_gpu_present") == {}
@@ -359,6 +383,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
                 (NODE, "gpu_driver_hung")
             ]
             assert len(await asyncio.to_thread(children)) <= 1
+        assert bench.helpers.all()[0].calls == {"ok": 1, "hung": 2, "failed": 2}
         assert len(bench.hardware.gpus_of(4713)) == 1  # ranks keep their GPUs
         monkeypatch.setattr(exporter_module, "START_FACTOR", 40.0)
         await bench.change({"hang": None})
@@ -454,7 +479,7 @@ async def test_too_many_gpus(start: Start) -> None:
         ("590.48.01", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2, "phy_retry": 3}),
         ("570.86.10", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2}),
         ("535.1.1", {"field161": 4, "field162": 5, "field163": 6}, {"replay": 4, "recovery": 5, "crc": 6}),
-        ("535.1.1", {"field161": 4, "link_error1": 5}, {"replay": 4, "recovery": 5}),
+        ("535.1.1", {"field161": 4, "link_error0": 9, "link_error1": 5}, {"replay": 4, "recovery": 5}),
     ],
 )
 async def test_where_link_errors_are_counted(
@@ -495,6 +520,14 @@ async def test_links_go_down_and_make_errors(start: Start) -> None:
         await bench.change({"gpu0.link_state.3": None})
         await bench.look()
         assert ("0", "nvlink_down") not in bench.failed()
+
+
+async def test_fields_that_an_older_driver_does_not_know(start: Start) -> None:
+    """It calls them an invalid argument: they are absent, and no error."""
+    async with start({"gpu*.field230.0": "!2", "gpu*.field82.0": "!2"}) as bench:
+        await bench.look()
+        assert bench.series("rankwatch_gpu_recovery_action") == {}
+        assert bench.series("rankwatch_gpu_read_errors_total") == {}
 
 
 @pytest.mark.parametrize(("driver", "seconds"), [("590.48.01", 7.5), ("580.95.05", 0.0)])

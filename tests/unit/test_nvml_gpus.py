@@ -218,6 +218,17 @@ def test_votes_become_levels_when_they_keep_coming() -> None:
     assert bench.verdicts["GPU-0"].levels["gpu_hot"]
 
 
+def test_a_reset_ends_what_was_held_against_a_link() -> None:
+    """Errors before the reset flag no look after it."""
+    bench = Bench()
+    for count in range(3):
+        link = Link(0, up=True, errors={"replay": count})
+        bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=9), links=(link,)))
+    assert bench.view(0).links[0].flagged_ratio == 2 / 30
+    bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=1), links=(Link(0, up=True, errors={"replay": 5}),)))
+    assert bench.view(0).links[0].flagged_ratio is None
+
+
 def test_a_gpu_under_another_index() -> None:
     """When NVML numbers anew, the GPU keeps its history under its UUID and shows its new index."""
     bench = Bench()
