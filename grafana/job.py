@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from grafana import job_ras
 from grafana.panels import Panel, Query, Size, Steps, grid, lines, rows, stats, timeline
 from grafana.queries import (
     JOB,
@@ -48,6 +49,7 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Late ranks": _late(late_share),
         "The fabric's own time": _fabric(),
         "Progress": _progress(),
+        "Communicators, as the ranks see each other (RAS)": job_ras.panels(),
         "Records": _records(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):

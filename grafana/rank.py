@@ -41,6 +41,7 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Collectives": _collectives(),
         "Lateness": _lateness(late_share),
         "Point to point": _p2p(),
+        "As the other ranks see it (RAS)": _seen(),
         "Records": _records(),
     }
 
@@ -252,6 +253,27 @@ def _p2p() -> list[Panel]:
                 "{{direction}} {{comm_name}} {{comm}}",
             ),
             unit="Bps",
+            size=Size(12),
+        ),
+    ]
+
+
+def _seen() -> list[Panel]:
+    by = "comm, comm_rank, host, gpu, reason"
+    return [
+        rows(
+            "Missed by others",
+            "Communicators in which the rank gives the others no answer, and why; host is its address.",
+            Query(f"max by ({by}) (rankwatch_communicator_rank_missing{{{RANK}}})"),
+            columns=("comm", "comm_rank", "host", "gpu", "reason"),
+            size=Size(12),
+            sort_by="comm",
+        ),
+        lines(
+            "Launches it is behind",
+            "In stalled communicators, behind the rank that has launched the most. Nothing here is good.",
+            Query(f"max by ({COLLECTIVE}) (rankwatch_communicator_rank_lag{{{RANK}}})", "{{collective}} {{comm}}"),
+            unit="short",
             size=Size(12),
         ),
     ]

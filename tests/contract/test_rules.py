@@ -137,7 +137,9 @@ def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
 def test_who_may_wake_people() -> None:
     """Pages are of these alerts only; none is about the agent itself."""
     pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
-    assert pages == {"RankDead", "JobFailed", "NodeLost", "RankUnresponsive", "JobShrunk", "JobStalled"}
+    on_ranks = {"RankDead", "JobFailed", "NodeLost", "RankUnresponsive", "JobShrunk", "JobStalled"}
+    by_ras = {"RankMissing", "CommunicatorStalled", "CommunicatorError", "CommunicatorAborted"}
+    assert pages == on_ranks | by_ras
 
 
 def test_a_site_sets_its_own(tmp_path: Path) -> None:

@@ -7,18 +7,23 @@ or no longer holds a series. Each node is scraped at its own instant, up to five
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterable
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
+from ras_views import RasAgent
+
 from agent import rank_families
+from agent.api import Metric
 from agent.identity import Membership, Origin, ProcessKey
 from agent.procfs import ProcessFacts
 from agent.ranks import RankTable
 from agent.verdict import ExitStatus
 
 SCRAPE_SECONDS = 5
+REST_SLOTS = 3
+"""All but liveness is scraped every 15 seconds."""
+LIVENESS, REST = "rankwatch-liveness", "rankwatch"
 WORLD = "aaaaaaaaaaaaaa"
 JOB = "4711"
 REFUSED_SECONDS = 0.01
@@ -44,6 +49,11 @@ def failed(code: int) -> ExitStatus:
     return ExitStatus(known=True, code=code)
 
 
+def monotonic(seconds: float) -> float:
+    """Return a time of the fleet on the clock that does not jump."""
+    return seconds + 10_000.0
+
+
 class _Clock:
     """Seconds since the first scrape, on a clock that may be wrong."""
 
@@ -52,7 +62,7 @@ class _Clock:
         self._error = error_seconds
 
     def monotonic(self) -> float:
-        return self.now + 10_000.0
+        return monotonic(self.now)
 
     def time(self) -> float:
         return self.now + self._error
@@ -70,7 +80,8 @@ class Node:
         self.answer: float | None = 0.01
         """How long a scrape takes; None: it is no target any more."""
         self.is_up = True
-        self.stopped = False
+        self.ras: RasAgent | None = None
+        self.stopped: set[int] = set()
         self._pid = 100
 
     def start(self, job_id: str, rank: int, world: int, start_seconds: float, name: str = "") -> None:
@@ -92,7 +103,12 @@ class Node:
     def stop(self, job_id: str, rank: int) -> None:
         """Let a rank be stopped by a signal."""
         self.table.observe_state(self.processes[(job_id, rank)], "T", None, kill_pending=False, finalized=False)
-        self.stopped = True
+        self.stopped.add(rank)
+
+    def resume(self, job_id: str, rank: int) -> None:
+        """Let a stopped rank go on."""
+        self.table.observe_state(self.processes[(job_id, rank)], "S", None, kill_pending=False, finalized=False)
+        self.stopped.remove(rank)
 
     def progress(self, job_id: str, rank: int, world: int) -> None:
         """Let a rank complete an operation now."""
@@ -118,19 +134,42 @@ class Node:
         """Go on to ``now``; the table is looked at once a second."""
         self._clock.now = now
         if now == int(now):
+            if self.ras is not None and self.is_up:
+                clock = (self._clock.monotonic(), self._clock.time())
+                self.table.observe_silences(self.ras.look(self._ranks(), clock))
             self.table.tick()
 
     def scrape(self) -> dict[str, float]:
         """Return what a scrape gives now, by series."""
         if self.answer is None:
             return {}
-        own = (("instance", f"{self.name}:19028"), ("job", "rankwatch-liveness"), ("node", self.name))
-        found = {series_key("up", own): float(self.is_up), series_key("scrape_duration_seconds", own): self.answer}
+        found = {
+            series_key("up", self._target(LIVENESS)): float(self.is_up),
+            series_key("scrape_duration_seconds", self._target(LIVENESS)): self.answer,
+        }
         if self.is_up:
-            for family in rank_families.families(self.table.snapshot()):
-                for sample in family.samples:
-                    found[series_key(sample.name, (*sample.labels.items(), *own))] = sample.value
+            found |= self._page(rank_families.families(self.table.snapshot()), LIVENESS)
         return found
+
+    def scrape_rest(self) -> dict[str, float]:
+        """Return what a scrape of the other job gives, which is rarer."""
+        if self.ras is None or not self.is_up or self.answer is None:
+            return {}
+        return self._page(self.ras.render(self._ranks()), REST)
+
+    def _page(self, families: Iterable[Metric], job: str) -> dict[str, float]:
+        own = self._target(job)
+        return {
+            series_key(sample.name, (*sample.labels.items(), *own)): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    def _target(self, job: str) -> tuple[tuple[str, str], ...]:
+        return ("instance", f"{self.name}:19028"), ("job", job), ("node", self.name)
+
+    def _ranks(self) -> dict[int, ProcessKey]:
+        return {rank: key for (_, rank), key in self.processes.items()}
 
 
 def series_key(name: str, labels: Iterable[tuple[str, str]]) -> str:
@@ -176,76 +215,21 @@ class Fleet:
 
     @staticmethod
     def _scrape(node: Node, slot: int, slots: int, series: dict[str, list[float | None]]) -> None:
-        for name, value in node.scrape().items():
+        rest = node.scrape_rest() if slot % REST_SLOTS == 0 else {}
+        for name, value in {**node.scrape(), **rest}.items():
             series.setdefault(name, [None] * slots)[slot] = value
 
 
-class Job(Fleet):
-    """A job on two nodes of three, scraped at random instants by clocks that are a little wrong."""
-
-    def __init__(self, seed: int, world: int = 16, age_seconds: float = 900.0) -> None:
-        self.chance = random.Random(seed)  # noqa: S311  # a test that can be repeated
-        self.world = world
-        self.running: dict[int, Node] = {}
-        chance = self.chance.uniform
-        super().__init__(*(Node(f"n{number}", chance(0, 4.9), chance(-0.02, 0.02)) for number in range(3)))
-        for rank in range(world):
-            self.at(-20, self._start, rank, self.home(rank), -age_seconds)
-        self.every(-5, 2000, 2.5, self._step)
-
-    def home(self, rank: int) -> Node:
-        """Where a rank runs: half of them on each of two nodes."""
-        return self.nodes[rank * 2 // self.world]
-
-    def start(self, seconds: float, rank: int, node: Node) -> None:
-        """Start a rank (anew)."""
-        self.at(seconds, self._start, rank, node, seconds - 1)
-
-    def end(self, seconds: float, rank: int, status: ExitStatus, finalized: bool = False) -> None:
-        """Let a rank leave."""
-        self.at(seconds, self._end, rank, status, finalized)
-
-    def end_all(self, begin: float, spread: float, status: ExitStatus, but: tuple[int, ...] = ()) -> None:
-        """Let all ranks leave within ``spread`` seconds."""
-        for rank in range(self.world):
-            if rank not in but:
-                self.end(begin + self.chance.uniform(0, spread), rank, status)
-
-    def agent(self, seconds: float, node: Node, up: bool, answer: float | None = 0.02) -> None:
-        """Change how scrapes of a node's agent go."""
-        self.at(seconds, self._agent, node, up, answer)
-
-    def lose(self, seconds: float, node: Node, answer: float | None) -> None:
-        """Let a node vanish with its ranks; ``answer``: how a scrape fails from then on."""
-        self.at(seconds, self.running.pop, next(r for r in range(self.world) if self.home(r) is node))
-        self.agent(seconds, node, up=False, answer=answer)
-
-    def _start(self, rank: int, node: Node, start_seconds: float) -> None:
-        node.start(JOB, rank, self.world, start_seconds)
-        self.running[rank] = node
-
-    def _end(self, rank: int, status: ExitStatus, finalized: bool) -> None:
-        node = self.running.pop(rank, None) or self.home(rank)
-        node.end(JOB, rank, status, finalized)
-
-    def _agent(self, node: Node, up: bool, answer: float | None) -> None:
-        node.is_up, node.answer = up, answer
-
-    def _step(self) -> None:
-        """A collective completes when all ranks take part."""
-        if len(self.running) == self.world and not any(node.stopped for node in self.nodes):
-            for rank, node in self.running.items():
-                node.progress(JOB, rank, self.world)
-
-
-def values(samples: list[float | None]) -> str:
-    """Return samples as promtool reads them: `stale` where a series ends, `_` where there is none."""
+def values(samples: list[float | None], every: int = 1) -> str:
+    """Return each ``every``-th sample as promtool reads it: `stale` where a series ends, `_` where there is none."""
     words: list[str] = []
-    for number, sample in enumerate(samples):
+    for number in range(0, len(samples), every):
+        sample = samples[number]
         if sample is not None:
             words.append(repr(sample))
         else:
-            words.append("stale" if number and samples[number - 1] is not None else "_")
+            words.append("stale" if number and samples[number - every] is not None else "_")
+        words += ["_"] * (every - 1)
     return " ".join(words)
 
 
@@ -260,6 +244,10 @@ def as_test(
     return {
         "name": name,
         "interval": f"{SCRAPE_SECONDS}s",
-        "input_series": [{"series": key, "values": values(found)} for key, found in series.items()],
+        "input_series": [{"series": key, "values": values(found, _slots(key))} for key, found in series.items()],
         "promql_expr_test": [{"expr": query, "eval_time": f"{at_seconds}s", "exp_samples": samples}],
     }
+
+
+def _slots(key: str) -> int:
+    return REST_SLOTS if f'job="{REST}"' in key else 1

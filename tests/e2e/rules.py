@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"
@@ -29,3 +32,11 @@ def run_promtool(promtool: str, *arguments: str | Path) -> str:
     calm = os.environ | {"GOGC": "400"}  # its garbage is a third of its time otherwise
     done = subprocess.run([promtool, *arguments], check=False, capture_output=True, text=True, timeout=120, env=calm)
     return "" if done.returncode == 0 else f"{promtool}: {done.stdout}{done.stderr}"
+
+
+def judge_rules(directory: Path, tests: list[dict[str, Any]], judges: Iterable[str]) -> list[str]:
+    """Put the shipped rules to tests, before each of the promtools ``judges``; return what they said against them."""
+    file = directory / "test.yml"
+    rules = [str(path) for path in RULES]
+    file.write_text(json.dumps({"rule_files": rules, "evaluation_interval": "5s", "tests": tests}))  # JSON is YAML
+    return [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))]

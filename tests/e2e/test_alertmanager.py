@@ -163,10 +163,27 @@ def test_tickets_and_information_say_what_and_where(post: Post) -> None:
 @pytest.mark.parametrize(
     ("cause", "silenced", "heard"),
     [
-        ("NodeLost", "RankDead JobFailed JobShrunk RankUnresponsive JobStalled", ""),
-        ("RankDead", "JobShrunk RankUnresponsive JobStalled", "GpuLost"),
-        ("JobFailed", "JobShrunk JobStalled", "GpuLost"),
-        ("RankUnresponsive", "JobStalled StragglerRank SlowCommunicator", "RankNeverStarted GpuLost"),
+        ("NodeLost", "RankDead JobFailed JobShrunk RankUnresponsive RankMissing CommunicatorStalled JobStalled", ""),
+        (
+            "RankDead",
+            "JobShrunk RankUnresponsive RankMissing CommunicatorStalled CommunicatorError JobStalled",
+            "GpuLost",
+        ),
+        ("JobFailed", "JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
+        ("JobShrunk", "RankMissing", "CommunicatorStalled"),
+        (
+            "RankUnresponsive",
+            "CommunicatorStalled JobStalled StragglerRank SlowCommunicator",
+            "RankNeverStarted RankMissing",
+        ),
+        (
+            "RankMissing",
+            "CommunicatorStalled CommunicatorError JobStalled StragglerRank",
+            "RankNeverStarted RankUnresponsive",
+        ),
+        ("CommunicatorError", "CommunicatorStalled JobStalled", "CommunicatorAborted LibraryVersionSkew"),
+        ("CommunicatorAborted", "CommunicatorStalled", "CommunicatorError"),
+        ("CommunicatorStalled", "JobStalled StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
         ("JobStalled", "StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
         ("StragglerRank", "SlowCommunicator", "RecordsLost"),
     ],

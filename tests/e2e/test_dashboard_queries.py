@@ -18,6 +18,7 @@ import yaml
 from machines import Machine, alive
 from nodes import wait_until
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
+from ras_page import BEHIND, LAG, SILENT, RasPage
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
@@ -32,6 +33,19 @@ OF_PIPELINE = {
     "Records without the GPU's own time",
 }
 """Panels on what the make-believe job has not: they are asked about another one."""
+RAS_SUFFIX = "8"
+OF_RAS_APART = "Launches between the rank furthest ahead and the one furthest behind"
+OF_RAS = {
+    "Ranks that answer",
+    "Missing now",
+    OF_RAS_APART,
+    "Since the last launch",
+    "Stalled, and waiting for",
+    "Errors and aborts",
+    "Missed by others",
+    "Launches it is behind",
+}
+"""Panels on what RAS tells: they are asked about a job of which only that is known."""
 RANGE_SECONDS = 120
 GRAFANA = {
     "$__rate_interval": "20s",
@@ -96,8 +110,9 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
     with (
         machine.job(*JOB) as job,
         pipeline(job.dump_dir, machine.job_id + PIPELINE_SUFFIX),
+        RasPage(machine.job_id + RAS_SUFFIX) as ras,
         machine.agent(job) as agent,
-        Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port), binary) as server,
+        Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port), binary) as server,
     ):
         agent.wait_for_states(alive(8))
         wait_until(lambda: server.query("comm_rank:rankwatch_blamed:ratio"), MAX_SECONDS, "the late rank's blame")
@@ -126,6 +141,8 @@ class Answer:
         rank = VICTIM if title in ENDED else STRAGGLER
         of_pipeline = {"job_id": job_id + PIPELINE_SUFFIX, "rank": "0"}
         variables = of_pipeline if title in OF_PIPELINE else {"job_id": job_id, "rank": rank}
+        if title in OF_RAS:
+            variables = {"job_id": job_id + RAS_SUFFIX, "rank": str(BEHIND)}
         self._target = target
         self._expression = fill(target.expression, variables)
         self._server = server
@@ -210,8 +227,24 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     assert ask("rank", "State", "node", VICTIM) == {"127.0.0.1": 6}
     sent = ask("rank", "Bandwidth of sends and receives", "direction", "0", PIPELINE_SUFFIX)
     assert sent == {"send": pytest.approx(33.554432e9, rel=0.01)}
+    check_ras(ask)
     came_last = 'sum(increase(rankwatch_collective_last_arrivals_total{rank="%s"}[2m]))'
     assert (server.value(came_last % STRAGGLER) or 0) > 5 * (server.value(came_last % "1") or 0)
+
+
+def check_ras(ask: Questions) -> None:
+    """What the panels on RAS show is what its page was made of."""
+    answers = ask("job", "Ranks that answer", "state", suffix=RAS_SUFFIX)
+    assert answers == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 1, "dead": 0}
+    missing = ask("job", "Missing now", "rank", suffix=RAS_SUFFIX)
+    assert missing.keys() == {str(SILENT), str(BEHIND)}
+    apart = ask("job", OF_RAS_APART, "comm", suffix=RAS_SUFFIX)
+    assert sorted(apart.values()) == [0, LAG]
+    assert ask("job", "Stalled, and waiting for", "rank", suffix=RAS_SUFFIX).keys() == {str(SILENT)}
+    errors = ask("job", "Errors and aborts", "error", suffix=RAS_SUFFIX)
+    assert errors.keys() == {"remote_error", "system_error", "aborted"}
+    assert ask("rank", "Missed by others", "reason", str(BEHIND), RAS_SUFFIX).keys() == {"no_communicator"}
+    assert ask("rank", "Launches it is behind", "collective", str(BEHIND), RAS_SUFFIX) == {"AllReduce": LAG}
 
 
 PIPELINE = """
@@ -252,11 +285,12 @@ def pipeline(directory: Path, job_id: str) -> Iterator[None]:
             process.communicate(timeout=10)
 
 
-def shipped(directory: Path, port: int) -> str:
-    """Return the shipped configuration for one agent, with the shipped rules, all of it every second."""
+def shipped(directory: Path, port: int, ras_port: int) -> str:
+    """Return the shipped configuration for one agent and RAS's page, with the shipped rules, all of it every second."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scrape" / "static.yml").read_text())
     for job in config["scrape_configs"]:
         job.update(scrape_interval="1s", scrape_timeout="1s", static_configs=[{"targets": [f"127.0.0.1:{port}"]}])
+    config["scrape_configs"][1]["static_configs"][0]["targets"].append(f"127.0.0.1:{ras_port}")
     rules = directory / "rules"
     rules.mkdir()
     for path in RULES:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fleet_jobs import Job
 from fleets import (
     ABORTED,
     ENDED_WELL,
-    JOB,
     KILLED,
     OOM_KILLED,
     REFUSED_SECONDS,
     TERMINATED,
     TIMEOUT_SECONDS,
     UNKNOWN,
-    Job,
     as_test,
     crashed,
     failed,
 )
-from rules import RULES, promtools, run_promtool, why_no_promtool
+from rules import judge_rules, promtools, why_no_promtool
 
 FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 SEEDS = range(2 if FULL else 1)
@@ -90,7 +88,7 @@ def preempt(job: Job) -> dict[str, str]:
 def suspend(job: Job) -> dict[str, str]:
     """All ranks are stopped by the scheduler."""
     for rank in range(job.world):
-        job.at(100, job.home(rank).stop, JOB, rank)
+        job.stop(100, rank)
     return QUIET
 
 
@@ -167,7 +165,7 @@ def left_well(job: Job) -> dict[str, str]:
 
 def stopped(job: Job) -> dict[str, str]:
     """One rank is stopped, the others wait for it."""
-    job.at(100, job.home(3).stop, JOB, 3)
+    job.stop(100, 3)
     return {"RankUnresponsive": "page"}
 
 
@@ -280,20 +278,19 @@ def crashed_young(job: Job) -> dict[str, str]:
 
 
 SMALL_AND_YOUNG: list[Scenario] = [finish, finish_and_abort, failed_young, crashed_young, out_of_memory]
-CASES = [(16, 900.0, each) for each in LARGE] + [(4, 60.0, each) for each in SMALL_AND_YOUNG]
+CASES = [(16, 900.0, ras, each) for ras in (False, True) for each in LARGE]
+CASES += [(4, 60.0, False, each) for each in SMALL_AND_YOUNG]
 
 
-@pytest.mark.parametrize(("world", "age_seconds", "scenario"), CASES, ids=lambda v: getattr(v, "__name__", str(v)))
-def test_alerts(tmp_path: Path, world: int, age_seconds: float, scenario: Scenario) -> None:
-    """Whenever scrapes come, exactly these alerts fire in the minutes after the event."""
+@pytest.mark.parametrize(
+    ("world", "age_seconds", "ras", "scenario"), CASES, ids=lambda v: getattr(v, "__name__", str(v))
+)
+def test_alerts(tmp_path: Path, world: int, age_seconds: float, ras: bool, scenario: Scenario) -> None:
+    """Whenever scrapes come, exactly these alerts fire in the minutes after the event, whether RAS is asked or not."""
     tests = []
     for seed in SEEDS:
-        job = Job(seed, world, age_seconds)
+        job = Job(seed, world, age_seconds, ras=ras)
         expected = scenario(job)
         name = f"{scenario.__name__}, seed {seed}: {scenario.__doc__}"
         tests.append(as_test(name, job.run(DURATION_SECONDS), expected | {"Watchdog": "info"}, DURATION_SECONDS))
-    file = tmp_path / "test.yml"
-    rules = [str(path) for path in RULES]
-    file.write_text(json.dumps({"rule_files": rules, "evaluation_interval": "5s", "tests": tests}))  # JSON is YAML
-    judges = promtools() if FULL else promtools()[:1]
-    assert [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))] == []
+    assert judge_rules(tmp_path, tests, promtools() if FULL else promtools()[:1]) == []
