@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent, wait_until
+from machines import Machine
 from nvml_stub import LIBRARY, XID, Node
 
 LOOK_SECONDS = 15.0
@@ -111,3 +112,20 @@ def test_an_agent_that_stops_leaves_no_helper(agent: Agent, node: Node) -> None:
     agent.wait_for("rankwatch_gpu_driver_hung", 1.0, seconds=LOOK_SECONDS)
     assert agent.stop() == 0
     wait_until(lambda: not has_library(helper), LOOK_SECONDS, "the helper's end")
+
+
+def test_an_xid_is_a_reason_against_the_rank_on_that_gpu(tmp_path: Path, agent: Agent, node: Node) -> None:
+    """A rank shows the GPU that the driver says it uses; an Xid makes it, and no other, unhealthy until a reset."""
+    machine = Machine(tmp_path)
+    job_id = machine.job_id
+    with machine.job("--ranks", "2") as job:
+        node.update({f"gpu{6 + rank}.processes": job.pid(rank) for rank in range(2)})
+        uuid = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e46"
+        facts = {"job_id": job_id, "rank": "0", "gpu": "6", "gpu_uuid": uuid, "pci": "0000:d1:00.0"}
+        agent.wait_for("rankwatch_rank_info", 1.0, seconds=LOOK_SECONDS, **facts)
+        node.event(6, XID, 95)
+        agent.wait_for("rankwatch_rank_healthy", 0.0, seconds=LOOK_SECONDS, job_id=job_id, rank="0")
+        assert agent.value("rankwatch_rank_unhealthy", job_id=job_id, rank="0", reason="gpu_xid") == 1.0
+        assert agent.value("rankwatch_rank_healthy", job_id=job_id, rank="1") == 1.0
+        node.update({"gpu6.field83.0": 1000})
+        agent.wait_for("rankwatch_rank_healthy", 1.0, seconds=LOOK_SECONDS, job_id=job_id, rank="0")
