@@ -239,4 +239,4 @@ class Supervisor:
         try:
             load(section.restored)
         except ValueError as error:
-            self._log.warning("part of the checkpoint not readable, starting without it", part=what, error=error)
+            self._log.warning(f"checkpoint of the {what} not readable, starting without it", error=error)
