@@ -40,7 +40,7 @@ from exporters.ras.policy import (
 )
 from exporters.ras.report import Report
 from exporters.ras.reports import Reports
-from exporters.ras.witness import Witness
+from exporters.ras.witness import Greet, Witness
 
 INTERVAL_SECONDS = 2.0
 """How often /proc is looked at; queries are rarer."""
@@ -48,6 +48,8 @@ COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
 """What jobs are given to gather a report: the library's own default, and more above that size."""
+DRAIN_SECONDS = 45.0
+"""For a query under way: the longest that a large job's may take, and more than any with the library's own timeouts."""
 STALE_INTERVALS = 3.0
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
@@ -181,15 +183,19 @@ class RasExporter:
             else COLLECTIVE_SECONDS,
         )
         pids = frozenset(process.namespace_pid for process in processes.values())
-        answers = await self._inquiry.reports(Aim(question.endpoint, site, wanted, pids), limits)
+        aim = Aim(question.endpoint, site, wanted, pids)
+        answers = await self._inquiry.reports(aim, limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         visit.up = best is not None
         visit.pace = next_pace(visit.pace, best and (best.report, best.seconds))
         now = self._ctx.clock.monotonic()
         visit.timing = after_query(visit.timing, role, visit.pace, now, self._random.random())
-        await self._keep(answers, site, until=now + STALE_INTERVALS * (visit.timing.due_at - now))
+        until = now + STALE_INTERVALS * (visit.timing.due_at - now)
+        await self._keep(
+            answers, site, until, lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits)
+        )
 
-    async def _keep(self, answers: list[Answer], site: Site, until: float) -> None:
+    async def _keep(self, answers: list[Answer], site: Site, until: float, greet: Greet) -> None:
         """Take the best report of each job in the place of its last one."""
         processes = self._processes()
         here = [processes[key] for key in site.servers if key in processes]
@@ -204,7 +210,7 @@ class RasExporter:
         for job_id, [(owner, best), *others] in of_job.items():
             self._keep_one(owner, best, until)
             members = [process for process in processes.values() if process.job_id == job_id]
-            await self._witness.testify(job_id, best, [report for _, report in others], members)
+            await self._witness.testify(job_id, best, [report for _, report in others], members, greet)
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float) -> None:
         if owner.job_id not in self._kept.by_job:
@@ -243,6 +249,6 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=60.0,
     families=FAMILIES,
-    drain_seconds=10.0,
+    drain_seconds=DRAIN_SECONDS,
     series_cap=30_000,
 )

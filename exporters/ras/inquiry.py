@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import Helper, HelperError, HelperSpec, Logger, OwnThread, ProcessKey
-from exporters.ras.client import Endpoint, Limits, QueryError, Reply, Stage, ask
+from exporters.ras.client import Endpoint, Limits, QueryError, Reply, Stage, ask, greet
 from exporters.ras.listeners import ListenerSearch, Site
 from exporters.ras.policy import looks_isolated
 from exporters.ras.reading import Reading, Request, read
@@ -78,6 +78,29 @@ class Inquiry:
             if answer is None or not looks_isolated(answer.report):
                 break
         return found
+
+    async def present(self, aim: Aim, limits: Limits) -> frozenset[ProcessKey]:
+        """The wanted processes that answer a greeting, for which no collective runs; some, when one does not answer.
+
+        That one may be stopped: it is not waited for again and again, since others can be greeted another time.
+        """
+        heard: set[ProcessKey] = set()
+
+        async def note(client: Endpoint) -> bool:
+            server = await self._thread.call(lambda: self._search.server_of(aim.site, aim.endpoint, client))
+            heard.update(aim.wanted & {server})
+            return True
+
+        once = msgspec.structs.replace(limits, attempts=1)
+        for _ in range(MAX_ATTEMPTS):
+            if heard == aim.wanted:
+                break
+            try:
+                _, writer = await greet(aim.endpoint, once, note)
+            except QueryError:
+                break
+            writer.close()
+        return frozenset(heard)
 
     async def _report(self, aim: Aim, limits: Limits) -> Answer | None:
         server: ProcessKey | None = None

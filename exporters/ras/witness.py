@@ -2,12 +2,13 @@
 
 A report names processes by address and pid. A process that did not answer while it runs may hang, or its RAS thread may
 be cut off: one that was stopped for a minute is dead to all others for ever, answers for itself, and says that all
-others are dead (tried, NCCL 2.24 to 2.32). Where it is heard in any answer the witnesses contradict each other.
+others are dead (tried, NCCL 2.24 to 2.32). Where it is heard in any answer, or answers a greeting, which costs the job
+nothing, the witnesses contradict each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,8 @@ from exporters.ras.report import Report
 
 Host = tuple[str, int]
 """Address and pid by the job's pid namespace."""
+Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
+"""Greets processes of this node; returns those that answer."""
 
 
 class Witness:
@@ -31,14 +34,19 @@ class Witness:
         self._root = proc_root
         self._silences: dict[str, dict[ProcessKey, Silence]] = {}
 
-    async def testify(self, job_id: str, best: Report, others: Iterable[Report], here: list[LocalProcess]) -> None:
+    async def testify(
+        self, job_id: str, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
+    ) -> None:
         """Take the answers of one moment on a job, of which ``here`` are the processes on this node."""
         names = await self._names(best, here)
         for key, host in names.items():
             self._ranks.observe_memberships(key, memberships(best, host))
-        if unheard(best):
+        if missed := unheard(best):
+            before = self._silences.get(job_id, {})
+            unsure = (key for key, host in names.items() if host in missed and not _is_contradicted(before.get(key)))
+            present = await greet(frozenset(unsure))
             now = (self._clock.monotonic(), self._clock.time())
-            self._silences[job_id] = silences(self._silences.get(job_id, {}), best, others, names, now)
+            self._silences[job_id] = silences(before, best, others, names, now, present)
         else:
             self._silences.pop(job_id, None)
         self._tell()
@@ -87,17 +95,22 @@ def unheard(report: Report) -> set[Host]:
     }
 
 
+def _is_contradicted(silence: Silence | None) -> bool:
+    return silence is not None and silence.contradicted
+
+
 def silences(
     before: Mapping[ProcessKey, Silence],
     best: Report,
     others: Iterable[Report],
     here: Mapping[ProcessKey, Host],
     now: tuple[float, float],
+    present: Collection[ProcessKey] = (),
 ) -> dict[ProcessKey, Silence]:
     """Which processes ``best`` misses, counted on from the last report.
 
     ``here``: the job's processes of this node as reports name them; ``others``: further answers of the same moment;
-    ``now``: monotonic and epoch seconds.
+    ``now``: monotonic and epoch seconds; ``present``: those that answered a greeting.
     """
     missed = unheard(best)
     heard = {process for report in (best, *others) for process in report.processes}
@@ -106,7 +119,7 @@ def silences(
         if host not in missed:
             continue
         known = before.get(key) or Silence(*now)
-        answers = known.contradicted or host in heard
+        answers = known.contradicted or host in heard or key in present
         after[key] = msgspec.structs.replace(known, reports=known.reports + 1, contradicted=answers)
     return after
 

@@ -15,8 +15,8 @@ from agent.api import NoData
 from agent.discovery import exporter_names, load_spec
 
 NAMES = exporter_names()
-LONGEST_DRAIN_SECONDS = 10.0
-"""The supervisor stops exporters side by side; systemd waits three times as long."""
+LONGEST_DRAIN_SECONDS = 45.0
+"""The supervisor stops exporters side by side; systemd waits a quarter of a minute longer."""
 
 
 @pytest.fixture(params=NAMES)

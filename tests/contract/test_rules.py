@@ -113,6 +113,18 @@ def test_cases_are_readable(file: Path) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("file", sorted((DEPLOY / "tests").glob("*.yml")), ids=lambda path: path.stem)
+def test_groups_are_evaluated_in_order(file: Path) -> None:
+    """Where a test needs several groups it says in which order: promtool's own is another each time."""
+    test = yaml.safe_load(file.read_text())
+    groups = [
+        group["name"]
+        for rules in test["rule_files"]
+        for group in yaml.safe_load((file.parent / rules).read_text())["groups"]
+    ]
+    assert len(groups) == 1 or sorted(test["group_eval_order"]) == sorted(groups)
+
+
 def test_rules_use_metrics_that_exist() -> None:
     """Every metric of ours in a rule is one that the agent declares, and every recorded series one that is recorded."""
     declared = {family.name for family in (*rank_families.FAMILIES, *health.FAMILIES, *self_families.FAMILIES)}

@@ -48,7 +48,7 @@ class ClusterNode:
 
     def lose_power(self) -> None:
         """End everything on it without a word on the wire."""
-        _ip(self.machine, "link", "set", "eth0", "down")
+        run_ip(self.machine, "link", "set", "eth0", "down")
         self.machine.power_off()
         self.agent.went_with_its_node()
 
@@ -69,9 +69,9 @@ class Cluster:
         self.targets_dir.mkdir()
         self.monitor = Node("monitor")
         try:
-            _ip(self.monitor, "link", "add", "bridge", "type", "bridge")
-            _ip(self.monitor, "address", "add", f"{MONITOR}/24", "dev", "bridge")
-            _ip(self.monitor, "link", "set", "bridge", "up")
+            run_ip(self.monitor, "link", "add", "bridge", "type", "bridge")
+            run_ip(self.monitor, "address", "add", f"{MONITOR}/24", "dev", "bridge")
+            run_ip(self.monitor, "link", "set", "bridge", "up")
             for number in range(size):
                 self.nodes.append(ClusterNode(self, number, exit_status_ioctl))
         except BaseException:
@@ -89,10 +89,12 @@ class Cluster:
     def wire(self, node: ClusterNode) -> None:
         """Connect a node to the bridge."""
         port, machine = f"port{len(self.nodes)}", node.machine
-        _ip(self.monitor, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.init_pid))
-        _ip(self.monitor, "link", "set", port, "master", "bridge", "up")
-        _ip(machine, "address", "add", f"{node.name}/24", "dev", "eth0")
-        _ip(machine, "link", "set", "eth0", "up")
+        run_ip(
+            self.monitor, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.init_pid)
+        )
+        run_ip(self.monitor, "link", "set", port, "master", "bridge", "up")
+        run_ip(machine, "address", "add", f"{node.name}/24", "dev", "eth0")
+        run_ip(machine, "link", "set", "eth0", "up")
 
     def close(self) -> None:
         """End all of it."""
@@ -157,7 +159,7 @@ class ClusterJob:
             part.signal_launcher(number)
 
 
-def _ip(node: Node, *arguments: str) -> None:
+def run_ip(node: Node, *arguments: str) -> None:
     """Run ip(8) in a node's network, with this machine's pids."""
     command = ["nsenter", f"--target={node.init_pid}", "--net", "--", "ip", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})

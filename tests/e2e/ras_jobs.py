@@ -8,30 +8,55 @@ import platform
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import psutil
 from jobs import ROOT
+from nodes import Node
 
 VERSION = "2.32.3"
-LIBRARY = ROOT / ".cache" / "nccl" / VERSION / "libnccl.so.2"
+"""The one that scripts/test fetches, and the others that scripts/test --full does."""
+VERSIONS = ("2.24.3", "2.27.7", "2.28.3", "2.28.9", "2.29.7", "2.30.7", "2.31.2", VERSION)
+LEAVE_SECONDS = 10.0
+FIRST_GROUP_HASH = 0x5000
+WORLD_HASH = 0x1234567890ABCDEF
+WORLD = "1234567890abcd"
+"""The label of the world communicator."""
 _SOURCE = Path(__file__).with_name("rasrank")
 
 
-def why_no_ras() -> str | None:
+def library(version: str = VERSION) -> Path:
+    """Return where the library of a version is, if it was fetched."""
+    return ROOT / ".cache" / "nccl" / version / "libnccl.so.2"
+
+
+def why_no_ras(version: str = VERSION) -> str | None:
     """Return why RAS cannot run here, None when it can."""
     if platform.machine() != "x86_64":
         return "no layout of libnccl for this machine"
     if shutil.which("cc") is None:
         return "no C compiler found"
-    return None if LIBRARY.exists() else "no libnccl in .cache/nccl: scripts/test fetches it"
+    if library(version).exists():
+        return None
+    full = "" if version == VERSION else " --full"
+    return f"no libnccl {version} in .cache/nccl: scripts/test{full} fetches it"
+
+
+def build_program(directory: Path) -> Path:
+    """Return the program that stands for a rank, compiled in ``directory`` unless it is there."""
+    program = directory / "rasrank"
+    if not program.exists():
+        subprocess.run(["cc", "-O1", "-o", program, _SOURCE / "rasrank.c", "-ldl"], check=True)
+    return program
 
 
 class RasJob:
     """``ranks`` processes, one rank each, all serving RAS at ``port`` of the loopback, in one world communicator.
 
-    Rank r is on the made-up node 127.0.BASE.(2 + r / ``ranks_per_node``), GPU r modulo that. ``env`` is added to their
+    Rank r is on the made-up node 127.0.BASE.(2 + r / ``ranks_per_node``), GPU r modulo that; or on that one of
+    ``machines`` (address, node), where RAS listens as by default and ``port`` is 28028. ``env`` is added to their
     environment. ``directory`` takes the program and the library's log. A context manager; ``close`` ends them all.
     """
 
@@ -39,48 +64,56 @@ class RasJob:
         self,
         directory: Path,
         ranks: int,
-        port: int,
+        port: int = 28028,
         *,
         ranks_per_node: int = 4,
         base: int = 77,
         env: Mapping[str, str] | None = None,
         job_id: str = "4711",
+        version: str = VERSION,
+        machines: Sequence[tuple[str, Node]] = (),
     ) -> None:
         self.port = port
         self.job_id = job_id
+        self.ranks = range(ranks)
+        self.members: dict[str, list[int]] = {}
+        self.labels: dict[str, str] = {}
+        """Of communicators by name: the ranks in order, and what the label comm has to be."""
         self._ranks_per_node = ranks_per_node
-        program = directory / "rasrank"
-        if not program.exists():
-            subprocess.run(["cc", "-O1", "-o", program, _SOURCE / "rasrank.c", "-ldl"], check=True)
-        self.hosts = [f"127.0.{base}.{2 + rank // ranks_per_node}" for rank in range(ranks)]
+        self._machines = machines
+        program = build_program(directory)
+        places = [rank // ranks_per_node for rank in self.ranks]
+        self.hosts = [machines[each][0] if machines else f"127.0.{base}.{2 + each}" for each in places]
         self._log = (directory / f"rasrank-{job_id}.log").open("wb")
         self.processes: list[subprocess.Popen[str]] = []
+        self.pids: list[int] = []
+        """As the processes see themselves."""
         self._children: list[int] = []
         try:
-            for rank in range(ranks):
+            for rank in self.ranks:
                 environment = {
                     **os.environ,
-                    "NCCL_RAS_ADDR": f"127.0.0.1:{port}",
+                    **({} if machines else {"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}),
                     "NCCL_SET_THREAD_NAME": "1",
                     "SLURM_JOB_ID": job_id,
                     "RANK": str(rank),
                     "WORLD_SIZE": str(ranks),
                     **(env or {}),
                 }
-                argv = [program, LIBRARY, _SOURCE / f"{VERSION}.layout", self.hosts[rank]]
+                argv: list[str | Path] = [program, library(version), _SOURCE / f"{version}.layout", self.hosts[rank]]
+                popen = machines[places[rank]][1].popen if machines else subprocess.Popen
                 self.processes.append(
-                    subprocess.Popen(
+                    popen(
                         argv,
+                        env=environment,
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=self._log,
                         text=True,
-                        env=environment,
                     )
                 )
-            for process in self.processes:
-                assert self._answer(process) == "ready"
-            self.communicator("world", 0x1234567890ABCDEF, range(ranks))
+            self.pids = [int(self._answer(rank)) for rank in self.ranks]
+            self.communicator("world", WORLD_HASH, self.ranks)
         except BaseException:
             self.close()
             raise
@@ -93,46 +126,109 @@ class RasJob:
     ) -> None:
         self.close()
 
+    # -- communicators ---------------------------------------------------------------------------------------------
+
     def communicator(self, name: str, hash_number: int, ranks: Sequence[int]) -> None:
         """Make a communicator of these ranks, in this order."""
+        self.members[name] = list(ranks)
+        self.labels[name] = f"{hash_number:x}"[:14]
         for comm_rank, rank in enumerate(ranks):
             gpu = rank % self._ranks_per_node
             self._send(rank, f"join {name} {hash_number:x} {len(ranks)} {comm_rank} {gpu}")
-        descriptions = [self._answer(self.processes[rank]) for rank in ranks]
+        descriptions = "".join([self._answer(rank) for rank in ranks])
         for rank in ranks:
-            self._send(rank, f"meet {name} {''.join(descriptions)}")
-        for rank in ranks:
-            assert self._answer(self.processes[rank]) == "ok"
+            self._send(rank, f"meet {name} {descriptions}")
+        self._expect_ok(ranks)
+
+    def groups(self, tensor_parallel: int) -> None:
+        """Make the groups of a training job: tp0, tp1, ... of neighbours, and across them dp0, dp1, ..."""
+        size = len(self.ranks)
+        tensor = [list(range(first, first + tensor_parallel)) for first in range(0, size, tensor_parallel)]
+        data = [list(range(first, size, tensor_parallel)) for first in range(tensor_parallel)]
+        found = [(f"{kind}{n}", each) for kind, made in (("tp", tensor), ("dp", data)) for n, each in enumerate(made)]
+        for number, (name, ranks) in enumerate(found):
+            self.communicator(name, FIRST_GROUP_HASH + number, ranks)
+
+    def launch(self, name: str, collective: str, count: int, ranks: Iterable[int] | None = None) -> None:
+        """Have ranks (all of the communicator) launch a collective so often."""
+        self._tell(f"launch {name} {collective} {count}", self.members[name] if ranks is None else ranks)
+
+    def set(self, rank: int, name: str, member: str, value: int) -> None:
+        """Have one rank say this of itself: asyncResult, initState, finalizeCalled or destroyFlag."""
+        self._tell(f"set {name} {member} {value}", [rank])
+
+    def abort(self, rank: int, name: str) -> None:
+        """Have one rank abort a communicator, which it does not leave yet."""
+        self._tell(f"abort {name}", [rank])
 
     def leave(self, rank: int, name: str) -> None:
         """Have one rank destroy a communicator."""
-        self._send(rank, f"leave {name}")
-        assert self._answer(self.processes[rank]) == "ok"
+        self._tell(f"leave {name}", [rank])
+
+    # -- processes -------------------------------------------------------------------------------------------------
 
     def fork(self, rank: int) -> int:
         """Have one rank make a child, which holds all that it has open; return its pid."""
         self._send(rank, "fork")
-        child = int(self._answer(self.processes[rank]))
+        child = int(self._answer(rank))
         self._children.append(child)
         return child
 
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to one rank's process."""
-        self.processes[rank].send_signal(number)
+        if self._machines:
+            self._machines[rank // self._ranks_per_node][1].kill(self.pids[rank], number)
+        else:
+            self.processes[rank].send_signal(number)
+
+    def connected(self) -> list[int]:
+        """Return the ranks that a client is connected to, once for each connection."""
+        return [
+            rank
+            for rank, process in enumerate(self.processes)
+            if process.poll() is None
+            for each in psutil.Process(process.pid).net_connections("tcp4")
+            if each.laddr.port == self.port and each.status != psutil.CONN_LISTEN
+        ]
+
+    def exit(self) -> None:
+        """Have all ranks leave in order, with status 0, and wait until they have."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        assert [process.wait(LEAVE_SECONDS) for process in self.processes] == [0] * len(self.processes)
 
     def close(self) -> None:
         """End every process."""
         for child in self._children:
             os.kill(child, signal.SIGKILL)
         for process in self.processes:
-            process.kill()
-            process.wait()
             assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdout.close()
             with contextlib.suppress(BrokenPipeError):  # what it was told last, it never read
                 process.stdin.close()
+        for rank, process in enumerate(self.processes):
+            self._end(rank, process)
         self._log.close()
+
+    def _end(self, rank: int, process: subprocess.Popen[str]) -> None:
+        try:
+            process.wait(LEAVE_SECONDS / 10)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                self.signal(rank)
+            process.kill()  # of a node's, that is what started it
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+    def _tell(self, line: str, ranks: Iterable[int]) -> None:
+        told = list(ranks)
+        for rank in told:
+            self._send(rank, line)
+        self._expect_ok(told)
+
+    def _expect_ok(self, ranks: Iterable[int]) -> None:
+        assert {(rank, answer) for rank in ranks if (answer := self._answer(rank)) != "ok"} == set()
 
     def _send(self, rank: int, line: str) -> None:
         pipe = self.processes[rank].stdin
@@ -140,7 +236,7 @@ class RasJob:
         pipe.write(line + "\n")
         pipe.flush()
 
-    @staticmethod
-    def _answer(process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        return process.stdout.readline().rstrip("\n")
+    def _answer(self, rank: int) -> str:
+        pipe = self.processes[rank].stdout
+        assert pipe is not None
+        return pipe.readline().rstrip("\n")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from agents import Agent, free_port
 from nodes import wait_until
@@ -49,17 +48,6 @@ def heard(agent: Agent, event: str, seconds: float, times: int = 1) -> None:
     wait_until(lambda: events(agent, event) >= times, seconds, f"{event}\n{agent.log()[-2000:]}")
 
 
-def connected(job: RasJob) -> list[int]:
-    """Return the ranks that a client is connected to, once for each connection."""
-    return [
-        rank
-        for rank, process in enumerate(job.processes)
-        if process.poll() is None
-        for each in psutil.Process(process.pid).net_connections("tcp4")
-        if each.laddr.port == job.port and each.status != psutil.CONN_LISTEN
-    ]
-
-
 def missing(agent: Agent) -> set[str]:
     """Return the ranks that the last report misses."""
     return {each.labels["comm_rank"] for each in agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)}
@@ -69,7 +57,7 @@ def test_a_rank_that_stops_for_a_while_is_told_of_and_so_is_its_return(job: RasJ
     """A neighbour of a stopped rank tells that it is silent, and later that it answers; with the role monitor nobody
     is asked for it."""
     with agent_for(job, tmp_path, "monitor") as agent:
-        (monitored,) = connected(job)
+        (monitored,) = job.connected()
         other = (monitored + 1) % 3
         job.signal(other, signal.SIGSTOP)
         heard(agent, "PEER_UNRESPONSIVE", DEAD_SECONDS)
@@ -86,7 +74,7 @@ def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Pat
     with agent_for(job, tmp_path, "standby") as standby, agent_for(job, tmp_path, "reporter") as reporter:
         for agent in (standby, reporter):
             agent.wait_for("rankwatch_ras_up", 1, seconds=STREAM_SECONDS)
-        monitored = connected(job)
+        monitored = job.connected()
         victim = next(rank for rank in range(3) if rank not in monitored)
         killed_at = time.monotonic()
         job.signal(victim)
@@ -104,11 +92,11 @@ def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Pat
 def test_events_go_on_when_the_process_that_tells_them_is_killed(job: RasJob, tmp_path: Path) -> None:
     """The end of a stream is counted, another process is listened to, and it tells of the death of the first."""
     with agent_for(job, tmp_path, "monitor") as agent:
-        (first,) = connected(job)
+        (first,) = job.connected()
         job.signal(first)
         job.processes[first].wait()
         agent.wait_for("rankwatch_ras_monitor_streams_total", 2)
-        (second,) = connected(job)
+        (second,) = job.connected()
         assert second != first
         assert agent.value("rankwatch_ras_monitor_errors_total", stage="cut") == 1
         assert agent.value("rankwatch_ras_monitor_up", endpoint=f"127.0.0.1:{job.port}") == 1
@@ -118,23 +106,23 @@ def test_events_go_on_when_the_process_that_tells_them_is_killed(job: RasJob, tm
 def test_a_process_that_tells_nothing_more_is_left_for_another(job: RasJob, tmp_path: Path) -> None:
     """A stopped process keeps its connection open; the agent notices that it does not answer and turns to another."""
     with agent_for(job, tmp_path, "monitor") as agent:
-        (first,) = connected(job)
+        (first,) = job.connected()
         job.signal(first, signal.SIGSTOP)
         stopped_at = time.monotonic()
         agent.wait_for("rankwatch_ras_monitor_errors_total", 1, seconds=22.0, stage="deadline")
         assert time.monotonic() - stopped_at > 10.0
         agent.wait_for("rankwatch_ras_monitor_up", 1, endpoint=f"127.0.0.1:{job.port}")
-        assert set(connected(job)) - {first} != set()
+        assert set(job.connected()) - {first} != set()
         assert sum(each.value for each in agent.samples("rankwatch_ras_monitor_unread_total")) == 0
 
 
 def test_an_agent_that_leaves_leaves_no_connection(job: RasJob, tmp_path: Path) -> None:
     """A stopped agent has closed its stream, which harms no rank: another one listens after it."""
     with agent_for(job, tmp_path, "monitor") as agent:
-        assert len(connected(job)) == 1
+        assert len(job.connected()) == 1
         assert agent.stop() == 0
-        wait_until(lambda: connected(job) == [], 5.0, "the end of the connection")
+        wait_until(lambda: job.connected() == [], 5.0, "the end of the connection")
         agent.start()
         agent.wait_for("rankwatch_ras_monitor_up", 1, seconds=STREAM_SECONDS)
-        assert len(connected(job)) == 1
+        assert len(job.connected()) == 1
         assert [process.poll() for process in job.processes] == [None] * 3

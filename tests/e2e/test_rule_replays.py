@@ -14,7 +14,7 @@ import pytest
 import yaml
 from recordings import HOSTS, Phase, prolonged
 from replays import replay
-from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
+from rules import DEPLOY, GROUPS, RULES, promtools, run_promtool, why_no_promtool
 
 FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 SOON = {"late_for": "1m", "slow_for": "1m"}
@@ -128,7 +128,8 @@ def test_culprits(tmp_path: Path, case: Case) -> None:
     }
     file = tmp_path / "test.yml"
     rules = rules_with(case.thresholds, tmp_path)
-    file.write_text(json.dumps({"rule_files": rules, "evaluation_interval": "30s", "tests": [test]}))  # JSON is YAML
+    whole = {"rule_files": rules, "evaluation_interval": "30s", "group_eval_order": GROUPS, "tests": [test]}
+    file.write_text(json.dumps(whole))  # JSON is YAML
     judges = promtools() if FULL else promtools()[:1]
     assert [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))] == []
 

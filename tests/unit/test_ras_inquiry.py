@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ SITE = Site({ProcessKey(7, 1): Server((2, 32, 3), 1.0)}, 0)
 NOBODY_KNOWN = ListenerSearch(Path("/nonexistent"), ())
 """It cannot be told which process a connection reaches."""
 RANKS, COMMUNICATORS = 400, 3
+FIRST, SECOND, THIRD = ProcessKey(11, 1), ProcessKey(12, 1), ProcessKey(13, 1)
 
 
 class Bench:
@@ -172,3 +174,58 @@ def test_connections_are_made_until_one_should_reach_the_job() -> None:
         return Aim(Endpoint("127.0.0.1", 1), site, frozenset(keys[:wanted]), PIDS).attempts()
 
     assert [attempts(wanted) for wanted in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
+
+
+class Reached(ListenerSearch):
+    """Has connections accepted by these processes in turn, and then by none that is known."""
+
+    def __init__(self, servers: Iterable[ProcessKey]) -> None:
+        super().__init__(Path("/nonexistent"), ())
+        self.servers = list(servers)
+
+    def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        """The next."""
+        return self.servers.pop(0) if self.servers else None
+
+
+@pytest.mark.parametrize(
+    ("accepting", "present", "left"),
+    [
+        ([SECOND, FIRST, FIRST, THIRD, FIRST], frozenset({FIRST, THIRD}), 1),
+        ([SECOND, FIRST], frozenset({FIRST}), 0),
+        ([SECOND] * MAX_ATTEMPTS + [FIRST], frozenset(), 1),
+    ],
+    ids=["all", "some", "beyond the attempts"],
+)
+async def test_processes_that_answer_a_greeting(
+    accepting: list[ProcessKey], present: frozenset[ProcessKey], left: int
+) -> None:
+    """Connections are made until all the wanted have answered, or as many as are allowed; nothing else is said."""
+    heard: list[bytes] = []
+    thread = OwnThread("ras")
+    search = await thread.call(lambda: Reached(accepting))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, Logger("ras"))
+    async with served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
+        found = await inquiry.present(Aim(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), Limits())
+    thread.stop()
+    assert (found, len(search.servers)) == (present, left)
+    assert set(heard) - {b""} == {b"CLIENT PROTOCOL 2\n"}
+    assert inquiry.queries == 0
+
+
+async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
+    """The first connection that is not answered in time ends the greetings."""
+    accepted: list[bytes] = []
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        accepted.append(await reader.readline())
+        await reader.read()
+
+    thread = OwnThread("ras")
+    search = await thread.call(lambda: Reached([]))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, Logger("ras"))
+    async with served(silent) as endpoint:
+        aim = Aim(endpoint, SITE, frozenset({FIRST}), PIDS)
+        assert await inquiry.present(aim, Limits(step_seconds=0.05)) == frozenset()
+    thread.stop()
+    assert accepted == [b"CLIENT PROTOCOL 2\n"]

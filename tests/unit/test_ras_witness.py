@@ -6,12 +6,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from rank_table import Table
 
-from agent.api import ProcessKey, Silence
+from agent.api import OwnThread, ProcessKey, Silence
 from exporters.ras.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
+from exporters.ras.jobs import LocalProcess
 from exporters.ras.json_report import read_json
 from exporters.ras.report import Communicator, MissingRank, Place, Reason, Report
-from exporters.ras.witness import named_here, silences, unambiguous, unheard
+from exporters.ras.witness import Witness, named_here, silences, unambiguous, unheard
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
 HERE = "10.0.0.1"
@@ -61,6 +63,38 @@ def test_a_missed_process_is_counted_on() -> None:
 def test_a_process_that_makes_another_communicator_is_not_missed() -> None:
     """A rank that answers and is not in the communicator is no silence."""
     assert silences({}, report((1,), {2: "no_communicator"}), [], NAMES, (10.0, 1010.0)) == {}
+
+
+def test_a_process_that_answers_a_greeting_contradicts() -> None:
+    """Missed by a report, it answers when it is greeted: that is remembered, and of another it says nothing."""
+    missed: dict[int, Reason] = {1: "dead", 2: "dead"}
+    found = silences({}, report((), missed), [], NAMES, (10.0, 1010.0), {B})
+    assert found == {A: Silence(10.0, 1010.0, 1), B: Silence(10.0, 1010.0, 1, contradicted=True)}
+    assert silences(found, report((), missed), [], NAMES, (20.0, 1020.0))[B].contradicted
+
+
+@pytest.fixture
+def proc_root(tmp_path: Path) -> Path:
+    """A /proc with the addresses of the processes' network."""
+    (tmp_path / f"{C.pid}/net").mkdir(parents=True)
+    (tmp_path / f"{C.pid}/net/fib_trie").write_text(FIB_TRIE)
+    return tmp_path
+
+
+async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(proc_root: Path) -> None:
+    """A process that was heard while reports missed it is not greeted again, and one that is not missed never is."""
+    table, thread, greeted = Table(), OwnThread("ras"), []
+
+    async def greet(keys: frozenset[ProcessKey]) -> frozenset[ProcessKey]:
+        greeted.append(set(keys))
+        return keys & {B}
+
+    witness = Witness(table.ranks, table.clock, thread, proc_root)
+    here = [LocalProcess(key, None, None, number, 0.0) for number, key in ((1, A), (2, B), (3, C))]
+    for _ in range(2):
+        await witness.testify("4711", report((3,), {1: "dead", 2: "unresponsive"}, "192.0.2.2"), [], here, greet)
+    thread.stop()
+    assert greeted == [{A, B}, {A}]
 
 
 def test_a_process_that_answers_for_itself_contradicts() -> None:

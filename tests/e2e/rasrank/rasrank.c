@@ -8,10 +8,14 @@
 //
 //   join COMM HASH SIZE RANK GPU   begins a communicator; the answer is this rank's description (hex)
 //   meet COMM DESCRIPTIONS         ends it, given those of all ranks in order: from here on RAS reports it
+//   launch COMM COLLECTIVE COUNT   counts launches, as a rank does that launches them: by the collective's name
+//   set COMM MEMBER VALUE          what the rank says of itself: asyncResult, initState (ncclResult_t), finalizeCalled,
+//                                  destroyFlag, or peerInfoValid (0: it has not met the others)
+//   abort COMM                     raises its abort flag, as ncclCommAbort does first
 //   leave COMM                     takes it away, as ncclCommDestroy does
 //   fork                           makes a child that does nothing, as data loaders are made; the answer is its pid
 //
-// The end of standard input ends the process.
+// The end of standard input ends the process, in order.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -23,6 +27,8 @@
 #include <unistd.h>
 
 enum { MAX_FIELDS = 128, MAX_COMMS = 16, MAX_LINE = 1 << 20, IN_PROGRESS = 7, SPARE = 4096 };
+static const char *const COLLECTIVES[] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"};
+enum { COLLECTIVE_COUNT = sizeof COLLECTIVES / sizeof *COLLECTIVES };
 
 static struct { char name[64]; long offset, size; } fields[MAX_FIELDS];
 static int field_count;
@@ -31,22 +37,28 @@ static int comm_count;
 static int (*comm_init)(void *, void *), (*comm_fini)(void *), (*add_ranks)(void *, int);
 static struct in_addr node;
 
-static int field(const char *name) {
+static int field(const char *name) { // -1: this version has none
   for (int i = 0; i < field_count; i++)
     if (!strcmp(fields[i].name, name)) return i;
+  return -1;
+}
+
+static long offset_of(const char *name) {
+  int found = field(name);
+  if (found >= 0) return fields[found].offset;
   fprintf(stderr, "the layout lacks %s\n", name);
   exit(2);
 }
 
-static long offset_of(const char *name) { return fields[field(name)].offset; }
-
 static void put(char *structure, const char *name, uint64_t value) { // little-endian, like all that NCCL runs on
-  memcpy(structure + offset_of(name), &value, fields[field(name)].size);
+  int found = field(name);
+  if (found >= 0) memcpy(structure + fields[found].offset, &value, fields[found].size);
 }
 
 static uint64_t get(const char *structure, const char *name) {
   uint64_t value = 0;
-  memcpy(&value, structure + offset_of(name), fields[field(name)].size);
+  int found = field(name);
+  if (found >= 0) memcpy(&value, structure + fields[found].offset, fields[found].size);
   return value;
 }
 
@@ -81,10 +93,12 @@ static void join(const char *name, uint64_t hash, long size, long rank, long gpu
   puts("");
 }
 
+static int digit(char hex) { return hex <= '9' ? hex - '0' : hex - 'a' + 10; }
+
 static void meet(char *comm, long size, const char *hex) {
   long description_size = offset_of("sizeof.rasRankInit"), peer_size = offset_of("sizeof.ncclPeerInfo");
   char *descriptions = calloc(size, description_size), *peers = calloc(size + 1, peer_size);
-  for (long i = 0; i < size * description_size; i++) sscanf(hex + 2 * i, "%2hhx", (unsigned char *)descriptions + i);
+  for (long i = 0; i < size * description_size; i++) descriptions[i] = digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]);
   uint64_t hash = get(comm, "comm.commHash");
   for (long rank = 0; rank < size; rank++) {
     char *peer = peers + rank * peer_size, *description = descriptions + rank * description_size;
@@ -102,8 +116,39 @@ static void meet(char *comm, long size, const char *hex) {
   puts("ok");
 }
 
+static void launch(char *comm, const char *collective, uint64_t count) {
+  for (int i = 0; i < COLLECTIVE_COUNT; i++)
+    if (!strcmp(COLLECTIVES[i], collective)) {
+      ((uint64_t *)(comm + offset_of("comm.seqNumber")))[i] += count;
+      put(comm, "comm.collOpCount", get(comm, "comm.collOpCount") + count); // what RAS of 2.24 and 2.25 tells
+      puts("ok");
+      return;
+    }
+  puts("error: no such collective");
+}
+
+static void set(char *comm, const char *member, uint64_t value) {
+  char name[64];
+  snprintf(name, sizeof name, "comm.%s", member);
+  put(comm, name, value);
+  puts(field(name) < 0 ? "error: no such member" : "ok");
+}
+
+static void run_on(char *comm, long size, const char *line, const char *rest) {
+  char word[32];
+  uint64_t number;
+  if (!strncmp(line, "meet ", 5)) meet(comm, size, rest);
+  else if (!strncmp(line, "launch ", 7) && sscanf(rest, "%31s %lu", word, &number) == 2) launch(comm, word, number);
+  else if (!strncmp(line, "set ", 4) && sscanf(rest, "%31s %lu", word, &number) == 2) set(comm, word, number);
+  else if (!strncmp(line, "abort ", 6)) {
+    *(uint32_t *)get(comm, "comm.abortFlag") = 1;
+    puts("ok");
+  } else if (!strncmp(line, "leave ", 6)) puts(comm_fini(comm) ? "error: ncclRasCommFini" : "ok");
+  else puts("error: no such command");
+}
+
 static void run(char *line) {
-  char name[32], *rest = line;
+  char name[32];
   uint64_t hash;
   long size, rank, gpu;
   int used = 0;
@@ -120,8 +165,7 @@ static void run(char *line) {
   if (sscanf(line, "%*s %31s %n", name, &used) == 1)
     for (int i = 0; i < comm_count; i++) {
       if (strcmp(comms[i].name, name)) continue;
-      if (!strncmp(line, "meet ", 5)) meet(comms[i].comm, comms[i].size, rest + used);
-      else puts(comm_fini(comms[i].comm) ? "error: ncclRasCommFini" : "ok");
+      run_on(comms[i].comm, comms[i].size, line, line + used);
       return;
     }
   puts("error: no such command or communicator");
@@ -140,7 +184,7 @@ int main(int argc, char **argv) {
   comm_fini = (int (*)(void *))(map->l_addr + offset_of("func.ncclRasCommFini"));
   add_ranks = (int (*)(void *, int))(map->l_addr + offset_of("func.ncclRasAddRanks"));
   setvbuf(stdout, NULL, _IOLBF, 0);
-  puts("ready");
+  printf("%d\n", getpid());
   char *line = malloc(MAX_LINE);
   while (fgets(line, MAX_LINE, stdin)) run(line);
   return 0;

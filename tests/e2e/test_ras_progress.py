@@ -1,0 +1,159 @@
+"""What RAS tells of a job's communicators, end to end: who holds the others up, and what went wrong with which rank."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from agents import Agent, free_port
+from nodes import wait_until
+from ras_jobs import FIRST_GROUP_HASH, RasJob, why_no_ras
+
+pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
+
+JOB = "4721"
+FIRST_REPORT_SECONDS = 25.0
+POLL_SECONDS = 11.0 + 2.0
+"""Ten seconds with their jitter, and the look at /proc at which a query begins."""
+LAUNCHES = 1000
+"""Of each rank in each communicator, before anything goes wrong."""
+STEP_SECONDS = 0.05
+
+
+FAILED = ("async_error", "init_error", "aborted")
+ENDING = ("finalizeCalled", "destroyFlag")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RasJob]:
+    """Eight ranks on four made-up nodes, with groups of two (tensor) and of four (data); none of them moves.
+
+    Further communicators, of ranks 2, 4 and 6, have failed at rank 4 or come to their end.
+    """
+    with RasJob(tmp_path_factory.mktemp("job"), 8, free_port(), ranks_per_node=2, base=79, job_id=JOB) as job:
+        job.groups(2)
+        for name in job.members:
+            job.launch(name, "AllReduce", LAUNCHES)
+        for number, name in enumerate((*FAILED, *ENDING)):
+            job.communicator(name, FIRST_GROUP_HASH + 0x100 + number, [2, 4, 6])
+        job.set(4, "async_error", "asyncResult", 6)
+        job.set(4, "init_error", "initState", 2)
+        job.abort(4, "aborted")
+        for name in ENDING:
+            for rank in job.members[name]:
+                job.set(rank, name, name, 1)
+        yield job
+
+
+@pytest.fixture(scope="module")
+def agent(job: RasJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent that has its first report."""
+    exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"]}}
+    with Agent(tmp_path_factory.mktemp("agent"), {"exporters": exporters}, job_id=JOB) as agent:
+        wait_until(lambda: agent.samples("rankwatch_communicator_ranks"), FIRST_REPORT_SECONDS, "a report")
+        yield agent
+
+
+def wait_for_report(agent: Agent) -> None:
+    """Wait until another query was made and answered: it took its own time."""
+    took = "rankwatch_ras_query_duration_seconds"
+    before = agent.value(took)
+    wait_until(lambda: agent.value(took) != before, POLL_SECONDS, "a report")
+
+
+def suspects(agent: Agent) -> set[tuple[str, ...]]:
+    """Return who is suspected: communicator, rank in it, rank and reason."""
+    found = agent.samples("rankwatch_communicator_suspect", job_id=JOB)
+    return {tuple(each.labels[name] for name in ("comm", "comm_rank", "rank", "reason")) for each in found}
+
+
+@contextmanager
+def running(job: RasJob, names: list[str], behind: int) -> Iterator[None]:
+    """Have the communicators' ranks launch all the time, one of them always after the others."""
+    ended = threading.Event()
+
+    def step() -> None:
+        while not ended.wait(STEP_SECONDS):
+            for name in names:
+                others = [rank for rank in job.members[name] if rank != behind]
+                job.launch(name, "AllReduce", 1, others)
+                job.launch(name, "AllReduce", 1, set(job.members[name]) - set(others))
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: RasJob, agent: Agent) -> None:
+    """A job that moves accuses nobody, though one rank is last; when that one stops it is named within two polls, in
+    its groups, and the ranks that wait for it and hold up theirs are not."""
+    moving = ["tp0", "tp1", "tp2", "tp3", "dp0", "dp1"]
+    with running(job, moving, behind=5):
+        wait_for_report(agent)
+        assert suspects(agent) == set()
+        assert agent.value("rankwatch_communicator_stalled", job_id=JOB, comm=job.labels["dp1"]) == 0
+    for name in ("tp0", "tp1", "tp3"):
+        job.launch(name, "AllReduce", 1)
+    job.launch("tp2", "AllReduce", 1, [4])  # waits for 5
+    job.launch("dp1", "AllReduce", 1, [1, 3, 7])  # so do they
+    job.launch("dp0", "AllReduce", 1, [0, 2, 6])  # and they wait for 4, the victim
+    wait_until(lambda: suspects(agent) != set(), 2 * POLL_SECONDS, "a suspect")
+    tp2, dp0, dp1 = (job.labels[name] for name in ("tp2", "dp0", "dp1"))
+    assert suspects(agent) == {(tp2, "1", "5", "behind"), (dp1, "2", "5", "behind")}
+    stalled = {each.labels["comm"] for each in agent.samples("rankwatch_communicator_stalled") if each.value == 1}
+    assert stalled == {tp2, dp0, dp1}
+    lags = agent.samples("rankwatch_communicator_rank_lag", job_id=JOB, rank="5")
+    assert {(each.labels["comm"], each.labels["collective"], each.value) for each in lags} == {
+        (tp2, "AllReduce", 1),
+        (dp1, "AllReduce", 1),
+    }
+
+
+def test_counts_that_are_equal_and_stay_so_accuse_nobody(job: RasJob, agent: Agent) -> None:
+    """A job whose ranks have all launched the same and launch no more is not stalled: only the time of it is told."""
+    world = {"job_id": JOB, "comm": job.labels["world"]}
+    since = agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world)
+    wait_until(lambda: (agent.value("rankwatch_ras_queries_total") or 0) >= 3, 2 * POLL_SECONDS, "three reports")
+    assert agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world) == since
+    assert since is not None
+    assert time.time() - since > POLL_SECONDS
+    assert agent.value("rankwatch_communicator_stalled", **world) == 0
+    for bound in ("min", "max"):
+        assert agent.value(f"rankwatch_communicator_launched_{bound}", **world, collective="AllReduce") == LAUNCHES
+    assert [each for each in suspects(agent) if each[0] == world["comm"]] == []
+
+
+def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
+    """A rank that failed at work, that failed to make a communicator or that aborts it is named; when that is over
+    nothing is shown but that the rank which aborted has left."""
+    shown = {name: [each.labels for each in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
+    place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
+    assert shown == {
+        "async_error": [{**place, "comm": job.labels["async_error"], "error": "remote_error"}],
+        "init_error": [{**place, "comm": job.labels["init_error"], "error": "system_error"}],
+        "aborted": [{**place, "comm": job.labels["aborted"]}],
+    }
+    assert agent.samples("rankwatch_communicator_rank_missing", job_id=JOB) == []
+    job.set(4, "async_error", "asyncResult", 0)
+    job.set(4, "init_error", "initState", 0)
+    job.leave(4, "aborted")
+    for name in FAILED:
+        wait_until(lambda name=name: agent.samples(f"rankwatch_communicator_{name}") == [], POLL_SECONDS, "the end")
+    (missing,) = agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)
+    where = {"comm": job.labels["aborted"], "host": "127.0.79.4", "gpu": "0", "reason": "no_communicator"}
+    assert missing.labels == place | where
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_a_communicator_that_comes_to_its_end_is_finalizing(job: RasJob, agent: Agent, name: str) -> None:
+    """Ranks that finalize or destroy a communicator count as such, and answer."""
+    found = agent.samples("rankwatch_communicator_ranks", job_id=JOB, comm=job.labels[name])
+    states = {each.labels["state"]: each.value for each in found}
+    assert (states["finalizing"], states["responding"], states["missing"], states["aborted"]) == (3, 3, 0, 0)

@@ -1,0 +1,116 @@
+"""Every version of NCCL that is here, end to end, side by side: the agent reads what each of them reports."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from agents import Agent, free_port
+from nodes import wait_until
+from ras_jobs import VERSIONS, WORLD, RasJob, why_no_ras
+
+WHY_NOT = None if "RANKWATCH_TEST_FULL" in os.environ else "only with RANKWATCH_TEST_FULL=1"
+pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(240)]
+
+RANKS = 8
+SOUND = (2, 29, 2)
+"""Older ones are asked only because the configuration says so, and once their processes are two minutes old."""
+YOUNG_SECONDS = 120.0
+FIRST_REPORT_SECONDS = 30.0
+POLL_SECONDS = 11.0 + 2.0
+SLOW_SECONDS = 5.0
+"""What a query takes that waits for a process which does not answer; there is one at a time."""
+JSON = (2, 28, 7)
+KNOWN_REASONS = (2, 26, 0)
+"""The first whose text tells why a rank is missing."""
+KILLED = 5
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RasJob]]:
+    """A job of each version that is here, eight ranks on four made-up nodes."""
+    found: dict[str, RasJob] = {}
+    try:
+        for number, version in enumerate(VERSIONS):
+            if why_no_ras(version) is None:
+                directory = tmp_path_factory.mktemp("job")
+                found[version] = RasJob(
+                    directory,
+                    RANKS,
+                    free_port(),
+                    ranks_per_node=2,
+                    base=100 + number,
+                    job_id=job_id(version),
+                    version=version,
+                )
+        yield found
+    finally:
+        for job in found.values():
+            job.close()
+
+
+@pytest.fixture(scope="module")
+def agent(jobs: dict[str, RasJob], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent that asks them all."""
+    addresses = [f"127.0.0.1:{job.port}" for job in jobs.values()]
+    exporters = {"ras": {"addresses": addresses, "oldest_version": "2.24.0"}}
+    with Agent(tmp_path_factory.mktemp("agent"), {"exporters": exporters}) as agent:
+        yield agent
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest, jobs: dict[str, RasJob]) -> str:
+    """One of them; the test skips when it could not be had."""
+    version = str(request.param)
+    if version not in jobs:
+        pytest.skip(why_no_ras(version) or "")
+    return version
+
+
+def job_id(version: str) -> str:
+    """Return the job of a version."""
+    return "48" + version.replace(".", "")
+
+
+def number_of(version: str) -> tuple[int, ...]:
+    """Return a version for comparison."""
+    return tuple(map(int, version.split(".")))
+
+
+def states(agent: Agent, version: str) -> dict[str, float]:
+    """Return the world's ranks by state, by the last report."""
+    found = agent.samples("rankwatch_communicator_ranks", job_id=job_id(version))
+    return {each.labels["state"]: each.value for each in found if each.labels["comm"] == WORLD}
+
+
+def missing(agent: Agent, version: str) -> list[tuple[str, ...]]:
+    """Return the missing ranks, by the last report."""
+    found = agent.samples("rankwatch_communicator_rank_missing", job_id=job_id(version), comm=WORLD)
+    return sorted(tuple(each.labels[name] for name in ("comm_rank", "host", "reason")) for each in found)
+
+
+def test_a_report_is_read(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:
+    """A healthy job is whole: by name where the report is JSON; the text of an older one names no communicator."""
+    agent.wait_for("rankwatch_library_info", 1, job_id=job_id(version), version=version)
+    if number_of(version) < JSON:
+        endpoint = f"127.0.0.1:{jobs[version].port}"
+        agent.wait_for("rankwatch_ras_up", 1, seconds=YOUNG_SECONDS + FIRST_REPORT_SECONDS, endpoint=endpoint)
+        assert missing(agent, version) == []
+        return
+    young = YOUNG_SECONDS if number_of(version) < SOUND else 0.0
+    wait_until(lambda: states(agent, version).get("responding") == RANKS, young + FIRST_REPORT_SECONDS, "a report")
+    assert states(agent, version)["missing"] == 0
+
+
+def test_a_missing_rank_is_named(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:
+    """A killed rank is missing at the next poll, with its node, but for 2.24, which tells neither node nor reason."""
+    jobs[version].signal(KILLED, signal.SIGKILL)
+    young = YOUNG_SECONDS if number_of(version) < SOUND else 0.0
+    wait_until(lambda: missing(agent, version), young + POLL_SECONDS + SLOW_SECONDS, "the missing rank")
+    known = number_of(version) >= KNOWN_REASONS
+    host, reason = (jobs[version].hosts[KILLED], "unresponsive") if known else ("", "unknown")
+    assert missing(agent, version) == [(str(KILLED), host, reason)]
+    assert states(agent, version)["missing"] == 1
+    assert sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total")) == 0
