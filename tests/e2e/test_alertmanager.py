@@ -169,7 +169,8 @@ def test_tickets_and_information_say_what_and_where(post: Post) -> None:
             "JobShrunk RankUnresponsive RankMissing CommunicatorStalled CommunicatorError JobStalled",
             "GpuLost",
         ),
-        ("JobFailed", "JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
+        ("JobFailed", "RankUnhealthy JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
+        ("RankUnhealthy", "RankUnresponsive CommunicatorStalled JobStalled StragglerRank", "RankMissing JobShrunk"),
         ("JobShrunk", "RankMissing", "CommunicatorStalled"),
         (
             "RankUnresponsive",
