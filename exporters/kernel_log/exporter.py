@@ -18,7 +18,7 @@ MAX_KINDS = 512
 MAX_LOGGED = 10
 """Events of one look that the agent's own log repeats."""
 MAX_AGE_SECONDS = 600.0
-"""Older lines, which a first start finds, are counted, but fail no check: what they tell of may be mended since."""
+"""Older lines, which a first start finds, are counted, and no more: what they tell of may be mended since."""
 MAX_RANK_EVENTS = 256
 """Ranks with events, by category; those beyond show in the node's counts alone."""
 
@@ -139,9 +139,10 @@ class KernelLogExporter:
         seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen())
         seen.count += 1
         seen.last = record.seconds
-        if self._ctx.clock.monotonic() - record.seconds <= MAX_AGE_SECONDS:
-            self._tell(event)
         rank = self._count_rank(event)
+        if self._ctx.clock.monotonic() - record.seconds > MAX_AGE_SECONDS:
+            return
+        self._tell(event)
         if is_logged:
             self._ctx.log.warning(
                 "the kernel tells of trouble", category=event.category, code=event.code, pci=event.pci, **rank

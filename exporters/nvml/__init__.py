@@ -1,0 +1,9 @@
+"""NVIDIA's GPUs as their driver tells of them by NVML: state, errors, Xids, NVLinks, and which process uses which.
+
+NVML can hang in the driver, so it is loaded and called in a helper process alone.
+"""
+
+from exporters.nvml.config import NvmlConfig
+from exporters.nvml.exporter import SPEC, NvmlExporter
+
+__all__ = ["SPEC", "NvmlConfig", "NvmlExporter"]

@@ -1,0 +1,109 @@
+"""Asks NVML for one thing at a time: what fails costs nothing else. Runs in the helper process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pynvml
+
+T = TypeVar("T")
+
+UNSUPPORTED = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_NOT_FOUND,
+    }
+)
+"""This GPU or this driver does not have it: no error, and not counted. (The numbers of MIG devices may have holes.)"""
+_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
+_CODES = {
+    getattr(pynvml, name): name.removeprefix("NVML_ERROR_").lower()
+    for name in dir(pynvml)
+    if name.startswith("NVML_ERROR_")
+}
+_UNREADABLE = (ValueError, MemoryError, OverflowError)
+"""What the binding raises on a text that is none, or a length that is absurd."""
+
+_MEMBERS = {
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+"""The member of the union that holds a value of this type; no field that we ask for is a fraction."""
+NO_SCOPE = 0
+ALL_LINKS = 0xFFFFFFFF
+
+
+class GpuGone(Exception):  # noqa: N818  # a state of the GPU
+    """The driver has no more access to the GPU."""
+
+
+def error_name(code: int) -> str:
+    """NVML's name for an error, in lower case; ``other`` for one that the binding does not know."""
+    return _CODES.get(code, "other")
+
+
+class Asker:
+    """Counts what could not be had, by reason (``errors``)."""
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+
+    def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
+        """Call, and return None when there is no answer; GpuGone when there is no GPU."""
+        return self.ask_first((function,), *arguments)
+
+    def ask_first(self, functions: Sequence[Callable[..., T]], *arguments: Any) -> T | None:
+        """Likewise, the first of ``functions``, in the order of preference, that this driver has."""
+        for function in functions:
+            try:
+                return function(*arguments)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                    continue
+                self._note(error.value)
+            except _UNREADABLE:
+                self.errors["unreadable"] += 1
+            return None
+        return None
+
+    def must(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call what nothing goes without: NVMLError when there is no answer, GpuGone when there is no GPU."""
+        try:
+            return function(*arguments)
+        except pynvml.NVMLError as error:
+            if error.value in _GONE:
+                raise GpuGone from None
+            raise
+
+    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | None]:
+        """Values of (field id, scope), None where there is none; GpuGone when there is no GPU."""
+        values = self.ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted)
+        return [None] * len(wanted) if values is None else [self._value(each) for each in values]
+
+    def _value(self, field: Any) -> int | None:
+        # A driver that is older than the field calls it an invalid argument.
+        if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+            return None
+        if field.nvmlReturn != pynvml.NVML_SUCCESS:
+            self._note(field.nvmlReturn)
+            return None
+        member = _MEMBERS.get(field.valueType)
+        if member is None:
+            self.errors["unreadable"] += 1
+            return None
+        return int(getattr(field.value, member))
+
+    def _note(self, code: int) -> None:
+        if code in _GONE:
+            raise GpuGone
+        if code not in UNSUPPORTED:
+            self.errors[error_name(code)] += 1

@@ -1,0 +1,208 @@
+"""The exporter: has the helper look at the GPUs, and tells the agent what there is and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from agent.api import (
+    NODE,
+    Context,
+    Gpu,
+    HelperFailed,
+    HelperHung,
+    HelperSpec,
+    Metric,
+    NoData,
+    OwnThread,
+    Spec,
+    Subject,
+    pci_address,
+    pci_path,
+)
+from exporters.nvml.config import NvmlConfig
+from exporters.nvml.families import FAMILIES, Snapshot, render
+from exporters.nvml.gpus import Gpus, Remembered, Verdict
+from exporters.nvml.reading import Answer, Request
+
+NAME = "nvml"
+INTERVAL_SECONDS = 10.0
+START_FACTOR = 3.0
+"""NVML's first look initialises the GPUs, which takes seconds for each. An update must end before the series of the one
+before go stale."""
+REOPEN_SECONDS = 60.0
+"""How often NVML is initialised anew while a GPU is lost: only that shows whether it is back."""
+_ABSENT = frozenset({"library_not_found", "driver_not_loaded"})
+HELPER = HelperSpec(NAME, "exporters.nvml.library:look", Answer, memory_bytes=512 * 1024 * 1024)
+
+
+class NvmlFailed(Exception):  # noqa: N818  # named like NVML's own errors
+    """NVML cannot be initialised, and there is no GPU that anybody ever saw here."""
+
+
+class NvmlExporter:
+    """See the module."""
+
+    def __init__(self, config: NvmlConfig) -> None:
+        self._config = config
+        self._warm = False
+        self._hung = False
+        self._looked_at: float | None = None
+        self._reopened_at = float("-inf")
+        self._observed: tuple[tuple[str, int, str], ...] = ()
+        self._answer = Answer(error="uninitialized")
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare; the driver is not touched yet."""
+        self._ctx = ctx
+        self._thread: OwnThread = ctx.thread(NAME)
+        self._gpus = Gpus(self._config.hot_celsius, _restored(ctx))
+        self._helper = ctx.helper(HELPER)
+
+    async def update(self) -> None:
+        """Look once; NoData where there is no driver and no GPU ever was."""
+        clock = self._ctx.clock
+        try:
+            answer = await self._look()
+        except HelperHung:
+            self._note_hung()
+            return
+        except HelperFailed:
+            self._warm = False
+            if not self._hung:
+                raise
+            return  # it waits for its next start: nobody knows yet that the driver answers again
+        self._warm = True
+        self._hung = False
+        self._answer = answer
+        now = clock.monotonic()
+        elapsed = now - self._looked_at if self._looked_at is not None else 0.0
+        self._looked_at = now
+        self._tell(self._gpus.observe(answer, elapsed, clock.time()))
+        self._remember()
+        if answer.error:
+            self._note_error(answer.error)
+        elif not self._gpus.views:
+            raise NoData("the driver shows no GPU")
+        else:
+            await self._tell_hardware(answer)
+
+    def snapshot(self) -> Snapshot:
+        """Copy what is known."""
+        errors = dict(self._gpus.errors)
+        if self._hung:
+            return Snapshot(hung=True, errors=errors)
+        if self._answer.error:
+            return Snapshot(error=self._answer.error, errors=errors)
+        answer = self._answer
+        return Snapshot(driver=answer.driver, cuda=answer.cuda, gpus=self._gpus.views, errors=errors)
+
+    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """End the helper, which closes NVML, and take back what was told of the GPUs."""
+        self._gpus.keep_signs()
+        self._remember()
+        self._ctx.hardware.observe_gpu_processes(NAME, {})
+        self._ctx.hardware.observe_gpus(NAME, ())
+        self._ctx.checks.forget(())
+        self._thread.stop()
+        await self._helper.stop()
+
+    async def _look(self) -> Answer:
+        now = self._ctx.clock.monotonic()
+        reopen = self._warm and self._gpus.any_lost() and now - self._reopened_at >= REOPEN_SECONDS
+        if reopen:
+            self._reopened_at = now
+        request = Request(self._config.library, self._config.pcie_throughput, reopen)
+        patience = self._config.hang_seconds * (1.0 if self._warm and not reopen else START_FACTOR)
+        return await self._helper.call(request, patience)
+
+    def _note_hung(self) -> None:
+        if not self._hung:
+            self._ctx.log.error("the GPU driver hangs", seconds=self._config.hang_seconds)
+        self._hung = True
+        self._warm = False
+        self._looked_at = None
+        self._ctx.checks.report(NODE, "gpu_driver_hung", ok=False)
+
+    def _note_error(self, error: str) -> None:
+        """NVML cannot be initialised: the end of the matter where no GPU was seen, else something to tell."""
+        if self._gpus.remembered:
+            self._ctx.log.warning("NVML cannot be initialised", error=error)
+        elif error in _ABSENT:
+            raise NoData(error)
+        else:
+            raise NvmlFailed(error)
+
+    def _tell(self, verdicts: Iterable[Verdict]) -> None:
+        checks = self._ctx.checks
+        checks.report(NODE, "gpu_driver_hung", ok=True)
+        told = [NODE]
+        for verdict in verdicts:
+            subject = Subject("gpu", verdict.subject)
+            told.append(subject)
+            checks.clear(subject, verdict.recovered)
+            for check, ok in verdict.levels.items():
+                checks.report(subject, check, ok)
+            for check in verdict.faults:
+                checks.latch(subject, check)
+        checks.forget(told)
+
+    async def _tell_hardware(self, answer: Answer) -> None:
+        users: dict[int, list[str]] = {}
+        for reading in answer.gpus:
+            for pid in reading.pids or ():
+                users.setdefault(pid, []).append(reading.uuid)
+        self._ctx.hardware.observe_gpu_processes(NAME, users)
+        known = tuple((uuid, each.index, each.pci) for uuid, each in self._gpus.remembered.items())
+        if known != self._observed:
+            devices = self._ctx.roots.sys / "bus/pci/devices"
+            self._ctx.hardware.observe_gpus(NAME, await self._thread.call(lambda: _placed(known, devices)))
+            self._observed = known
+
+    def _remember(self) -> None:
+        if self._gpus.changed:
+            self._gpus.changed = False
+            self._ctx.state.publish(msgspec.msgpack.encode(self._gpus.remembered))
+
+
+def _restored(ctx: Context) -> Mapping[str, Remembered]:
+    """What the agent knew earlier in this boot."""
+    if ctx.state.restored is None:
+        return {}
+    try:
+        return msgspec.msgpack.decode(ctx.state.restored, type=dict[str, Remembered])
+    except ValueError as error:
+        ctx.log.warning("checkpoint of the GPUs not readable, starting without it", error=error)
+        return {}
+
+
+def _placed(known: Iterable[tuple[str, int, str]], devices: Path) -> list[Gpu]:
+    """The GPUs with their places in the PCI tree; blocking."""
+    found = []
+    for uuid, index, bus_id in known:
+        pci = pci_address(bus_id)
+        numa = -1
+        try:
+            numa = int((devices / pci / "numa_node").read_text())
+        except (OSError, ValueError):
+            numa = -1
+        found.append(Gpu(index, uuid, pci, pci_path(devices / pci) if pci else (), numa))
+    return found
+
+
+SPEC = Spec(
+    name=NAME,
+    config=NvmlConfig,
+    build=NvmlExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=20.0,
+    families=FAMILIES,
+    drain_seconds=5.0,
+    series_cap=20_000,
+)

@@ -1,0 +1,155 @@
+"""The plain numbers of a GPU: what each is called in the driver's answer and as a metric, and what is believed of it.
+
+Pure. A number that cannot be is dropped: drivers say 4294967295 for what they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from agent.api import Family, gpu_families
+
+GPU_LABELS = gpu_families.GPU_LABELS
+_PER_GPU = "1 per GPU"
+
+
+def _gauge(name: str, text: str) -> Family:
+    return Family(name, "gauge", text, GPU_LABELS, _PER_GPU)
+
+
+MEMORY_FREE = _gauge("rankwatch_gpu_memory_free_bytes", "Memory of the GPU that nobody has allocated.")
+MEMORY_RESERVED = _gauge("rankwatch_gpu_memory_reserved_bytes", "Memory of the GPU that driver and firmware keep.")
+ENERGY = Family(
+    "rankwatch_gpu_energy_joules_total",
+    "counter",
+    "Energy that the GPU has used since the driver was loaded.",
+    GPU_LABELS,
+    _PER_GPU,
+)
+MEMORY_TEMPERATURE_MAX = _gauge(
+    "rankwatch_gpu_memory_temperature_max_celsius", "Temperature of the memory above which the clocks are lowered."
+)
+SM_CLOCK_MAX = _gauge("rankwatch_gpu_sm_clock_max_hertz", "Highest clock of the streaming multiprocessors.")
+MEMORY_CLOCK_MAX = _gauge("rankwatch_gpu_memory_clock_max_hertz", "Highest clock of the memory.")
+REMAPPED_ROWS = Family(
+    "rankwatch_gpu_remapped_rows_total",
+    "counter",
+    "Rows of memory that were replaced by spare ones over the GPU's life, by what showed them to be bad: corrected or "
+    "uncorrected errors.",
+    (*GPU_LABELS, "cause"),
+    "2 per GPU",
+)
+ROW_REMAP_PENDING = _gauge(
+    "rankwatch_gpu_row_remap_pending", "1 while rows wait for the next reset of the GPU to be replaced, else 0."
+)
+ROW_REMAP_FAILED = _gauge(
+    "rankwatch_gpu_row_remap_failed", "1 when a row could not be replaced: the GPU is to be exchanged; else 0."
+)
+RETIRED_PAGES = Family(
+    "rankwatch_gpu_retired_pages_total",
+    "counter",
+    "Pages of memory taken out of use over the GPU's life (before Ampere), by what showed them to be bad: single_bit "
+    "or double_bit errors.",
+    (*GPU_LABELS, "cause"),
+    "2 per GPU",
+)
+PAGE_RETIREMENT_PENDING = _gauge(
+    "rankwatch_gpu_page_retirement_pending",
+    "1 while pages wait for the next reset of the GPU to be taken out of use, else 0.",
+)
+PCIE_THROUGHPUT = Family(
+    "rankwatch_gpu_pcie_throughput_bytes_per_second",
+    "gauge",
+    "PCIe traffic over the driver's last 20 ms, seen from the GPU: direction transmit or receive; only where the "
+    "configuration asks for it.",
+    (*GPU_LABELS, "direction"),
+    "2 per GPU, if asked for",
+)
+NVLINK_BYTES = Family(
+    "rankwatch_nvlink_data_bytes_total",
+    "counter",
+    "Data over all NVLinks of the GPU, without the protocol's own, by direction (transmit or receive).",
+    (*GPU_LABELS, "direction"),
+    "2 per GPU",
+)
+MIG_ENABLED = _gauge(
+    "rankwatch_gpu_mig_enabled", "1 while the GPU is partitioned (MIG), else 0; absent where it cannot be."
+)
+
+
+class Field(NamedTuple):
+    """``labels``: those after the GPU's. A value in the driver's unit is from 0 to ``most``."""
+
+    family: Family
+    most: int
+    labels: tuple[str, ...] = ()
+    times: int = 1
+    per: int = 1
+
+    def in_base_units(self, value: int) -> float:
+        """The value as the metric has it."""
+        return value * self.times / self.per
+
+
+_PERCENT, _FLAG, _CELSIUS, _MEGAHERTZ = 100, 1, 250, 20_000
+_MILLIWATTS = 10_000_000
+_BYTES = 2**50
+_COUNT = 2**32 - 2
+_LONG_COUNT = 2**62
+
+FIELDS: Mapping[str, Field] = {
+    "gpu_utilization_percent": Field(gpu_families.UTILIZATION, _PERCENT, per=100),
+    "memory_utilization_percent": Field(gpu_families.MEMORY_UTILIZATION, _PERCENT, per=100),
+    "memory_total_bytes": Field(gpu_families.MEMORY, _BYTES),
+    "memory_free_bytes": Field(MEMORY_FREE, _BYTES),
+    "memory_used_bytes": Field(gpu_families.MEMORY_USED, _BYTES),
+    "memory_reserved_bytes": Field(MEMORY_RESERVED, _BYTES),
+    "power_milliwatts": Field(gpu_families.POWER, _MILLIWATTS, per=1000),
+    "power_limit_milliwatts": Field(gpu_families.POWER_LIMIT, _MILLIWATTS, per=1000),
+    "energy_millijoules": Field(ENERGY, _LONG_COUNT, per=1000),
+    "temperature_celsius": Field(gpu_families.TEMPERATURE, _CELSIUS),
+    "memory_temperature_celsius": Field(gpu_families.MEMORY_TEMPERATURE, _CELSIUS),
+    "slowdown_celsius": Field(gpu_families.TEMPERATURE_SLOWDOWN, _CELSIUS),
+    "shutdown_celsius": Field(gpu_families.TEMPERATURE_SHUTDOWN, _CELSIUS),
+    "memory_max_celsius": Field(MEMORY_TEMPERATURE_MAX, _CELSIUS),
+    "sm_clock_megahertz": Field(gpu_families.SM_CLOCK, _MEGAHERTZ, times=1_000_000),
+    "memory_clock_megahertz": Field(gpu_families.MEMORY_CLOCK, _MEGAHERTZ, times=1_000_000),
+    "sm_clock_max_megahertz": Field(SM_CLOCK_MAX, _MEGAHERTZ, times=1_000_000),
+    "memory_clock_max_megahertz": Field(MEMORY_CLOCK_MAX, _MEGAHERTZ, times=1_000_000),
+    "ecc_corrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "volatile")),
+    "ecc_uncorrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "volatile")),
+    "ecc_corrected_aggregate": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "aggregate")),
+    "ecc_uncorrected_aggregate": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "aggregate")),
+    "rows_remapped_corrected": Field(REMAPPED_ROWS, _COUNT, ("corrected",)),
+    "rows_remapped_uncorrected": Field(REMAPPED_ROWS, _COUNT, ("uncorrected",)),
+    "row_remap_pending": Field(ROW_REMAP_PENDING, _FLAG),
+    "row_remap_failed": Field(ROW_REMAP_FAILED, _FLAG),
+    "pages_retired_single_bit": Field(RETIRED_PAGES, _COUNT, ("single_bit",)),
+    "pages_retired_double_bit": Field(RETIRED_PAGES, _COUNT, ("double_bit",)),
+    "page_retirement_pending": Field(PAGE_RETIREMENT_PENDING, _FLAG),
+    "pcie_generation": Field(gpu_families.PCIE_GENERATION, 16),
+    "pcie_max_generation": Field(gpu_families.PCIE_GENERATION_MAX, 16),
+    "pcie_width": Field(gpu_families.PCIE_WIDTH, 64),
+    "pcie_max_width": Field(gpu_families.PCIE_WIDTH_MAX, 64),
+    "pcie_replays": Field(gpu_families.PCIE_REPLAYS, _COUNT),
+    "pcie_transmit_kilobytes_per_second": Field(PCIE_THROUGHPUT, _COUNT, ("transmit",), times=1000),
+    "pcie_receive_kilobytes_per_second": Field(PCIE_THROUGHPUT, _COUNT, ("receive",), times=1000),
+    "nvlink_transmit_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("transmit",), times=1024),
+    "nvlink_receive_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("receive",), times=1024),
+    "mig_enabled": Field(MIG_ENABLED, _FLAG),
+}
+FAMILIES = tuple(dict.fromkeys(field.family for field in FIELDS.values()))
+
+MAX_RECOVERY_ACTION = 99
+_JUDGED_ALONE = {"recovery_action": MAX_RECOVERY_ACTION}
+"""Read as numbers, shown in another way: the greatest that is believed."""
+
+
+def plausible(values: Mapping[str, int]) -> dict[str, int]:
+    """What of a GPU's values can be."""
+    return {name: value for name, value in values.items() if 0 <= value <= _most(name)}
+
+
+def _most(name: str) -> int:
+    return FIELDS[name].most if name in FIELDS else _JUDGED_ALONE[name]

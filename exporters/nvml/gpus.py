@@ -1,0 +1,232 @@
+"""All GPUs that there were since boot: what each last said, what is remembered of it, and what that means.
+
+Pure but for its own state. What is remembered outlives the agent: a GPU that is lost while the agent restarts is
+lost, not unknown; a link that was up is expected.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from exporters.nvml import judge
+from exporters.nvml.clocks import ReasonSeconds
+from exporters.nvml.fields import plausible
+from exporters.nvml.nvlink import LinkView, NvLinks
+from exporters.nvml.reading import MAX_GPUS, Answer, Event, Reading
+from exporters.nvml.windows import Windows
+
+MAX_XIDS = 32
+"""Different Xids of one GPU with a series each."""
+MAX_XID = 9999
+OTHER = "other"
+_RESET_ENDS = ("gpu_xid", "gpu_lost")
+"""Faults that a reset ends, whoever told of them (the kernel's log does); all else is a level, told anew."""
+
+
+class Xid(msgspec.Struct, frozen=True):
+    """How often it was told, and when last (epoch seconds)."""
+
+    count: int
+    last_seconds: float
+
+
+class Remembered(msgspec.Struct):
+    """One GPU; what the checkpoint holds. ``signs``: values by which a reset shows, of a look that may be long ago."""
+
+    index: int
+    pci: str
+    name: str
+    links: set[int] = set()
+    xids: dict[str, Xid] = {}
+    ecc_events: dict[str, int] = {}
+    resets: int = 0
+    lost: bool = False
+    signs: dict[str, int] = {}
+
+
+class GpuView(msgspec.Struct, frozen=True):
+    """One GPU as rendered. ``reading`` None: it is lost. A GPU without UUID was lost before anybody knew it."""
+
+    uuid: str
+    index: int
+    pci: str = ""
+    name: str = ""
+    reading: Reading | None = None
+    reason_seconds: dict[str, float] = {}
+    links: tuple[LinkView, ...] = ()
+    xids: dict[str, Xid] = {}
+    ecc_events: dict[str, int] = {}
+    resets: int = 0
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is to be told of one GPU: faults whose end was seen, levels by check, and faults to latch, in this order."""
+
+    subject: str
+    levels: dict[str, bool]
+    faults: tuple[str, ...] = ()
+    recovered: tuple[str, ...] = ()
+
+
+class _Watched:
+    """What the agent keeps of one GPU only as long as it runs."""
+
+    def __init__(self, links: Iterable[int]) -> None:
+        self.links = NvLinks(set(links))
+        self.seconds = ReasonSeconds()
+        self.windows: Windows[str] = Windows()
+        self.before: Reading | None = None
+
+
+class Gpus:
+    """See the module. ``changed`` is set by what must be remembered; ``errors`` counts what was not believed."""
+
+    def __init__(self, hot_celsius: float, remembered: Mapping[str, Remembered]) -> None:
+        self._hot_celsius = hot_celsius
+        self.remembered = dict(list(remembered.items())[:MAX_GPUS])
+        self._watched: dict[str, _Watched] = {}
+        self.errors: Counter[str] = Counter()
+        self.changed = False
+        self.views: tuple[GpuView, ...] = ()
+
+    def observe(self, answer: Answer, elapsed_seconds: float, now_seconds: float) -> list[Verdict]:
+        """Take a look, so long after the one before (0: the first), and say what it means."""
+        self.errors.update(answer.errors)
+        readings = self._readings(answer.gpus)
+        faults = self._take_events(answer.events, now_seconds)
+        if answer.error:
+            self.views = ()
+            return [Verdict(uuid, {}, tuple(faults.get(uuid, ()))) for uuid in self.remembered]
+        views, verdicts = [], []
+        for uuid, known in self.remembered.items():
+            reading = readings.get(uuid)
+            if reading is None:
+                views.append(self._lost(uuid, known))
+                verdicts.append(Verdict(uuid, {"gpu_lost": False}, tuple(faults.get(uuid, ()))))
+            else:
+                view, verdict = self._present(known, reading, elapsed_seconds, tuple(faults.get(uuid, ())))
+                views.append(view)
+                verdicts.append(verdict)
+        nameless = self._nameless(answer.gpus, views)
+        self.views = (*views, *nameless)
+        return [*verdicts, *(Verdict(f"index {view.index}", {"gpu_lost": False}) for view in nameless)]
+
+    def keep_signs(self) -> None:
+        """Remember the last look, by which a restarted agent sees what happened meanwhile."""
+        for uuid, watched in self._watched.items():
+            if watched.before is not None:
+                self.remembered[uuid].signs = _signs(watched.before)
+                self.changed = True
+
+    def any_lost(self) -> bool:
+        """True while a GPU that was there is not."""
+        return any(view.reading is None for view in self.views)
+
+    def _readings(self, gpus: Iterable[Reading]) -> dict[str, Reading]:
+        """What is believed of the GPUs that answered, by UUID; new ones are remembered."""
+        found: dict[str, Reading] = {}
+        for reading in gpus:
+            if reading.lost:
+                continue
+            if not reading.uuid or reading.uuid in found:
+                self.errors["nameless" if not reading.uuid else "duplicate"] += 1
+                continue
+            known = self.remembered.get(reading.uuid)
+            if known is None and len(self.remembered) >= MAX_GPUS:
+                self.errors["too_many_gpus"] += 1
+                continue
+            if known is None or (known.index, known.pci, known.name) != (reading.index, reading.pci, reading.name):
+                known = known or Remembered(reading.index, reading.pci, reading.name)
+                known.index, known.pci, known.name = reading.index, reading.pci, reading.name
+                self.remembered[reading.uuid] = known
+                self.changed = True
+            values = plausible(reading.values)
+            if len(values) < len(reading.values):
+                self.errors["implausible"] += len(reading.values) - len(values)
+            found[reading.uuid] = msgspec.structs.replace(reading, values=values)
+        return found
+
+    def _take_events(self, events: Iterable[Event], now_seconds: float) -> dict[str, list[str]]:
+        """Count events; return the faults that they are, by UUID."""
+        faults: dict[str, list[str]] = {}
+        for event in events:
+            known = self.remembered.get(event.uuid)
+            if known is None:
+                self.errors["event_of_unknown_gpu"] += 1
+                continue
+            self.changed = True
+            if event.kind != "xid":
+                known.ecc_events[event.kind] = known.ecc_events.get(event.kind, 0) + 1
+                continue
+            name = str(event.data) if 0 < event.data <= MAX_XID else OTHER
+            if name not in known.xids and len(known.xids) >= MAX_XIDS:
+                name = OTHER
+            known.xids[name] = Xid(known.xids[name].count + 1 if name in known.xids else 1, now_seconds)
+            if event.data in judge.CRITICAL_XIDS:
+                faults[event.uuid] = ["gpu_xid"]
+        return faults
+
+    def _lost(self, uuid: str, known: Remembered) -> GpuView:
+        if not known.lost:
+            known.lost = self.changed = True
+        return self._view(uuid, known)
+
+    def _present(
+        self, known: Remembered, reading: Reading, elapsed_seconds: float, faults: tuple[str, ...]
+    ) -> tuple[GpuView, Verdict]:
+        watched = self._watched.setdefault(reading.uuid, _Watched(known.links))
+        signs = watched.before.values if watched.before else known.signs
+        if reset := known.lost or judge.was_reset(reading, signs):
+            known.resets += 1
+            known.lost = False
+            self.changed = True
+            watched.windows, watched.before = Windows(), None
+            watched.links.forget_errors()
+        elapsed = elapsed_seconds if watched.before is not None else 0.0
+        for check, flagged in judge.votes(reading, watched.before, elapsed, self._hot_celsius).items():
+            watched.windows.add(check, flagged)
+        links = watched.links.look(reading.links)
+        if watched.links.expected != known.links:
+            known.links = set(watched.links.expected)
+            self.changed = True
+        if reset or not known.signs:
+            known.signs = _signs(reading)
+        seconds = watched.seconds.add(reading, elapsed)
+        watched.before = reading
+        levels = {"gpu_lost": True, **judge.levels(reading), **watched.windows.levels(), **watched.links.checks(links)}
+        verdict = Verdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
+        return self._view(reading.uuid, known, reading, seconds, links), verdict
+
+    def _view(
+        self,
+        uuid: str,
+        known: Remembered,
+        reading: Reading | None = None,
+        reason_seconds: dict[str, float] | None = None,
+        links: tuple[LinkView, ...] = (),
+    ) -> GpuView:
+        return GpuView(
+            uuid=uuid,
+            index=known.index,
+            pci=known.pci,
+            name=known.name,
+            reading=reading,
+            reason_seconds=reason_seconds or {},
+            links=links,
+            xids=dict(known.xids),
+            ecc_events=dict(known.ecc_events),
+            resets=known.resets,
+        )
+
+    def _nameless(self, gpus: Iterable[Reading], views: Iterable[GpuView]) -> list[GpuView]:
+        """Those that were lost before the driver told who they are, unless they are one that is missed."""
+        missed = {view.index for view in views if view.reading is None}
+        lost = [each for each in gpus if each.lost and each.uuid not in self.remembered]
+        return [GpuView("", each.index) for each in lost if each.index not in missed]
+
+
+def _signs(reading: Reading) -> dict[str, int]:
+    return {name: reading.values[name] for name in judge.SIGNS if name in reading.values}

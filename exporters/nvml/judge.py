@@ -1,0 +1,81 @@
+"""What a reading says of a GPU's health. Pure.
+
+Levels are what the driver itself calls wrong. Votes are about what may pass: they count when they keep coming back
+(exporters/nvml/windows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporters.nvml import fabric
+from exporters.nvml.clocks import HARDWARE_SLOWDOWN
+from exporters.nvml.reading import Reading
+
+CRITICAL_XIDS = frozenset({46, 48, 62, 64, 74, 79, 92, 95, 119, 120, 140})
+"""Xids of a GPU that stopped, with broken memory, a broken NVLink, off the bus, or with firmware that hangs: it is of
+no use before a reset. What a faulty application may cause is not among them; what newer drivers add shows in the
+recovery action."""
+BUSY_PERCENT = 10
+"""A GPU that does less may let its PCIe link fall to a lower generation."""
+MAX_REPLAYS_PER_MINUTE = 50.0
+RECOVERY_NONE = 0
+_COUNTERS = ("energy_millijoules", "ecc_corrected_volatile", "ecc_uncorrected_volatile")
+SIGNS = (*_COUNTERS, "recovery_action")
+"""Values by which a reset shows."""
+
+
+def levels(reading: Reading) -> dict[str, bool]:
+    """By check: whether it is well, as far as the driver tells."""
+    values = reading.values
+    found: dict[str, bool] = {}
+    for check, names in {
+        "gpu_ecc_uncorrectable": ("ecc_uncorrected_volatile",),
+        "gpu_row_remap_failed": ("row_remap_failed",),
+        "gpu_row_remap_pending": ("row_remap_pending", "page_retirement_pending"),
+        "gpu_recovery_action": ("recovery_action",),
+    }.items():
+        told = [values[name] for name in names if name in values]
+        if told:
+            found[check] = not any(told)
+    if reading.fabric is not None:
+        found["gpu_fabric"] = fabric.is_well(reading.fabric)
+    return found
+
+
+def votes(reading: Reading, before: Reading | None, elapsed_seconds: float, hot_celsius: float) -> dict[str, bool]:
+    """By check: whether something is amiss now, as far as it can be told."""
+    values = reading.values
+    found: dict[str, bool] = {}
+    if reading.reasons is not None:
+        found["gpu_slowdown"] = bool(reading.reasons & HARDWARE_SLOWDOWN)
+    if "temperature_celsius" in values:
+        found["gpu_hot"] = values["temperature_celsius"] >= hot_celsius
+    degraded = _pcie_degraded(values)
+    if degraded is not None:
+        found["pcie_degraded"] = degraded
+    if before is not None and elapsed_seconds > 0 and {"pcie_replays"} <= values.keys() & before.values.keys():
+        replays = values["pcie_replays"] - before.values["pcie_replays"]
+        found["pcie_errors"] = replays * 60 / elapsed_seconds > MAX_REPLAYS_PER_MINUTE
+    return found
+
+
+def was_reset(reading: Reading, before: Mapping[str, int]) -> bool:
+    """True when what only a reset or a new driver takes back has fallen, or the driver's wish for a reset is granted.
+
+    ``before``: the SIGNS of an earlier look.
+    """
+    values = reading.values
+    fell = any(values[name] < before[name] for name in _COUNTERS if name in values and name in before)
+    granted = before.get("recovery_action", RECOVERY_NONE) != RECOVERY_NONE == values.get("recovery_action")
+    return fell or granted
+
+
+def _pcie_degraded(values: Mapping[str, int]) -> bool | None:
+    """Fewer lanes than there could be, or, while the GPU is busy, slower ones; None when neither can be told."""
+    if {"pcie_width", "pcie_max_width"} <= values.keys() and values["pcie_width"] < values["pcie_max_width"]:
+        return True
+    busy = values.get("gpu_utilization_percent", 0) >= BUSY_PERCENT
+    if busy and {"pcie_generation", "pcie_max_generation"} <= values.keys():
+        return values["pcie_generation"] < values["pcie_max_generation"]
+    return None

@@ -1,0 +1,203 @@
+"""NVML as the helper process holds it: initialised once, with handles of all GPUs and their events gathered.
+
+The only place that loads NVIDIA's library, which may hang. Holding it open keeps the GPUs initialised, like
+persistence mode does, and gathers events between looks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import pynvml
+
+from exporters.nvml import queries
+from exporters.nvml.asking import Asker, GpuGone, error_name
+from exporters.nvml.links import Links
+from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, Answer, Event, Reading, Request
+
+_EVENT_KINDS = {
+    pynvml.nvmlEventTypeXidCriticalError: "xid",
+    pynvml.nvmlEventTypeSingleBitEccError: "ecc_corrected",
+    pynvml.nvmlEventTypeDoubleBitEccError: "ecc_uncorrected",
+}
+
+
+def look(request: Request, body: bytes) -> Answer:
+    """Look at all GPUs; what a helper process calls (agent/helper_serve.py). ``body`` is not used."""
+    return _LIBRARY.look(request)
+
+
+class Library:
+    """NVML, while it is initialised and while it is not."""
+
+    def __init__(self) -> None:
+        self._devices: list[Device] | None = None
+        self._events: Any = None
+        self._driver = ""
+        self._cuda = 0
+        self._loaded: Any = None
+
+    def look(self, request: Request) -> Answer:
+        """Look at all GPUs, and take the events since the last look."""
+        asker = Asker()
+        events: list[Event] = []
+        if self._devices is not None and (request.reopen or not self._is_current()):
+            events += self._drain(asker)
+            self._close()
+        try:
+            if self._devices is None:
+                self._devices = self._open(request.library, asker)
+        except GpuGone:  # every one, as seen from a driver that is there
+            return Answer(driver=self._driver, cuda=self._cuda, events=tuple(events), errors=dict(asker.errors))
+        except pynvml.NVMLError as error:
+            return Answer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
+        gpus = tuple(device.read(asker, pcie_throughput=request.pcie_throughput) for device in self._devices)
+        events += self._drain(asker)
+        return Answer("", self._driver, self._cuda, gpus, tuple(events), dict(asker.errors))
+
+    def _is_current(self) -> bool:
+        """False when GPUs came or went, or the driver was loaded anew."""
+        try:
+            return self._devices is not None and min(_count(), MAX_GPUS) == len(self._devices)
+        except pynvml.NVMLError:
+            return False
+
+    def _open(self, library: str, asker: Asker) -> list[Device]:
+        if library and self._loaded is None:
+            try:
+                self._loaded = ctypes.CDLL(library)  # the binding loads by name and gets the one that is there already
+            except OSError:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND) from None
+        asker.must(pynvml.nvmlInit)
+        try:
+            return self._devices_and_events(asker)
+        except (pynvml.NVMLError, GpuGone):
+            self._close()
+            raise
+
+    def _devices_and_events(self, asker: Asker) -> list[Device]:
+        self._driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
+        self._cuda = asker.ask(pynvml.nvmlSystemGetCudaDriverVersion) or 0
+        count = asker.must(_count)
+        if count > MAX_GPUS:
+            asker.errors["too_many_gpus"] += count - MAX_GPUS
+        devices = [Device(index, _major(self._driver), asker) for index in range(min(count, MAX_GPUS))]
+        self._events = asker.ask(pynvml.nvmlEventSetCreate)
+        for device in devices:
+            device.register(self._events, asker)
+        return devices
+
+    def _close(self) -> None:
+        self._devices = None
+        for function, arguments in ((pynvml.nvmlEventSetFree, (self._events,)), (pynvml.nvmlShutdown, ())):
+            try:
+                function(*arguments)
+            except pynvml.NVMLError:
+                continue  # the driver has forgotten us already
+        self._events = None
+
+    def _drain(self, asker: Asker) -> Iterator[Event]:
+        """What the driver has gathered; never waits."""
+        if self._events is None:
+            return
+        uuids = {device.address: device.uuid for device in self._devices or ()}
+        for _ in range(MAX_EVENTS):
+            try:
+                event = pynvml.nvmlEventSetWait(self._events, 0)
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                    asker.errors[error_name(error.value)] += 1
+                return
+            kind = _EVENT_KINDS.get(event.eventType)
+            if kind is None:
+                asker.errors["unknown_event"] += 1
+            else:
+                yield Event(uuids.get(_address(event.device), ""), kind, event.eventData)
+
+
+class Device:
+    """One GPU, as NVML was initialised."""
+
+    def __init__(self, index: int, driver_major: int, asker: Asker) -> None:
+        self._index = index
+        self._driver_major = driver_major
+        self._links = Links(driver_major)
+        self._handle: Any = None
+        self.address = 0
+        self.uuid = self._name = self._pci = ""
+        try:
+            self._handle = asker.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+            if self._handle is not None:
+                self.address = _address(self._handle)
+                self.uuid = queries.text(asker, pynvml.nvmlDeviceGetUUID, self._handle)
+                self._name = queries.text(asker, pynvml.nvmlDeviceGetName, self._handle)
+                self._pci = queries.text(asker, _bus_id, self._handle)
+        except GpuGone:
+            self._handle = None
+
+    def register(self, events: Any, asker: Asker) -> None:
+        """Have the driver gather the events that it can tell of this GPU."""
+        if events is None or self._handle is None:
+            return
+        try:
+            supported = asker.ask(pynvml.nvmlDeviceGetSupportedEventTypes, self._handle) or 0
+            wanted = supported & sum(_EVENT_KINDS)
+            if wanted:
+                asker.ask(pynvml.nvmlDeviceRegisterEvents, self._handle, wanted, events)
+        except GpuGone:
+            return
+
+    def read(self, asker: Asker, *, pcie_throughput: bool) -> Reading:
+        """Ask for everything."""
+        try:
+            if self._handle is None:
+                raise GpuGone
+            return self._read(asker, self._handle, pcie_throughput)
+        except GpuGone:
+            return Reading(self._index, self.uuid, self._name, self._pci, lost=True)
+
+    def _read(self, asker: Asker, handle: Any, pcie_throughput: bool) -> Reading:
+        values = queries.values(asker, handle, pcie_throughput=pcie_throughput)
+        current, supported = queries.reasons(asker, handle)
+        partitioned, mig_handles, mig = queries.mig(asker, handle)
+        if partitioned is not None:
+            values["mig_enabled"] = int(partitioned)
+        return Reading(
+            index=self._index,
+            uuid=self.uuid,
+            name=self._name,
+            pci=self._pci,
+            values=values,
+            reasons=current,
+            supported_reasons=supported,
+            reason_nanoseconds=queries.reason_nanoseconds(asker, handle, self._driver_major),
+            pids=queries.pids(asker, (handle, *mig_handles)),
+            mig=mig,
+            fabric=queries.fabric(asker, handle),
+            links=self._links.look(asker, handle, values.pop("nvlink_links", None)),
+        )
+
+
+def _count() -> int:
+    count: int = pynvml.nvmlDeviceGetCount()
+    return count
+
+
+def _bus_id(handle: Any) -> str:
+    address: str = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    return address
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _major(version: str) -> int:
+    """Of 580.95.05: 580; 0 of what is no version."""
+    major = version.partition(".")[0]
+    return int(major) if major.isascii() and major.isdigit() else 0
+
+
+_LIBRARY = Library()

@@ -1,0 +1,131 @@
+"""The agent with a stub of NVIDIA's library, as the loader finds it: GPUs, Xids, a driver that hangs.
+
+No GPU is tested here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import Agent, wait_until
+from machines import Machine
+from nvml_stub import LIBRARY, XID, Node
+
+LOOK_SECONDS = 15.0
+"""A look is made every 10 s."""
+HANG_SECONDS = 1.0
+SCRAPE_SECONDS = 1.0
+"""However busy the machine; a scrape that waited for the driver would take as long as that hangs."""
+CONFIG = {
+    "exporters": {
+        "inspector": {"enabled": False},
+        "ras": {"enabled": False},
+        "nvml": {"hang_seconds": HANG_SECONDS},
+    }
+}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Eight healthy GPUs."""
+    directory = tmp_path / "driver"
+    directory.mkdir()
+    return Node(directory)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, node: Node) -> Iterator[Agent]:
+    """An agent whose loader finds the stub."""
+    with Agent(tmp_path, CONFIG, env={"LD_LIBRARY_PATH": str(node.library.parent)}) as agent:
+        agent.wait_for("rankwatch_gpu_driver_up", 1.0, seconds=LOOK_SECONDS)
+        yield agent
+
+
+def helpers(agent: Agent) -> list[int]:
+    """The agent's processes that have NVIDIA's library."""
+    pid = agent.pid()
+    children = [
+        int(child)
+        for task in os.listdir(f"/proc/{pid}/task")
+        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+    ]
+    return [child for child in children if has_library(child)]
+
+
+def has_library(pid: int) -> bool:
+    """True while the process has NVIDIA's library."""
+    try:
+        return LIBRARY in Path(f"/proc/{pid}/maps").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
+    """GPUs are shown by a helper that alone has the library; two equal Xids are two, and their GPU is lost."""
+    assert len(agent.samples("rankwatch_gpu_power_watts")) == 8
+    assert agent.value("rankwatch_gpu_driver_hung") == 0.0
+    assert not has_library(agent.pid())
+    assert len(helpers(agent)) == 1
+    for code in (79, 79, 63):
+        node.event(3, XID, code)
+    node.update({"gpu3.utilization.0": "!15"})
+    agent.wait_for("rankwatch_gpu_present", 0.0, gpu="3", seconds=LOOK_SECONDS)
+    counted = {each.labels["xid"]: each.value for each in agent.samples("rankwatch_gpu_xid_errors_total", gpu="3")}
+    assert counted == {"79": 2.0, "63": 1.0}
+    assert agent.value("rankwatch_gpu_power_watts", gpu="3") is None
+    assert len(agent.samples("rankwatch_gpu_power_watts")) == 7
+    seen_at = time.time()
+    saved = "rankwatch_checkpoint_last_save_timestamp_seconds"
+    wait_until(lambda: (agent.value(saved) or 0.0) > seen_at, LOOK_SECONDS, "the checkpoint")
+    agent.kill9()
+    agent.start()
+    agent.wait_for("rankwatch_gpu_present", 0.0, gpu="3", seconds=LOOK_SECONDS)
+    assert agent.value("rankwatch_gpu_xid_errors_total", gpu="3", xid="79") == 2.0
+
+
+def test_a_driver_that_hangs(agent: Agent, node: Node) -> None:
+    """Scrapes take their usual time, GPU series are gone, there is never a second helper, and it recovers by itself."""
+    node.update({"hang": "count"})
+    agent.wait_for("rankwatch_gpu_driver_hung", 1.0, seconds=LOOK_SECONDS)
+    until = time.monotonic() + LOOK_SECONDS  # over several attempts
+    while time.monotonic() < until:
+        began = time.monotonic()
+        page = agent.page()
+        assert time.monotonic() - began < SCRAPE_SECONDS
+        assert "rankwatch_gpu_driver_hung 1.0" in page
+        assert "rankwatch_gpu_present{" not in page
+        assert len(helpers(agent)) <= 1
+    node.update({"hang": None})
+    agent.wait_for("rankwatch_gpu_driver_hung", 0.0, seconds=3 * LOOK_SECONDS)
+    assert len(agent.samples("rankwatch_gpu_present")) == 8
+    assert len(helpers(agent)) == 1
+
+
+def test_an_agent_that_stops_leaves_no_helper(agent: Agent, node: Node) -> None:
+    """Also while the driver hangs: the agent does not wait for it."""
+    (helper,) = helpers(agent)
+    node.update({"hang": "count"})
+    agent.wait_for("rankwatch_gpu_driver_hung", 1.0, seconds=LOOK_SECONDS)
+    assert agent.stop() == 0
+    wait_until(lambda: not has_library(helper), LOOK_SECONDS, "the helper's end")
+
+
+def test_an_xid_is_a_reason_against_the_rank_on_that_gpu(tmp_path: Path, agent: Agent, node: Node) -> None:
+    """A rank shows the GPU that the driver says it uses; an Xid makes it, and no other, unhealthy until a reset."""
+    machine = Machine(tmp_path)
+    job_id = machine.job_id
+    with machine.job("--ranks", "2") as job:
+        node.update({f"gpu{6 + rank}.processes": job.pid(rank) for rank in range(2)})
+        uuid = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e46"
+        facts = {"job_id": job_id, "rank": "0", "gpu": "6", "gpu_uuid": uuid, "pci": "0000:d1:00.0"}
+        agent.wait_for("rankwatch_rank_info", 1.0, seconds=LOOK_SECONDS, **facts)
+        node.event(6, XID, 95)
+        agent.wait_for("rankwatch_rank_healthy", 0.0, seconds=LOOK_SECONDS, job_id=job_id, rank="0")
+        assert agent.value("rankwatch_rank_unhealthy", job_id=job_id, rank="0", reason="gpu_xid") == 1.0
+        assert agent.value("rankwatch_rank_healthy", job_id=job_id, rank="1") == 1.0
+        node.update({"gpu6.field83.0": 1000})
+        agent.wait_for("rankwatch_rank_healthy", 1.0, seconds=LOOK_SECONDS, job_id=job_id, rank="0")

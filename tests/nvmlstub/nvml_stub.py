@@ -1,0 +1,83 @@
+"""Builds the stub of NVIDIA's library and writes the node that it shows; see nvmlstub.c. No GPU is tested with it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_name("nvmlstub.c")
+LIBRARY = "libnvidia-ml.so.1"
+HEALTHY = (Path(__file__).parents[1] / "data/nvml/node").read_text().partition("\n# GPU 1 runs hot")[0].splitlines()
+"""Eight GPUs that are well."""
+XID, ECC_CORRECTED, ECC_UNCORRECTED = 8, 1, 2
+"""Kinds of events in nvml.h."""
+
+
+def build(directory: Path) -> Path:
+    """Put the stub into ``directory`` and return its path; skips the test where there is no compiler."""
+    library = directory / LIBRARY
+    compiled = _compiled()
+    if not library.exists() or library.read_bytes() != compiled:
+        draft = directory / f"{LIBRARY}.{os.getpid()}"
+        draft.write_bytes(compiled)
+        draft.replace(library)
+    return library
+
+
+@functools.cache
+def _compiled() -> bytes:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    options = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}"]
+    with tempfile.TemporaryDirectory() as directory:
+        draft = Path(directory) / LIBRARY
+        subprocess.run(["cc", *options, str(SOURCE), "-o", str(draft)], check=True)
+        return draft.read_bytes()
+
+
+class Node:
+    """The node that the stub in ``directory`` shows: lines of nvmlstub.c, by their keys."""
+
+    def __init__(self, directory: Path, lines: Iterable[str] = HEALTHY) -> None:
+        self.library = build(directory)
+        self._path = directory / "node"
+        self._told = 0
+        self._values = dict(line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
+        self._write()
+
+    def update(self, values: Mapping[str, object]) -> None:
+        """Change values, by their keys; None removes one."""
+        for key, value in values.items():
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = f"{value}\n"
+        self._write()
+
+    def event(self, gpu: int, kind: int, data: int) -> None:
+        """Have a GPU tell something."""
+        self.events([(gpu, kind, data)])
+
+    def events(self, told: Iterable[tuple[int, int, int]]) -> None:
+        """Have GPUs tell several things at once: (gpu, kind, data)."""
+        numbered = enumerate(told, self._told + 1)
+        new: dict[str, object] = {f"event{number}": f"{gpu} {kind} {data}" for number, (gpu, kind, data) in numbered}
+        self._told += len(new)
+        self.update(new)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that have a value."""
+        return list(self._values)
+
+    def _write(self) -> None:
+        draft = self._path.with_suffix(".draft")
+        draft.write_text("".join(f"{key} {value.strip()}\n" for key, value in self._values.items()))
+        draft.replace(self._path)

@@ -1,0 +1,551 @@
+"""NVML from the driver's library to the agent's tables, with a stub of the library, the real binding and a real helper.
+
+No GPU is tested here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_clock import FakeClock
+from nvml_stub import ECC_CORRECTED, ECC_UNCORRECTED, XID, Node
+
+from agent.api import (
+    NODE,
+    Admission,
+    Context,
+    HelperFailed,
+    Logger,
+    NoData,
+    OwnThread,
+    RankTable,
+    Roots,
+    StateSection,
+    Subject,
+)
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
+from agent.helper import MAX_BACK_OFF_SECONDS, Helpers
+from exporters.nvml import exporter as exporter_module
+from exporters.nvml.config import NvmlConfig
+from exporters.nvml.exporter import INTERVAL_SECONDS, REOPEN_SECONDS, NvmlExporter, NvmlFailed
+from exporters.nvml.families import Snapshot, render
+from exporters.nvml.reading import MAX_EVENTS
+
+UUID = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e4{}"
+SHORT_SECONDS = 0.5
+
+
+class Bench:
+    """The exporter over the stub's node, which has not been looked at yet."""
+
+    def __init__(self, directory: Path, node: Node, restored: bytes | None = None, **config: Any) -> None:
+        self.node = node
+        self.clock = FakeClock()
+        self.helpers = Helpers(self.clock)
+        self.ledger = HealthLedger(self.clock)
+        self.hardware = Hardware()
+        self.state = StateSection("nvml", restored)
+        library = str(directory / "libnvidia-ml.so.1")
+        self.exporter = NvmlExporter(NvmlConfig(library=library, **config))
+        self.context = Context(
+            roots=Roots(directory / "proc", directory / "sys", directory / "run"),
+            clock=self.clock,
+            hostname="gpu-node-00",
+            ranks=RankTable(self.clock, "gpu-node-00"),
+            state=self.state,
+            admit=Admission(),
+            thread=OwnThread,
+            helper=self.helpers.lend,
+            checks=self.ledger.of("nvml"),
+            hardware=self.hardware,
+            log=Logger("nvml"),
+        )
+
+    async def change(self, values: Mapping[str, object]) -> None:
+        """Change the node."""
+        await asyncio.to_thread(self.node.update, values)
+
+    async def tell(self, gpu: int, kind: int, data: int, times: int = 1) -> None:
+        """Have a GPU tell something."""
+        await asyncio.to_thread(self.node.events, [(gpu, kind, data)] * times)
+
+    async def look(self, after_seconds: float = INTERVAL_SECONDS) -> Snapshot:
+        self.clock.advance(after_seconds)
+        await self.exporter.update()
+        return self.exporter.snapshot()
+
+    def series(self, name: str, **labels: str) -> dict[tuple[str, ...], float]:
+        """The series called ``name`` with ``labels``, by the values of the other labels but gpu_uuid."""
+        return {
+            tuple(
+                value for key, value in sample.labels.items() if key not in labels and key not in {"gpu_uuid", "uuid"}
+            ): sample.value
+            for family in render(self.exporter.snapshot())
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The value of the one series."""
+        found = list(self.series(name, **labels).values())
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def failed(self) -> set[tuple[str, str]]:
+        """What the ledger has against whom: (the end of the subject's name, check)."""
+        return {(each.subject.name[-1:], each.check) for each in self.ledger.entries() if not each.finding.ok}
+
+
+Start = Callable[..., "contextlib.AbstractAsyncContextManager[Bench]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Start an exporter over a healthy node, or over nothing."""
+
+    @contextlib.asynccontextmanager
+    async def started(
+        values: dict[str, object] | None = None, *, absent: bool = False, restored: bytes | None = None, **config: Any
+    ) -> AsyncIterator[Bench]:
+        node = await asyncio.to_thread(Node, tmp_path)
+        await asyncio.to_thread(node.update, values or {})
+        bench = Bench(tmp_path / ("absent" if absent else ""), node, restored, **config)
+        await bench.exporter.start(bench.context)
+        try:
+            yield bench
+        finally:
+            await bench.exporter.drain()
+        assert not await asyncio.to_thread(children)
+
+    return started
+
+
+def children() -> list[str]:
+    """This process' children."""
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
+async def test_a_healthy_node(start: Start) -> None:
+    """Eight GPUs are shown, placed and well."""
+    async with start() as bench:
+        await bench.look()
+        assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 1.0 for gpu in range(8)}
+        assert bench.failed() == set()
+        assert [each.uuid for each in bench.hardware.gpus()] == [UUID.format(gpu) for gpu in range(8)]
+        assert bench.hardware.gpus()[4].pci == "0000:9d:00.0"
+        assert [each.index for each in bench.hardware.gpus_of(4713)] == [2]
+        assert len(bench.series("rankwatch_nvlink_up")) == 8 * 18
+        assert bench.value("rankwatch_gpu_pcie_throughput_bytes_per_second") is None
+    assert (bench.hardware.gpus(), bench.ledger.entries()) == ([], ())
+
+
+async def test_each_field_stands_for_itself(start: Start) -> None:
+    """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
+    async with start() as bench:
+        for _ in range(2):
+            await bench.look()
+        whole = {family.name: len(family.samples) for family in render(bench.exporter.snapshot())}
+        lines = [line for line in bench.node.keys if line.startswith("gpu*.") and "event" not in line]
+        for line in lines:
+            await bench.change({line.replace("*", "3"): "!3"})
+            await bench.look()
+            now = {family.name: len(family.samples) for family in render(bench.exporter.snapshot())}
+            assert bench.value("rankwatch_gpu_present", gpu="3") == 1.0
+            if line.endswith((".name", ".fabric_status", ".fabric_clique", ".mig_max", "_supported", ".handle")):
+                assert sum(now.values()) >= sum(whole.values()) - 9, line
+            else:
+                assert 1 <= sum(whole.values()) - sum(now.values()) <= 93, line
+            await bench.change({line.replace("*", "3"): None})
+        await bench.look()
+        assert bench.series("rankwatch_gpu_read_errors_total") == {}
+        await bench.change({"gpu3.power_usage": "!999", "gpu3.field82.0": "!17"})
+        await bench.look()
+        assert bench.series("rankwatch_gpu_read_errors_total") == {("unknown",): 1.0, ("operating_system",): 1.0}
+        assert bench.value("rankwatch_gpu_power_watts", gpu="3") is None
+        assert bench.value("rankwatch_gpu_memory_temperature_celsius", gpu="3") is None
+        assert bench.value("rankwatch_gpu_power_watts", gpu="4") == 612.345
+
+
+async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
+    """Levels that the driver tells stand against their GPU, and go when the driver takes them back."""
+    async with start(
+        {
+            "gpu0.field4.0": 1,
+            "gpu1.remapped.3": 1,
+            "gpu2.remapped.2": 1,
+            "gpu3.field230.0": 2,
+            "gpu4.fabric_state": 2,
+        }
+    ) as bench:
+        await bench.look()
+        assert bench.failed() == {
+            ("0", "gpu_ecc_uncorrectable"),
+            ("1", "gpu_row_remap_failed"),
+            ("2", "gpu_row_remap_pending"),
+            ("3", "gpu_recovery_action"),
+            ("4", "gpu_fabric"),
+        }
+        await bench.change(
+            {f"gpu{gpu}.{name}": None for gpu, name in enumerate(("field4.0", "remapped.3", "remapped.2"))}
+        )
+        await bench.change({"gpu3.field230.0": None, "gpu4.fabric_state": None})
+        await bench.look()
+        assert bench.failed() == set()
+
+
+async def test_xids_between_looks(start: Start) -> None:
+    """None is lost between looks: two equal ones are two, of several codes and GPUs; a burst is taken in parts."""
+    async with start() as bench:
+        await bench.tell(0, XID, 31)  # before anybody listens
+        await bench.look()
+        for gpu, code in ((1, 79), (1, 79), (1, 13), (2, 79)):
+            await bench.tell(gpu, XID, code)
+        await bench.tell(2, ECC_CORRECTED, 0)
+        await bench.tell(2, ECC_UNCORRECTED, 0)
+        await bench.look()
+        assert bench.series("rankwatch_gpu_xid_errors_total") == {("1", "79"): 2, ("1", "13"): 1, ("2", "79"): 1}
+        assert bench.value("rankwatch_gpu_xid_last_timestamp_seconds", gpu="2") == bench.clock.time()
+        assert bench.series("rankwatch_gpu_ecc_events_total") == {("2", "corrected"): 1, ("2", "uncorrected"): 1}
+        assert bench.failed() == {("1", "gpu_xid"), ("2", "gpu_xid")}
+        await bench.tell(3, XID, 63, times=MAX_EVENTS + 1)
+        await bench.look()
+        assert bench.value("rankwatch_gpu_xid_errors_total", gpu="3") == MAX_EVENTS
+        await bench.look()
+        assert bench.value("rankwatch_gpu_xid_errors_total", gpu="3") == MAX_EVENTS + 1
+
+
+async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
+    """Quiet does not clear it; the energy counter that begins again does."""
+    async with start() as bench:
+        await bench.look()
+        await bench.tell(1, XID, 119)
+        await bench.look()
+        for _ in range(3):
+            await bench.look()
+        assert bench.failed() == {("1", "gpu_xid")}
+        await bench.change({"gpu1.field83.0": 1000})
+        await bench.look()
+        assert bench.failed() == set()
+        assert bench.value("rankwatch_gpu_resets_seen_total", gpu="1") == 1.0
+        assert bench.value("rankwatch_gpu_xid_errors_total", gpu="1") == 1.0
+
+
+async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
+    """It is lost with its Xid told; NVML is initialised anew now and then, and shows it when it is back."""
+    async with start() as bench:
+        await bench.look()
+        await bench.tell(5, XID, 79)
+        await bench.change({"gpu5.utilization.0": "!15", "gpu5.handle": "!15"})
+        await bench.look()
+        assert bench.value("rankwatch_gpu_present", gpu="5") == 0.0
+        assert bench.value("rankwatch_gpu_power_watts", gpu="5") is None
+        assert bench.value("rankwatch_gpu_xid_errors_total", gpu="5") == 1.0
+        assert bench.failed() == {("5", "gpu_lost"), ("5", "gpu_xid")}
+        assert len(bench.hardware.gpus()) == 8
+        await bench.look()  # NVML anew: even the handle cannot be had
+        assert bench.series("rankwatch_gpu_present", gpu="5") == {("5",)[1:]: 0.0}
+        await bench.tell(6, XID, 13)
+        await bench.change({"gpu5.utilization.0": None, "gpu5.handle": None})
+        await bench.look()
+        assert bench.value("rankwatch_gpu_present", gpu="5") == 0.0  # nobody has asked anew yet
+        await bench.tell(6, XID, 13)
+        bench.clock.advance(REOPEN_SECONDS)
+        await bench.look()
+        assert bench.value("rankwatch_gpu_present", gpu="5") == 1.0
+        assert bench.failed() == set()
+        assert bench.value("rankwatch_gpu_xid_errors_total", gpu="6") == 2.0
+
+
+async def test_a_gpu_that_is_lost_from_the_start(start: Start) -> None:
+    """It has no name yet; when it is back it has one, and nothing stands against the nameless one."""
+    async with start({"gpu5.handle": "!15"}) as bench:
+        await bench.look()
+        assert bench.failed() == {("5", "gpu_lost")}
+        await bench.change({"gpu5.handle": None})
+        bench.clock.advance(REOPEN_SECONDS)
+        await bench.look()
+        assert bench.failed() == set()
+        assert len(bench.series("rankwatch_gpu_present")) == 8
+
+
+@pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
+async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
+    """However the driver puts it, all GPUs are lost, and are back when they are."""
+    async with start() as bench:
+        await bench.look()
+        await bench.change(how)
+        await bench.look()
+        assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 0.0 for gpu in range(8)}
+        assert bench.failed() == {(str(gpu), "gpu_lost") for gpu in range(8)}
+        assert bench.value("rankwatch_gpu_driver_up") == 1.0
+        await bench.change(dict.fromkeys(how) | {"count": 8, "gpu*.utilization.0": 97})
+        bench.clock.advance(REOPEN_SECONDS)
+        await bench.look()
+        assert (bench.failed(), bench.value("rankwatch_gpu_present", gpu="7")) == (set(), 1.0)
+
+
+async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
+    """The checkpoint keeps what was there, and the links that were up."""
+    async with start() as bench:
+        await bench.look()
+    restored = bench.state.published
+    async with start({"count": 7, "gpu2.link_state.4": 0}, restored=restored) as bench:
+        await bench.look()
+        assert bench.failed() == {("7", "gpu_lost"), ("2", "nvlink_down")}
+        assert bench.value("rankwatch_nvlink_up", gpu="2", link="4") == 0.0
+    async with start(restored=b"\xc1nonsense") as bench:
+        await bench.look()
+        assert bench.failed() == set()
+
+
+async def test_a_reset_while_the_agent_is_down(start: Start) -> None:
+    """The last look before the stop is what the next agent compares with."""
+    async with start({"gpu1.field83.0": 1000}) as bench:
+        await bench.look()
+        await bench.change({"gpu1.field83.0": 9000})
+        await bench.look()
+    async with start({"gpu1.field83.0": 5000}, restored=bench.state.published) as bench:
+        await bench.look()
+        assert bench.value("rankwatch_gpu_resets_seen_total", gpu="1") == 1.0
+        assert bench.value("rankwatch_gpu_resets_seen_total", gpu="2") == 0.0
+
+
+async def test_the_driver_is_loaded_anew(start: Start) -> None:
+    """Meanwhile no GPU is shown and none is lost; afterwards all goes on, with Xids told again."""
+    async with start() as bench:
+        await bench.look()
+        await bench.change({"generation": 2, "init": "!9"})
+        await bench.look()
+        assert bench.series("rankwatch_gpu_present") == {}
+        assert bench.value("rankwatch_gpu_driver_up") == 0.0
+        assert bench.series("rankwatch_gpu_driver_error") == {("driver_not_loaded",): 1.0}
+        assert bench.failed() == set()
+        await bench.change({"init": None, "gpu*.field83.0": 5})
+        await bench.look()
+        assert bench.value("rankwatch_gpu_driver_up") == 1.0
+        assert set(bench.series("rankwatch_gpu_resets_seen_total").values()) == {1.0}
+        await bench.tell(0, XID, 48)
+        await bench.look()
+        assert bench.failed() == {("0", "gpu_xid")}
+
+
+async def test_a_driver_loaded_anew_between_looks(start: Start) -> None:
+    """It is initialised within the same look: no look is lost."""
+    async with start() as bench:
+        await bench.look()
+        await bench.change({"generation": 2})
+        await bench.look()
+        assert len(bench.series("rankwatch_gpu_power_watts")) == 8
+
+
+async def test_an_upgraded_driver_that_is_not_loaded_yet(start: Start) -> None:
+    """The GPUs work on for their jobs: they are not lost, but nothing is known of them, and why."""
+    async with start() as bench:
+        await bench.look()
+        await bench.change({"generation": 2, "init": "!18"})
+        await bench.look()
+        assert bench.series("rankwatch_gpu_driver_error") == {("lib_rm_version_mismatch",): 1.0}
+        assert bench.failed() == set()
+
+
+async def test_no_driver(start: Start) -> None:
+    """Without a library, a driver or a GPU there is no data; a driver that fails where no GPU was seen is an error."""
+    async with start(absent=True) as bench:
+        with pytest.raises(NoData):
+            await bench.look()
+        assert bench.series("rankwatch_gpu_driver_up") == {(): 0.0}
+    for values, error in (({"init": "!9"}, NoData), ({"count": 0}, NoData), ({"init": "!18"}, NvmlFailed)):
+        async with start(values) as bench:
+            with pytest.raises(error):
+                await bench.look()
+
+
+async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it hangs GPU series are gone and the node is told of; with the next answer all is as before."""
+    monkeypatch.setattr(exporter_module, "START_FACTOR", 40.0)
+    async with start(hang_seconds=SHORT_SECONDS) as bench:
+        await bench.look()
+        monkeypatch.setattr(exporter_module, "START_FACTOR", 1.0)
+        await bench.change({"hang": "power_usage"})
+        for _ in range(4):  # the last one finds the helper's next start put off
+            await bench.look(after_seconds=0.0)
+            assert bench.value("rankwatch_gpu_driver_hung") == 1.0
+            assert bench.value("rankwatch_gpu_driver_up") == 0.0
+            assert bench.series("rankwatch_gpu_present") == {}
+            assert [(each.subject, each.check) for each in bench.ledger.entries() if not each.finding.ok] == [
+                (NODE, "gpu_driver_hung")
+            ]
+            assert len(await asyncio.to_thread(children)) <= 1
+        assert bench.helpers.all()[0].calls == {"ok": 1, "hung": 2, "failed": 2}
+        assert len(bench.hardware.gpus_of(4713)) == 1  # ranks keep their GPUs
+        monkeypatch.setattr(exporter_module, "START_FACTOR", 40.0)
+        await bench.change({"hang": None})
+        bench.clock.advance(MAX_BACK_OFF_SECONDS)
+        await bench.look()
+        assert (bench.failed(), bench.value("rankwatch_gpu_driver_hung")) == (set(), 0.0)
+        assert bench.ledger.entries()[0].subject == Subject("gpu", UUID.format(0))
+
+
+async def test_a_helper_that_crashes_is_an_error(start: Start) -> None:
+    """It is no driver that hangs: the update fails, and the next one finds a fresh helper."""
+    async with start() as bench:
+        await bench.look()
+        for child in await asyncio.to_thread(children):
+            os.kill(int(child), 9)
+        with contextlib.suppress(HelperFailed):
+            await bench.look()
+        assert bench.value("rankwatch_gpu_driver_hung") == 0.0
+        await bench.look()
+        assert bench.value("rankwatch_gpu_driver_up") == 1.0
+
+
+async def test_mig(start: Start) -> None:
+    """A partitioned GPU shows its instances, and their processes use it."""
+    async with start(
+        {
+            "gpu5.mig": 1,
+            "gpu5.processes": "!3",
+            "gpu5.mig0_uuid": "MIG-a",
+            "gpu5.mig2_uuid": "MIG-b",
+            "gpu5.mig_gpu_instance.0": 1,
+            "gpu5.mig_compute_instance.0": 0,
+            "gpu5.mig0_processes": "4801 4802",
+            "gpu5.mig2_processes": "4802",
+            "gpu5.utilization.0": "!3",
+        }
+    ) as bench:
+        await bench.look()
+        assert bench.series("rankwatch_gpu_mig_instance_info") == {
+            ("5", "MIG-a", "1", "0"): 1.0,
+            ("5", "MIG-b", "-1", "-1"): 1.0,
+        }
+        assert bench.series("rankwatch_gpu_mig_enabled")[("5",)] == 1.0
+        assert bench.value("rankwatch_gpu_processes", gpu="5") == 2.0
+        assert [each.index for each in bench.hardware.gpus_of(4802)] == [5]
+        assert bench.value("rankwatch_gpu_utilization_ratio", gpu="5") is None
+        assert bench.failed() == set()
+
+
+async def test_absurd_answers(start: Start) -> None:
+    """Numbers and lengths that cannot be cost themselves alone, are counted, and harm neither agent nor helper."""
+    async with start(
+        {
+            **{f"gpu{gpu}.processes": "*4294967295" for gpu in range(8)},
+            "gpu0.processes": "*1000000000",
+            "gpu0.power_usage": 4294967295,
+            "gpu0.field83.0": -1,
+            "gpu1.utilization.0": 250,
+            "gpu1.mig": 1,
+            "gpu1.mig_max": 4294967295,
+            "gpu2.field91.0": 4294967295,
+            "gpu2.fabric_state": 77,
+            "gpu3.clocks_event_reasons": -1,
+            "gpu4.uuid": None,
+        }
+    ) as bench:
+        await bench.look()
+        assert bench.value("rankwatch_gpu_driver_up") == 1.0
+        assert len(bench.series("rankwatch_gpu_present")) == 7
+        assert bench.series("rankwatch_gpu_processes") == {}
+        assert bench.value("rankwatch_gpu_power_watts", gpu="0") is None
+        assert bench.value("rankwatch_gpu_energy_joules_total", gpu="0") is None
+        assert len(bench.series("rankwatch_nvlink_up", gpu="2")) == 36
+        errors = bench.series("rankwatch_gpu_read_errors_total")
+        assert errors[("implausible",)] == 3.0
+        assert errors[("nameless",)] == 1.0
+        assert errors[("insufficient_size",)] == 7.0
+        assert errors[("unreadable",)] == 1.0
+        assert ("2", "gpu_fabric") in bench.failed()
+
+
+async def test_too_many_gpus(start: Start) -> None:
+    """More GPUs than anybody builds into a node are not asked."""
+    async with start({"count": 65, "gpu*.uuid": "GPU-same"}) as bench:
+        await bench.look()
+        assert len(bench.series("rankwatch_gpu_present")) == 9
+        assert bench.series("rankwatch_gpu_read_errors_total")[("too_many_gpus",)] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("driver", "counters", "errors"),
+    [
+        ("590.48.01", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2, "phy_retry": 3}),
+        ("570.86.10", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2}),
+        ("535.1.1", {"field161": 4, "field162": 5, "field163": 6}, {"replay": 4, "recovery": 5, "crc": 6}),
+        ("535.1.1", {"field161": 4, "link_error0": 9, "link_error1": 5}, {"replay": 4, "recovery": 5}),
+    ],
+)
+async def test_where_link_errors_are_counted(
+    start: Start, driver: str, counters: dict[str, int], errors: dict[str, int]
+) -> None:
+    """Each kind is taken from the first place that has it; numbers that older drivers use otherwise are not asked."""
+    none = {f"gpu*.field{number}.*": None for number in (161, 162, 163)}
+    values = {f"gpu*.{name}.*": value for name, value in counters.items()}
+    async with start({**none, **values, "driver": driver, "gpu*.field91.0": 14}) as bench:
+        for _ in range(2):
+            await bench.look()
+        assert bench.series("rankwatch_nvlink_errors_total", gpu="1", link="13") == {
+            (kind,): float(count) for kind, count in errors.items()
+        }
+
+
+async def test_link_errors_of_one_field_per_link(start: Start) -> None:
+    """GPUs up to Ampere have one field for each of twelve links."""
+    none = {f"gpu*.field{number}.*": None for number in (161, 162, 163)}
+    async with start({**none, "gpu*.field46.0": 7, "gpu*.field108.0": 8, "gpu*.field91.0": 7}) as bench:
+        await bench.look()
+        assert bench.series("rankwatch_nvlink_errors_total", gpu="0") == {("0", "replay"): 7, ("6", "replay"): 8}
+
+
+async def test_links_go_down_and_make_errors(start: Start) -> None:
+    """A link that was up is missed, one that never was is not, and one that keeps making errors is a bad one."""
+    async with start({"gpu0.link_state.17": 0}) as bench:
+        await bench.look()
+        assert bench.value("rankwatch_nvlink_up", gpu="0", link="17") is None
+        assert bench.failed() == set()
+        await bench.change({"gpu0.link_state.3": 0})
+        for count in range(16):
+            await bench.change({"gpu1.field162.9": count + 1})
+            await bench.look()
+        assert bench.value("rankwatch_nvlink_up", gpu="0", link="3") == 0.0
+        assert bench.value("rankwatch_nvlink_flagged_ratio", gpu="1", link="9") == 16 / 30
+        assert bench.failed() == {("0", "nvlink_down"), ("1", "nvlink_errors")}
+        await bench.change({"gpu0.link_state.3": None})
+        await bench.look()
+        assert ("0", "nvlink_down") not in bench.failed()
+
+
+async def test_fields_that_an_older_driver_does_not_know(start: Start) -> None:
+    """It calls them an invalid argument: they are absent, and no error."""
+    async with start({"gpu*.field230.0": "!2", "gpu*.field82.0": "!2"}) as bench:
+        await bench.look()
+        assert bench.series("rankwatch_gpu_recovery_action") == {}
+        assert bench.series("rankwatch_gpu_read_errors_total") == {}
+
+
+@pytest.mark.parametrize(("driver", "seconds"), [("590.48.01", 7.5), ("580.95.05", 0.0)])
+async def test_throttle_counters_of_renumbered_fields(start: Start, driver: str, seconds: float) -> None:
+    """The hardware's throttle counters are asked where their numbers are certain; else the agent estimates."""
+    async with start({"driver": driver, "gpu0.field270.0": 7_500_000_000, "gpu1.clocks_event_reasons": 0x40}) as bench:
+        await bench.look()
+        await bench.look()
+        shown = bench.series("rankwatch_gpu_clocks_event_seconds_total", reason="hw_thermal_slowdown")
+        assert shown[("0",)] == seconds
+        assert shown[("1",)] == (0.0 if seconds else INTERVAL_SECONDS)
+
+
+async def test_pcie_throughput_is_opt_in(start: Start) -> None:
+    """It is asked only where the configuration says so, as it takes the driver its time."""
+    async with start({"gpu*.pcie_throughput.0": 2000, "gpu*.pcie_throughput.1": 3000}, pcie_throughput=True) as bench:
+        await bench.look()
+        assert bench.series("rankwatch_gpu_pcie_throughput_bytes_per_second", gpu="6") == {
+            ("transmit",): 2e6,
+            ("receive",): 3e6,
+        }

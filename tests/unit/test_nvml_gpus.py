@@ -1,0 +1,239 @@
+"""NVML, all GPUs over time: lost ones, resets, Xids, and what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuView, Remembered, Verdict
+from exporters.nvml.judge import CRITICAL_XIDS
+from exporters.nvml.reading import MAX_GPUS, Answer, Event, Link, Reading
+
+NOW = 1_700_000_000.0
+STEP_SECONDS = 10.0
+
+
+def gpu(index: int, **values: int) -> Reading:
+    """A GPU whose UUID is GPU-index."""
+    return Reading(index, f"GPU-{index}", "H100", f"00000000:0{index}:00.0", values=values)
+
+
+def xid(index: int, *codes: int) -> tuple[Event, ...]:
+    """What a GPU tells."""
+    return tuple(Event(f"GPU-{index}", "xid", code) for code in codes)
+
+
+class Bench:
+    """GPUs that are looked at every ten seconds."""
+
+    def __init__(self, remembered: dict[str, Remembered] | None = None) -> None:
+        self.gpus = Gpus(85.0, remembered or {})
+        self.verdicts: dict[str, Verdict] = {}
+        self.now = NOW
+
+    def look(self, *readings: Reading, events: Iterable[Event] = (), error: str = "") -> None:
+        answer = Answer(error, gpus=readings, events=tuple(events))
+        self.now += STEP_SECONDS
+        self.verdicts = {each.subject: each for each in self.gpus.observe(answer, STEP_SECONDS, self.now)}
+
+    def view(self, index: int) -> GpuView:
+        (found,) = [view for view in self.gpus.views if view.index == index]
+        return found
+
+    def restarted(self) -> Bench:
+        """Another agent with this one's checkpoint."""
+        saved = msgspec.msgpack.encode(self.gpus.remembered)
+        return Bench(msgspec.msgpack.decode(saved, type=dict[str, Remembered]))
+
+    def lost(self) -> list[str]:
+        return [name for name, verdict in self.verdicts.items() if not verdict.levels.get("gpu_lost", True)]
+
+
+def test_a_gpu_that_is_gone_is_lost_until_it_is_back() -> None:
+    """It is lost when the driver says so or no longer shows it, is told as such, and its return is a reset."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1), gpu(2))
+    assert (bench.lost(), bench.gpus.any_lost()) == ([], False)
+    bench.look(gpu(0), msgspec.structs.replace(gpu(1), lost=True))
+    assert bench.lost() == ["GPU-1", "GPU-2"]
+    assert bench.gpus.any_lost()
+    assert bench.view(1).reading is None
+    assert bench.view(1).name == "H100"
+    bench.look(gpu(0), gpu(1))
+    assert bench.lost() == ["GPU-2"]
+    assert bench.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_lost")
+    assert [bench.view(index).resets for index in range(3)] == [0, 1, 0]
+
+
+def test_all_lost() -> None:
+    """A driver that shows no GPU any more has lost them all."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1))
+    bench.look()
+    assert bench.lost() == ["GPU-0", "GPU-1"]
+
+
+def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
+    """Lost before its UUID was told it goes by its index, but not beside a known one that is missed there."""
+    nameless = Reading(1, lost=True)
+    bench = Bench()
+    bench.look(gpu(0), nameless)
+    assert bench.lost() == ["index 1"]
+    assert (bench.view(1).uuid, bench.view(1).reading) == ("", None)
+    bench.look(gpu(0), gpu(1))
+    assert bench.lost() == []
+    bench.look(gpu(0), nameless)
+    assert bench.lost() == ["GPU-1"]
+    assert len(bench.gpus.views) == 2
+
+
+def test_the_restarted_agent_still_misses_it() -> None:
+    """The checkpoint holds which GPUs there were, and that one was lost."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1))
+    again = bench.restarted()
+    again.look(gpu(0))
+    assert again.lost() == ["GPU-1"]
+    third = again.restarted()
+    third.look(gpu(0), gpu(1))
+    assert third.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_lost")
+    assert third.view(1).resets == 1
+
+
+def test_a_reset_while_the_agent_was_down() -> None:
+    """The last look is remembered, and counters below it are a reset."""
+    bench = Bench()
+    bench.look(gpu(0, energy_millijoules=100))
+    bench.look(gpu(0, energy_millijoules=900))
+    bench.gpus.keep_signs()
+    again = bench.restarted()
+    again.look(gpu(0, energy_millijoules=500))
+    assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ("gpu_xid", "gpu_lost"))
+    again.look(gpu(0, energy_millijoules=600))
+    assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ())
+
+
+def test_an_unchanged_node_is_not_written_again() -> None:
+    """Only what must be remembered counts as a change."""
+    bench = Bench()
+    bench.look(gpu(0, energy_millijoules=1))
+    assert bench.gpus.changed
+    bench.gpus.changed = False
+    bench.look(gpu(0, energy_millijoules=2))
+    assert not bench.gpus.changed
+    bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=3), links=(Link(4, up=True),)))
+    assert bench.gpus.changed
+    assert bench.restarted().gpus.remembered["GPU-0"].links == {4}
+
+
+def test_xids_are_counted_one_by_one() -> None:
+    """Two equal Xids are two, of each GPU for itself, with the time of the last; critical ones are faults."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1), events=[*xid(0, 79, 79, 13), *xid(1, 31)])
+    bench.look(gpu(0), gpu(1), events=xid(0, 13))
+    found = {name: (seen.count, seen.last_seconds) for name, seen in bench.view(0).xids.items()}
+    assert found == {"79": (2, NOW + 10.0), "13": (2, NOW + 20.0)}
+    assert {name: seen.count for name, seen in bench.view(1).xids.items()} == {"31": 1}
+
+
+@pytest.mark.parametrize(("code", "faults"), [(79, ("gpu_xid",)), (95, ("gpu_xid",)), (13, ()), (31, ()), (94, ())])
+def test_what_an_application_causes_is_no_fault(code: int, faults: tuple[str, ...]) -> None:
+    """Xids of broken hardware latch a fault, those of applications do not."""
+    bench = Bench()
+    bench.look(gpu(0), events=xid(0, code))
+    assert bench.verdicts["GPU-0"].faults == faults
+
+
+def test_the_kernels_log_blames_the_same_xids() -> None:
+    """Whether the agent may read the log or not, the same Xids are faults."""
+    path = Path(__file__).parents[2] / "exporters/kernel_log/categories.yml"
+    category = yaml.safe_load(path.read_text())["categories"]["gpu_xid"]
+    assert sorted(map(int, category["codes"])) == sorted(CRITICAL_XIDS)
+
+
+def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
+    """They are counted all the same: that is when they matter."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1))
+    bench.look(gpu(1), events=xid(0, 79))
+    assert bench.verdicts["GPU-0"].faults == ("gpu_xid",)
+    assert bench.view(0).xids["79"].count == 1
+    bench.look(error="driver_not_loaded", events=xid(1, 119))
+    assert bench.verdicts["GPU-1"] == Verdict("GPU-1", {}, ("gpu_xid",))
+    assert bench.gpus.views == ()
+    bench.look(gpu(0), gpu(1))
+    assert bench.view(1).xids["119"].count == 1
+
+
+def test_xid_series_are_bounded() -> None:
+    """Beyond 32 different Xids, and for numbers that are none, they are other; those known are still told apart."""
+    bench = Bench()
+    bench.look(gpu(0), events=xid(0, *range(1, MAX_XIDS + 1), 500, 501, 1, 0, 10_000))
+    shown = bench.view(0).xids
+    assert len(shown) == MAX_XIDS + 1
+    assert (shown["1"].count, shown["other"].count) == (2, 4)
+
+
+def test_ecc_events_and_strangers() -> None:
+    """ECC events are counted by kind; an event of an unknown GPU is counted as such."""
+    bench = Bench()
+    bench.look(gpu(0), events=[Event("GPU-0", "ecc_corrected", 0)] * 2 + [Event("", "xid", 79)])
+    assert bench.view(0).ecc_events == {"ecc_corrected": 2}
+    assert bench.gpus.errors == {"event_of_unknown_gpu": 1}
+
+
+def test_strange_gpus_are_left_out() -> None:
+    """A second GPU of one UUID, one without, and those beyond the limit make no series and are counted."""
+    bench = Bench()
+    twin = msgspec.structs.replace(gpu(1), uuid="GPU-0")
+    bench.look(gpu(0), twin, Reading(2), *(Reading(10 + each, f"GPU-x{each}") for each in range(MAX_GPUS)))
+    assert len(bench.gpus.views) == MAX_GPUS
+    assert bench.gpus.errors == {"duplicate": 1, "nameless": 1, "too_many_gpus": 1}
+
+
+def test_implausible_numbers_are_counted_and_judge_nothing() -> None:
+    """They are not shown, and neither fault nor recovery comes of them."""
+    bench = Bench()
+    bench.look(gpu(0, temperature_celsius=2**32 - 1, row_remap_failed=7, power_milliwatts=1))
+    reading = bench.view(0).reading
+    assert reading is not None
+    assert reading.values == {"power_milliwatts": 1}
+    assert bench.gpus.errors == {"implausible": 2}
+    assert bench.verdicts["GPU-0"].levels == {"gpu_lost": True}
+
+
+def test_votes_become_levels_when_they_keep_coming() -> None:
+    """Sixteen hot looks of thirty are a hot GPU, and a reset begins anew."""
+    bench = Bench()
+    for _ in range(15):
+        bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"]
+    bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
+    assert not bench.verdicts["GPU-0"].levels["gpu_hot"]
+    bench.look(gpu(0, temperature_celsius=90, energy_millijoules=1))
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"]
+
+
+def test_a_reset_ends_what_was_held_against_a_link() -> None:
+    """Errors before the reset flag no look after it."""
+    bench = Bench()
+    for count in range(3):
+        link = Link(0, up=True, errors={"replay": count})
+        bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=9), links=(link,)))
+    assert bench.view(0).links[0].flagged_ratio == 2 / 30
+    bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=1), links=(Link(0, up=True, errors={"replay": 5}),)))
+    assert bench.view(0).links[0].flagged_ratio is None
+
+
+def test_a_gpu_under_another_index() -> None:
+    """When NVML numbers anew, the GPU keeps its history under its UUID and shows its new index."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1), events=xid(1, 63))
+    bench.look(msgspec.structs.replace(gpu(1), index=0))
+    assert sorted((view.index, view.uuid) for view in bench.gpus.views) == [(0, "GPU-0"), (0, "GPU-1")]
+    (known,) = [view for view in bench.gpus.views if view.uuid == "GPU-1"]
+    assert known.xids["63"].count == 1
