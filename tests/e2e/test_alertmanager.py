@@ -171,7 +171,7 @@ def test_tickets_and_information_say_what_and_where(post: Post) -> None:
         ),
         ("JobFailed", "RankUnhealthy JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
         ("RankUnhealthy", "RankUnresponsive CommunicatorStalled JobStalled StragglerRank", "RankMissing"),
-        ("JobShrunk", "RankMissing", "CommunicatorStalled"),
+        ("JobShrunk", "RankMissing", "RankNeverStarted"),
         (
             "RankUnresponsive",
             "CommunicatorStalled JobStalled StragglerRank SlowCommunicator",
