@@ -87,3 +87,9 @@ def test_nobody_uses_the_shared_thread_pool() -> None:
     for path, tree in sources("agent", "exporters"):
         used = {name.rpartition(".")[2] for name in (*attributes(tree), *imports(tree))}
         assert not used & SHARED_POOL, path
+
+
+def test_no_two_test_modules_share_a_name() -> None:
+    """Test folders are no packages: of two modules of one name the second would not be collected."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
