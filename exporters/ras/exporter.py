@@ -80,7 +80,7 @@ class RasExporter:
         self._thread = ctx.thread("ras")
         self._random = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
-        self._monitors = Monitors(ctx.clock, ctx.log)
+        self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
         self._kept = Reports(ctx.admit)
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
@@ -161,6 +161,13 @@ class RasExporter:
         for question, visit in self._visits.items():
             if wake := wakes.get(question.endpoint):
                 visit.timing = after_wake(visit.timing, wake, visit.pace, now, self._random.random())
+
+    async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
+        """In a pod's namespace an address may be anybody's elsewhere: there the server must be seen to be a rank."""
+        site = self._sites.get(endpoint)
+        if site is None or site.is_own:
+            return site is not None
+        return await self._thread.call(lambda: self._search.server_of(site, endpoint, client)) is not None
 
     async def _wait_for_ranks(self) -> None:
         """In a single pass the ranks are being looked for at the same time; those who listen are among them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
@@ -25,6 +25,8 @@ SILENCE_SECONDS = 10.0
 """After so long without a word a RAS thread is asked whether it is there, after twice as long it is not: it stopped."""
 
 Servers = frozenset[ProcessKey]
+Accept = Callable[[Endpoint, Endpoint], Awaitable[bool]]
+"""Whether a connection to the first, with its end on this side the second, has reached a process to be listened to."""
 
 
 class Monitored(msgspec.Struct, frozen=True):
@@ -52,8 +54,9 @@ class _Stream(msgspec.Struct):
 class Monitors:
     """The streams of all addresses. One is begun in ``follow`` alone, after a look at who listens there now."""
 
-    def __init__(self, clock: Clock, log: Logger) -> None:
+    def __init__(self, clock: Clock, log: Logger, accept: Accept) -> None:
         self._clock = clock
+        self._accept = accept
         self._log = log
         self._random = random.Random()  # noqa: S311  # spreads connections over time; no secret
         self._streams: dict[Endpoint, _Stream] = {}
@@ -111,7 +114,7 @@ class Monitors:
 
     async def _listen(self, endpoint: Endpoint, stream: _Stream) -> None:
         limits = Limits()
-        reader, writer = await greet(endpoint, limits)
+        reader, writer = await greet(endpoint, limits, lambda client: self._accept(endpoint, client))
         try:
             await command(reader, writer, "SET FORMAT json", limits)  # text will do where that is refused
             if (answer := await command(reader, writer, "MONITOR all", limits)) != "OK":

@@ -31,10 +31,15 @@ class Station:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.monitors = Monitors(self.clock, Logger("ras"))
+        self.accepted = True
+        self.monitors = Monitors(self.clock, Logger("ras"), self.accept)
         self.heard: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
         self.endpoint = Endpoint("127.0.0.1", 0)
+
+    async def accept(self, _endpoint: Endpoint, _client: Endpoint) -> bool:
+        """Whether a connection has reached a rank."""
+        return self.accepted
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer, then stay for as long as the client does."""
@@ -239,6 +244,22 @@ async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str)
             await here.follow()
             await here.until(lambda now, times=times: now.errors == {stage: times})
             here.clock.advance(LAST_RETRY_SECONDS)
+
+
+async def test_nothing_but_a_greeting_is_sent_to_a_stranger() -> None:
+    """Where a connection has reached nobody known, it is left before MONITOR."""
+    heard: list[bytes] = []
+
+    async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readline())
+        writer.write(ANSWERS[0])
+        heard.append(await reader.readline())
+
+    async with station(stranger) as here:
+        here.accepted = False
+        await here.follow()
+        await here.until(lambda now: now.errors == {"handshake": 1})
+    assert set(heard) == {b"CLIENT PROTOCOL 2\n", b""}
 
 
 async def test_nobody_listens() -> None:
