@@ -15,7 +15,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana import job, rank
+from grafana import job, node, rank
 from grafana.panels import DATASOURCE, Panel
 
 HERE = Path(__file__).resolve().parent
@@ -28,10 +28,13 @@ def build(late_share: float) -> dict[str, str]:
     job_id = _variable("job_id", "Job", "label_values(rankwatch_rank_up, job_id)", models.VariableSort.NUMERICAL_DESC)
     of_job = 'label_values(rankwatch_rank_up{job_id="$job_id"}, rank)'
     number = _variable("rank", "Rank", of_job, models.VariableSort.NUMERICAL_ASC)
+    host = _variable("node", "Node", "label_values(rankwatch_build_info, node)", models.VariableSort.ALPHABETICAL_ASC)
     about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, whom does it wait for."
     about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
+    about_node = "One node: is its hardware well, and the ranks on it: GPUs, NVLinks, NICs, the kernel's log, storage."
     dashboards = {
         "job.json": _dashboard("Job", about_job, [job_id], job.panels(late_share)),
+        "node.json": _dashboard("Node", about_node, [host], node.panels()),
         "rank.json": _dashboard("Rank", about_rank, [job_id, number], rank.panels(late_share)),
     }
     return {name: _encode(each) for name, each in dashboards.items()}

@@ -65,9 +65,12 @@ def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
     return [models.ValueMap(options=options)]
 
 
-def rank_link(rank: str) -> builders.DashboardLink:
-    """Return a link to the Rank dashboard for the rank that the variable ``rank`` of the panel's data holds."""
-    keep = "${datasource:queryparam}&${job_id:queryparam}&${__url_time_range}"
+def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.DashboardLink:
+    """Return a link to the Rank dashboard for the rank that the variable ``rank`` of the panel's data holds.
+
+    ``job``: the link's parameter for its job; the dashboard's own unless the data name it.
+    """
+    keep = f"${{datasource:queryparam}}&{job}&${{__url_time_range}}"
     return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
 
 
@@ -226,7 +229,8 @@ def rows(
     if value:
         panel = panel.override_by_name(value, [models.DynamicConfigValue("unit", unit)])
     if links_to_rank:
-        link = rank_link("__data.fields.rank").build()
+        of_row = ("var-job_id=${__data.fields.job_id}",) if "job_id" in columns else ()
+        link = rank_link("__data.fields.rank", *of_row).build()
         panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link])])
     _dress(panel, title, description, "none", size)
     return panel.targets(_targets([query], instant=True, as_table=True))

@@ -1,4 +1,4 @@
-"""PromQL that several panels share. $job_id and $rank are the dashboards' variables.
+"""PromQL that several panels share. $job_id, $rank and $node are the dashboards' variables.
 
 What joins the ranks of many nodes, or is dear at 10,000 ranks, comes from the recording rules (deploy/prometheus). What
 is one rank's, or has few series per rank, comes straight from the agents.
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 JOB = 'job_id="$job_id"'
 RANK = 'job_id="$job_id", rank="$rank"'
+NODE = 'node="$node"'
 WINDOW = "[$__rate_interval]"
 
 

@@ -29,7 +29,7 @@ from jobs import SimulatedJob  # noqa: E402  # its folder is put on the path abo
 from nodes import wait_until  # noqa: E402  # likewise
 
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
-LIVENESS = "?collect[]=ranks&collect[]=process"
+LIVENESS = "?collect[]=ranks&collect[]=process&collect[]=health"
 LOAD_SECONDS = 60.0
 BENCH_JOB = "bench"
 DEATHS = 40

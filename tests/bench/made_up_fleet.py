@@ -51,8 +51,8 @@ def record(folder: Path) -> Recorded:
         agent = cluster.nodes[0].agent
         wait_until(lambda: len(agent.states()) == RANKS_PER_NODE, 30.0, "the job's ranks")
         time.sleep(RECORDED_SECONDS)
-        liveness = agent.page("?collect[]=ranks&collect[]=process")
-        other = agent.page("?exclude[]=ranks&exclude[]=process")
+        liveness = agent.page("?collect[]=ranks&collect[]=process&collect[]=health")
+        other = agent.page("?exclude[]=ranks&exclude[]=process&exclude[]=health")
     info = re.findall(r"^rankwatch_communicator_info\{(.*)\}", liveness, re.MULTILINE)
     local = {re.search(r'comm="(\w+)"', each)[1] for each in info if 'nodes="1"' in each}  # type: ignore[index]
     return Recorded(liveness, other, local)

@@ -29,7 +29,9 @@ PANELS = [
     if panel["type"] != "row"
 ]
 TYPES = {"stat", "state-timeline", "table", "timeseries"}
-UNITS = {"none", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso"}
+UNITS = {"none", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
+SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node="$node"'}
+"""What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
 VARIABLE = re.compile(r"\$\{?(\w+)")
@@ -53,7 +55,7 @@ def test_files_are_what_the_source_gives(tmp_path: Path) -> None:
     build.main(tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert made == {path.name: path.read_bytes() for path in PATHS}
-    assert made.keys() == {"job.json", "rank.json"}
+    assert made.keys() == {"job.json", "node.json", "rank.json"}
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -83,9 +85,9 @@ def test_dashboard(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "variables"), [("job", ["job_id"]), ("rank", ["job_id", "rank"])])
+@pytest.mark.parametrize(("name", "variables"), [("job", ["job_id"]), ("rank", ["job_id", "rank"]), ("node", ["node"])])
 def test_variables(name: str, variables: list[str]) -> None:
-    """The data source is chosen first, then the job, then the rank; both are looked up anew with the time range."""
+    """The data source is chosen first, then the job or node, then the rank, looked up anew with the time range."""
     source, *others = DASHBOARDS[name]["templating"]["list"]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
     assert [each["name"] for each in others] == variables
@@ -127,12 +129,19 @@ def test_panel(panel: dict[str, Any]) -> None:
         assert panel["fieldConfig"]["defaults"]["unit"] != "none"
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_queries(panel: dict[str, Any]) -> None:
-    """Queries are about one job, metrics that exist, and known variables; several of one panel have legends."""
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_queries(name: str) -> None:
+    """Queries are about one job or node, metrics that exist, and known variables; several of one panel have legends."""
+    for panel in DASHBOARDS[name]["panels"]:
+        if panel["type"] != "row":
+            check_queries(panel, SUBJECTS[name])
+
+
+def check_queries(panel: dict[str, Any], subject: str) -> None:
+    """Check a panel's queries, whose selectors all ask for ``subject``."""
     targets = panel["targets"]
     assert targets
-    variables = {"job_id", "rank"} | GRAFANA_VARIABLES
+    variables = {"job_id", "rank", "node"} | GRAFANA_VARIABLES
     for target in targets:
         expression = target["expr"]
         metrics = set(METRIC.findall(expression))
@@ -140,7 +149,7 @@ def test_queries(panel: dict[str, Any]) -> None:
         assert metrics
         assert set(VARIABLE.findall(expression)) <= variables
         selectors = re.findall(r"\brankwatch_\w+(?::\w+)?(\{[^}]*\})?", expression)
-        assert all('job_id="$job_id"' in selector for selector in selectors), expression
+        assert all(subject in selector for selector in selectors), expression
         assert not re.search(r"rate\([^\[]+\[(?!\$__rate_interval)", expression)
         assert len(targets) == 1 or target["legendFormat"]
     assert len({target["refId"] for target in targets}) == len(targets)
@@ -183,11 +192,12 @@ def test_panels_ask_no_oftener_than_there_is_news() -> None:
 def test_links_lead_to_a_dashboard() -> None:
     """Every link of a panel leads to a dashboard that is shipped, with its variables set."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
-    assert len(urls) == 2  # from a curve's labels, and from a table's or a grid's row
-    for url in urls:
-        assert url.startswith(
-            "/d/rankwatch-rank?${datasource:queryparam}&${job_id:queryparam}&${__url_time_range}&var-rank="
-        )
+    keep = r"\$\{datasource:queryparam\}&(.+)&\$\{__url_time_range\}"
+    found = [re.fullmatch(rf"/d/rankwatch-rank\?{keep}&var-rank=\$\{{.+\}}", url) for url in urls]
+    jobs = {match[1] for match in found if match is not None}
+    assert None not in found
+    assert len(urls) == 3  # from a curve's labels, from a table's or a grid's row, and from a row that names the job
+    assert jobs == {"${job_id:queryparam}", "var-job_id=${__data.fields.job_id}"}
 
 
 def test_provisioning() -> None:

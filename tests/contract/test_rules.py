@@ -151,7 +151,8 @@ def test_who_may_wake_people() -> None:
     pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
     on_ranks = {"RankDead", "JobFailed", "NodeLost", "RankUnresponsive", "JobShrunk", "JobStalled"}
     by_ras = {"RankMissing", "CommunicatorStalled", "CommunicatorError", "CommunicatorAborted"}
-    assert pages == on_ranks | by_ras
+    under_ranks = {"RankUnhealthy", "StorageHung"}
+    assert pages == on_ranks | by_ras | under_ranks
 
 
 def test_a_site_sets_its_own(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 from ras_views import RasAgent
 
-from agent import rank_families
+from agent import health, rank_families
 from agent.api import Metric
+from agent.checks import NODE, HealthLedger
 from agent.identity import Membership, Origin, ProcessKey
 from agent.procfs import ProcessFacts
 from agent.ranks import RankTable
@@ -76,6 +77,7 @@ class Node:
         self.late_seconds = late_seconds
         self._clock = _Clock(clock_error_seconds)
         self.table = RankTable(self._clock, name)
+        self.ledger = HealthLedger(self._clock)
         self.processes: dict[tuple[str, int], ProcessKey] = {}
         self.answer: float | None = 0.01
         """How long a scrape takes; None: it is no target any more."""
@@ -110,6 +112,10 @@ class Node:
         self.table.observe_state(self.processes[(job_id, rank)], "S", None, kill_pending=False, finalized=False)
         self.stopped.remove(rank)
 
+    def break_down(self) -> None:
+        """Let the kernel tell of memory that is broken."""
+        self.ledger.of("kernel_log").latch(NODE, "machine_check")
+
     def progress(self, job_id: str, rank: int, world: int) -> None:
         """Let a rank complete an operation now."""
         key = self.processes[(job_id, rank)]
@@ -119,16 +125,17 @@ class Node:
 
     def restart_agent(self) -> None:
         """Start the agent anew from its checkpoint: ranks are shown again once they are confirmed."""
-        saved = self.table.dump()
-        self.table = RankTable(self._clock, self.name)
+        saved, found = self.table.dump(), self.ledger.dump()
+        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
         self.table.load(saved)
+        self.ledger.load(found)
         for key in self.processes.values():
             self.table.confirm(key)
 
     def reboot(self) -> None:
         """Come back with nothing: no process, no checkpoint of this boot."""
         self.processes.clear()
-        self.table = RankTable(self._clock, self.name)
+        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
 
     def advance(self, now: float) -> None:
         """Go on to ``now``; the table is looked at once a second."""
@@ -148,7 +155,10 @@ class Node:
             series_key("scrape_duration_seconds", self._target(LIVENESS)): self.answer,
         }
         if self.is_up:
-            found |= self._page(rank_families.families(self.table.snapshot()), LIVENESS)
+            ranks, counted = self.table.snapshot(), health.counted_checks((), ())
+            hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
+            found |= self._page(rank_families.families(ranks), LIVENESS)
+            found |= self._page(health.families(hardware), LIVENESS)
         return found
 
     def scrape_rest(self) -> dict[str, float]:

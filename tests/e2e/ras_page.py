@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 import time
-from types import TracebackType
 from typing import Any
 
-from agents import free_port
 from ras_views import ENDPOINT, VERSION, WELL, families
 
 from agent.api import Admission, ProcessKey, RankLabel
@@ -25,40 +21,7 @@ BEHIND, FAILED, ABORTED, UNMADE, SILENT = 5, 1, 2, 3, 7
 LAUNCHES, LAG = 50, 10
 
 
-class RasPage:
-    """A server of the page on the loopback; a context manager."""
-
-    def __init__(self, job_id: str) -> None:
-        self.port = free_port()
-        self._body = page(job_id)
-        body = self._body
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: Any) -> None:
-                """Say nothing."""
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-
-    def __enter__(self) -> RasPage:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-def page(job_id: str) -> bytes:
+def ras_page(job_id: str) -> bytes:
     """Return the text after two reports that are the same."""
     report = read_json(json.dumps(_report()).encode())
     reports = Reports(Admission())

@@ -27,7 +27,15 @@ def why_no_promtool() -> str | None:
     return None if promtools() else "promtool not found"
 
 
-GROUPS = ["rankwatch-liveness", "rankwatch-ras", "rankwatch-progress", "rankwatch-bandwidth", "rankwatch-usual"]
+GROUPS = [
+    "rankwatch-liveness",
+    "rankwatch-hardware",
+    "rankwatch-hardware-wear",
+    "rankwatch-ras",
+    "rankwatch-progress",
+    "rankwatch-bandwidth",
+    "rankwatch-usual",
+]
 """The order in which promtool evaluates them: without one it is another each time, and so is what is just not yet."""
 
 

@@ -147,6 +147,14 @@ def test_a_job_is_one_page_whatever_befalls_it(post: Post) -> None:
 
 
 @with_node
+def test_a_page_without_a_job_is_named_by_its_alert(post: Post) -> None:
+    """A file system that hangs is nobody's job: the incident's group is the alert."""
+    post.send(alert("StorageHung", "page", path="/data"))
+    page = post.first("/pagerduty", "description of StorageHung").body["payload"]
+    assert page["group"] == "StorageHung"
+
+
+@with_node
 def test_tickets_and_information_say_what_and_where(post: Post) -> None:
     """Slack gets summary, description and runbook; those without a job are grouped by alert; info has the token."""
     down = [alert("RankwatchDown", "ticket", node=node) for node in ("n1", "n2")]
@@ -169,8 +177,9 @@ def test_tickets_and_information_say_what_and_where(post: Post) -> None:
             "JobShrunk RankUnresponsive RankMissing CommunicatorStalled CommunicatorError JobStalled",
             "GpuLost",
         ),
-        ("JobFailed", "JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
-        ("JobShrunk", "RankMissing", "CommunicatorStalled"),
+        ("JobFailed", "RankUnhealthy JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
+        ("RankUnhealthy", "RankUnresponsive CommunicatorStalled JobStalled StragglerRank", "RankMissing"),
+        ("JobShrunk", "RankMissing", "RankNeverStarted"),
         (
             "RankUnresponsive",
             "CommunicatorStalled JobStalled StragglerRank SlowCommunicator",

@@ -15,14 +15,17 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from fixed_page import FixedPage
+from hardware_page import FAILED_SECONDS_AGO, HUNG_PATH, STRUCK, XID, hardware_page
 from machines import Machine, alive
 from nodes import wait_until
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
-from ras_page import BEHIND, LAG, SILENT, RasPage
+from ras_page import BEHIND, LAG, SILENT, ras_page
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
 STRAGGLER, VICTIM = "2", "5"
+NODE = "127.0.0.1"
 JOB = ("--records-per-second", "100", "--straggler", STRAGGLER, "--straggler-delay-us", "3000")
 ENDED = {"How it ended"}
 """Panels that show something of ranks that left alone: they are asked about the one that was killed."""
@@ -93,7 +96,7 @@ def fill(text: str, variables: Mapping[str, str]) -> str:
 def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
     """Every promtool there is accepts every query."""
     records = [
-        {"record": f"panel:{number}", "expr": fill(each.expression, {"job_id": "1", "rank": "1"})}
+        {"record": f"panel:{number}", "expr": fill(each.expression, {"job_id": "1", "rank": "1", "node": NODE})}
         for number, each in enumerate(targets())
     ]
     rules = tmp_path / "rules.yml"
@@ -105,14 +108,15 @@ def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
-    """Each query and variable of both dashboards has what live jobs give: with a late rank, and one that is killed."""
+    """Each query and variable of a dashboard has what live jobs give: with a late rank, and one that is killed."""
     machine = Machine(tmp_path)
     with (
         machine.job(*JOB) as job,
         pipeline(job.dump_dir, machine.job_id + PIPELINE_SUFFIX),
-        RasPage(machine.job_id + RAS_SUFFIX) as ras,
+        FixedPage(ras_page(machine.job_id + RAS_SUFFIX)) as ras,
+        FixedPage(hardware_page(machine.job_id, STRAGGLER)) as hardware,
         machine.agent(job) as agent,
-        Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port), binary) as server,
+        Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port, hardware.port), binary) as server,
     ):
         agent.wait_for_states(alive(8))
         wait_until(lambda: server.query("comm_rank:rankwatch_blamed:ratio"), MAX_SECONDS, "the late rank's blame")
@@ -144,7 +148,7 @@ class Answer:
         if title in OF_RAS:
             variables = {"job_id": job_id + RAS_SUFFIX, "rank": str(BEHIND)}
         self._target = target
-        self._expression = fill(target.expression, variables)
+        self._expression = fill(target.expression, variables | {"node": NODE})
         self._server = server
         self.series: list[dict[str, Any]] = []
 
@@ -189,7 +193,7 @@ class Questions:
     ) -> dict[str, float]:
         """Return the value now of each series of the panel's first query, by ``label``; ``suffix``: of the job id."""
         expression = next(t.expression for t in targets() if (t.dashboard, t.panel["title"]) == (dashboard, title))
-        found = self._server.query(fill(expression, {"job_id": self._job_id + suffix, "rank": rank}))
+        found = self._server.query(fill(expression, {"job_id": self._job_id + suffix, "rank": rank, "node": NODE}))
         return {each["metric"].get(label, ""): float(each["value"][1]) for each in found}
 
 
@@ -205,6 +209,7 @@ def check_variables(server: Prometheus, job_id: str) -> None:
             found[f"{path.stem} {variable['name']}"] = set(server.label_values(match[1], match[2]))
     assert job_id in found["job job_id"]
     assert job_id in found["rank job_id"]
+    assert found["node node"] == {NODE}
     assert found["rank rank"] == {str(rank) for rank in range(8)}
 
 
@@ -228,6 +233,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     sent = ask("rank", "Bandwidth of sends and receives", "direction", "0", PIPELINE_SUFFIX)
     assert sent == {"send": pytest.approx(33.554432e9, rel=0.01)}
     check_ras(ask)
+    check_node(ask)
     came_last = 'sum(increase(rankwatch_collective_last_arrivals_total{rank="%s"}[2m]))'
     assert (server.value(came_last % STRAGGLER) or 0) > 5 * (server.value(came_last % "1") or 0)
 
@@ -245,6 +251,19 @@ def check_ras(ask: Questions) -> None:
     assert errors.keys() == {"remote_error", "system_error", "aborted"}
     assert ask("rank", "Missed by others", "reason", str(BEHIND), RAS_SUFFIX).keys() == {"no_communicator"}
     assert ask("rank", "Launches it is behind", "collective", str(BEHIND), RAS_SUFFIX) == {"AllReduce": LAG}
+
+
+def check_node(ask: Questions) -> None:
+    """What the panels on the node show is what its page was made of."""
+    assert ask("node", "Health", "") == {"": 0}
+    since = {check: pytest.approx(1000 * (time.time() - FAILED_SECONDS_AGO), abs=1e6) for check in STRUCK}
+    assert ask("node", "Failed checks", "check") == since
+    assert ask("node", "What stands against ranks' hardware", "reason").keys() == set(STRUCK)
+    assert ask("node", "Ranks", "") == {"": 7 + 1}  # the pipeline's rank lives here, too
+    assert ask("node", "Xids", "xid").keys() == {XID}
+    assert ask("node", "Storage", "path") == {HUNG_PATH: 0, "/home": 1}
+    assert ask("node", "Room left", "path") == {HUNG_PATH: 0.25, "/home": 0.25}
+    assert ask("node", "Ports", "device")["mlx5_1"] == 1
 
 
 PIPELINE = """
@@ -285,12 +304,12 @@ def pipeline(directory: Path, job_id: str) -> Iterator[None]:
             process.communicate(timeout=10)
 
 
-def shipped(directory: Path, port: int, ras_port: int) -> str:
-    """Return the shipped configuration for one agent and RAS's page, with the shipped rules, all of it every second."""
+def shipped(directory: Path, port: int, *page_ports: int) -> str:
+    """Return the shipped configuration for one agent and the pages, with the shipped rules, all of it every second."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scrape" / "static.yml").read_text())
     for job in config["scrape_configs"]:
         job.update(scrape_interval="1s", scrape_timeout="1s", static_configs=[{"targets": [f"127.0.0.1:{port}"]}])
-    config["scrape_configs"][1]["static_configs"][0]["targets"].append(f"127.0.0.1:{ras_port}")
+    config["scrape_configs"][1]["static_configs"][0]["targets"] += [f"127.0.0.1:{each}" for each in page_ports]
     rules = directory / "rules"
     rules.mkdir()
     for path in RULES:

@@ -1,0 +1,62 @@
+"""A page with what a node's exporters would tell of hardware in trouble: their recorded trees, and what those lack."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent import health
+from agent.api import Family, Metric
+from agent.checks import NODE, Entry, Finding, Subject
+from agent.exposition import Selection, encode
+from agent.health import HealthSnapshot, counted_checks
+from agent.rank_snapshot import RankSnapshot
+from exporters.nvml import families as nvml
+from exporters.nvml import nvlink
+from exporters.storage import families as storage
+from exporters.storage.probe import Probe, Room
+
+DATA = Path(__file__).parents[1] / "data"
+RECORDED = ("amdgpu", "nvml", "rdma", "netdev", "kernel_log")
+XID, HUNG_PATH = "79", "/data"
+FAILED_SECONDS_AGO = 3600
+STRUCK = ("gpu_xid", "nvlink_down")
+"""What has failed of GPU 0, and stands against the rank there."""
+
+
+def hardware_page(job_id: str, rank: str) -> bytes:
+    """Return the text; ``rank`` of the job is the one on the GPU that has failed."""
+    recorded = [
+        line
+        for name in RECORDED
+        for line in (DATA / name / "expected.prom").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    return "\n".join(recorded).encode() + b"\n" + encode(list(_families(job_id, rank)), Selection()).body
+
+
+def _families(job_id: str, rank: str) -> Iterable[Metric]:
+    gpu = Subject("gpu", "GPU-0")
+    since = time.time() - FAILED_SECONDS_AGO
+    failed = [Entry("nvml", gpu, check, Finding(ok=False, since_seconds=since)) for check in STRUCK]
+    well = Entry("nvml", NODE, "gpu_driver_hung", Finding(ok=True, since_seconds=since))
+    nobody = RankSnapshot((), 0, 0, 0, 0, 0)
+    for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0)):
+        if family.name not in (health.RANK_HEALTHY.name, health.RANK_UNHEALTHY.name):
+            yield family
+    yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))
+    yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))
+    yield _rows(nvml.XID_LAST, (("0", "GPU-0", XID), since))
+    yield _rows(nvlink.LINK_FLAGGED, (("0", "GPU-0", "3"), 0.6))
+    room = Room(size_bytes=1000, available_bytes=250, inodes=10, inodes_available=5)
+    hung = Probe(HUNG_PATH, ok=True, seconds=0.1, under_way_seconds=60.0, room=room)
+    well_answered = Probe("/home", ok=True, seconds=0.1, under_way_seconds=0.0, room=room)
+    yield from storage.render(storage.Snapshot((hung, well_answered), frozenset({HUNG_PATH}), None))
+
+
+def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:
+    rows = family.rows()
+    for labels, value in series:
+        rows.add(labels, value)
+    return rows.metric
