@@ -94,6 +94,7 @@ class Supervisor:
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}
+        self._begun = False
         self._restore("rank table", self._ranks_section, self.ranks.load)
         self._restore("health ledger", self._checks_section, self.ledger.load)
 
@@ -109,6 +110,7 @@ class Supervisor:
         for running in self.running.values():
             if schedule:
                 running.begin()
+        self._begun = True
 
     async def apply(self, plan: Plan) -> bool:
         """Bring what runs to ``plan``: equal sections stay untouched; of the others all start, or none.
@@ -160,8 +162,8 @@ class Supervisor:
         self._state_thread.stop()
 
     def ready(self) -> bool:
-        """True when every exporter's first update is behind it, well or not, or late."""
-        return all(running.looked or running.late for running in self.running.values())
+        """True when every exporter was started and its first update is behind it, well or not, or late."""
+        return self._begun and all(running.looked or running.late for running in self.running.values())
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

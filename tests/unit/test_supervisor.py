@@ -149,3 +149,13 @@ async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
     await thread.call(again.load)
     thread.stop()
     assert again.section("exporter a").restored == b"a0"
+
+
+async def test_what_is_not_started_is_not_ready(bench: Bench) -> None:
+    """Before every exporter has started and looked once nobody may rely on what is shown."""
+    assert not bench.supervisor.ready()
+    await bench.supervisor.begin(bench.plan(a=Config()), schedule=False)
+    assert not bench.supervisor.ready()
+    await bench.supervisor.update_once()
+    assert bench.supervisor.ready()
+    await bench.supervisor.stop()
