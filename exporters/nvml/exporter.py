@@ -32,6 +32,8 @@ INTERVAL_SECONDS = 10.0
 START_FACTOR = 3.0
 """NVML's first look initialises the GPUs, which takes seconds for each. An update must end before the series of the one
 before go stale."""
+ABSENT_SECONDS = 300.0
+"""How often a node without NVIDIA's driver is looked at: in between its helper ends, which holds memory."""
 REOPEN_SECONDS = 60.0
 """How often NVML is initialised anew while a GPU is lost: only that shows whether it is back."""
 _ABSENT = frozenset({"library_not_found", "driver_not_loaded"})
@@ -51,6 +53,7 @@ class NvmlExporter:
         self._hung = False
         self._looked_at: float | None = None
         self._reopened_at = float("-inf")
+        self._absent_until = float("-inf")
         self._observed: tuple[tuple[str, int, str], ...] = ()
         self._answer = Answer(error="uninitialized")
 
@@ -64,6 +67,8 @@ class NvmlExporter:
     async def update(self) -> None:
         """Look once; NoData where there is no driver and no GPU ever was."""
         clock = self._ctx.clock
+        if clock.monotonic() < self._absent_until:
+            raise NoData(self._answer.error)
         try:
             answer = await self._look()
         except HelperHung:
@@ -135,6 +140,7 @@ class NvmlExporter:
         if self._gpus.remembered:
             self._ctx.log.warning("NVML cannot be initialised", error=error)
         elif error in _ABSENT:
+            self._absent_until = self._ctx.clock.monotonic() + ABSENT_SECONDS
             raise NoData(error)
         else:
             raise NvmlFailed(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -62,16 +63,19 @@ class StorageExporter:
         health = self._ctx.roots.sys / "fs/lustre/health_check"
         told = await self._thread.call(lambda: sysfs.read_text(health))
         self._lustre = None if told is None else told.startswith("healthy")
-        paths = list(dict.fromkeys((*self._config.paths, *self._config.dump_paths)))
+        paths = list(dict.fromkeys((*self._config.paths, *await self._thread.call(self._dump_paths))))
         probes: list[Probe] = []
         if paths:
             self._probes = ()  # while the helper gives no answer, nothing is known
             probes = await self._helper.call(Request(paths), HELPER_SECONDS)
-        # A directory for dumps that nobody has made yet is no fault; what is configured to be there is.
-        self._probes = tuple(each for each in probes if each.path in self._config.paths or each.room is not None)
+        self._probes = tuple(probes)
         self._tell()
         if not self._probes and self._lustre is None:
             raise NoData
+
+    def _dump_paths(self) -> list[str]:
+        """Those that are there: for what nobody has made yet no helper is kept. Runs in the thread."""
+        return [path for path in self._config.dump_paths if Path(path).is_dir()]
 
     def snapshot(self) -> Snapshot:
         """What the last look gave."""

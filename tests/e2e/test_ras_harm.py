@@ -102,7 +102,7 @@ def test_an_agent_that_leaves_amid_a_slow_query_reads_it_to_its_end(job: RasJob,
         wait_until(lambda: slow.client_ended_at is not None, 5.0, "the end of the connection")
         assert slow.asked_at is not None
         assert slow.server_ended_at is not None
-        assert slow.server_ended_at - slow.asked_at > SILENT_SECONDS - 1.5 * STOP_SECONDS
+        assert slow.server_ended_at - slow.asked_at > FAST_SECONDS  # of RAS's patience a part may be over
         assert asked_one_after_the_other_to_the_end(wire)
         assert seconds_of(job) - spent < IDLE_SHARE * (time.monotonic() - began)
         said = {line for each in wire.connections for line in each.lines}

@@ -59,7 +59,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Job]]:
 
 def agent_of(jobs: list[Job], directory: Path) -> Agent:
     """An agent that asks these jobs."""
-    return Agent(directory, {"exporters": {"ras": {"addresses": [f"127.0.0.1:{job.port}" for job in jobs]}}})
+    others = {name: {"enabled": False} for name in ("nvml", "storage")}  # which have helpers too
+    ras = {"addresses": [f"127.0.0.1:{job.port}" for job in jobs]}
+    return Agent(directory, {"exporters": {"ras": ras, **others}})
 
 
 def peak_bytes(pid: int) -> int:
