@@ -34,7 +34,7 @@ from agent.hardware import Hardware
 from agent.helper import MAX_BACK_OFF_SECONDS, Helpers
 from exporters.nvml import exporter as exporter_module
 from exporters.nvml.config import NvmlConfig
-from exporters.nvml.exporter import INTERVAL_SECONDS, REOPEN_SECONDS, NvmlExporter, NvmlFailed
+from exporters.nvml.exporter import ABSENT_SECONDS, INTERVAL_SECONDS, REOPEN_SECONDS, NvmlExporter, NvmlFailed
 from exporters.nvml.families import Snapshot, render
 from exporters.nvml.reading import MAX_EVENTS
 
@@ -365,6 +365,18 @@ async def test_no_driver(start: Start) -> None:
         async with start(values) as bench:
             with pytest.raises(error):
                 await bench.look()
+
+
+async def test_a_node_without_a_driver_is_looked_at_seldom(start: Start) -> None:
+    """In between no call is made, so that no helper is kept; a driver that is loaded then is found."""
+    async with start({"init": "!9"}) as bench:
+        for after, calls in ((INTERVAL_SECONDS, 1), (ABSENT_SECONDS - 1.0, 1), (1.0, 2)):
+            with pytest.raises(NoData):
+                await bench.look(after)
+            assert bench.exporter._helper.calls["ok"] == calls
+        await bench.change({"init": 0})
+        await bench.look(ABSENT_SECONDS)
+        assert bench.value("rankwatch_gpu_driver_up") == 1.0
 
 
 async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
