@@ -82,7 +82,8 @@ def asked_one_after_the_other_to_the_end(wire: Wire) -> bool:
     return in_turn and all(end <= (each.client_ended_at or 0.0) for end, each in zip(ends, asked, strict=True))
 
 
-@pytest.mark.parametrize("how", ["stop", pytest.param("reload", marks=FULL)])
+@FULL
+@pytest.mark.parametrize("how", ["stop", "reload"])
 def test_an_agent_that_leaves_amid_a_slow_query_reads_it_to_its_end(job: RasJob, tmp_path: Path, how: str) -> None:
     """Stopped or reloaded while a query waits for a stopped process, the agent waits too: no thread spins, no second
     query begins before, and nothing but what is allowed was ever said."""
