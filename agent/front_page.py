@@ -32,10 +32,11 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterRow:
-    """One exporter as the page shows it. ``up`` is None before its first look at the source."""
+    """One exporter as the page shows it. ``up`` None: its source is not there, or it has not ``looked`` yet."""
 
     name: str
     up: bool | None
+    looked: bool = True
     last_success_age_seconds: float | None = None
     series: int = 0
 
@@ -120,7 +121,8 @@ def _exporters(exporters: Sequence[ExporterRow]) -> str:
 
 
 def _exporter_cells(row: ExporterRow) -> tuple[str, ...]:
-    up = {None: _mark("starting", "calm"), True: _mark("up", "good"), False: _mark("down", "bad")}[row.up]
+    unknown = _mark("absent" if row.looked else "starting", "calm")
+    up = {None: unknown, True: _mark("up", "good"), False: _mark("down", "bad")}[row.up]
     return _text(row.name), up, _ago(row.last_success_age_seconds), str(row.series)
 
 

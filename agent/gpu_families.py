@@ -8,7 +8,8 @@ GPU_LABELS = ("gpu", "gpu_uuid")
 _PER_GPU = "1 per GPU"
 
 
-def _gauge(name: str, text: str) -> Family:
+def gauge(name: str, text: str) -> Family:
+    """A gauge of each GPU."""
     return Family(name, "gauge", text, GPU_LABELS, _PER_GPU)
 
 
@@ -27,40 +28,34 @@ INFO = Family(
     (*GPU_LABELS, "pci", "name"),
     _PER_GPU,
 )
-PROCESSES = Family(
-    "rankwatch_gpu_processes",
-    "gauge",
-    "Processes that compute on the GPU, or on a part of it.",
-    GPU_LABELS,
-    _PER_GPU,
-)
-UTILIZATION = _gauge(
+PROCESSES = gauge("rankwatch_gpu_processes", "Processes that compute on the GPU, or on a part of it.")
+UTILIZATION = gauge(
     "rankwatch_gpu_utilization_ratio",
     "Share of the driver's last sample period (up to a second) in which a kernel ran on the GPU.",
 )
-MEMORY_UTILIZATION = _gauge(
+MEMORY_UTILIZATION = gauge(
     "rankwatch_gpu_memory_utilization_ratio",
     "Share of the driver's last sample period (up to a second) in which the GPU's memory was read or written.",
 )
-MEMORY = _gauge("rankwatch_gpu_memory_bytes", "Memory of the GPU in all.")
-MEMORY_USED = _gauge(
+MEMORY = gauge("rankwatch_gpu_memory_bytes", "Memory of the GPU in all.")
+MEMORY_USED = gauge(
     "rankwatch_gpu_memory_used_bytes",
     "Memory of the GPU that is allocated; before NVIDIA's driver 510 with what the driver reserves.",
 )
-POWER = _gauge("rankwatch_gpu_power_watts", "Power that the GPU draws, with its memory.")
-POWER_LIMIT = _gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
-TEMPERATURE = _gauge(
+POWER = gauge("rankwatch_gpu_power_watts", "Power that the GPU draws, with its memory.")
+POWER_LIMIT = gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
+TEMPERATURE = gauge(
     "rankwatch_gpu_temperature_celsius", "Temperature of the GPU's core (of AMD's the hottest spot of it)."
 )
-MEMORY_TEMPERATURE = _gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
-TEMPERATURE_SHUTDOWN = _gauge(
+MEMORY_TEMPERATURE = gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
+TEMPERATURE_SHUTDOWN = gauge(
     "rankwatch_gpu_temperature_shutdown_celsius", "Temperature of the core at which the GPU shuts down."
 )
-TEMPERATURE_SLOWDOWN = _gauge(
+TEMPERATURE_SLOWDOWN = gauge(
     "rankwatch_gpu_temperature_slowdown_celsius", "Temperature of the core at which the hardware lowers the clocks."
 )
-SM_CLOCK = _gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (streaming multiprocessors).")
-MEMORY_CLOCK = _gauge("rankwatch_gpu_memory_clock_hertz", "Clock of the memory.")
+SM_CLOCK = gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (streaming multiprocessors).")
+MEMORY_CLOCK = gauge("rankwatch_gpu_memory_clock_hertz", "Clock of the memory.")
 ECC_ERRORS = Family(
     "rankwatch_gpu_ecc_errors_total",
     "counter",
@@ -69,14 +64,14 @@ ECC_ERRORS = Family(
     (*GPU_LABELS, "type", "lifetime"),
     "2 to 4 per GPU",
 )
-PCIE_GENERATION = _gauge(
+PCIE_GENERATION = gauge(
     "rankwatch_gpu_pcie_link_generation", "PCIe generation that the GPU's link runs at; falls when the GPU is idle."
 )
-PCIE_GENERATION_MAX = _gauge(
+PCIE_GENERATION_MAX = gauge(
     "rankwatch_gpu_pcie_link_generation_max", "Highest PCIe generation of the GPU in this slot."
 )
-PCIE_WIDTH = _gauge("rankwatch_gpu_pcie_link_width", "Lanes that the GPU's PCIe link runs with.")
-PCIE_WIDTH_MAX = _gauge("rankwatch_gpu_pcie_link_width_max", "Most PCIe lanes of the GPU in this slot.")
+PCIE_WIDTH = gauge("rankwatch_gpu_pcie_link_width", "Lanes that the GPU's PCIe link runs with.")
+PCIE_WIDTH_MAX = gauge("rankwatch_gpu_pcie_link_width_max", "Most PCIe lanes of the GPU in this slot.")
 PCIE_REPLAYS = Family(
     "rankwatch_gpu_pcie_replays_total",
     "counter",

@@ -201,7 +201,7 @@ class Helper(Generic[Answer]):
         while True:
             try:
                 piece = await anext(iterator, None)
-            except Exception:
+            except Exception:  # whatever the pieces raise is the caller's; the process is told that no more come
                 await process.send(Kind.ABORT)
                 raise
             if piece is None:

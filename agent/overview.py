@@ -20,7 +20,8 @@ def exporter_rows(running: Iterable[Running], counts: Mapping[str, SourceCounts]
     return [
         ExporterRow(
             name=each.name,
-            up=each.ok if each.present or not each.ok else None,
+            up=each.ok if each.looked and (each.present or not each.ok) else None,
+            looked=each.looked,
             last_success_age_seconds=_age(each.last_success_seconds, now),
             series=counts.get(each.name, SourceCounts()).series,
         )
@@ -35,6 +36,7 @@ def _rank_row(view: RankView, now: float) -> RankRow:
         rank=view.label.rank,
         state=process.verdict.state if process.verdict else "",
         local_rank=process.claim.local_rank,
+        gpu=",".join(str(gpu.index) for gpu in view.gpus()),
         pid=process.facts.key.pid if process.facts else None,
         user=process.facts.user if process.facts else "",
         bus_bandwidth_bytes_per_second=view.bus_bandwidth_bytes_per_second,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from agent.log import Logger
+
+T = TypeVar("T")
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
@@ -40,6 +42,16 @@ class StateSection:
         self.published: bytes | None = restored
         self.durable: bytes | None = restored
         self.changes = 0
+
+    def restore(self, kind: type[T], log: Logger) -> T | None:
+        """What this owner published last, decoded; None where there is nothing or, with a word in the log, no sense."""
+        if self.restored is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(self.restored, type=kind)
+        except ValueError as error:  # msgspec's are ValueErrors
+            log.warning("checkpoint not readable, starting without it", section=self.name, error=error)
+            return None
 
     def publish(self, section: bytes) -> None:
         """Keep ``section`` as what a restart must find."""

@@ -31,11 +31,7 @@ class AmdgpuExporter:
         """Take back which GPUs there were since the boot."""
         self._ctx = ctx
         self._thread = ctx.thread("amdgpu")
-        if ctx.state.restored is not None:
-            try:
-                self._known = msgspec.msgpack.decode(ctx.state.restored, type=dict[str, Known])
-            except ValueError as error:
-                ctx.log.warning("what was learnt of the GPUs is not readable, learning anew", error=error)
+        self._known = ctx.state.restore(dict[str, Known], ctx.log) or {}
 
     async def update(self) -> None:
         """Look at every GPU; NoData when there never was one."""

@@ -94,11 +94,7 @@ class KernelLogExporter:
         """Take back what was counted since the boot."""
         self._ctx = ctx
         self._thread = ctx.thread("kernel_log")
-        if ctx.state.restored is not None:
-            try:
-                self._past = msgspec.msgpack.decode(ctx.state.restored, type=Past)
-            except ValueError as error:
-                ctx.log.warning("what was counted is not readable, counting the log anew", error=error)
+        self._past = ctx.state.restore(Past, ctx.log) or Past()
         await self._thread.call(categories)
         self._follower = Follower(Path(self._config.path), self._past.last)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -61,7 +61,7 @@ class NvmlExporter:
         """Prepare; the driver is not touched yet."""
         self._ctx = ctx
         self._thread: OwnThread = ctx.thread(NAME)
-        self._gpus = Gpus(self._config.hot_celsius, _restored(ctx))
+        self._gpus = Gpus(self._config.hot_celsius, ctx.state.restore(dict[str, Remembered], ctx.log) or {})
         self._helper = ctx.helper(HELPER)
 
     async def update(self) -> None:
@@ -175,17 +175,6 @@ class NvmlExporter:
         if self._gpus.changed:
             self._gpus.changed = False
             self._ctx.state.publish(msgspec.msgpack.encode(self._gpus.remembered))
-
-
-def _restored(ctx: Context) -> Mapping[str, Remembered]:
-    """What the agent knew earlier in this boot."""
-    if ctx.state.restored is None:
-        return {}
-    try:
-        return msgspec.msgpack.decode(ctx.state.restored, type=dict[str, Remembered])
-    except ValueError as error:
-        ctx.log.warning("checkpoint of the GPUs not readable, starting without it", error=error)
-        return {}
 
 
 def _placed(known: Iterable[tuple[str, int, str]], devices: Path) -> list[Gpu]:

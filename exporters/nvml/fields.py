@@ -13,13 +13,10 @@ from agent.api import Family, gpu_families
 GPU_LABELS = gpu_families.GPU_LABELS
 _PER_GPU = "1 per GPU"
 
-
-def _gauge(name: str, text: str) -> Family:
-    return Family(name, "gauge", text, GPU_LABELS, _PER_GPU)
-
-
-MEMORY_FREE = _gauge("rankwatch_gpu_memory_free_bytes", "Memory of the GPU that nobody has allocated.")
-MEMORY_RESERVED = _gauge("rankwatch_gpu_memory_reserved_bytes", "Memory of the GPU that driver and firmware keep.")
+MEMORY_FREE = gpu_families.gauge("rankwatch_gpu_memory_free_bytes", "Memory of the GPU that nobody has allocated.")
+MEMORY_RESERVED = gpu_families.gauge(
+    "rankwatch_gpu_memory_reserved_bytes", "Memory of the GPU that driver and firmware keep."
+)
 ENERGY = Family(
     "rankwatch_gpu_energy_joules_total",
     "counter",
@@ -27,11 +24,11 @@ ENERGY = Family(
     GPU_LABELS,
     _PER_GPU,
 )
-MEMORY_TEMPERATURE_MAX = _gauge(
+MEMORY_TEMPERATURE_MAX = gpu_families.gauge(
     "rankwatch_gpu_memory_temperature_max_celsius", "Temperature of the memory above which the clocks are lowered."
 )
-SM_CLOCK_MAX = _gauge("rankwatch_gpu_sm_clock_max_hertz", "Highest clock of the streaming multiprocessors.")
-MEMORY_CLOCK_MAX = _gauge("rankwatch_gpu_memory_clock_max_hertz", "Highest clock of the memory.")
+SM_CLOCK_MAX = gpu_families.gauge("rankwatch_gpu_sm_clock_max_hertz", "Highest clock of the streaming multiprocessors.")
+MEMORY_CLOCK_MAX = gpu_families.gauge("rankwatch_gpu_memory_clock_max_hertz", "Highest clock of the memory.")
 REMAPPED_ROWS = Family(
     "rankwatch_gpu_remapped_rows_total",
     "counter",
@@ -40,10 +37,10 @@ REMAPPED_ROWS = Family(
     (*GPU_LABELS, "cause"),
     "2 per GPU",
 )
-ROW_REMAP_PENDING = _gauge(
+ROW_REMAP_PENDING = gpu_families.gauge(
     "rankwatch_gpu_row_remap_pending", "1 while rows wait for the next reset of the GPU to be replaced, else 0."
 )
-ROW_REMAP_FAILED = _gauge(
+ROW_REMAP_FAILED = gpu_families.gauge(
     "rankwatch_gpu_row_remap_failed", "1 when a row could not be replaced: the GPU is to be exchanged; else 0."
 )
 RETIRED_PAGES = Family(
@@ -54,7 +51,7 @@ RETIRED_PAGES = Family(
     (*GPU_LABELS, "cause"),
     "2 per GPU",
 )
-PAGE_RETIREMENT_PENDING = _gauge(
+PAGE_RETIREMENT_PENDING = gpu_families.gauge(
     "rankwatch_gpu_page_retirement_pending",
     "1 while pages wait for the next reset of the GPU to be taken out of use, else 0.",
 )
@@ -73,7 +70,7 @@ NVLINK_BYTES = Family(
     (*GPU_LABELS, "direction"),
     "2 per GPU",
 )
-MIG_ENABLED = _gauge(
+MIG_ENABLED = gpu_families.gauge(
     "rankwatch_gpu_mig_enabled", "1 while the GPU is partitioned (MIG), else 0; absent where it cannot be."
 )
 

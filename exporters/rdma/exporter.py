@@ -30,11 +30,7 @@ class RdmaExporter:
         """Take back what was learnt since the boot."""
         self._ctx = ctx
         self._thread = ctx.thread("rdma")
-        if ctx.state.restored is not None:
-            try:
-                self._baseline = msgspec.msgpack.decode(ctx.state.restored, type=Baseline)
-            except ValueError as error:
-                ctx.log.warning("what was learnt of the devices is not readable, learning anew", error=error)
+        self._baseline = ctx.state.restore(Baseline, ctx.log) or Baseline()
 
     async def update(self) -> None:
         """Look at every device; NoData when there never was one."""

@@ -9,14 +9,12 @@ from typing import Any
 import msgspec
 import yaml
 from fake_clock import FakeClock
+from lent import lent
 from prometheus_client.metrics_core import Metric
 
-from agent.api import Admission, Context, Exporter, Logger, OwnThread, RankTable, Roots, StateSection
-from agent.checks import HealthLedger
+from agent.api import Exporter, RankTable
 from agent.discovery import load_spec
 from agent.exposition import Selection, encode
-from agent.hardware import Hardware
-from agent.helper import Helpers
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTNAME = "gpu-node-00"
@@ -34,20 +32,7 @@ class Bench:
         self.exporter: Exporter = self.spec.build(msgspec.convert(section, self.spec.config))
         clock = FakeClock()
         self.ranks = RankTable(clock, HOSTNAME, settle_at_once=True)
-        self.context = Context(
-            roots=Roots(root / "proc", root / "sys", root / "run"),
-            clock=clock,
-            hostname=HOSTNAME,
-            ranks=self.ranks,
-            state=StateSection(name, None),
-            admit=Admission(),
-            thread=OwnThread,
-            helper=Helpers(clock).lend,
-            checks=HealthLedger(clock).of("test"),
-            hardware=Hardware(),
-            log=Logger(name),
-            once=True,
-        )
+        self.context = lent(name, clock, root, hostname=HOSTNAME, ranks=self.ranks, once=True)
 
     async def look(self) -> Any:
         """Start, update once, bind the ranks, and return the snapshot."""

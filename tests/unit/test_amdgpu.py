@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from lent import lent
 
-from agent.api import Admission, Context, Logger, NoData, OwnThread, RankTable, Roots, StateSection
+from agent.api import NoData, StateSection
 from agent.checks import HealthLedger
 from agent.hardware import Hardware
-from agent.helper import Helpers
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter
 from exporters.amdgpu import tree as module
 from exporters.amdgpu.baseline import Known, View, verdicts
@@ -98,19 +98,7 @@ class Node:
         clock = FakeClock()
         self.ledger, self.hardware = HealthLedger(clock), Hardware()
         self.exporter = AmdgpuExporter(AmdgpuConfig())
-        self.context = Context(
-            roots=Roots(root / "proc", root / "sys", root / "run"),
-            clock=clock,
-            hostname="here",
-            ranks=RankTable(clock, "here"),
-            state=state,
-            admit=Admission(),
-            thread=OwnThread,
-            helper=Helpers(clock).lend,
-            checks=self.ledger.of("amdgpu"),
-            hardware=self.hardware,
-            log=Logger("amdgpu"),
-        )
+        self.context = lent("amdgpu", clock, root, state=state, checks=self.ledger.of("amdgpu"), hardware=self.hardware)
 
     async def look(self) -> None:
         """Start, look once and end."""

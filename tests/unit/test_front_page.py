@@ -65,6 +65,7 @@ def test_page_shows_ranks_and_exporters() -> None:
         ExporterRow(name="process", up=True, last_success_age_seconds=1, series=12),
         ExporterRow(name="nvml", up=False, last_success_age_seconds=7260),
         ExporterRow(name="ras", up=None),
+        ExporterRow(name="rdma", up=None, looked=False),
     ]
     html = front_page(overview(ranks, exporters))
     page = Page(html)
@@ -76,7 +77,8 @@ def test_page_shows_ranks_and_exporters() -> None:
     assert page.rows[5:] == [
         ["nvml", "down", "2 h 1 min ago", "0"],
         ["process", "up", "1 s ago", "12"],
-        ["ras", "starting", "", "0"],
+        ["ras", "absent", "", "0"],
+        ["rdma", "starting", "", "0"],
     ]
     assert "gpu-7" in html and "up 1 d 1 h" in html and "0.1.0" in html
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from lent import lent
 from rank_table import environment, facts
 
-from agent.api import Admission, Context, Gpu, Logger, Nic, NoData, OwnThread, RankTable, Roots, StateSection
+from agent.api import Gpu, Nic, NoData, RankTable, StateSection
 from agent.checks import HealthLedger
 from agent.hardware import Hardware
 from agent.health import CHECKS
-from agent.helper import Helpers
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 from exporters.kernel_log import exporter as exporter_module
 from exporters.kernel_log import follower as follower_module
@@ -152,18 +152,13 @@ class Node:
         self.section = section or StateSection("kernel_log", None)
         config = KernelLogConfig(path=str(log), enabled="auto" if wanted is None else wanted)
         self.exporter = KernelLogExporter(config)
-        self.context = Context(
-            roots=Roots(),
-            clock=self.clock,
-            hostname="here",
+        self.context = lent(
+            "kernel_log",
+            self.clock,
             ranks=self.ranks,
             state=self.section,
-            admit=Admission(),
-            thread=OwnThread,
-            helper=Helpers(self.clock).lend,
             checks=self.ledger.of("kernel_log"),
             hardware=self.hardware,
-            log=Logger("kernel_log"),
         )
 
     async def look(self) -> dict[tuple[str, ...], float]:

@@ -14,18 +14,13 @@ from typing import Any
 
 import pytest
 from fake_clock import FakeClock
+from lent import lent
 from nvml_stub import ECC_CORRECTED, ECC_UNCORRECTED, XID, Node
 
 from agent.api import (
     NODE,
-    Admission,
-    Context,
     HelperFailed,
-    Logger,
     NoData,
-    OwnThread,
-    RankTable,
-    Roots,
     StateSection,
     Subject,
 )
@@ -54,18 +49,14 @@ class Bench:
         self.state = StateSection("nvml", restored)
         library = str(directory / "libnvidia-ml.so.1")
         self.exporter = NvmlExporter(NvmlConfig(library=library, **config))
-        self.context = Context(
-            roots=Roots(directory / "proc", directory / "sys", directory / "run"),
-            clock=self.clock,
-            hostname="gpu-node-00",
-            ranks=RankTable(self.clock, "gpu-node-00"),
+        self.context = lent(
+            "nvml",
+            self.clock,
+            directory,
             state=self.state,
-            admit=Admission(),
-            thread=OwnThread,
             helper=self.helpers.lend,
             checks=self.ledger.of("nvml"),
             hardware=self.hardware,
-            log=Logger("nvml"),
         )
 
     async def change(self, values: Mapping[str, object]) -> None:

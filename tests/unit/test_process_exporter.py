@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from lent import lent
 from proc_tree import ProcTree
 
-from agent.api import Admission, Context, Logger, OwnThread, ProcessKey, ProcFS, RankTable, Roots, StateSection
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
-from agent.helper import Helpers
+from agent.api import ProcessKey, ProcFS, RankTable, Roots
 from agent.ranks import UNSEEN_SECONDS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exit_status import open_pidfd
@@ -40,19 +38,8 @@ class Node:
         self.proc = ProcTree(root / "proc")
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here")
-        self.context = Context(
-            roots=Roots(proc=self.proc.root, sys=root / "sys"),
-            clock=self.clock,
-            hostname="here",
-            ranks=self.ranks,
-            state=StateSection("process", None),
-            admit=Admission(),
-            thread=OwnThread,
-            helper=Helpers(self.clock).lend,
-            checks=HealthLedger(self.clock).of("test"),
-            hardware=Hardware(),
-            log=Logger("process"),
-        )
+        roots = Roots(proc=self.proc.root, sys=root / "sys")
+        self.context = lent("process", self.clock, roots=roots, ranks=self.ranks)
 
     def add(self, pid: int) -> ProcessKey:
         self.proc.add(pid, start=START, threads={pid + 1: "NCCL RAS"}, environment={"RANK": "0", "SLURM_JOB_ID": "7"})

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from lent import lent
 
-from agent.api import Admission, Context, Logger, NoData, OwnThread, RankTable, Roots, StateSection
+from agent.api import NoData, StateSection
 from agent.checks import HealthLedger
 from agent.hardware import Hardware
-from agent.helper import Helpers
 from exporters.rdma import RdmaConfig, RdmaExporter
 from exporters.rdma import tree as module
 from exporters.rdma.baseline import Baseline, judge, learn
@@ -132,19 +132,7 @@ class Node:
         clock = FakeClock()
         self.ledger, self.hardware = HealthLedger(clock), Hardware()
         self.exporter = RdmaExporter(RdmaConfig())
-        self.context = Context(
-            roots=Roots(root / "proc", root / "sys", root / "run"),
-            clock=clock,
-            hostname="here",
-            ranks=RankTable(clock, "here"),
-            state=state,
-            admit=Admission(),
-            thread=OwnThread,
-            helper=Helpers(clock).lend,
-            checks=self.ledger.of("rdma"),
-            hardware=self.hardware,
-            log=Logger("rdma"),
-        )
+        self.context = lent("rdma", clock, root, state=state, checks=self.ledger.of("rdma"), hardware=self.hardware)
 
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""

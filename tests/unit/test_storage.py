@@ -11,11 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from lent import lent
 
-from agent.api import Admission, Context, Logger, NoData, OwnThread, RankTable, Roots, StateSection
+from agent.api import NoData
 from agent.checks import HealthLedger
-from agent.hardware import Hardware
-from agent.helper import Helpers
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage import probe as module
 from exporters.storage.exporter import MAX_PATHS
@@ -119,19 +118,7 @@ class Node:
         clock = FakeClock()
         self.ledger = HealthLedger(clock)
         self.exporter = StorageExporter(msgspec.convert({"dump_paths": [], **section}, StorageConfig))
-        self.context = Context(
-            roots=Roots(root / "proc", root / "sys", root / "run"),
-            clock=clock,
-            hostname="here",
-            ranks=RankTable(clock, "here"),
-            state=StateSection("storage", None),
-            admit=Admission(),
-            thread=OwnThread,
-            helper=Helpers(clock).lend,
-            checks=self.ledger.of("storage"),
-            hardware=Hardware(),
-            log=Logger("storage"),
-        )
+        self.context = lent("storage", clock, root, checks=self.ledger.of("storage"))
 
     async def look(self) -> Snapshot:
         """Start, look once and end."""

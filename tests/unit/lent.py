@@ -1,0 +1,29 @@
+"""What the agent lends to an exporter, for tests of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agent.api import Admission, Clock, Context, Logger, OwnThread, RankTable, Roots, StateSection
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
+from agent.helper import Helpers
+
+
+def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> Context:
+    """Lend tables of its own to exporter ``name``, and the trees below ``root``; ``changed`` are other fields."""
+    fields: dict[str, Any] = {
+        "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"),
+        "clock": clock,
+        "hostname": "here",
+        "ranks": RankTable(clock, "here"),
+        "state": StateSection(name, None),
+        "admit": Admission(),
+        "thread": OwnThread,
+        "helper": Helpers(clock).lend,
+        "checks": HealthLedger(clock).of(name),
+        "hardware": Hardware(),
+        "log": Logger(name),
+    }
+    return Context(**(fields | changed))
