@@ -41,7 +41,8 @@ MONITOR_VERSION: Version = (2, 29, 2)
 """The first with MONITOR."""
 YOUNG_SECONDS = 120.0
 """Older libraries, where the configuration admits them, are not asked before."""
-MIN_INTERVAL_SECONDS = 10.0
+MIN_INTERVAL_SECONDS = 7.0
+"""So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
 MAX_INTERVAL_SECONDS = 600.0
 COST_SHARE = 0.01
 """Of the time, at most, a query is under way."""
@@ -49,7 +50,7 @@ SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
 """For so long something else may name the processes; thereafter the nodes of a job ask within six times this time."""
-MAX_DOUBLINGS = 6
+MAX_DOUBLINGS = 7
 JITTER = 0.1
 ISOLATED_SHARE = 0.5
 """With more of a communicator missing the process that answered may itself be cut off: ask again."""

@@ -157,7 +157,7 @@ def test_processes_that_nothing_has_named_are_asked_about() -> None:
 def test_the_first_query_for_labels_waits(jitter: float) -> None:
     """Records or the environment may still name the processes; and nodes that start together spread over minutes."""
     assert first_wait_seconds("labels", jitter) == pytest.approx(60.0 + 300.0 * jitter)
-    assert first_wait_seconds("reporter", jitter) == pytest.approx(10.0 * jitter)
+    assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
 
 
 @pytest.mark.parametrize(
@@ -165,16 +165,16 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
     [
         ("reporter", Pace(), MIN_INTERVAL_SECONDS),
         ("labels", Pace(), 600.0),
-        ("reporter", Pace(ranks=512, cost_seconds=0.05), 10.0),
+        ("reporter", Pace(ranks=480, cost_seconds=0.05), 7.0),
         ("reporter", Pace(ranks=1000), 30.0),
         ("reporter", Pace(ranks=2000), 120.0),
         ("reporter", Pace(ranks=8, cost_seconds=0.3), 30.0),
-        ("reporter", Pace(failures=1), 20.0),
-        ("reporter", Pace(failures=3), 80.0),
+        ("reporter", Pace(failures=1), 14.0),
+        ("reporter", Pace(failures=3), 56.0),
         ("reporter", Pace(failures=50), MAX_INTERVAL_SECONDS),
         ("reporter", Pace(ranks=1_000_000), MAX_INTERVAL_SECONDS),
-        ("standby", Pace(), 40.0),
-        ("standby", Pace(missing=True), 10.0),
+        ("standby", Pace(), 28.0),
+        ("standby", Pace(missing=True), 7.0),
     ],
 )
 def test_interval(role: str, pace: Pace, seconds: float) -> None:
@@ -186,8 +186,8 @@ def test_interval(role: str, pace: Pace, seconds: float) -> None:
 
 def test_a_standby_keeps_the_reporter_s_pace_during_an_alert() -> None:
     """During an alert both ask as often; the reporter no more often than else."""
-    assert interval_seconds("standby", Pace(), 0.5, alert=True) == pytest.approx(10.0)
-    assert interval_seconds("reporter", Pace(), 0.5, alert=True) == pytest.approx(10.0)
+    assert interval_seconds("standby", Pace(), 0.5, alert=True) == pytest.approx(7.0)
+    assert interval_seconds("reporter", Pace(), 0.5, alert=True) == pytest.approx(7.0)
     assert interval_seconds("standby", Pace(ranks=1000), 0.5, alert=True) == pytest.approx(30.0)
 
 
@@ -213,7 +213,7 @@ def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool
     [
         pytest.param(Timing(140.0, 70.0), Pace(), 102.0, id="soon"),
         pytest.param(Timing(101.5, 70.0), Pace(), 101.5, id="not later than it would be"),
-        pytest.param(Timing(140.0, 97.0), Pace(), 107.0, id="not right after the last query"),
+        pytest.param(Timing(140.0, 97.0), Pace(), 104.0, id="not right after the last query"),
         pytest.param(Timing(140.0), Pace(), 102.0, id="before the first query"),
         pytest.param(Timing(900.0, 50.0, 40.0), Pace(ranks=2000), 160.0, id="once in the interval of a large job"),
         pytest.param(Timing(900.0, 50.0, -60.0), Pace(ranks=2000), 102.0, id="again in the next one"),
@@ -245,15 +245,15 @@ def test_an_alert_ends() -> None:
         timing = after_query(timing, "standby", Pace(), asked_at[-1], 0.5)
         asked_at.append(timing.due_at)
     steps = [round(later - earlier) for earlier, later in itertools.pairwise(asked_at)]
-    assert steps == [10] * 30 + [40] * 5
+    assert steps == [7] * 43 + [28] * 8
     assert ALERT_SECONDS == 300.0
 
 
 @pytest.mark.parametrize(
     ("role", "pace", "most"),
     [
-        ("reporter", Pace(), 360),
-        ("standby", Pace(), 360),
+        ("reporter", Pace(), 514),
+        ("standby", Pace(), 514),
         ("reporter", Pace(ranks=2000), 60),
         ("standby", Pace(ranks=2000), 60),
         ("standby", Pace(ranks=2000, failures=6), 30),
@@ -261,7 +261,7 @@ def test_an_alert_ends() -> None:
     ],
 )
 def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, pace: Pace, most: int) -> None:
-    """In an hour with ten alarms a second a job is asked at most every 10 s, and a large one twice an interval."""
+    """In an hour with ten alarms a second a job is asked at most every 7 s, and a large one twice an interval."""
     timing, asked = Timing(0.0), []
     for tick in range(36_000):
         now = tick / 10
