@@ -50,6 +50,7 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "The fabric's own time": _fabric(),
         "Progress": _progress(),
         "Communicators, as the ranks see each other (RAS)": job_ras.panels(),
+        "How RAS is asked": job_ras.asking(),
         "Records": _records(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):

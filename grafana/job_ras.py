@@ -1,9 +1,9 @@
-"""The Job dashboard's row on what RAS tells: who answers, who has launched less, whom a hang waits for."""
+"""The Job dashboard's rows on RAS: who answers, who has launched less, whom a hang waits for; who asks, how it goes."""
 
 from __future__ import annotations
 
 from grafana.panels import Panel, Query, Size, lines, rows
-from grafana.queries import JOB, named
+from grafana.queries import JOB, WINDOW, named
 
 SHOWN_COMMUNICATORS = 5
 LISTED = 32
@@ -12,12 +12,18 @@ HALF = Size(12)
 PLACE = ("rank", "comm", "comm_rank")
 LAUNCHED = "comm, collective"
 LAST_LAUNCH = f"rankwatch_communicator_last_launch_timestamp_seconds{{{JOB}}}"
+LAST_REPORT = f"max by (node) (rankwatch_ras_report_timestamp_seconds{{{JOB}}})"
 STALLED = f"rankwatch_communicator_stalled{{{JOB}}} == 1"
 
 
 def panels() -> list[Panel]:
-    """Return the row's panels."""
+    """Return the panels on what RAS tells."""
     return [*_answers(), *_launches(), *_hangs()]
+
+
+def asking() -> list[Panel]:
+    """Return the panels on how RAS is asked."""
+    return [*_who_asks(), *_queries()]
 
 
 def _answers() -> list[Panel]:
@@ -48,6 +54,7 @@ def _answers() -> list[Panel]:
 
 def _launches() -> list[Panel]:
     launched = f"rankwatch_communicator_launched_max{{{JOB}}}"
+    stalled = f"({LAST_LAUNCH} and on (comm, node) {STALLED})"
     apart = f"max by ({LAUNCHED}) ({launched}) - max by ({LAUNCHED}) (rankwatch_communicator_launched_min{{{JOB}}})"
     return [
         lines(
@@ -63,10 +70,10 @@ def _launches() -> list[Panel]:
         ),
         lines(
             "Since the last launch",
-            "Time since a report first showed the launches as they are now: in any communicator, and in those that are "
-            "stalled. Not counted: CUDA graphs, sends and receives.",
-            Query(f"time() - max({LAST_LAUNCH})", "any communicator"),
-            Query(f"time() - max by (comm) ({LAST_LAUNCH} and on (comm, node) {STALLED})", "stalled {{comm}}"),
+            "From the report that first showed the launches as they are now to the last one: in any communicator, and "
+            "in those that are stalled. Not counted: CUDA graphs, sends and receives.",
+            Query(f"min({LAST_REPORT} - on (node) max by (node) ({LAST_LAUNCH}))", "any communicator"),
+            Query(f"max by (comm) ({LAST_REPORT} - on (node) group_right () {stalled})", "stalled {{comm}}"),
             unit="s",
             size=HALF,
         ),
@@ -99,5 +106,55 @@ def _hangs() -> list[Panel]:
             columns=(*PLACE, "error"),
             size=HALF,
             sort_by="error",
+        ),
+    ]
+
+
+def _who_asks() -> list[Panel]:
+    return [
+        rows(
+            "Who asks",
+            "The nodes that ask: that of rank 0 reports, that of the last rank stands by and asks a quarter as often.",
+            Query(f'max by (node, role) (rankwatch_ras_reporter{{{JOB}, role!="none"}})'),
+            columns=("node", "role"),
+            size=Size(6),
+            sort_by="role",
+        ),
+        lines(
+            "Nodes that do not ask",
+            "By reason. Not elected: all but two, as it should be. Any other reason means that nobody asks, or nobody "
+            "stands by.",
+            Query(f"count by (reason) (rankwatch_ras_not_asked{{{JOB}}})", "{{reason}}"),
+            unit="short",
+            size=Size(6),
+        ),
+        lines(
+            "Age of the last report",
+            "By the node that asks, beside the time from one query to the next: large jobs are asked seldom. A report "
+            "counts for three such times.",
+            Query(f"time() - {LAST_REPORT}", "age, {{node}}"),
+            Query(f"max by (node) (rankwatch_ras_interval_seconds{{{JOB}}})", "interval, {{node}}"),
+            unit="s",
+            size=HALF,
+        ),
+    ]
+
+
+def _queries() -> list[Panel]:
+    of_its_nodes = f"and on (node) rankwatch_ras_reporter{{{JOB}}}"
+    return [
+        lines(
+            "Queries without a report",
+            "In a row, since the last report, by the node that asks.",
+            Query(f"max by (node) (rankwatch_ras_failures{{{JOB}}})", "{{node}}"),
+            unit="short",
+            size=HALF,
+        ),
+        lines(
+            "Events",
+            "What RAS told unasked, by kind, on the node of the job that heard most of it, of all jobs there.",
+            Query(f"max by (event) (increase(rankwatch_ras_events_total{WINDOW}) {of_its_nodes})", "{{event}}"),
+            unit="short",
+            size=HALF,
         ),
     ]

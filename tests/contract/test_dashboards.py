@@ -33,6 +33,8 @@ UNITS = {"none", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso", "wa
 SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node="$node"'}
 """What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
+OF_ITS_NODES = re.compile(r"rankwatch_\w+(?:\[\$__rate_interval\]\))? and on \(node\) (?=rankwatch_\w+\{job_id=)")
+"""Series of nodes alone, kept for the nodes of what the dashboard is about."""
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
 VARIABLE = re.compile(r"\$\{?(\w+)")
 
@@ -148,7 +150,7 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
         assert metrics <= known_metrics(), metrics - known_metrics()
         assert metrics
         assert set(VARIABLE.findall(expression)) <= variables
-        selectors = re.findall(r"\brankwatch_\w+(?::\w+)?(\{[^}]*\})?", expression)
+        selectors = re.findall(r"\brankwatch_\w+(?::\w+)?(\{[^}]*\})?", OF_ITS_NODES.sub("", expression))
         assert all(subject in selector for selector in selectors), expression
         assert not re.search(r"rate\([^\[]+\[(?!\$__rate_interval)", expression)
         assert len(targets) == 1 or target["legendFormat"]

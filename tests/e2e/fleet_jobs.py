@@ -9,6 +9,9 @@ from ras_views import RasAgent, RasNetwork
 
 from agent.verdict import ExitStatus
 
+STEP_SECONDS = 2.5
+"""From one collective to the next."""
+
 
 class Job(Fleet):
     """A job on two nodes of three, scraped at random instants by clocks that are a little wrong.
@@ -26,14 +29,14 @@ class Job(Fleet):
         """Ranks that run and do not reach the next collective."""
         self.network = RasNetwork(world)
         self._records = records
-        self._steps = 0
+        self._steps = int(age_seconds / STEP_SECONDS)
         chance = self.chance.uniform
         super().__init__(*(Node(f"n{number}", chance(0, 4.9), chance(-0.02, 0.02)) for number in range(3)))
         for node in self.nodes if ras else ():
             node.ras = RasAgent(self.network, JOB, self.chance)
         for rank in range(world):
             self.at(-20, self._start, rank, self.home(rank), -age_seconds)
-        self.every(-5, 2000, 2.5, self._step)
+        self.every(-5, 2000, STEP_SECONDS, self._step)
 
     def home(self, rank: int) -> Node:
         """Where a rank runs: half of them on each of two nodes."""

@@ -88,12 +88,17 @@ class RasNetwork:
 
 
 def families(
-    jobs: Iterable[tuple[str, Role]], up: dict[str, bool], queries: int, reports: dict[str, JobReport]
+    jobs: Iterable[tuple[str, Role]],
+    up: dict[str, bool],
+    visits: dict[str, tuple[float, int]],
+    queries: int,
+    reports: dict[str, JobReport],
 ) -> Iterable[Metric]:
     """Return the exporter's families, of a node with ranks of ``jobs`` and its role in asking each."""
     known = list(jobs)
     snapshot = Snapshot(
         up=up,
+        visits=visits,
         duration_seconds=None,
         queries=queries,
         errors=Counter(),
@@ -120,6 +125,7 @@ class RasAgent:
         self._reports = Reports(Admission())
         self._silences: dict[ProcessKey, Silence] = {}
         self._up: bool | None = None
+        self._failures = 0
         self._queries = 0
 
     def look(self, here: Mapping[int, ProcessKey], clock: tuple[float, float]) -> dict[ProcessKey, Silence]:
@@ -129,6 +135,7 @@ class RasAgent:
         if role != "none" and clock[0] >= timing.due_at:
             answers = self._ask(list(here), clock[0])
             self._up = bool(answers)
+            self._failures = 0 if answers else self._failures + 1
             self._pace = next_pace(self._pace, (answers[0], QUERY_SECONDS) if answers else None, 0)
             timing = self._timing = after_query(timing, role, self._pace, clock[0], self._chance.random())
             if answers:
@@ -144,9 +151,12 @@ class RasAgent:
     def render(self, here: Mapping[int, ProcessKey]) -> Iterable[Metric]:
         """Return the exporter's families, of a node with ranks ``here``."""
         role = role_of("auto", here.keys(), self._network.world)
-        up = {ENDPOINT: self._up} if role != "none" and self._up is not None else {}
+        up, visits = {}, {}
+        if role != "none" and self._up is not None and self._timing is not None:
+            up = {ENDPOINT: self._up}
+            visits = {self._job_id: (self._timing.due_at - self._timing.asked_at, self._failures)}
         jobs = [(self._job_id, role)] if here else []
-        return families(jobs, up, self._queries, self._reports.by_job)
+        return families(jobs, up, visits, self._queries, self._reports.by_job)
 
     def _ask(self, ranks: list[int], now: float) -> list[Report]:
         """Ask a process at random, and again while it looks cut off; return the answers, the best one first."""

@@ -45,6 +45,11 @@ OF_RAS = {
     "Since the last launch",
     "Stalled, and waiting for",
     "Errors and aborts",
+    "Who asks",
+    "Nodes that do not ask",
+    "Age of the last report",
+    "Queries without a report",
+    "Events",
     "Missed by others",
     "Launches it is behind",
 }
@@ -247,6 +252,9 @@ def check_ras(ask: Questions) -> None:
     apart = ask("job", OF_RAS_APART, "comm", suffix=RAS_SUFFIX)
     assert sorted(apart.values()) == [0, LAG]
     assert ask("job", "Stalled, and waiting for", "rank", suffix=RAS_SUFFIX).keys() == {str(SILENT)}
+    assert ask("job", "Who asks", "role", suffix=RAS_SUFFIX).keys() == {"reporter"}
+    assert ask("job", "Nodes that do not ask", "reason", suffix=RAS_SUFFIX) == {"not_elected": 1}
+    assert ask("job", "Queries without a report", "node", suffix=RAS_SUFFIX) == {NODE: 0}
     errors = ask("job", "Errors and aborts", "error", suffix=RAS_SUFFIX)
     assert errors.keys() == {"remote_error", "system_error", "aborted"}
     assert ask("rank", "Missed by others", "reason", str(BEHIND), RAS_SUFFIX).keys() == {"no_communicator"}
