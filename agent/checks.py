@@ -8,7 +8,7 @@ and with it every latch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -22,7 +22,10 @@ Kind = Literal["gpu", "nic", "node"]
 
 
 class Subject(NamedTuple):
-    """A piece of hardware: a GPU by its UUID, an RDMA device by its name, or the node itself (no name)."""
+    """A piece of hardware: a GPU by its UUID, an RDMA device by its name, or the node itself (no name).
+
+    Hardware that nobody has named yet goes by its PCI address until it is renamed.
+    """
 
     kind: Kind
     name: str
@@ -67,6 +70,14 @@ class Checks:
         """Say that a recovery was seen, which ends these faults of the subject, whoever told of them."""
         self._ledger.clear(subject, checks)
 
+    def clear_everywhere(self, checks: Collection[str]) -> None:
+        """Say that a recovery of all hardware was seen (a driver loaded anew), also of what nobody has named yet."""
+        self._ledger.clear(None, checks)
+
+    def rename(self, kind: Kind, names: Mapping[str, str]) -> None:
+        """Say what pieces of hardware are called of which only an address was known: old name to new."""
+        self._ledger.rename(kind, names)
+
     def forget(self, kept: Collection[Subject]) -> None:
         """Drop the levels of subjects that are no longer looked at; faults that are latched stay."""
         self._ledger.forget(self._source, kept)
@@ -93,11 +104,22 @@ class HealthLedger:
         elif known is None or latched or (known.ok != ok and not known.latched):
             self._found[place] = Finding(ok, self._clock.time(), latched)
 
-    def clear(self, subject: Subject, checks: Collection[str]) -> None:
-        """End the faults of a subject: what was found wrong is well."""
+    def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
+        """End the faults of a subject, or of all there are: what was found wrong is well."""
         for place, known in list(self._found.items()):
-            if place[1] == subject and place[2] in checks and not known.ok:
+            if subject in (None, place[1]) and place[2] in checks and not known.ok:
                 self._found[place] = Finding(ok=True, since_seconds=self._clock.time())
+
+    def rename(self, kind: Kind, names: Mapping[str, str]) -> None:
+        """Move what was found under old names to the new ones; of two findings of one place the worse, then later."""
+        for place, finding in list(self._found.items()):
+            source, subject, check = place
+            name = names.get(subject.name, subject.name) if subject.kind == kind else subject.name
+            if name == subject.name:
+                continue
+            del self._found[place]
+            there = (source, Subject(kind, name), check)
+            self._found[there] = max(self._found.get(there, finding), finding, key=_badness)
 
     def forget(self, source: str, kept: Collection[Subject]) -> None:
         """Drop what a source found and is not latched, but of the subjects ``kept``."""
@@ -121,3 +143,7 @@ class HealthLedger:
         for entry in entries:
             if len(self._found) < MAX_FINDINGS:
                 self._found[entry.source, entry.subject, entry.check] = entry.finding
+
+
+def _badness(finding: Finding) -> tuple[bool, bool, float]:
+    return not finding.ok, finding.latched, finding.since_seconds
