@@ -200,9 +200,8 @@ class KernelLogExporter:
         if is_logged and categories()[event.category].heals:
             self._ctx.log.info("the kernel tells of a recovery", category=event.category, pci=event.pci)
         elif is_logged:
-            self._ctx.log.warning(
-                "the kernel tells of trouble", category=event.category, code=event.code, pci=event.pci, **rank
-            )
+            told_of = {"code": event.code, "pci": event.pci, "part": event.part} | rank
+            self._ctx.log.warning("the kernel tells of trouble", category=event.category, **told_of)
 
     def _tell(self, event: Event, check: str) -> None:
         category = categories()[event.category]
