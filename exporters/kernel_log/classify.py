@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 class _Compiled(NamedTuple):
     name: str
-    contains: tuple[str, ...]
+    word: str
     patterns: tuple[re.Pattern[str], ...]
 
 
@@ -54,8 +54,9 @@ def categories() -> dict[str, Category]:
 @cache
 def _compiled() -> tuple[_Compiled, ...]:
     return tuple(
-        _Compiled(name, _words(each.contains), tuple(re.compile(pattern) for pattern in each.patterns))
+        _Compiled(name, word.lower(), tuple(re.compile(pattern) for pattern in each.patterns))
         for name, each in categories().items()
+        for word in ([each.contains] if isinstance(each.contains, str) else each.contains)
     )
 
 
@@ -63,7 +64,7 @@ def classify(text: str) -> Event | None:
     """The event that a line tells of; None for nearly all."""
     lowered = text.lower()
     for each in _compiled():
-        if not any(word in lowered for word in each.contains):
+        if each.word not in lowered:
             continue
         for pattern in each.patterns:
             if match := pattern.search(text):
@@ -79,10 +80,6 @@ def fails(event: Event, seconds: float) -> str:
     if seconds < category.after_boot_seconds or (category.codes and event.code not in category.codes):
         return ""
     return category.check
-
-
-def _words(contains: str | list[str]) -> tuple[str, ...]:
-    return tuple(word.lower() for word in ([contains] if isinstance(contains, str) else contains))
 
 
 def _address(text: str) -> str:
