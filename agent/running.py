@@ -72,13 +72,15 @@ class Running:
 
         What it told the health ledger goes with it, but for latched faults: nobody would withdraw it.
         """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.spec.drain_seconds
         if self._schedule is not None:
             self._schedule.cancel()
             await asyncio.gather(self._schedule, return_exceptions=True)
         if self._update is not None:
             await asyncio.wait({self._update}, timeout=self.spec.drain_seconds / 2)
-        drain = asyncio.get_running_loop().create_task(self.exporter.drain(), name=f"drain-{self.name}")
-        done, _ = await asyncio.wait({drain}, timeout=self.spec.drain_seconds / 2)
+        drain = loop.create_task(self.exporter.drain(), name=f"drain-{self.name}")
+        done, _ = await asyncio.wait({drain}, timeout=until - loop.time())
         if not done:
             self._log.warning("exporter did not drain in time", exporter=self.name, seconds=self.spec.drain_seconds)
             drain.add_done_callback(_retrieve)

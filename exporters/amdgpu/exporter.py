@@ -72,7 +72,7 @@ class AmdgpuExporter:
             uuids = {gpu.pci: gpu.known.uuid for gpu in self._gpus}
             users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in self._users.items()}
             self._ctx.hardware.observe_gpus("amdgpu", [*seen, *stay])
-            self._ctx.hardware.observe_gpu_processes("amdgpu", users)
+            self._ctx.hardware.observe_gpu_processes("amdgpu", users, lost)
 
 
 SPEC = Spec(

@@ -72,7 +72,6 @@ class RdmaExporter:
 
     async def drain(self) -> None:
         """Look no more."""
-        self._ctx.hardware.observe_nics("rdma", ())
         self._thread.stop()
 
     def _tell(self) -> None:

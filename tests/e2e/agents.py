@@ -134,11 +134,11 @@ class Agent:
             assert self.stop() == 0
         self.start()
 
-    def stop(self) -> int:
-        """End it in order and return its exit status; raises TimeoutExpired when that takes too long."""
+    def stop(self, seconds: float = STOP_SECONDS) -> int:
+        """End it in order and return its exit status; raises TimeoutExpired when that takes longer than ``seconds``."""
         assert self._process is not None
         self.signal(signal.SIGTERM)
-        code = self._process.wait(STOP_SECONDS)
+        code = self._process.wait(seconds)
         self._process = None
         return code
 

@@ -104,6 +104,21 @@ def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
     assert machine.unhealthy() == [("1", "gpu_lost")]
 
 
+def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:
+    """A lost GPU tells of no process: its rank, which has a context on its neighbour's as well, still stands on it."""
+    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
+    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0"]}, unseen=["GPU-1"])
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.table.tick(1.0)
+    assert machine.unhealthy() == [("1", "gpu_lost")]
+    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0"]})
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.table.tick(1.0)
+    assert machine.unhealthy() == []
+
+
 def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:
     """Each rank of a process with as many GPUs stands on its own one, in their order."""
     machine = Machine()
