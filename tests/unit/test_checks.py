@@ -79,7 +79,9 @@ def test_levels_told_no_more_are_dropped(book: Book) -> None:
     """With all levels told anew, one that is not among them goes, of its own check alone; latched faults stay."""
     book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", ok=False)
     book.checks.latch(NODE, "machine_check")
-    book.checks.report_all({(NODE, "lustre_unhealthy"): False, (NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): False})
+    book.checks.report_all(
+        {(NODE, "lustre_unhealthy"): False, (NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): False}
+    )
     book.clock.advance(5.0)
     book.checks.report_all({(NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): True})
     assert book.failed() == {("", "dump_disk_full"): 5.0, ("", "machine_check"): 5.0, ("", "filesystem_read_only"): 5.0}
