@@ -8,8 +8,8 @@ and with it every latch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -51,36 +51,61 @@ class Entry(msgspec.Struct, frozen=True):
     finding: Finding
 
 
+Levels: TypeAlias = Mapping[tuple[Subject, str], bool]
+"""By subject and check: whether it is well."""
+
+
 class Checks:
-    """What one exporter (``source``) may write."""
+    """What one exporter (``source``) may write, until it has ended."""
 
     def __init__(self, ledger: HealthLedger, source: str) -> None:
         self._ledger = ledger
         self._source = source
+        self._closed = False
 
     def report(self, subject: Subject, check: str, ok: bool) -> None:
         """Tell a level; a latched fault of the same place stays."""
-        self._ledger.put(self._source, subject, check, ok=ok, latched=False)
+        if not self._closed:
+            self._ledger.put(self._source, subject, check, ok=ok, latched=False)
+
+    def report_all(self, levels: Levels) -> None:
+        """Tell every level there is: those told before that are not among them are dropped."""
+        for (subject, check), ok in levels.items():
+            self.report(subject, check, ok)
+        self._drop(lambda subject, check: (subject, check) not in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
         """Tell a fault that stays until it is cleared; told again, it counts from then on (it has happened again)."""
-        self._ledger.put(self._source, subject, check, ok=False, latched=True)
+        if not self._closed:
+            self._ledger.put(self._source, subject, check, ok=False, latched=True)
 
     def clear(self, subject: Subject, checks: Collection[str]) -> None:
         """Say that a recovery was seen, which ends these faults of the subject, whoever told of them."""
-        self._ledger.clear(subject, checks)
+        if not self._closed:
+            self._ledger.clear(subject, checks)
 
     def clear_everywhere(self, checks: Collection[str]) -> None:
         """Say that a recovery of all hardware was seen (a driver loaded anew), also of what nobody has named yet."""
-        self._ledger.clear(None, checks)
+        if not self._closed:
+            self._ledger.clear(None, checks)
 
     def rename(self, kind: Kind, names: Mapping[str, str]) -> None:
         """Say what pieces of hardware are called of which only an address was known: old name to new."""
-        self._ledger.rename(kind, names)
+        if not self._closed:
+            self._ledger.rename(kind, names)
 
     def forget(self, kept: Collection[Subject]) -> None:
         """Drop the levels of subjects that are no longer looked at; faults that are latched stay."""
-        self._ledger.forget(self._source, kept)
+        self._drop(lambda subject, _: subject not in kept)
+
+    def close(self) -> None:
+        """Drop all levels, and take nothing more: an update that is late may end after its exporter."""
+        self._drop(lambda *_: True)
+        self._closed = True
+
+    def _drop(self, over: Callable[[Subject, str], bool]) -> None:
+        if not self._closed:
+            self._ledger.drop_levels(self._source, over)
 
 
 class HealthLedger:
@@ -121,10 +146,10 @@ class HealthLedger:
             there = (source, Subject(kind, name), check)
             self._found[there] = max(self._found.get(there, finding), finding, key=_badness)
 
-    def forget(self, source: str, kept: Collection[Subject]) -> None:
-        """Drop what a source found and is not latched, but of the subjects ``kept``."""
+    def drop_levels(self, source: str, over: Callable[[Subject, str], bool]) -> None:
+        """Drop what a source found and is not latched, where ``over`` says of subject and check that it is."""
         for (name, subject, check), finding in list(self._found.items()):
-            if name == source and subject not in kept and not finding.latched:
+            if name == source and not finding.latched and over(subject, check):
                 del self._found[name, subject, check]
 
     def entries(self) -> tuple[Entry, ...]:

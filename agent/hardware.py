@@ -65,6 +65,7 @@ class Hardware:
         self._gpus: dict[str, tuple[Gpu, ...]] = {}
         self._nics: dict[str, tuple[Nic, ...]] = {}
         self._users: dict[str, dict[int, tuple[str, ...]]] = {}
+        self._unseen: dict[str, frozenset[str]] = {}
         self._affinities: tuple[Affinity, ...] = ()
 
     def observe_gpus(self, source: str, gpus: Iterable[Gpu]) -> None:
@@ -77,10 +78,16 @@ class Hardware:
         self._nics[source] = tuple(sorted(nics))[:MAX_NICS]
         self._affinities = nearest_nics(self.gpus(), self.nics())
 
-    def observe_gpu_processes(self, source: str, users: Mapping[int, Iterable[str]]) -> None:
-        """Take which processes (pids as the agent sees them) use which GPUs (UUIDs)."""
+    def observe_gpu_processes(
+        self, source: str, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = ()
+    ) -> None:
+        """Take which processes (pids as the agent sees them) use which GPUs (UUIDs).
+
+        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were.
+        """
         kept = list(users.items())[:MAX_GPU_PROCESSES]
         self._users[source] = {pid: tuple(sorted(set(uuids))) for pid, uuids in kept}
+        self._unseen[source] = frozenset(unseen)
 
     def gpus(self) -> list[Gpu]:
         """All GPUs by index."""
@@ -98,6 +105,10 @@ class Hardware:
         """The GPUs that a process uses, by index."""
         used = {uuid for users in self._users.values() for uuid in users.get(pid, ())}
         return [gpu for gpu in self.gpus() if gpu.uuid in used]
+
+    def is_unseen(self, uuid: str) -> bool:
+        """True for a GPU of which it is not known who uses it."""
+        return any(uuid in uuids for uuids in self._unseen.values())
 
     def nic_of(self, gpu: Gpu) -> str:
         """The NIC near a GPU; empty where none is known."""

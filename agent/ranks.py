@@ -86,10 +86,16 @@ class RankTable:
             process.silence = silences.get(key) if process.exited_at is None else None
 
     def observe_gpus(self, hardware: Hardware) -> None:
-        """Note which GPUs the processes use; what one used before it left, or before the driver fell silent, stays."""
+        """Note which GPUs the processes use; what one used before it left, or before the driver fell silent, stays.
+
+        So does one that was lost, which tells of no process, though the process uses others as well.
+        """
         for key, process in self.processes().items():
             if found := hardware.gpus_of(key.pid):
-                process.gpus = tuple(RankGpu(gpu.index, gpu.uuid, gpu.pci, hardware.nic_of(gpu)) for gpu in found)
+                gpus = {gpu.uuid: gpu for gpu in process.gpus if hardware.is_unseen(gpu.uuid)}
+                for gpu in found:
+                    gpus[gpu.uuid] = RankGpu(gpu.index, gpu.uuid, gpu.pci, hardware.nic_of(gpu))
+                process.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
         """Note which places a process of the table has in communicators, told by anything but its own records."""

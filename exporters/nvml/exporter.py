@@ -161,10 +161,13 @@ class NvmlExporter:
 
     async def _tell_hardware(self, answer: Answer) -> None:
         users: dict[int, list[str]] = {}
+        unseen = set(self._gpus.remembered)
         for reading in answer.gpus:
+            if reading.pids is not None:
+                unseen.discard(reading.uuid)
             for pid in reading.pids or ():
                 users.setdefault(pid, []).append(reading.uuid)
-        self._ctx.hardware.observe_gpu_processes(NAME, users)
+        self._ctx.hardware.observe_gpu_processes(NAME, users, unseen)
         known = tuple((uuid, each.index, each.pci) for uuid, each in self._gpus.remembered.items())
         if known != self._observed:
             devices = self._ctx.roots.sys / "bus/pci/devices"

@@ -197,6 +197,8 @@ class Gpus:
         seconds = watched.seconds.add(reading, elapsed)
         watched.before = reading
         levels = {"gpu_lost": True, **judge.levels(reading), **watched.windows.levels(), **watched.links.checks(links)}
+        if reset and all(levels.values()):  # what was told since the last look led to the reset
+            faults = ()
         verdict = Verdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
         return self._view(reading.uuid, known, reading, seconds, links), verdict
 

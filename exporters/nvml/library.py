@@ -53,7 +53,8 @@ class Library:
             return Answer(driver=self._driver, cuda=self._cuda, events=tuple(events), errors=dict(asker.errors))
         except pynvml.NVMLError as error:
             return Answer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
-        gpus = tuple(device.read(asker, pcie_throughput=request.pcie_throughput) for device in self._devices)
+        found = (device.read(asker, pcie_throughput=request.pcie_throughput) for device in self._devices)
+        gpus = tuple(reading for reading in found if reading is not None)
         events += self._drain(asker)
         return Answer("", self._driver, self._cuda, gpus, tuple(events), dict(asker.errors))
 
@@ -125,17 +126,20 @@ class Device:
         self._driver_major = driver_major
         self._links = Links(driver_major)
         self._handle: Any = None
+        self._is_forbidden = False
         self.address = 0
         self.uuid = self._name = self._pci = ""
         try:
-            self._handle = asker.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-            if self._handle is not None:
-                self.address = _address(self._handle)
-                self.uuid = queries.text(asker, pynvml.nvmlDeviceGetUUID, self._handle)
-                self._name = queries.text(asker, pynvml.nvmlDeviceGetName, self._handle)
-                self._pci = queries.text(asker, _bus_id, self._handle)
+            self._handle = asker.must(pynvml.nvmlDeviceGetHandleByIndex, index)
+            self.address = _address(self._handle)
+            self.uuid = queries.text(asker, pynvml.nvmlDeviceGetUUID, self._handle)
+            self._name = queries.text(asker, pynvml.nvmlDeviceGetName, self._handle)
+            self._pci = queries.text(asker, _bus_id, self._handle)
         except GpuGone:
             self._handle = None
+        except pynvml.NVMLError as error:
+            asker.errors[error_name(error.value)] += 1
+            self._is_forbidden = error.value == pynvml.NVML_ERROR_NO_PERMISSION
 
     def register(self, events: Any, asker: Asker) -> None:
         """Have the driver gather the events that it can tell of this GPU."""
@@ -149,8 +153,10 @@ class Device:
         except GpuGone:
             return
 
-    def read(self, asker: Asker, *, pcie_throughput: bool) -> Reading:
-        """Ask for everything."""
+    def read(self, asker: Asker, *, pcie_throughput: bool) -> Reading | None:
+        """Ask for everything; None where this process may not, as where devices are given to it one by one."""
+        if self._is_forbidden:
+            return None
         try:
             if self._handle is None:
                 raise GpuGone

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.api import Family, Metric, Rows, comm_label
-from exporters.ras.hangs import MAX_SUSPECTS, stalled, suspects
+from exporters.ras.hangs import MAX_SUSPECTS, Watch, stalled, suspects
 from exporters.ras.job_report import JobReport
 from exporters.ras.report import Communicator, NamedRank
 
@@ -130,11 +130,11 @@ _ALWAYS = 10
 """States, last launch, stalled."""
 
 
-def series_of(each: Communicator) -> int:
-    """How many series a communicator may take."""
+def series_of(each: Communicator, watches: Mapping[str, Watch]) -> int:
+    """How many series a communicator may take; lags and suspects it has only while it is stalled."""
     launches = each.launches
     collectives = len(launches.extremes) if launches else 0
-    behind = len(launches.behind) * (collectives + 1) if launches else 0
+    behind = len(launches.behind) * (collectives + 1) if launches and stalled(each, watches) else 0
     missing = len(each.named) + min(len(each.named), MAX_SUSPECTS)
     return _ALWAYS + 2 * collectives + behind + missing + len(each.troubled)
 

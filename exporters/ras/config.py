@@ -9,7 +9,7 @@ import msgspec
 from agent.api import ExporterConfig
 from exporters.ras.client import Endpoint
 from exporters.ras.library import Version
-from exporters.ras.policy import Configured
+from exporters.ras.policy import MIN_INTERVAL_SECONDS, Configured
 from exporters.ras.settings import parse_address
 
 MAX_ADDRESSES = 16
@@ -20,6 +20,7 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
 
     With the role monitor it hears the events, as with every role but off, and never asks. ``oldest_version``: the first
     that is asked or heard; one before 2.29.2 can crash of being asked, and tells no events.
+    ``min_interval_seconds``: no job is asked more often; ``max_ranks``: one with more ranks is never asked.
     """
 
     addresses: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = msgspec.field(
@@ -27,6 +28,9 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
     )
     role: Configured = "auto"
     oldest_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$")] = "2.29.2"
+
+    min_interval_seconds: Annotated[float, msgspec.Meta(ge=MIN_INTERVAL_SECONDS)] = MIN_INTERVAL_SECONDS
+    max_ranks: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse an address that is none."""

@@ -1,13 +1,15 @@
-"""The exporter: looks at /proc, asks where the policy says so, one query at a time, and keeps what was answered."""
+"""The exporter: looks at /proc, asks where the policy says so, one query at a time, and keeps what was answered.
+
+A query may take minutes where processes are stopped. It runs beside the looks: they find who came and went meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-
-import msgspec
+from collections.abc import Iterable, Mapping
+from weakref import WeakSet
 
 from agent.api import Context, Metric, NoData, ProcessKey, Spec
 from exporters.ras.client import Endpoint, Limits
@@ -24,22 +26,14 @@ from exporters.ras.jobs import (
     owner_of,
     standings,
     to_ask,
+    world_size_of,
 )
 from exporters.ras.listeners import ListenerSearch, Site
 from exporters.ras.monitor import Monitors
-from exporters.ras.policy import (
-    Pace,
-    Role,
-    Timing,
-    Wake,
-    after_query,
-    after_wake,
-    first_wait_seconds,
-    may_monitor,
-    next_pace,
-)
+from exporters.ras.policy import may_monitor
 from exporters.ras.report import Report
 from exporters.ras.reports import Reports
+from exporters.ras.visits import Due, Visit, Visits
 from exporters.ras.witness import Greet, Witness
 
 INTERVAL_SECONDS = 2.0
@@ -56,67 +50,71 @@ SINGLE_PASS_LOOK_SECONDS = 0.1
 """How often a single pass looks until the ranks are found, and how long it waits in between."""
 
 
-class _Visit(msgspec.Struct):
-    """One job at an address: when it is asked, and how its last queries went."""
-
-    timing: Timing
-    pace: Pace = Pace()
-    up: bool | None = None
+_ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
+"""Of all that were begun: after a reload the one before may still have a query to read to its end."""
 
 
 class RasExporter:
-    """See the module. Queries run inside ``update``, so there is never more than one."""
+    """See the module."""
 
     def __init__(self, config: RasConfig) -> None:
         self._config = config
         self._sites: dict[Endpoint, Site] = {}
-        self._visits: dict[Question, _Visit] = {}
-        self._asking = asyncio.Lock()
+        self._round: asyncio.Task[None] | None = None
         self._drained = False
 
     async def start(self, ctx: Context) -> None:
         """Prepare the search and the questions; nobody is asked yet."""
         self._ctx = ctx
         self._thread = ctx.thread("ras")
-        self._random = random.Random()  # noqa: S311  # spreads queries over time; no secret
-        self._rules = Rules(self._config.role, self._config.oldest(), ctx.once)
+        spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
+        self._visits = Visits(self._config.min_interval_seconds, spread, once=ctx.once)
+        self._rules = Rules(self._config.role, self._config.oldest(), ctx.once, self._config.max_ranks)
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
         self._kept = Reports(ctx.admit)
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
         self._helper = ctx.helper(READER)
-        self._inquiry = Inquiry(self._thread, self._helper, self._search, ctx.log)
+        self._inquiry = Inquiry(self._thread, self._helper, self._search, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
-        """Look who listens, ask those whose time has come; NoData when nobody listens, or this node never asks."""
+        """Look who listens, and have those asked whose time has come; NoData when nobody listens, or none is asked."""
         if self._config.role == "off":
             raise NoData
+        await self._end_of_round()
         await self._look()
         await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.role == "reporter" and self._sites:
             await self._wait_for_ranks()
-        standings = self._standings()
-        # One that may not be asked for a while is not asked the sooner for it.
-        jobs = {each.job_id for each in standings}
-        self._visits = {
-            at: visit for at, visit in self._visits.items() if at.endpoint in self._sites and at.job_id in jobs
-        }
-        self._heed(self._monitors.take_wakes())
-        for question, role in to_ask(standings).items():
-            visit = self._visits.setdefault(question, self._first_visit(role))
-            if self._ctx.clock.monotonic() >= visit.timing.due_at and not self._drained:
-                async with self._asking:
-                    await self._ask(question, role, visit)
+        self._visits.keep(self._sites, {each.job_id for each in self._standings()})
+        self._visits.heed(self._monitors.take_wakes(), self._ctx.clock.monotonic())
+        if (due := self._due()) is not None and all(each.done() for each in _ROUNDS):
+            self._round = asyncio.get_running_loop().create_task(self._ask_all(due), name="ras-queries")
+            _ROUNDS.add(self._round)
+        if self._ctx.once:
+            await self.settle()
         self._forget()
         if not self._sites:
             raise NoData
 
+    async def settle(self) -> None:
+        """Wait until nobody is being asked."""
+        if self._round is not None:
+            await asyncio.wait({self._round})
+        await self._end_of_round()
+
     def snapshot(self) -> Snapshot:
         """Copy what is known, each report under its job."""
         jobs, processes = self._standings(), self._processes()
+        visits = self._visits.of(to_ask(jobs))
         return Snapshot(
-            up=self._up(to_ask(jobs)),
+            up=self._up(visits),
+            visits={
+                question.job_id: (visit.interval_seconds, visit.failures)
+                for question, visit in visits.items()
+                if question.job_id and visit.interval_seconds is not None
+            },
             duration_seconds=self._inquiry.duration_seconds,
             queries=self._inquiry.queries,
             errors=Counter(self._inquiry.errors),
@@ -137,12 +135,37 @@ class RasExporter:
         """Ask nobody any more, and read a query under way to its end."""
         self._drained = True
         await self._monitors.drain()
-        async with self._asking:
-            await self._helper.stop()
+        if self._round is not None:
+            await asyncio.wait({self._round})
+        await self._helper.stop()
         for job_id in list(self._kept.by_job):
             self._kept.release(job_id)
         self._witness.forget(())
         self._thread.stop()
+
+    async def _end_of_round(self) -> None:
+        """Take note of the end of the last round, and raise what it failed with, if it did."""
+        if self._round is not None and self._round.done():
+            ended, self._round = self._round, None
+            await ended
+
+    async def _ask_all(self, due: Due | None) -> None:
+        """Ask one job after the other, each after a look of its own, until the time of no other has come."""
+        while due is not None:
+            await self._ask(due)
+            await self._look()
+            due = self._due()
+
+    def _due(self) -> Due | None:
+        if self._drained:
+            return None
+        return self._visits.due(to_ask(self._standings()), self._ctx.clock.monotonic())
+
+    async def _is_as_seen(self, endpoint: Endpoint, site: Site) -> bool:
+        """Look again whether the same processes listen there, and nobody else; no for one that asks no more."""
+        await self._look()
+        now = self._sites.get(endpoint)
+        return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
 
     async def _look(self) -> None:
         keys = tuple(self._processes())
@@ -154,13 +177,6 @@ class RasExporter:
             return {}
         oldest = self._config.oldest()
         return {at: frozenset(site.servers) for at, site in self._sites.items() if may_monitor(site, oldest)}
-
-    def _heed(self, wakes: Mapping[Endpoint, Wake]) -> None:
-        """Put forward the next query where something happened, for the nodes that ask."""
-        now = self._ctx.clock.monotonic()
-        for question, visit in self._visits.items():
-            if wake := wakes.get(question.endpoint):
-                visit.timing = after_wake(visit.timing, wake, visit.pace, now, self._random.random())
 
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
         """In a pod's namespace an address may be anybody's elsewhere: there the server must be seen to be a rank."""
@@ -177,33 +193,33 @@ class RasExporter:
             await asyncio.sleep(SINGLE_PASS_LOOK_SECONDS)
             await self._look()
 
-    async def _ask(self, question: Question, role: Role, visit: _Visit) -> None:
+    async def _ask(self, due: Due) -> None:
+        question, visit = due.question, due.visit
         processes, site = self._processes(), self._sites[question.endpoint]
         members = [process for process in processes.values() if process.job_id == question.job_id]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
-        if not wanted:  # they left since it was decided
-            return
+        ranks = max(visit.pace.ranks, world_size_of(members))
         limits = Limits(
-            timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
-            collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS
-            if visit.pace.ranks > LARGE_JOB_RANKS
-            else COLLECTIVE_SECONDS,
+            timeout_factor=max((site.servers[key].timeout_factor for key in wanted), default=1.0),
+            collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
         pids = frozenset(process.namespace_pid for process in processes.values())
         aim = Aim(question.endpoint, site, wanted, pids)
+        clock = self._ctx.clock
+        asked_seconds = clock.time()
         answers = await self._inquiry.reports(aim, limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
-        visit.up = best is not None
-        visit.pace = next_pace(visit.pace, best and (best.report, best.seconds))
-        now = self._ctx.clock.monotonic()
-        visit.timing = after_query(visit.timing, role, visit.pace, now, self._random.random())
-        until = now + STALE_INTERVALS * (visit.timing.due_at - now)
+        self._visits.note(due, best and (best.report, best.seconds), world_size_of(members), clock.monotonic())
+        until = clock.monotonic() + STALE_INTERVALS * (visit.interval_seconds or 0.0)
         await self._keep(
-            answers, site, until, lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits)
+            answers,
+            site,
+            (until, asked_seconds),
+            lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits),
         )
 
-    async def _keep(self, answers: list[Answer], site: Site, until: float, greet: Greet) -> None:
-        """Take the best report of each job in the place of its last one."""
+    async def _keep(self, answers: list[Answer], site: Site, times: tuple[float, float], greet: Greet) -> None:
+        """Take the best report of each job in the place of its last one; ``times`` as of _keep_one."""
         processes = self._processes()
         here = [processes[key] for key in site.servers if key in processes]
         of_job: dict[str, list[tuple[LocalProcess, Report]]] = {}
@@ -215,14 +231,15 @@ class RasExporter:
             else:
                 of_job.setdefault(owner.job_id, []).append((owner, answer.report))
         for job_id, [(owner, best), *others] in of_job.items():
-            self._keep_one(owner, best, until)
+            self._keep_one(owner, best, *times)
             members = [process for process in processes.values() if process.job_id == job_id]
             await self._witness.testify(job_id, best, [report for _, report in others], members, greet)
 
-    def _keep_one(self, owner: LocalProcess, report: Report, until: float) -> None:
+    def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
+        """Take a report that was asked for then, to be shown until then (monotonic)."""
         if owner.job_id not in self._kept.by_job:
             self._ctx.log.info("RAS answers", job_id=owner.job_id, version=report.version, ranks=report.ranks())
-        if not self._kept.keep(owner, report, until, self._ctx.clock.time()):
+        if not self._kept.keep(owner, report, until, asked_seconds):
             self._inquiry.skipped["refused"] += 1
 
     def _forget(self) -> None:
@@ -230,15 +247,11 @@ class RasExporter:
         self._kept.forget(self._ctx.clock.monotonic(), here)
         self._witness.forget(self._kept.by_job.keys())
 
-    def _first_visit(self, role: Role) -> _Visit:
-        wait = 0.0 if self._ctx.once else first_wait_seconds(role, self._random.random())
-        return _Visit(Timing(self._ctx.clock.monotonic() + wait))
-
-    def _up(self, asked: Collection[Question]) -> dict[str, bool]:
+    def _up(self, visits: Mapping[Question, Visit]) -> dict[str, bool]:
         """By address: whether the last query of every job there gave a report."""
         up: dict[str, bool] = {}
-        for question, visit in self._visits.items():
-            if question in asked and visit.up is not None:
+        for question, visit in visits.items():
+            if visit.up is not None:
                 up[question.endpoint.label] = visit.up and up.get(question.endpoint.label, True)
         return up
 
@@ -254,7 +267,7 @@ SPEC = Spec(
     config=RasConfig,
     build=RasExporter,
     interval_seconds=INTERVAL_SECONDS,
-    deadline_seconds=60.0,
+    deadline_seconds=10.0,
     families=FAMILIES,
     drain_seconds=DRAIN_SECONDS,
     series_cap=30_000,

@@ -77,7 +77,8 @@ NOT_ASKED = Family(
     "rankwatch_ras_not_asked",
     "gauge",
     "Always 1: why this node does not ask the job: not_elected, single_pass, network_namespace (the job has its own), "
-    "no_listener, unowned_listener, version_unknown, version_old or process_young. Absent when it does.",
+    "no_listener, unowned_listener, version_unknown, version_old, process_young or too_large (the configuration's "
+    "max_ranks). Absent when it does.",
     ("job_id", "reason"),
     "1 per job that is not asked",
 )
@@ -89,6 +90,36 @@ LIBRARY_INFO = Family(
     "1 per job and version",
     "max",
 )
+REPORT_TIMESTAMP = Family(
+    "rankwatch_ras_report_timestamp_seconds",
+    "gauge",
+    "When the last report of the job was asked for; absent without a fresh one.",
+    ("job_id",),
+    "1 per job that is asked",
+    "max",
+)
+REPORTS = Family(
+    "rankwatch_ras_reports_total",
+    "counter",
+    "Reports that the job gave this node; begins anew when none came for three intervals.",
+    ("job_id",),
+    "1 per job that is asked",
+    "max",
+)
+FAILURES = Family(
+    "rankwatch_ras_failures",
+    "gauge",
+    "Queries of the job without a report since its last one.",
+    ("job_id",),
+    "1 per job that is asked",
+)
+INTERVAL = Family(
+    "rankwatch_ras_interval_seconds",
+    "gauge",
+    "From the job's last query to the next: it grows with the job's size, with what a query costs, and with failures.",
+    ("job_id",),
+    "1 per job that is asked",
+)
 FAMILIES = (
     UP,
     DURATION,
@@ -99,6 +130,10 @@ FAMILIES = (
     LISTENERS,
     REPORTER,
     NOT_ASKED,
+    REPORT_TIMESTAMP,
+    REPORTS,
+    FAILURES,
+    INTERVAL,
     LIBRARY_INFO,
     *COMMUNICATOR_FAMILIES,
     *monitor_families.FAMILIES,
@@ -117,9 +152,13 @@ SKIPPED_REASONS = (
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs. ``libraries``: job, flavor, version; ``reports``: the last ones, by job."""
+    """What ``render`` needs. ``libraries``: job, flavor, version; ``reports``: the last ones, by job.
+
+    ``visits``: of each job that was asked the seconds to its next query, and its failures.
+    """
 
     up: dict[str, bool]
+    visits: dict[str, tuple[float, int]]
     duration_seconds: float | None
     queries: int
     errors: Counter[Stage]
@@ -156,6 +195,7 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
         listeners.add((endpoint, "unowned"), unowned)
     yield listeners.metric
     yield from _jobs(snapshot.jobs)
+    yield from _visits(snapshot)
     libraries = LIBRARY_INFO.rows()
     for library in sorted(snapshot.libraries):
         libraries.add(library, 1)
@@ -174,3 +214,14 @@ def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:
             refusals.add((job.job_id, job.refusal), 1)
     yield roles.metric
     yield refusals.metric
+
+
+def _visits(snapshot: Snapshot) -> Iterable[Metric]:
+    asked, counts, failures, intervals = REPORT_TIMESTAMP.rows(), REPORTS.rows(), FAILURES.rows(), INTERVAL.rows()
+    for job_id, report in snapshot.reports.items():
+        asked.add((job_id,), report.asked_seconds)
+        counts.add((job_id,), report.count)
+    for job_id, (seconds, failed) in snapshot.visits.items():
+        intervals.add((job_id,), seconds)
+        failures.add((job_id,), failed)
+    return [asked.metric, counts.metric, failures.metric, intervals.metric]

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from exporters.ras.marks import Marks, differ, taken_together
 from exporters.ras.report import Communicator, NamedRank
 
 STALLED_REPORTS = 2
@@ -24,9 +25,12 @@ SuspectReason = Literal["behind", "missing"]
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """A communicator's launch counts: since when (epoch seconds) and in how many reports they are what they are."""
+    """A communicator's launch counts: since when (epoch seconds) and in how many reports they are what they are.
 
-    digest: int
+    ``marks`` are the last of each rank that answered in any of these reports.
+    """
+
+    marks: Marks
     since_seconds: float
     reports: int = 1
 
@@ -50,10 +54,11 @@ def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_second
         if each.launches is None:
             continue
         known = before.get(each.hash)
-        if known is not None and known.digest == each.launches.digest:
-            after[each.hash] = msgspec.structs.replace(known, reports=known.reports + 1)
+        if known is None or differ(known.marks, each.launches.marks):
+            after[each.hash] = Watch(each.launches.marks, now_seconds)
         else:
-            after[each.hash] = Watch(each.launches.digest, now_seconds)
+            marks = taken_together(known.marks, each.launches.marks)
+            after[each.hash] = msgspec.structs.replace(known, marks=marks, reports=known.reports + 1)
     return after
 
 

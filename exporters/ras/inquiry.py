@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -51,13 +51,23 @@ class Aim(NamedTuple):
         return min(ATTEMPTS_PER_CHANCE * chances, MAX_ATTEMPTS)
 
 
-class Inquiry:
-    """Counters of all queries. ``thread`` reads reports, ``helper`` large ones; ``search`` tells who was reached."""
+AsSeen = Callable[[Endpoint, Site], Awaitable[bool]]
+"""Whether who listens at an address, looked at anew, is still who is known to, and it may still be asked."""
 
-    def __init__(self, thread: OwnThread, helper: Helper[Reading], search: ListenerSearch, log: Logger) -> None:
+
+class Inquiry:
+    """Counters of all queries. ``thread`` reads reports, ``helper`` large ones; ``search`` tells who was reached.
+
+    ``as_seen`` is asked where that cannot be told, and before an address is asked again.
+    """
+
+    def __init__(
+        self, thread: OwnThread, helper: Helper[Reading], search: ListenerSearch, as_seen: AsSeen, log: Logger
+    ) -> None:
         self._thread = thread
         self._search = search
         self._helper = helper
+        self._as_seen = as_seen
         self._log = log
         self.queries = 0
         self.timeouts = 0
@@ -75,7 +85,7 @@ class Inquiry:
             answer = await self._report(others, limits)
             if answer is not None:
                 found.append(answer)
-            if answer is None or not looks_isolated(answer.report):
+            if answer is None or not looks_isolated(answer.report) or not await self._as_seen(aim.endpoint, aim.site):
                 break
         return found
 
@@ -108,7 +118,9 @@ class Inquiry:
         async def accept(client: Endpoint) -> bool:
             nonlocal server
             server = await self._thread.call(lambda: self._search.server_of(aim.site, aim.endpoint, client))
-            return server in aim.wanted if server is not None else aim.site.is_own
+            if server is not None:
+                return server in aim.wanted
+            return aim.site.is_own and await self._as_seen(aim.endpoint, aim.site)
 
         async def take_large(is_json: bool, pieces: AsyncIterator[bytes]) -> Reading:
             try:

@@ -12,7 +12,8 @@ from exporters.ras.report import Report
 class JobReport(msgspec.Struct, frozen=True):
     """``owner`` is a process of the job, ``until`` (monotonic) the time to which the report is shown.
 
-    ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash.
+    ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
+    ``asked_seconds``: when (epoch) it was asked for; ``count``: how many of its reports were kept one after the other.
     """
 
     owner: ProcessKey
@@ -20,6 +21,8 @@ class JobReport(msgspec.Struct, frozen=True):
     until: float
     world_size: int | None
     watches: dict[str, Watch]
+    asked_seconds: float = 0.0
+    count: int = 1
 
     def rank_label(self, rank: int | None) -> str:
         """The global rank, for one of the report's largest communicator; empty where that is but a part of the job."""

@@ -17,14 +17,14 @@ from exporters.ras.report import Report
 
 
 class LocalProcess(msgspec.Struct, frozen=True):
-    """A rank process that runs here. ``label`` None: not published yet; ``world_size`` None: not known.
+    """A rank process that runs here. ``labels``: of its ranks that are published; ``world_size`` None: not known.
 
     ``namespace_pid`` is its pid as it sees it itself, ``foreign`` says that its network namespace (an inode)
     is not the agent's.
     """
 
     key: ProcessKey
-    label: RankLabel | None
+    labels: tuple[RankLabel, ...]
     world_size: int | None
     namespace_pid: int
     start_seconds: float
@@ -34,7 +34,7 @@ class LocalProcess(msgspec.Struct, frozen=True):
     @property
     def job_id(self) -> str:
         """Its job, empty while that is not published."""
-        return self.label.job_id if self.label else ""
+        return self.labels[0].job_id if self.labels else ""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -59,6 +59,7 @@ class Rules(msgspec.Struct, frozen=True):
     configured: Configured
     oldest: Version
     once: bool
+    max_ranks: int | None = None
 
 
 def standings(
@@ -83,15 +84,18 @@ def _standing(
     rules: Rules,
     youngest: Mapping[Endpoint, float],
 ) -> Standing:
-    labels = [each.label for each in members if each.label is not None]
+    labels = [label for each in members for label in each.labels]
     ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
-    role = role_of(rules.configured, ranks, max((each.world_size or 0 for each in members), default=0) or None)
+    world_size = world_size_of(members)
+    role = role_of(rules.configured, ranks, world_size or None)
     endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
     why: Refusal | None
     if rules.once and rules.configured != "reporter":
         why = "single_pass"
     elif role == "none":
         why = "not_elected"
+    elif rules.max_ranks is not None and world_size > rules.max_ranks:
+        why = "too_large"
     else:
         why = refusal(
             sites[endpoint] if endpoint else None,
@@ -100,6 +104,11 @@ def _standing(
             youngest_seconds=youngest[endpoint] if endpoint else 0.0,
         )
     return Standing(job_id, role, endpoint, why)
+
+
+def world_size_of(members: Iterable[LocalProcess]) -> int:
+    """How many ranks the job of these has, 0 where that is not known."""
+    return max((each.world_size or 0 for each in members), default=0)
 
 
 def to_ask(found: Iterable[Standing]) -> dict[Question, Role]:
@@ -130,7 +139,7 @@ def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, Lo
         namespace, world = process.facts.network_namespace, process.world()
         found[key] = LocalProcess(
             key=key,
-            label=next((label for label in process.slots or () if label is not None), None),
+            labels=tuple(label for label in process.slots or () if label is not None),
             world_size=process.claim.world_size or (world.size if world is not None else None),
             namespace_pid=process.facts.namespace_pid,
             start_seconds=process.facts.start_seconds,

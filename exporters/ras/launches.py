@@ -6,14 +6,13 @@ runs they differ by a few and change all the time. Only counts that differ and d
 
 from __future__ import annotations
 
-import hashlib
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from exporters.ras.marks import marks_of
 from exporters.ras.report import COLLECTIVES, MAX_BEHIND, BehindRank, Communicator, Launches, Place
 
 MAX_WAITS = 8
@@ -50,16 +49,16 @@ def compare(ranks: Sequence[Launcher], *, some_silent: bool = False) -> Spread |
         of_ranks = [rank.counts[number] for rank in ranks]
         if max(of_ranks):
             extremes[name] = (min(of_ranks), max(of_ranks))
-    digest = _digest(ranks)
+    marks = marks_of((rank.comm_rank, rank.counts) for rank in ranks)
     differ = any(least < most for least, most in extremes.values())
     everybody = frozenset(rank.place for rank in ranks) if some_silent else frozenset()
     if not differ:
-        return Spread(Launches(extremes, digest, differ=False), everybody)
+        return Spread(Launches(extremes, marks, differ=False), everybody)
     behind, ahead = _sides(ranks)
     most = [extremes.get(name, (0, 0))[1] for name in COLLECTIVES]
     named = tuple(_behind(rank, most) for rank in sorted(behind, key=_far_behind)[:MAX_BEHIND])
     return Spread(
-        Launches(extremes, digest, differ=True, behind=named), everybody or frozenset(rank.place for rank in ahead)
+        Launches(extremes, marks, differ=True, behind=named), everybody or frozenset(rank.place for rank in ahead)
     )
 
 
@@ -103,12 +102,3 @@ def _far_behind(rank: Launcher) -> tuple[int, int]:
 def _behind(rank: Launcher, most: Sequence[int]) -> BehindRank:
     lags = {name: most[n] - rank.counts[n] for n, name in enumerate(COLLECTIVES) if rank.counts[n] < most[n]}
     return BehindRank(rank.comm_rank, rank.place, lags=lags)
-
-
-def _digest(ranks: Sequence[Launcher]) -> int:
-    """The same in every process, so that reports can be compared whoever read them."""
-    numbers = array("Q")
-    for rank in ranks:
-        numbers.append(rank.comm_rank)
-        numbers.extend(rank.counts)
-    return int.from_bytes(hashlib.blake2b(numbers.tobytes(), digest_size=7).digest(), "little")

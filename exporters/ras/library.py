@@ -14,11 +14,16 @@ from agent.api import ProcessKey
 Version = tuple[int, int, int]
 
 MAX_MAPS_BYTES = 8 * 1024 * 1024
+MAX_FILES = 256
+"""Remembered at a time; a user who makes more has them read again."""
 MAX_SECTIONS = 1_024
 MAX_SECTION_BYTES = 64 * 1024 * 1024
 """Of .rodata; that of 2.32.3 has 0.9 MB."""
 
-_MAPPED = re.compile(rb"(/[^\n]*/lib(?:nccl|rccl)[^/\n]{0,64}?\.so[^/\n ]{0,32})(?: \(deleted\))?$", re.MULTILINE)
+_MAPPED = re.compile(
+    rb"^([0-9a-f]+-[0-9a-f]+) [^/\n]*(/[^\n]*/lib(?:nccl|rccl)\.so[.0-9]{0,32})( \(deleted\))?$", re.MULTILINE
+)
+"""Of the plugins, whose names begin alike, none is the library."""
 _NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's carries the version of ROCm
 _TEXT = re.compile(rb"[NR]CCL version (?:: )?(\d{1,3})\.(\d{1,3})\.(\d{1,3})[+\0 -]")
 _HEADER_BYTES = 64
@@ -40,7 +45,7 @@ class Libraries:
 
     def __init__(self, proc_root: Path) -> None:
         self._root = proc_root
-        self._versions: dict[tuple[int, int], Version | None] = {}
+        self._versions: dict[tuple[int, ...], Version | None] = {}
 
     def of(self, key: ProcessKey) -> Library:
         """What a process runs."""
@@ -52,21 +57,25 @@ class Libraries:
             return _NONE
         if mapped is None:
             return _NONE
-        path = os.fsdecode(mapped[1])
+        path = os.fsdecode(mapped[2])
         flavor = "rccl" if "/librccl" in path else "nccl"
         if named := _NAME.search(path):
             return Library(flavor, (int(named[1]), int(named[2]), int(named[3])))
-        return Library(flavor, self._read(f"{folder}/root{path}"))
+        if mapped[3]:  # what is at the path now is another file
+            return Library(flavor, self._read(f"{folder}/map_files/{mapped[1].decode()}", os.O_RDONLY))
+        return Library(flavor, self._read(f"{folder}/root{path}", os.O_RDONLY | os.O_NOFOLLOW))
 
-    def _read(self, path: str) -> Version | None:
+    def _read(self, path: str, flags: int) -> Version | None:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
             info = os.fstat(fd)
-            place = (info.st_dev, info.st_ino)
+            place = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
             if stat.S_ISREG(info.st_mode) and place not in self._versions:
+                if len(self._versions) >= MAX_FILES:
+                    self._versions.clear()
                 self._versions[place] = version_in(fd)
             return self._versions.get(place)
         except (OSError, struct.error):  # the file is the job's: it may be anything, and change

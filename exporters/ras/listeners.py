@@ -21,6 +21,7 @@ from agent.api import ProcessKey, ProcFS
 from exporters.ras.addresses import first_address
 from exporters.ras.client import Endpoint
 from exporters.ras.library import Libraries, Version
+from exporters.ras.nccl_conf import effective_environment
 from exporters.ras.settings import Settings, read_settings
 from exporters.ras.sockets import ESTABLISHED, LISTEN, sockets
 
@@ -104,7 +105,7 @@ class ListenerSearch:
         return None
 
     def _place(self, key: ProcessKey) -> _Place:
-        environment = self._proc.environment(key.pid) or {}
+        environment = effective_environment(self._root, key.pid, self._proc.environment(key.pid) or {})
         return _Place(self._proc.namespace(key.pid, "net"), read_settings(environment))
 
     def _is_ours(self, endpoint: Endpoint, site: Site) -> bool:
@@ -121,7 +122,7 @@ class ListenerSearch:
         found: dict[Endpoint, set[int]] = {}
         for each in sockets(self._root / _OWN, LISTEN):
             for endpoint in dict.fromkeys((*self._endpoints, *declared)):
-                if each.local.port == endpoint.port and each.local.host in {endpoint.host, *_WILDCARDS}:
+                if each.local.port == endpoint.port and _covers(each.local.host, endpoint.host):
                     found.setdefault(_reachable(endpoint), set()).add(each.inode)
         return found
 
@@ -178,6 +179,11 @@ class ListenerSearch:
         except OSError:  # gone, or not ours to read: nobody is known to serve its listeners
             pass
         return found
+
+
+def _covers(listening: str, host: str) -> bool:
+    """True where a listener at the one address takes connections to the other; :: takes IPv4's too, as by default."""
+    return listening in (host, "::") or (listening == "0.0.0.0" and ":" not in host)  # noqa: S104  # compared with
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:

@@ -29,6 +29,7 @@ Refusal = Literal[
     "version_unknown",
     "version_old",
     "process_young",
+    "too_large",
 ]
 
 Wake = Literal["alarm", "resync"]
@@ -44,6 +45,7 @@ YOUNG_SECONDS = 120.0
 MIN_INTERVAL_SECONDS = 7.0
 """So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
 MAX_INTERVAL_SECONDS = 600.0
+"""After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) is asked less often."""
 COST_SHARE = 0.01
 """Of the time, at most, a query is under way."""
 SECONDS_PER_SQUARE_RANK = 30e-6
@@ -67,12 +69,16 @@ LAST_RETRY_SECONDS = 60.0
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """What the last queries say of the next: ranks, seconds of the last clean one, failures since, anyone missing."""
+    """What the last queries say of the next: ranks, seconds of the last clean one, failures since, anyone missing.
+
+    ``least_seconds``: the shortest interval that the site allows.
+    """
 
     ranks: int = 0
     cost_seconds: float = 0.0
     failures: int = 0
     missing: bool = False
+    least_seconds: float = MIN_INTERVAL_SECONDS
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -133,17 +139,23 @@ def looks_isolated(report: Report) -> bool:
     return report.missing() > ISOLATED_SHARE * report.ranks()
 
 
-def next_pace(before: Pace, answer: tuple[Report, float] | None) -> Pace:
+def next_pace(before: Pace, answer: tuple[Report, float] | None, world_size: int) -> Pace:
     """What a query teaches: ``answer`` is its report and the seconds that took, None when it failed.
 
-    Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most.
+    Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The job
+    has ``world_size`` ranks, be they in the report or not (a text names few); 0 where that is not known.
     """
     if answer is None:
-        return msgspec.structs.replace(before, failures=before.failures + 1)
+        return msgspec.structs.replace(before, ranks=max(before.ranks, world_size), failures=before.failures + 1)
     report, seconds = answer
     late = report.timeouts > 0
-    cost = before.cost_seconds if late else seconds
-    return Pace(report.ranks(), cost, before.failures + 1 if late else 0, report.missing() > 0)
+    return Pace(
+        ranks=max(report.ranks(), world_size),
+        cost_seconds=before.cost_seconds if late else seconds,
+        failures=before.failures + 1 if late else 0,
+        missing=report.missing() > 0,
+        least_seconds=before.least_seconds,
+    )
 
 
 def interval_seconds(role: Role, pace: Pace, jitter: float, *, alert: bool = False) -> float:
@@ -154,7 +166,7 @@ def interval_seconds(role: Role, pace: Pace, jitter: float, *, alert: bool = Fal
     base = MAX_INTERVAL_SECONDS if role == "labels" else _affordable_seconds(pace)
     if role == "standby" and not (pace.missing or alert):
         base *= STANDBY_FACTOR
-    base = min(base * 2.0 ** min(pace.failures, MAX_DOUBLINGS), MAX_INTERVAL_SECONDS)
+    base = min(base * 2.0 ** min(pace.failures, MAX_DOUBLINGS), max(MAX_INTERVAL_SECONDS, base))
     return base * (1.0 - JITTER + 2.0 * JITTER * jitter)
 
 
@@ -181,8 +193,8 @@ def after_wake(before: Timing, wake: Wake, pace: Pace, now: float, jitter: float
     alert_until = now + ALERT_SECONDS if wake == "alarm" else before.alert_until
     earliest = max(
         now + WAKE_SECONDS * (0.5 + jitter),
-        before.asked_at + MIN_INTERVAL_SECONDS,
-        before.hastened_at + min(_affordable_seconds(pace), MAX_INTERVAL_SECONDS),
+        before.asked_at + pace.least_seconds,
+        before.hastened_at + _affordable_seconds(pace),
     )
     if earliest >= before.due_at:
         return msgspec.structs.replace(before, alert_until=alert_until)
@@ -197,4 +209,4 @@ def retry_seconds(failures: int, jitter: float) -> float:
 
 def _affordable_seconds(pace: Pace) -> float:
     """The shortest interval that keeps the cost to the job within its bounds."""
-    return max(MIN_INTERVAL_SECONDS, pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)
+    return max(pace.least_seconds, pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)

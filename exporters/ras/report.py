@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from exporters.ras.marks import Marks
+
 MAX_COMMUNICATOR_RANKS = 1_000_000
 MAX_COMMUNICATORS = 1_000
 MAX_DEVICE = 1024
@@ -18,6 +20,8 @@ MAX_TROUBLED = 32
 MAX_BEHIND = 32
 """Named in one communicator: of the ranks with an error, and of those that have launched less, the furthest behind."""
 
+MAX_BEHIND_NAMED = 4_096
+"""Of those that have launched less, over all communicators of a report."""
 MAX_MEMBERS = 4_096
 """Places of this node's processes taken from one report."""
 
@@ -95,12 +99,12 @@ class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
 class Launches(msgspec.Struct, frozen=True):
     """What a communicator's ranks have launched: the least and the most by collective.
 
-    ``digest`` is equal in two reports when no rank has launched anything in between. ``behind``: the ranks that others
-    wait for, none when they are the majority: then it cannot be told. ``differ``: not all have launched the same.
+    ``marks`` tell two reports apart (marks.py). ``behind``: the ranks that others wait for, none when they are the
+    majority: then it cannot be told. ``differ``: not all have launched the same.
     """
 
     extremes: dict[str, tuple[int, int]]
-    digest: int
+    marks: Marks
     differ: bool
     behind: tuple[BehindRank, ...] = ()
 
@@ -127,8 +131,8 @@ class Communicator(msgspec.Struct, frozen=True):
     launches: Launches | None = None
 
     def in_trouble(self) -> bool:
-        """True when the report says anything of it that is not as it should be."""
-        return bool(self.missing or self.troubled or self.aborted or (self.launches and self.launches.differ))
+        """True when the report says anything of it that a job which runs does not have."""
+        return bool(self.missing or self.troubled or self.aborted)
 
 
 class Member(msgspec.Struct, frozen=True, gc=False):
@@ -167,7 +171,7 @@ class Report(msgspec.Struct, frozen=True):
 def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
     """The communicators that can be true, the first of each hash; the others are counted in ``skipped``.
 
-    Of too many those in trouble are kept, then the largest.
+    Of too many the largest are kept, of one size (the whole job's), then those in trouble, then the next in size.
     """
     accepted: dict[str, Communicator] = {}
     for each in found:
@@ -182,8 +186,10 @@ def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Co
     kept = list(accepted.values())
     if len(kept) > MAX_COMMUNICATORS:
         skipped["surplus"] += len(kept) - MAX_COMMUNICATORS
-        kept = sorted(kept, key=lambda each: (not each.in_trouble(), -each.size))[:MAX_COMMUNICATORS]
-    return tuple(_within_budget(kept, skipped))
+        largest = max(each.size for each in kept)
+        kept.sort(key=lambda each: (each.size != largest, not each.in_trouble(), -each.size))
+        del kept[MAX_COMMUNICATORS:]
+    return _furthest(_within_budget(kept, skipped))
 
 
 def _within_budget(found: Iterable[Communicator], skipped: Counter[Skipped]) -> Iterator[Communicator]:
@@ -194,6 +200,20 @@ def _within_budget(found: Iterable[Communicator], skipped: Counter[Skipped]) -> 
             each = msgspec.structs.replace(each, named=each.named[:left])  # noqa: PLW2901  # the same, cut
         left -= len(each.named)
         yield each
+
+
+def _furthest(found: Iterable[Communicator]) -> tuple[Communicator, ...]:
+    """Name those that are behind in the largest communicators first: which of them stand still is not known yet."""
+    kept = list(found)
+    left = MAX_BEHIND_NAMED
+    for number in sorted(range(len(kept)), key=lambda number: -kept[number].size):
+        launches = kept[number].launches
+        if launches is not None and launches.behind:
+            behind = launches.behind[:left]
+            left -= len(behind)
+            shown = msgspec.structs.replace(launches, behind=behind)
+            kept[number] = msgspec.structs.replace(kept[number], launches=shown)
+    return tuple(kept)
 
 
 def plain_address(text: str) -> str | None:

@@ -19,15 +19,16 @@ class Reports:
         self._admit = admit
         self.by_job: dict[str, JobReport] = {}
 
-    def keep(self, owner: LocalProcess, report: Report, until: float, now_seconds: float) -> bool:
+    def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
         """Take a report in the place of the last one of ``owner``'s job; False when there is no room for it."""
         before = self.by_job.get(owner.job_id)
-        watches = watch(before.watches if before else {}, report.communicators, now_seconds)
+        watches = watch(before.watches if before else {}, report.communicators, asked_seconds)
         self.release(owner.job_id)
-        series = sum(series_of(each) for each in report.communicators)
+        series = sum(series_of(each, watches) for each in report.communicators)
         if not self._admit.admit(_budget(owner.job_id), series, max(report.ranks(), 1)):
             return False
-        self.by_job[owner.job_id] = JobReport(owner.key, report, until, owner.world_size, watches)
+        count = before.count + 1 if before else 1
+        self.by_job[owner.job_id] = JobReport(owner.key, report, until, owner.world_size, watches, asked_seconds, count)
         return True
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:

@@ -26,7 +26,10 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings of a process; an address that names a host, as RAS allows, counts as none."""
+    """The settings of a process, by what it sees of its environment (nccl_conf.py).
+
+    An address that names a host, as RAS allows, counts as none.
+    """
     try:
         endpoints = parse_address(environment.get("NCCL_RAS_ADDR", "")[:64])
     except ValueError:

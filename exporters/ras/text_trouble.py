@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from typing import NamedTuple
 
+from exporters.ras.marks import marks_of
 from exporters.ras.report import (
     COLLECTIVES,
     ERRORS,
@@ -155,10 +156,11 @@ class TroubleText:
                 lags[number][collective] = max(counts) - int(statement.value)
         furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[:MAX_BEHIND]
         behind = tuple(BehindRank(number, places[number], lags=lags[number]) for number in furthest)
-        return Launches(extremes, _digest(launched), differ=True, behind=behind)
+        return Launches(extremes, marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
 
 
 def _digest(statements: list[_Statement]) -> int:
+    """A text tells of no rank by itself that is as far as most: all together have one mark."""
     told = repr([(each.about, each.value, each.counted, [rank["rank"] for rank in each.ranks]) for each in statements])
     return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=7).digest(), "little")
 

@@ -129,7 +129,7 @@ class RasAgent:
         if role != "none" and clock[0] >= timing.due_at:
             answers = self._ask(list(here), clock[0])
             self._up = bool(answers)
-            self._pace = next_pace(self._pace, (answers[0], QUERY_SECONDS) if answers else None)
+            self._pace = next_pace(self._pace, (answers[0], QUERY_SECONDS) if answers else None, 0)
             timing = self._timing = after_query(timing, role, self._pace, clock[0], self._chance.random())
             if answers:
                 until = clock[0] + STALE_INTERVALS * (timing.due_at - clock[0])

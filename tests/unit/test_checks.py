@@ -120,6 +120,36 @@ def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
     assert set(book.failed()) == {("GPU-1", "gpu_hot"), ("GPU-2", "pcie_degraded")}
 
 
+def test_levels_told_no_more_are_dropped(book: Book) -> None:
+    """With all levels told anew, one that is not among them goes, of its own check alone; latched faults stay."""
+    book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", ok=False)
+    book.checks.latch(NODE, "machine_check")
+    book.checks.report_all(
+        {(NODE, "lustre_unhealthy"): False, (NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): False}
+    )
+    book.clock.advance(5.0)
+    book.checks.report_all({(NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): True})
+    assert book.failed() == {("", "dump_disk_full"): 5.0, ("", "machine_check"): 5.0, ("", "filesystem_read_only"): 5.0}
+
+
+def test_what_has_ended_writes_nothing(book: Book) -> None:
+    """Its levels go; what it says later, as its successor of the same name writes, neither adds nor takes away."""
+    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.close()
+    assert book.failed() == {}
+    successor = book.ledger.of("nvml")
+    successor.report(OTHER, "gpu_hot", ok=False)
+    successor.latch(OTHER, "gpu_xid")
+    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.report_all({(GPU, "gpu_hot"): False})
+    book.checks.latch(GPU, "gpu_xid")
+    book.checks.clear(OTHER, ["gpu_xid"])
+    book.checks.clear_everywhere(["gpu_xid"])
+    book.checks.rename("gpu", {"GPU-2": "GPU-1"})
+    book.checks.forget(())
+    assert set(book.failed()) == {("GPU-2", "gpu_hot"), ("GPU-2", "gpu_xid")}
+
+
 def test_latched_faults_outlive_a_restart(book: Book) -> None:
     """A new ledger from the checkpoint has the faults with their times, and no levels: these are told anew."""
     book.checks.latch(GPU, "gpu_xid")

@@ -65,6 +65,7 @@ def test_where_nothing_is_checked_nothing_is_said(machine: Machine) -> None:
         (Subject("gpu", "GPU-1"), "gpu_xid", ["1"]),
         (Subject("nic", "mlx5_0"), "rdma_port_down", ["0"]),
         (NODE, "machine_check", ["0", "1"]),
+        (NODE, "nvswitch_fatal", ["0", "1"]),
         (Subject("gpu", "GPU-7"), "gpu_lost", []),
     ],
 )
@@ -87,6 +88,7 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
 def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
     """By default wear and what only may disturb leave ranks healthy; the configuration decides otherwise."""
     machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", ok=False)
+    machine.checks.report(NODE, "filesystem_read_only", ok=False)
     machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
     assert machine.unhealthy() == [("0", "gpu_xid")]
     assert machine.unhealthy(counted_checks(["gpu_hot"], ["gpu_xid"])) == [("0", "gpu_hot")]
@@ -102,6 +104,21 @@ def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.table.tick(1.0)
     assert machine.unhealthy() == [("1", "gpu_lost")]
+
+
+def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:
+    """A lost GPU tells of no process: its rank, which has a context on its neighbour's as well, still stands on it."""
+    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
+    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0"]}, unseen=["GPU-1"])
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.table.tick(1.0)
+    assert machine.unhealthy() == [("1", "gpu_lost")]
+    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0"]})
+    machine.table.ranks.observe_gpus(machine.hardware)
+    machine.table.tick(1.0)
+    assert machine.unhealthy() == []
 
 
 def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:

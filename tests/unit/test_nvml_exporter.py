@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from fake_clock import FakeClock
 from lent import lent
@@ -226,6 +227,37 @@ async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
         assert bench.failed() == set()
         assert bench.value("rankwatch_gpu_resets_seen_total", gpu="1") == 1.0
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="1") == 1.0
+
+
+async def test_an_xid_that_led_to_a_reset_is_over(start: Start) -> None:
+    """Told in the look that sees the reset, it stands against the GPU only where something else still does."""
+    async with start() as bench:
+        await bench.look()
+        await bench.tell(1, XID, 46)
+        await bench.tell(2, XID, 46)
+        action = f"gpu2.field{pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION}.0"
+        await bench.change({"gpu1.field83.0": 1000, "gpu2.field83.0": 1000, action: 1})
+        await bench.look()
+        assert bench.failed() == {("2", "gpu_xid"), ("2", "gpu_recovery_action")}
+        assert bench.value("rankwatch_gpu_xid_errors_total", gpu="1") == 1.0
+
+
+async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None:
+    """Where the agent is given some of the GPUs the others are none of its business; that is counted."""
+    async with start({"gpu5.handle": "!4", "gpu6.handle": "!18"}) as bench:
+        await bench.look()
+        assert len(bench.series("rankwatch_gpu_present")) == 7
+        assert bench.failed() == {("6", "gpu_lost")}  # an interrupt that cannot be had is the GPU's fault
+        assert bench.value("rankwatch_gpu_read_errors_total", error="no_permission") == 1.0
+
+
+async def test_users_of_a_lost_gpu_stay(start: Start) -> None:
+    """A process with a context on another GPU still has the one that was lost."""
+    async with start() as bench:
+        await bench.look()
+        await bench.change({"gpu5.utilization.0": "!15", "gpu5.handle": "!15"})
+        await bench.look()
+        assert [bench.hardware.is_unseen(UUID.format(gpu)) for gpu in (4, 5)] == [False, True]
 
 
 async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:

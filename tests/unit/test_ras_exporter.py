@@ -12,26 +12,21 @@ from types import MappingProxyType
 
 import msgspec
 import pytest
+from lent import lent
 from proc_tree import ProcTree
 from rank_table import Table, environment, facts, origin
 from ras_server import conversing, served
 
 from agent.api import (
     Admission,
-    Context,
-    Logger,
     Membership,
     NoData,
     OwnThread,
     ProcessKey,
     RankLabel,
-    Roots,
-    StateSection,
 )
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
-from agent.helper import Helpers
 from exporters.ras import RasConfig, RasExporter
+from exporters.ras import visits as visits_module
 from exporters.ras.client import Endpoint
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.families import SKIPPED_REASONS, Snapshot
@@ -133,33 +128,24 @@ class Node:
         """The exporter, started, with the server running."""
         async with served(self.serve, self.listener) as endpoint:
             config = msgspec.convert({"addresses": [f"127.0.0.1:{endpoint.port}"], "role": role}, RasConfig)
-            exporter = RasExporter(config)
-            roots = Roots(self.tree.root, self.tree.root / "sys", self.tree.root / "run")
-            clock, ranks = self.table.clock, self.table.ranks
-            section = StateSection("ras", None)
-            await exporter.start(
-                Context(
-                    roots=roots,
-                    clock=clock,
-                    hostname="here",
-                    ranks=ranks,
-                    state=section,
-                    admit=self.admission,
-                    thread=OwnThread,
-                    helper=Helpers(clock).lend,
-                    checks=HealthLedger(clock).of("test"),
-                    hardware=Hardware(),
-                    log=Logger("ras"),
-                    once=once,
-                )
-            )
+            exporter = await self.start(config, once=once)
             yield exporter
             await exporter.drain()
+
+    async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
+        """Start an exporter."""
+        exporter = RasExporter(config)
+        context = lent(
+            "ras", self.table.clock, self.tree.root.parent, ranks=self.table.ranks, admit=self.admission, once=once
+        )
+        await exporter.start(context)
+        return exporter
 
     async def look(self, exporter: RasExporter, after: float) -> Snapshot:
         """Move the clock and update."""
         self.table.tick(after)
         await exporter.update()
+        await exporter.settle()
         return exporter.snapshot()
 
     async def first_query(self, exporter: RasExporter) -> Snapshot:
@@ -372,12 +358,13 @@ async def test_reports_go_to_the_job_whose_processes_they_name(shared: Node) -> 
     assert found.skipped == {"foreign_report": 1}
 
 
-async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node) -> None:
+async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that another job's process accepted is left before anything is asked, and the next one is made.
 
     The process that the second report misses is greeted in the end.
     """
     node = shared
+    monkeypatch.setattr(visits_module, "first_wait_seconds", lambda _role, _jitter: 1.0)  # one after the other
     node.accepting = [11, 21, 12, 11, 21, 12, 22]
     node.replies_of = {11: report(), 12: report(), 21: report(1, pids=(21, 22), hash_number=0xCD)}
     async with node.exporter() as exporter:
@@ -593,6 +580,85 @@ async def test_the_end_of_a_stream_is_an_alarm_and_the_next_asks_what_was_missed
         assert await last.listened_to(exporter) is not stream
         assert exporter.snapshot().heard.streams == 2
         await last.tell(exporter, "PEER_DEAD")
+
+
+async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
+    """While a report is waited for updates go on, nobody is asked a second time, and the end of it is awaited."""
+    gate = asyncio.Event()
+    answer = node.report
+
+    async def slow() -> bytes | None:
+        await gate.wait()
+        return await answer()
+
+    node.report = slow  # type: ignore[method-assign]
+    async with node.exporter() as exporter:
+        await node.look(exporter, 1.0)
+        for _ in range(10):
+            node.table.tick(MIN_INTERVAL_SECONDS)
+            await exporter.update()
+        await node.until(lambda: exporter.snapshot().queries == 1)
+        assert shown(exporter.snapshot()) == {}
+        drain = asyncio.ensure_future(exporter.drain())
+        await node.until(lambda: node.streams == [])
+        assert not drain.done()
+        gate.set()
+        await drain
+        assert (node.asked, exporter.snapshot().queries, exporter.snapshot().errors) == (1, 1, {})
+
+
+async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> None:
+    """After a reload that did not wait for its end, a query still under way is let to end before the next."""
+    gate = asyncio.Event()
+    answer = node.report
+
+    async def slow() -> bytes | None:
+        await gate.wait()
+        return await answer()
+
+    node.report = slow  # type: ignore[method-assign]
+    async with node.exporter() as before:
+        await node.look(before, 1.0)
+        node.table.tick(MIN_INTERVAL_SECONDS)
+        await before.update()
+        await node.until(lambda: before.snapshot().queries == 1)
+        after = await node.start(RasConfig(addresses=[f"127.0.0.1:{node.port}"]))
+        for _ in range(3):
+            node.table.tick(MIN_INTERVAL_SECONDS)
+            await after.update()
+        assert after.snapshot().queries == 0
+        gate.set()
+        await before.settle()
+        await node.look(after, MIN_INTERVAL_SECONDS)
+        assert after.snapshot().queries == 1
+        await after.drain()
+
+
+async def test_what_a_round_fails_with_fails_the_next_update(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of ours in a query shows as one of the exporter, and the queries go on after it."""
+    async with node.exporter() as exporter:
+        with monkeypatch.context() as patch:
+            patch.setattr(visits_module.Visits, "note", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await node.first_query(exporter)
+        assert shown(await node.look(exporter, MIN_INTERVAL_SECONDS)) == {"4711": [("0xab", 4, 0)]}
+
+
+async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
+    """Time and number of its reports, failures since, and the interval are shown by job."""
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        asked_seconds = node.table.clock.time()
+        await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+        node.replies = [b"garbage"]
+        await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+        found = list(exporter.families(exporter.snapshot()))
+    series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
+    assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == asked_seconds + LONGEST_INTERVAL_SECONDS
+    assert series["rankwatch_ras_reports_total", "4711"] == 2
+    assert series["rankwatch_ras_failures", "4711"] == 1
+    doubled = 2 * MIN_INTERVAL_SECONDS
+    assert 0.9 * doubled <= series["rankwatch_ras_interval_seconds", "4711"] <= 1.1 * doubled
 
 
 async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.api import ProcessKey
+from exporters.ras import report as report_module
 from exporters.ras.communicator_families import render_reports, series_of
 from exporters.ras.hangs import MAX_SUSPECTS, Watch, stalled, suspects, watch
 from exporters.ras.job_report import JobReport
@@ -145,7 +146,7 @@ def test_a_job_that_runs_has_no_suspects() -> None:
         report = read(reduced(WORLD, everybody(50 + step) | {step: 49 + step}))
         watches = watch(watches, report.communicators, 1000.0 + step)
         assert not stalled(report.communicators[0], watches)
-        assert watches["0xa0"] == Watch(watches["0xa0"].digest, 1000.0 + step, 1)
+        assert watches["0xa0"] == Watch(watches["0xa0"].marks, 1000.0 + step, 1)
 
 
 def test_the_last_launch_is_when_its_counts_were_first_seen() -> None:
@@ -156,6 +157,25 @@ def test_the_last_launch_is_when_its_counts_were_first_seen() -> None:
     assert watches["0xa0"].since_seconds == 1000.0
     watches = watch(watches, read(reduced(WORLD, counts | {0: 51})).communicators, 1020.0)
     assert watches["0xa0"].since_seconds == 1020.0
+
+
+def test_who_answers_is_no_launch() -> None:
+    """A rank that does not answer, and one that answers again with what it had, leave the counts as they are."""
+    whole, part = reduced(WORLD, everybody(50)), reduced(WORLD, dict.fromkeys(range(7), 50), missing=(7,))
+    watches: dict[str, Watch] = {}
+    for second, seen in enumerate([whole, part, whole, part]):
+        watches = watch(watches, read(seen).communicators, 1000.0 + second)
+    assert (watches["0xa0"].since_seconds, watches["0xa0"].reports) == (1000.0, 4)
+    watches = watch(watches, read(reduced(WORLD, everybody(50) | {7: 51})).communicators, 1010.0)
+    assert (watches["0xa0"].since_seconds, watches["0xa0"].reports) == (1010.0, 1)  # while it did not answer
+
+
+def test_a_running_communicator_takes_no_room_for_lags() -> None:
+    """Lags and suspects count against the budget only while they are shown."""
+    report = read(reduced(WORLD, everybody(50) | {5: 48}))
+    running = watch({}, report.communicators, 1.0)
+    still = watch(running, report.communicators, 2.0)
+    assert series_of(report.communicators[0], running) < series_of(report.communicators[0], still)
 
 
 def test_a_rank_that_left_its_communicator_is_no_suspect() -> None:
@@ -173,6 +193,17 @@ def test_suspects_beyond_the_limit_are_not_named() -> None:
     missing = tuple(range(MAX_SUSPECTS + 1))
     report = read(reduced(WORLD, dict.fromkeys(range(50, 60), 5), missing=missing))
     assert len(named(report)["0xa0"]) == MAX_SUSPECTS
+
+
+def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more than may be named over a whole report: those of the largest communicator are named first."""
+    monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 2)
+    small = reduced(TP0, {0: 9, 1: 9, 2: 8})
+    found = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
+    assert [[rank.comm_rank for rank in each.launches.behind] for each in found if each.launches] == [[], [5, 6]]
+    monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 3)
+    found = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
+    assert [len(each.launches.behind) for each in found if each.launches] == [1, 2]
 
 
 def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
@@ -215,7 +246,8 @@ def test_a_stalled_communicator_as_series() -> None:
     assert found["stalled", "a0"] == 1
     assert found["suspect", "a0", "5", "5", "10.0.0.1", "1", "behind"] == 1
     assert found["rank_lag", "a0", "5", "5", "AllReduce"] == 2
-    assert len(found) <= series_of(report.communicators[0])
+    watches = watch(watch({}, report.communicators, 1.0), report.communicators, 2.0)
+    assert len(found) <= series_of(report.communicators[0], watches)
 
 
 def test_a_running_communicator_as_series() -> None:

@@ -32,15 +32,24 @@ RANKS, COMMUNICATORS = 400, 3
 FIRST, SECOND, THIRD = ProcessKey(11, 1), ProcessKey(12, 1), ProcessKey(13, 1)
 
 
+async def unchanged(_endpoint: Endpoint, _site: Site) -> bool:
+    """Find who listens as it was."""
+    return True
+
+
 class Bench:
-    """An inquiry with a real helper process."""
+    """An inquiry with a real helper process; ``as_before``: who listens is still the same."""
 
     def __init__(self, spec: HelperSpec[Reading]) -> None:
         self.clock = FakeClock()
         self.helper: Helper[Reading] = Helpers(self.clock).lend(spec)
         self.thread = OwnThread("ras")
-        self.inquiry = Inquiry(self.thread, self.helper, NOBODY_KNOWN, Logger("ras"))
+        self.inquiry = Inquiry(self.thread, self.helper, NOBODY_KNOWN, self.as_seen, Logger("ras"))
         self.sent_all = False
+        self.as_before = True
+
+    async def as_seen(self, _endpoint: Endpoint, _site: Site) -> bool:
+        return self.as_before
 
     async def ask(self, report: Iterable[bytes], limits: Limits | None = None) -> list[Answer]:
         """Ask a server that sends ``report``; ``sent_all`` is set when it could send the whole of it."""
@@ -85,6 +94,15 @@ async def test_helper_and_thread_read_alike() -> None:
     async with bench_of() as bench:
         (answer,) = await bench.ask([body])
     assert Reading(answer.report) == read(Request(is_json=True, pids=PIDS), body)
+
+
+async def test_who_is_not_known_is_not_asked() -> None:
+    """Where it cannot be told who was reached, and somebody else listens by now, nobody is asked."""
+    async with bench_of() as bench:
+        assert len(await bench.ask([padded(100)])) == 1
+        bench.as_before = False
+        assert await bench.ask([padded(100)]) == []
+        assert bench.inquiry.errors == {"handshake": 1}
 
 
 async def test_only_a_large_report_needs_the_helper() -> None:
@@ -204,7 +222,7 @@ async def test_processes_that_answer_a_greeting(
     heard: list[bytes] = []
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached(accepting))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, Logger("ras"))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
         found = await inquiry.present(Aim(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), Limits())
     thread.stop()
@@ -223,7 +241,7 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
 
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached([]))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, Logger("ras"))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(silent) as endpoint:
         aim = Aim(endpoint, SITE, frozenset({FIRST}), PIDS)
         assert await inquiry.present(aim, Limits(step_seconds=0.05)) == frozenset()

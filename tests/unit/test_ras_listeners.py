@@ -11,11 +11,12 @@ from proc_tree import ProcTree
 
 from agent.api import ProcessKey
 from exporters.ras import library as library_module
-from exporters.ras import listeners
+from exporters.ras import listeners, nccl_conf
 from exporters.ras import sockets as sockets_module
 from exporters.ras.client import Endpoint
 from exporters.ras.library import MAX_SECTIONS, version_in
 from exporters.ras.listeners import MAX_NAMESPACES, ListenerSearch, Server, Site
+from exporters.ras.nccl_conf import MAX_LINE, effective_environment, parse
 from exporters.ras.settings import MAX_FACTOR, timeout_factor
 from exporters.ras.sockets import parse_sockets
 
@@ -217,6 +218,101 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) ->
     assert look(tree, key)[V4].servers[key].version is None
     (tree.root / "10/maps").unlink()
     assert look(tree, key)[V4].servers[key].version is None
+
+
+def test_a_listener_on_all_addresses_of_one_family(tree: ProcTree) -> None:
+    """A listener on all of IPv4's is none of IPv6's; one on all of IPv6's takes both, as is usual."""
+    table = tree.root / "net/tcp"
+    table.write_text(HEAD + row("00000000:6D7C", 71))
+    assert look(tree) == {V4: Site({}, 1)}
+    table.write_text(HEAD)
+    (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 71))
+    assert look(tree) == {V4: Site({}, 1), V6: Site({}, 1)}
+
+
+def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
+    """Plugins, mapped below the library as often as above it, are named alike and have no version of NCCL's."""
+    key = add(tree, 10, 71, 72)
+    line = "7e00-7e01 r-xp 00000000 08:01 98 /opt/{}\n"
+    plugins = ("libnccl-net.so", "libnccl-net-ofi.so.1", "libnccl-profiler-inspector.so", "libnccl_tuner.so")
+    (tree.root / "10/maps").write_text("".join(map(line.format, plugins)) + NAMED)
+    assert look(tree, key)[V4].servers[key].version == (2, 30, 7)
+
+
+def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) -> None:
+    """Of a deleted file the mapping itself is read; a file that is written anew is read anew."""
+    key = add(tree, 10, 71, 72)
+    inside = tree.root / "10/root/opt"
+    inside.mkdir(parents=True)
+    maps = "7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2"
+    (tree.root / "10/maps").write_text(maps + "\n")
+    search = ListenerSearch(tree.root, (V4,))
+    library(inside / "libnccl.so.2", b"NCCL version 2.32.3+cuda13.3\0")
+    assert search.look([key])[V4].servers[key].version == (2, 32, 3)
+    search.look([])
+    library(inside / "libnccl.so.2", b"NCCL version 2.26.12+cuda12.9\0")
+    assert search.look([key])[V4].servers[key].version == (2, 26, 12)
+    (tree.root / "10/maps").write_text(maps + " (deleted)\n")
+    assert look(tree, key)[V4].servers[key].version is None
+    (tree.root / "10/map_files").mkdir()
+    library(tree.root / "10/map_files/7f00-7f01", b"NCCL version 2.27.7+cuda12.9\0")
+    assert look(tree, key)[V4].servers[key].version == (2, 27, 7)
+
+
+def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one file more than are remembered those before are read again when they are seen again."""
+    monkeypatch.setattr(library_module, "MAX_FILES", 1)
+    reads: list[int] = []
+    monkeypatch.setattr(library_module, "version_in", lambda fd: reads.append(fd) or (2, 30, 7))
+    libraries = library_module.Libraries(tree.root)
+    for pid, name in ((10, "a"), (11, "a"), (12, "b"), (10, "a")):
+        inside = tree.root / f"{pid}/root/{name}"
+        if not inside.is_dir():
+            add(tree, pid)
+            inside.mkdir(parents=True)
+            (inside / "libnccl.so.2").write_text(name)
+        (tree.root / f"{pid}/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /{name}/libnccl.so.2\n")
+        os.utime(inside / "libnccl.so.2", ns=(pid, pid))
+        assert libraries.of(ProcessKey(pid, 5000)).version == (2, 30, 7)
+    assert len(reads) == 4
+
+
+def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
+    """What the environment does not set the user's file does, then the system's; links and FIFOs are left alone."""
+    key = add(tree, 10, 71, 72)
+    root = tree.root / "10/root"
+    (root / "etc").mkdir(parents=True)
+    (root / "home/ada").mkdir(parents=True)
+    (root / "etc/nccl.conf").write_text("# site\nNCCL_RAS_TIMEOUT_FACTOR=3\r\nNCCL_DEBUG=WARN\nNCCL_RAS_ADDR\n")
+    assert effective_environment(tree.root, 10, {"A": "1"}) == {"A": "1", "NCCL_RAS_TIMEOUT_FACTOR": "3"}
+    assert look(tree, key)[V4].servers[key].timeout_factor == 3.0
+    (root / "home/ada/.nccl.conf").write_text("NCCL_RAS_TIMEOUT_FACTOR=2\nNCCL_RAS_ADDR=10.0.0.1:4000\n")
+    assert effective_environment(tree.root, 10, {"HOME": "/home/ada"}) == {
+        "HOME": "/home/ada",
+        "NCCL_RAS_TIMEOUT_FACTOR": "2",
+        "NCCL_RAS_ADDR": "10.0.0.1:4000",
+    }
+    assert effective_environment(tree.root, 10, {"NCCL_RAS_TIMEOUT_FACTOR": "9", "HOME": "/"}) == {
+        "NCCL_RAS_TIMEOUT_FACTOR": "9",
+        "HOME": "/",
+    }
+    (root / "own").symlink_to("etc/nccl.conf")
+    (root / "etc/nccl.conf").unlink()
+    os.mkfifo(root / "etc/nccl.conf")
+    for path in ("/own", "own", "/none", "/a\0b"):
+        assert effective_environment(tree.root, 10, {"NCCL_CONF_FILE": path}) == {"NCCL_CONF_FILE": path}
+
+
+def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch, tree: ProcTree) -> None:
+    """A setting that ends at the bound counts, one that goes beyond it is cut."""
+    text = "NCCL_RAS_TIMEOUT_FACTOR=12"
+    (tree.root / "10/root/etc").mkdir(parents=True)
+    (tree.root / "10/root/etc/nccl.conf").write_text(text)
+    monkeypatch.setattr(nccl_conf, "MAX_FILE_BYTES", len(text) - 1)
+    assert effective_environment(tree.root, 10, {}) == {"NCCL_RAS_TIMEOUT_FACTOR": "1"}
+    monkeypatch.setattr(nccl_conf, "MAX_FILE_BYTES", len(text))
+    assert effective_environment(tree.root, 10, {}) == {"NCCL_RAS_TIMEOUT_FACTOR": "12"}
+    assert parse("NCCL_RAS_ADDR=" + "1" * MAX_LINE) == {"NCCL_RAS_ADDR": "1" * (MAX_LINE - len("NCCL_RAS_ADDR="))}
 
 
 def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ AUTO = Rules("auto", (2, 29, 2), once=False)
 
 def process(pid: int, job: str = "a", rank: int = 0, *, age: float = 1000.0, foreign: bool = False) -> LocalProcess:
     """A rank of a job of four."""
-    return LocalProcess(ProcessKey(pid, 1), RankLabel(job, str(rank)), 4, pid, NOW - age, foreign=foreign)
+    return LocalProcess(ProcessKey(pid, 1), (RankLabel(job, str(rank)),), 4, pid, NOW - age, foreign=foreign)
 
 
 def site(*pids: int, server: Server = SOUND, unowned: int = 0) -> Site:
@@ -149,7 +149,7 @@ def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> 
 
 def test_processes_that_nothing_has_named_are_asked_about() -> None:
     """Without a label nobody knows whose job it is to ask: every node does, once in a long while."""
-    nameless = msgspec.structs.replace(process(5), label=None)
+    nameless = msgspec.structs.replace(process(5), labels=())
     assert to_ask(standings([nameless], {HERE: site(5)}, AUTO, NOW)) == {Question(HERE, ""): "labels"}
 
 
@@ -172,7 +172,8 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
         ("reporter", Pace(failures=1), 14.0),
         ("reporter", Pace(failures=3), 56.0),
         ("reporter", Pace(failures=50), MAX_INTERVAL_SECONDS),
-        ("reporter", Pace(ranks=1_000_000), MAX_INTERVAL_SECONDS),
+        ("reporter", Pace(ranks=10_000), 3000.0),
+        ("reporter", Pace(ranks=10_000, failures=3), 3000.0),
         ("standby", Pace(), 28.0),
         ("standby", Pace(missing=True), 7.0),
     ],
@@ -218,7 +219,7 @@ def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool
         pytest.param(Timing(900.0, 50.0, 40.0), Pace(ranks=2000), 160.0, id="once in the interval of a large job"),
         pytest.param(Timing(900.0, 50.0, -60.0), Pace(ranks=2000), 102.0, id="again in the next one"),
         pytest.param(Timing(900.0, 50.0, 0.0), Pace(cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
-        pytest.param(Timing(900.0, 50.0, 0.0), Pace(ranks=1_000_000), 600.0, id="within the longest interval"),
+        pytest.param(Timing(3500.0, 50.0, 0.0), Pace(ranks=10_000), 3000.0, id="never more than a job can afford"),
         pytest.param(Timing(700.0, 80.0, 70.0), Pace(failures=9), 102.0, id="in spite of failures"),
     ],
 )
@@ -281,11 +282,36 @@ def test_streams_are_tried_again_after_a_second_and_then_ever_later(failures: in
 
 def test_pace_learns_from_clean_queries_and_backs_off_from_others() -> None:
     """A clean query sets the cost and ends the back-off; one that waited for peers, or failed, does neither."""
-    clean = next_pace(Pace(failures=2), (report(8), 0.25))
+    clean = next_pace(Pace(failures=2), (report(8), 0.25), 0)
     assert clean == Pace(ranks=8, cost_seconds=0.25)
-    waited = next_pace(clean, (report(8, missing=1, timeouts=2), 5.0))
+    waited = next_pace(clean, (report(8, missing=1, timeouts=2), 5.0), 0)
     assert waited == Pace(ranks=8, cost_seconds=0.25, failures=1, missing=True)
-    assert next_pace(waited, None) == Pace(ranks=8, cost_seconds=0.25, failures=2, missing=True)
+    assert next_pace(waited, None, 0) == Pace(ranks=8, cost_seconds=0.25, failures=2, missing=True)
+
+
+def test_the_pace_is_that_of_the_whole_job() -> None:
+    """A report that shows few of a job's ranks, or none, makes it no small job; and the site's limit stays."""
+    assert next_pace(Pace(), (report(8), 0.25), 4096).ranks == 4096
+    assert next_pace(Pace(), None, 4096).ranks == 4096
+    slow = Pace(least_seconds=60.0)
+    assert next_pace(next_pace(slow, None, 0), (report(8), 0.25), 0).least_seconds == 60.0
+    assert interval_seconds("reporter", slow, 0.5) == pytest.approx(60.0)
+    assert after_wake(Timing(200.0, 90.0), "alarm", slow, 100.0, 0.5).due_at == 150.0
+
+
+@pytest.mark.parametrize(("max_ranks", "why"), [(4, None), (3, "too_large"), (None, None)])
+def test_a_job_beyond_the_site_s_limit_is_not_asked(max_ranks: int | None, why: str | None) -> None:
+    """A job of as many ranks as the limit is asked, one of one more is not."""
+    rules = msgspec.structs.replace(AUTO, max_ranks=max_ranks)
+    (standing,) = standings([process(5, rank=0)], {HERE: site(5)}, rules, NOW)
+    assert standing.refusal == why
+
+
+def test_all_ranks_of_a_process_count_for_its_role() -> None:
+    """A process of several ranks that holds the last one, though not as its first, stands by."""
+    labels = tuple(RankLabel("4711", str(rank)) for rank in (2, 3))
+    (standing,) = standings([msgspec.structs.replace(process(5), labels=labels)], {HERE: site(5)}, AUTO, NOW)
+    assert standing.role == "standby"
 
 
 @pytest.mark.parametrize(("missing", "isolated"), [(0, False), (4, False), (5, True), (8, True)])

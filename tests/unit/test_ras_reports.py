@@ -94,6 +94,17 @@ def test_communicators_beyond_the_limit_are_counted() -> None:
     assert found.skipped == {"surplus": 1}
 
 
+def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
+    """The largest stays, though many small ones are in trouble; of the others those in trouble do."""
+    world = communicator(3, hash="0xffff", ranks=[rank(number) for number in range(3)], missing_ranks=[])
+    quiet = communicator(2, hash="0xfffe", ranks=[rank(0), rank(1)], missing_ranks=[])
+    many = [communicator(hash=f"{number:#x}") for number in range(1, MAX_COMMUNICATORS)]
+    found = read_json(report(quiet, *many, world))
+    assert found.ranks() == 3
+    assert "0xfffe" not in {each.hash for each in found.communicators}
+    assert found.skipped == {"surplus": 1}
+
+
 def test_names_of_missing_ranks_beyond_the_limit_are_counted() -> None:
     """A communicator that misses one more than can be named keeps its counts, and the next names none."""
     many = communicator(MAX_NAMED + 1, ranks=[], missing_ranks=[lost(number) for number in range(MAX_NAMED + 1)])

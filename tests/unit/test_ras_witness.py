@@ -90,7 +90,7 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
         return keys & {B}
 
     witness = Witness(table.ranks, table.clock, thread, proc_root)
-    here = [LocalProcess(key, None, None, number, 0.0) for number, key in ((1, A), (2, B), (3, C))]
+    here = [LocalProcess(key, (), None, number, 0.0) for number, key in ((1, A), (2, B), (3, C))]
     for _ in range(2):
         await witness.testify("4711", report((3,), {1: "dead", 2: "unresponsive"}, "192.0.2.2"), [], here, greet)
     thread.stop()
