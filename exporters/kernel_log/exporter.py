@@ -54,8 +54,8 @@ LAST = Family(
 RANK_EVENTS = Family(
     "rankwatch_rank_kernel_events_total",
     "counter",
-    "Lines of the kernel's log that name the rank's process: killed for want of memory or for memory that failed, hung, "
-    "crashed in the library.",
+    "Lines of the kernel's log that name the rank's process: killed for want of memory or for memory that failed, "
+    "hung, crashed in the library.",
     ("job_id", "rank", "category"),
     "1 per rank and category seen, at most 256",
     "max",
