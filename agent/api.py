@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 
 from agent import gpu_families, sysfs
 from agent.admission import Admission
-from agent.checks import NODE, Checks, Subject
+from agent.checks import NODE, Checks, Levels, Subject
 from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.clock import Clock
 from agent.follow import Follower
@@ -52,6 +52,7 @@ __all__ = [
     "HelperHung",
     "HelperSpec",
     "LendHelper",
+    "Levels",
     "Logger",
     "Membership",
     "Metric",

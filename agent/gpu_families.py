@@ -42,6 +42,21 @@ MEMORY_USED = gauge(
     "rankwatch_gpu_memory_used_bytes",
     "Memory of the GPU that is allocated; before NVIDIA's driver 510 with what the driver reserves.",
 )
+ENERGY = Family(
+    "rankwatch_gpu_energy_joules_total",
+    "counter",
+    "Energy that the GPU has used since the driver was loaded.",
+    GPU_LABELS,
+    _PER_GPU,
+)
+CLOCKS_SECONDS = Family(
+    "rankwatch_gpu_clocks_event_seconds_total",
+    "counter",
+    "How long the reason lowered the GPU's clocks: the driver's count where it has one, else estimated from each look. "
+    "AMD's also have hw_thermal_slowdown_vr and hw_thermal_slowdown_hbm (voltage regulators, memory).",
+    (*GPU_LABELS, "reason"),
+    "up to 9 per GPU",
+)
 POWER = gauge("rankwatch_gpu_power_watts", "Power that the GPU draws, with its memory.")
 POWER_LIMIT = gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
 TEMPERATURE = gauge(

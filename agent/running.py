@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Exporter, ExporterConfig, NoData, Spec
+from agent.checks import Checks
 from agent.clock import Clock
 from agent.log import Logger
 
@@ -22,10 +23,13 @@ class Running:
     Cancelling would leave its thread behind, and could close a connection early that must not be.
     """
 
-    def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, clock: Clock, log: Logger) -> None:
+    def __init__(
+        self, spec: Spec, config: ExporterConfig, exporter: Exporter, checks: Checks, clock: Clock, log: Logger
+    ) -> None:
         self.spec = spec
         self.config = config
         self.exporter = exporter
+        self._checks = checks
         self._clock = clock
         self._log = log
         self._update: asyncio.Task[None] | None = None
@@ -64,7 +68,10 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """End the schedule and drain the exporter within its limit, half of which an update under way may use."""
+        """End the schedule and drain the exporter within its limit, half of which an update under way may use.
+
+        What it told the health ledger goes with it, but for latched faults: nobody would withdraw it.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.spec.drain_seconds
         if self._schedule is not None:
@@ -79,6 +86,7 @@ class Running:
             drain.add_done_callback(_retrieve)
         elif (error := drain.exception()) is not None:
             self._log.error("exporter failed to drain", exporter=self.name, error=error)
+        self._checks.close()
 
     async def update_once(self) -> None:
         """Run one update to its end, however long it takes, marking it late at its deadline."""

@@ -218,8 +218,9 @@ class Supervisor:
             await exporter.start(context)
         except Exception as error:  # noqa: BLE001  # whatever a broken exporter raises
             self._log.error("exporter did not start", exporter=name, error=error)
+            context.checks.close()
             return None
-        return Running(prepared.spec, prepared.config, exporter, self._clock, Logger(name))
+        return Running(prepared.spec, prepared.config, exporter, context.checks, self._clock, Logger(name))
 
     def _begin(self, started: Iterable[Running]) -> None:
         for running in started:

@@ -12,12 +12,18 @@ MAX_ENTRIES = 4096
 
 def read_text(path: Path) -> str | None:
     """The stripped text of an attribute; None when there is none, or its driver refuses."""
+    raw = read_bytes(path)
+    return None if raw is None else raw.decode("utf-8", "replace").strip()
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """What an attribute holds, likewise."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        return os.read(fd, MAX_BYTES).decode("utf-8", "replace").strip()
+        return os.read(fd, MAX_BYTES)
     except OSError:
         return None
     finally:

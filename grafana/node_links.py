@@ -16,6 +16,8 @@ PORT_STATES = {
 }
 """As the kernel counts them (ib_verbs.h)."""
 PORT = "device, port"
+TRANSPORT_ERRORS = ".*err.*|.*retrans.*|.*retx.*|.*nak.*|.*timeout.*|.*_events"
+"""Counters of mlx5, bnxt_re, efa and ionic."""
 FLAGGED_SHARE = 0.5
 """From here on the agent calls an NVLink bad."""
 
@@ -62,8 +64,12 @@ def nics() -> list[Panel]:
     """Return the panels on RDMA devices and network devices."""
     best = f"max by ({PORT}) (rankwatch_rdma_port_rate_best_bytes_per_second{{{NODE}}})"
     counters = [
-        rate_of(f"rankwatch_rdma_{kind}_counter_total", f'{NODE}, counter=~"{names}"', "device, counter")
-        for kind, names in (("port", ".*err.*|.*discards"), ("hardware", ".*err.*|.*retrans.*|.*nak.*"))
+        rate_of(
+            f"rankwatch_rdma_{kind}_counter_total",
+            f'{NODE}, counter=~"{names}", counter!~".*_bytes"',  # of what was sent again: no count would be seen
+            "device, counter",
+        )
+        for kind, names in (("port", ".*err.*|.*discards"), ("hardware", TRANSPORT_ERRORS))
     ]
     return [
         timeline(

@@ -9,6 +9,7 @@ import msgspec
 from agent.api import Context, ExporterConfig, Gpu, Metric, NoData, Spec, Subject
 from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, Snapshot, render
+from exporters.amdgpu.metrics_table import LoweredSeconds
 from exporters.amdgpu.tree import read_gpus, read_users
 
 INTERVAL_SECONDS = 10.0
@@ -26,6 +27,7 @@ class AmdgpuExporter:
         self._known: dict[str, Known] = {}
         self._gpus: tuple[View, ...] = ()
         self._users: dict[int, list[str]] = {}
+        self._lowered: dict[str, LoweredSeconds] = {}
 
     async def start(self, ctx: Context) -> None:
         """Take back which GPUs there were since the boot."""
@@ -39,6 +41,9 @@ class AmdgpuExporter:
         found, self._users = await self._thread.call(lambda: (read_gpus(root), read_users(root)))
         learn(self._known, found)
         self._gpus = views(self._known, found)
+        for gpu in found:
+            if gpu.table is not None:
+                self._lowered.setdefault(gpu.pci, LoweredSeconds()).add(gpu.table, self._ctx.clock.monotonic())
         self._tell()
         self._ctx.state.publish(msgspec.msgpack.encode(self._known))
         if not self._gpus:
@@ -46,7 +51,8 @@ class AmdgpuExporter:
 
     def snapshot(self) -> Snapshot:
         """What the last look gave."""
-        return Snapshot(self._gpus, self._users)
+        lowered = {pci: dict(each.seconds) for pci, each in self._lowered.items()}
+        return Snapshot(self._gpus, self._users, lowered)
 
     def families(self, snapshot: Snapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -72,6 +72,8 @@ FAMILIES = (
     gpu_families.INFO,
     gpu_families.PROCESSES,
     gpu_families.ECC_ERRORS,
+    gpu_families.ENERGY,
+    gpu_families.CLOCKS_SECONDS,
     *dict.fromkeys(value.family for value in (*_VALUES.values(), *_SENSORS.values())),
     RAS_ERRORS,
     XGMI_INFO,
@@ -79,10 +81,11 @@ FAMILIES = (
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs; ``users``: PCI addresses by pid."""
+    """What ``render`` needs; ``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason."""
 
     gpus: tuple[View, ...]
     users: dict[int, list[str]]
+    lowered_seconds: dict[str, dict[str, float]] = {}
 
 
 def render(snapshot: Snapshot) -> Iterable[Metric]:
@@ -97,6 +100,10 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
             rows[gpu_families.PROCESSES.name].add(labels, users)
             _numbers(rows, labels, gpu)
             _errors(rows, labels, gpu.raw.errors)
+            if gpu.raw.table is not None and gpu.raw.table.energy_joules is not None:
+                rows[gpu_families.ENERGY.name].add(labels, gpu.raw.table.energy_joules)
+            for reason, seconds in snapshot.lowered_seconds.get(gpu.pci, {}).items():
+                rows[gpu_families.CLOCKS_SECONDS.name].add((*labels, reason), seconds)
             if gpu.raw.hive:
                 rows[XGMI_INFO.name].add((*labels, gpu.raw.hive), 1)
     return [found.metric for found in rows.values()]

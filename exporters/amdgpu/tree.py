@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from agent.api import pci_address, pci_path, sysfs
+from exporters.amdgpu.metrics_table import Table, read_table
 
 MAX_GPUS = 128
 MAX_BLOCKS = 64
@@ -57,6 +58,7 @@ class RawGpu(msgspec.Struct, frozen=True):
     values: dict[str, float]
     sensors: dict[str, float]
     errors: dict[str, dict[str, int]]
+    table: Table | None = None
 
 
 _NUMBERS = {
@@ -95,6 +97,7 @@ def _gpu(device: Path) -> RawGpu:
         values={name: float(value) for name, value in values.items() if value is not None and value >= 0},
         sensors=_sensors(device / "hwmon"),
         errors=_errors(device / "ras"),
+        table=read_table(sysfs.read_bytes(device / "gpu_metrics") or b""),
     )
 
 

@@ -14,27 +14,32 @@ import yaml
 class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An entry of categories.yml, which says what each key means."""
 
-    contains: str
+    contains: str | list[str]
     patterns: list[str]
     subject: Literal["gpu", "nic", "node"] = "node"
     check: str = ""
     codes: list[str] = []
+    after_boot_seconds: float = 0.0
     heals: list[str] = []
     examples: list[str]
 
 
 class Event(NamedTuple):
-    """What a line tells: its category, and what of code, PCI address (as sysfs writes it) and pid it names."""
+    """What a line tells: its category, and what of code, PCI address (as sysfs writes it), pid and part it names.
+
+    ``pid`` may be the number of a thread; ``part`` is a server's or a file system's name.
+    """
 
     category: str
     code: str
     pci: str
     pid: int
+    part: str
 
 
 class _Compiled(NamedTuple):
     name: str
-    contains: str
+    word: str
     patterns: tuple[re.Pattern[str], ...]
 
 
@@ -49,8 +54,9 @@ def categories() -> dict[str, Category]:
 @cache
 def _compiled() -> tuple[_Compiled, ...]:
     return tuple(
-        _Compiled(name, each.contains.lower(), tuple(re.compile(pattern) for pattern in each.patterns))
+        _Compiled(name, word.lower(), tuple(re.compile(pattern) for pattern in each.patterns))
         for name, each in categories().items()
+        for word in ([each.contains] if isinstance(each.contains, str) else each.contains)
     )
 
 
@@ -58,20 +64,22 @@ def classify(text: str) -> Event | None:
     """The event that a line tells of; None for nearly all."""
     lowered = text.lower()
     for each in _compiled():
-        if each.contains not in lowered:
+        if each.word not in lowered:
             continue
         for pattern in each.patterns:
             if match := pattern.search(text):
-                told = match.groupdict()
-                pid = told.get("pid")
-                return Event(each.name, told.get("code") or "", _address(told.get("pci") or ""), int(pid) if pid else 0)
+                told = match.groupdict(default="")
+                address, pid = _address(told.get("pci", "")), int(told.get("pid") or 0)
+                return Event(each.name, told.get("code", ""), address, pid, told.get("part", ""))
     return None
 
 
-def fails(event: Event) -> str:
-    """The check that fails by an event; empty when none does."""
+def fails(event: Event, seconds: float) -> str:
+    """The check that fails by an event that was told so long after the boot; empty when none does."""
     category = categories()[event.category]
-    return category.check if not category.codes or event.code in category.codes else ""
+    if seconds < category.after_boot_seconds or (category.codes and event.code not in category.codes):
+        return ""
+    return category.check
 
 
 def _address(text: str) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from agent.api import NODE, Context, ExporterConfig, Family, Metric, NoData, RankLabel, Spec, Subject
+from agent.api import NODE, Context, ExporterConfig, Family, Metric, NoData, RankLabel, Spec, Subject, sysfs
 from exporters.kernel_log.classify import Category, Event, categories, classify, fails
 from exporters.kernel_log.follower import Follower
-from exporters.kernel_log.records import Record
+from exporters.kernel_log.mounts import read_mounted, still_told
+from exporters.kernel_log.names import Names
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
@@ -18,9 +21,19 @@ MAX_KINDS = 512
 MAX_LOGGED = 10
 """Events of one look that the agent's own log repeats."""
 MAX_AGE_SECONDS = 600.0
-"""Older lines, which a first start finds, are counted, and no more: what they tell of may be mended since."""
+"""Lines that a first start finds and that are older than the newest by more are counted, and no more: what they tell of
+may be mended since. Only the log's own stamps are compared: printk's clock and CLOCK_MONOTONIC drift apart."""
+MAX_BACKLOG_READS = 50
+"""Of the follower, at the first look: a million records, beyond any log; what is left is taken for new."""
+MAX_PARTS = 64
+"""Servers that do not respond, or file systems that went read-only, that are followed; one more only counts."""
 MAX_RANK_EVENTS = 256
 """Ranks with events, by category; those beyond show in the node's counts alone."""
+
+READ_ONLY = "filesystem_read_only"
+"""The check whose parts are file systems: what is mounted says whether they are well."""
+
+_THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
 
 EVENTS = Family(
     "rankwatch_kernel_events_total",
@@ -33,14 +46,16 @@ EVENTS = Family(
 LAST = Family(
     "rankwatch_kernel_event_last_timestamp_seconds",
     "gauge",
-    "When the last such line was written; absent before the first since the boot.",
+    "When the last such line was read, or written where it was older than the agent; absent before the first since the "
+    "boot.",
     ("category", "code"),
     "1 per category and code seen",
 )
 RANK_EVENTS = Family(
     "rankwatch_rank_kernel_events_total",
     "counter",
-    "Lines of the kernel's log that name the rank's process: killed for want of memory, hung, crashed in the library.",
+    "Lines of the kernel's log that name the rank's process: killed for want of memory or for memory that failed, "
+    "hung, crashed in the library.",
     ("job_id", "rank", "category"),
     "1 per rank and category seen, at most 256",
     "max",
@@ -60,26 +75,39 @@ class KernelLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
 
 
 class Seen(msgspec.Struct):
-    """How often a kind of event was seen, and when last (seconds after the boot)."""
+    """How often a kind of event was seen, and when last (epoch seconds)."""
 
+    last_seconds: float
     count: int = 0
-    last: float = 0.0
 
 
 class Past(msgspec.Struct):
-    """What the checkpoint keeps: the number of the last record, and the counts up to it, by rank too."""
+    """What the checkpoint keeps: the number of the last record, and the counts up to it, by rank too.
+
+    ``parts``: by check, what failed and is not well again, to whether it was seen read-only (of file systems).
+    """
 
     last: int = -1
     lost: int = 0
     seen: dict[str, dict[str, Seen]] = {}
     ranks: dict[tuple[str, str, str], int] = {}
+    parts: dict[str, dict[str, bool]] = {}
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders; ``booted_seconds``: the time of the boot, to which events' times are added."""
+class Told(NamedTuple):
+    """An event of the log, its stamp (seconds after the boot), and whether it is too old to fail anything."""
 
-    past: Past
-    booted_seconds: float
+    event: Event
+    seconds: float
+    is_old: bool
+
+
+class Look(NamedTuple):
+    """What a look at the log and the mounts gave; ``mounted`` None where nothing was asked, or no answer came."""
+
+    told: list[Told]
+    lost: int
+    mounted: dict[str, bool] | None
 
 
 class KernelLogExporter:
@@ -95,13 +123,16 @@ class KernelLogExporter:
         self._ctx = ctx
         self._thread = ctx.thread("kernel_log")
         self._past = ctx.state.restore(Past, ctx.log) or Past()
+        self._names = Names()
+        self._is_backlog = True
         await self._thread.call(categories)
         self._follower = Follower(Path(self._config.path), self._past.last)
 
     async def update(self) -> None:
         """Count what is new; NoData where there is no log, or none that may be read unless it was asked for."""
+        self._names.learn(self._ctx.hardware, self._ctx.checks)
         try:
-            events, lost = await self._thread.call(self._read)
+            look = await self._thread.call(self._look)
         except FileNotFoundError:
             raise NoData from None
         except PermissionError as error:
@@ -113,56 +144,86 @@ class KernelLogExporter:
             if self._config.enabled is True:
                 raise
             raise NoData from None
-        self._past.last, self._past.lost = self._follower.last, self._past.lost + lost
-        for number, (record, event) in enumerate(events):
-            self._take(record, event, is_logged=number < MAX_LOGGED)
+        self._past.last, self._past.lost = self._follower.last, self._past.lost + look.lost
+        if look.mounted is not None:
+            self._past.parts[READ_ONLY] = still_told(self._past.parts[READ_ONLY], look.mounted)
+        now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
+        for number, told in enumerate(look.told):
+            seconds = now - monotonic + told.seconds if self._is_backlog else now
+            self._take(told, seconds, is_logged=number < MAX_LOGGED)
+        self._is_backlog = False
+        for check, parts in self._past.parts.items():
+            self._ctx.checks.report(NODE, check, ok=not parts)
         self._forget_ranks()
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
-    def _read(self) -> tuple[list[tuple[Record, Event]], int]:
+    def _look(self) -> Look:
         """New events of the kernel's own (a user's word under a kernel's name is none), and records lost."""
-        batch = self._follower.read()
-        events = [
-            (record, event)
-            for record in batch.records
-            if record.from_kernel and (event := classify(record.text)) is not None
+        is_first_start = self._is_backlog and self._follower.last < 0
+        found: list[tuple[Event, float]] = []
+        lost, newest = 0, 0.0
+        for _ in range(MAX_BACKLOG_READS if self._is_backlog else 1):
+            batch = self._follower.read()
+            lost += batch.lost
+            newest = max(newest, *(record.seconds for record in batch.records), 0.0)
+            found += [
+                (event, record.seconds)
+                for record in batch.records
+                if record.from_kernel and (event := classify(record.text)) is not None
+            ]
+            if batch.is_all:
+                break
+        told = [
+            Told(event._replace(pid=self._process_of(event.pid)), at, is_first_start and newest - at > MAX_AGE_SECONDS)
+            for event, at in found
         ]
-        return events, batch.lost
+        read_only = self._past.parts.get(READ_ONLY)
+        return Look(told, lost, read_mounted(self._ctx.roots, tuple(read_only)) if read_only else None)
 
-    def _take(self, record: Record, event: Event, *, is_logged: bool) -> None:
+    def _process_of(self, pid: int) -> int:
+        """The process of a thread (the kernel calls both by such numbers) while it is there, else what was given."""
+        status = sysfs.read_text(self._ctx.roots.proc / str(pid) / "status") if pid else None
+        group = _THREAD_GROUP.search(status or "")
+        return int(group[1]) if group else pid
+
+    def _take(self, told: Told, seconds: float, *, is_logged: bool) -> None:
+        """Count an event of this time (epoch seconds), and tell the ledger."""
+        event = told.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
-        seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen())
+        seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen(seconds))
         seen.count += 1
-        seen.last = record.seconds
+        seen.last_seconds = seconds
         rank = self._count_rank(event)
-        if self._ctx.clock.monotonic() - record.seconds > MAX_AGE_SECONDS:
+        if told.is_old:
             return
-        self._tell(event)
-        if is_logged:
-            self._ctx.log.warning(
-                "the kernel tells of trouble", category=event.category, code=event.code, pci=event.pci, **rank
-            )
+        self._tell(event, fails(event, told.seconds))
+        if is_logged and categories()[event.category].heals:
+            self._ctx.log.info("the kernel tells of a recovery", category=event.category, pci=event.pci)
+        elif is_logged:
+            told_of = {"code": event.code, "pci": event.pci, "part": event.part} | rank
+            self._ctx.log.warning("the kernel tells of trouble", category=event.category, **told_of)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: Event, check: str) -> None:
         category = categories()[event.category]
-        subject = self._subject(category, event)
-        if check := fails(event):
-            self._ctx.checks.latch(subject, check)
-        if category.heals:
-            everywhere = [] if event.pci else [Subject("gpu", gpu.uuid) for gpu in self._ctx.hardware.gpus()]
-            for each in (subject, *everywhere):
-                self._ctx.checks.clear(each, category.heals)
+        if check and event.part:
+            parts = self._past.parts.setdefault(check, {})
+            if len(parts) < MAX_PARTS:
+                parts.setdefault(event.part, False)
+        elif check:
+            self._ctx.checks.latch(self._subject(category, event), check)
+        for each in category.heals if event.part else ():
+            self._past.parts.get(each, {}).pop(event.part, None)
+        if category.heals and event.pci:
+            self._ctx.checks.clear(self._subject(category, event), category.heals)
+        elif category.heals and not event.part:
+            self._ctx.checks.clear_everywhere(category.heals)
 
     def _subject(self, category: Category, event: Event) -> Subject:
         """The piece of hardware at the address; by its address where nobody has named it yet."""
-        if category.subject == "gpu" and event.pci:
-            names = {gpu.pci: gpu.uuid for gpu in self._ctx.hardware.gpus()}
-            return Subject("gpu", names.get(event.pci, event.pci))
-        if category.subject == "nic" and event.pci:
-            devices = {nic.pci: nic.device for nic in self._ctx.hardware.nics()}
-            return Subject("nic", devices.get(event.pci, event.pci))
-        return NODE
+        if category.subject == "node" or not event.pci:
+            return NODE
+        return self._names.subject(category.subject, event.pci)
 
     def _count_rank(self, event: Event) -> dict[str, str]:
         """Count an event that names a rank's process, and say whose it is."""
@@ -182,27 +243,26 @@ class KernelLogExporter:
             shown = {view.label for view in self._ctx.ranks.snapshot().ranks}
             self._past.ranks = {key: count for key, count in self._past.ranks.items() if RankLabel(*key[:2]) in shown}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Past:
         """Copy the counts."""
-        past = msgspec.msgpack.decode(msgspec.msgpack.encode(self._past), type=Past)
-        return Snapshot(past, self._ctx.clock.time() - self._ctx.clock.monotonic())
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(self._past), type=Past)
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: Past) -> Iterable[Metric]:
         """Render; pure."""
         events, last, ranks = EVENTS.rows(), LAST.rows(), RANK_EVENTS.rows()
         for category in categories():
-            codes = snapshot.past.seen.get(category, {})
+            codes = snapshot.seen.get(category, {})
             if "" not in codes:
                 events.add((category, ""), 0)
             for code, seen in codes.items():
                 events.add((category, code), seen.count)
-                last.add((category, code), snapshot.booted_seconds + seen.last)
-        for key, count in snapshot.past.ranks.items():
+                last.add((category, code), seen.last_seconds)
+        for key, count in snapshot.ranks.items():
             ranks.add(key, count)
         yield events.metric
         yield last.metric
         yield ranks.metric
-        yield LOST.single(snapshot.past.lost)
+        yield LOST.single(snapshot.lost)
 
     async def drain(self) -> None:
         """Let go of the log."""

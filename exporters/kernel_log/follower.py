@@ -16,10 +16,11 @@ MAX_RECORDS = 20_000
 
 
 class Batch(NamedTuple):
-    """New records, and how many the kernel had overwritten before they were read."""
+    """New records, how many the kernel had overwritten before they were read, and whether these were all there are."""
 
     records: list[Record]
     lost: int
+    is_all: bool
 
 
 class Follower:
@@ -43,18 +44,19 @@ class Follower:
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         found: list[Record] = []
-        lost = 0
+        lost, is_all = 0, False
         for _ in range(MAX_RECORDS):
             try:
                 raw = os.read(self._fd, MAX_RECORD_BYTES)
             except OSError as error:
                 if error.errno == errno.EPIPE:  # overwritten: the next read goes on with the oldest there is
                     continue
-                if error.errno == errno.EAGAIN:
-                    break
-                self.close()
-                raise
+                if error.errno != errno.EAGAIN:
+                    self.close()
+                    raise
+                raw = b""
             if not raw:
+                is_all = True
                 break
             for record in parse_records(raw):
                 if record.sequence <= self._last:
@@ -62,7 +64,7 @@ class Follower:
                 lost += record.sequence - self._last - 1 if self._last >= 0 else 0
                 self._last = record.sequence
                 found.append(record)
-        return Batch(found, lost)
+        return Batch(found, lost, is_all)
 
     def close(self) -> None:
         """Let go of the log."""

@@ -96,14 +96,6 @@ CLOCKS_ACTIVE = Family(
     (*GPU_LABELS, "reason"),
     "9 per GPU",
 )
-CLOCKS_SECONDS = Family(
-    "rankwatch_gpu_clocks_event_seconds_total",
-    "counter",
-    "How long the reason lowered the GPU's clocks: the driver's count where it has one, else estimated from whether it "
-    "held at each look.",
-    (*GPU_LABELS, "reason"),
-    "9 per GPU",
-)
 RECOVERY_ACTION = Family(
     "rankwatch_gpu_recovery_action",
     "gauge",
@@ -156,7 +148,7 @@ FAMILIES = (
     ECC_EVENTS,
     RESETS,
     CLOCKS_ACTIVE,
-    CLOCKS_SECONDS,
+    gpu_families.CLOCKS_SECONDS,
     RECOVERY_ACTION,
     MIG_INSTANCE,
     gpu_families.PROCESSES,
@@ -237,7 +229,7 @@ def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
     for reason, holds in clocks.active(reading).items():
         page.add(CLOCKS_ACTIVE, (*labels, reason), float(holds))
     for reason, seconds in gpu.reason_seconds.items():
-        page.add(CLOCKS_SECONDS, (*labels, reason), seconds)
+        page.add(gpu_families.CLOCKS_SECONDS, (*labels, reason), seconds)
     if reading.pids is not None:
         page.add(gpu_families.PROCESSES, labels, len(reading.pids))
     for mig in reading.mig:

@@ -17,13 +17,6 @@ MEMORY_FREE = gpu_families.gauge("rankwatch_gpu_memory_free_bytes", "Memory of t
 MEMORY_RESERVED = gpu_families.gauge(
     "rankwatch_gpu_memory_reserved_bytes", "Memory of the GPU that driver and firmware keep."
 )
-ENERGY = Family(
-    "rankwatch_gpu_energy_joules_total",
-    "counter",
-    "Energy that the GPU has used since the driver was loaded.",
-    GPU_LABELS,
-    _PER_GPU,
-)
 MEMORY_TEMPERATURE_MAX = gpu_families.gauge(
     "rankwatch_gpu_memory_temperature_max_celsius", "Temperature of the memory above which the clocks are lowered."
 )
@@ -104,7 +97,7 @@ FIELDS: Mapping[str, Field] = {
     "memory_reserved_bytes": Field(MEMORY_RESERVED, _BYTES),
     "power_milliwatts": Field(gpu_families.POWER, _MILLIWATTS, per=1000),
     "power_limit_milliwatts": Field(gpu_families.POWER_LIMIT, _MILLIWATTS, per=1000),
-    "energy_millijoules": Field(ENERGY, _LONG_COUNT, per=1000),
+    "energy_millijoules": Field(gpu_families.ENERGY, _LONG_COUNT, per=1000),
     "temperature_celsius": Field(gpu_families.TEMPERATURE, _CELSIUS),
     "memory_temperature_celsius": Field(gpu_families.MEMORY_TEMPERATURE, _CELSIUS),
     "slowdown_celsius": Field(gpu_families.TEMPERATURE_SLOWDOWN, _CELSIUS),

@@ -1,8 +1,12 @@
-"""What is expected of the node's RDMA devices, learnt since the boot: what was once there, up and fast. Pure."""
+"""What is expected of the node's RDMA devices, learnt since the boot: what was once there, up and fast. Pure.
+
+Expected are devices of physical PCI functions alone, each by its function's address: a device that is renamed is the
+same, and what software makes (virtual functions, subfunctions, rxe, siw) it may take away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -12,18 +16,31 @@ ACTIVE = 4
 """IB_PORT_ACTIVE (ib_verbs.h)."""
 
 
-class Expected(msgspec.Struct):
+class Best(msgspec.Struct):
     """A port as it was at its best: whether it was ever active, and its rate in bytes per second."""
 
     active: bool = False
     rate: float = 0.0
 
 
-class Baseline(msgspec.Struct):
-    """``ports`` by device and port; ``vanished`` counts devices that were there and are not."""
+class Expected(msgspec.Struct):
+    """A PCI function's device: its name and place when it was seen last, and its ports at their best.
 
-    ports: dict[str, dict[int, Expected]] = {}
-    missing: dict[str, bool] = {}
+    ``missing``: it is not there; ``hidden``: nor can it be, as it may be in another network namespace.
+    """
+
+    device: str
+    pci_path: tuple[str, ...]
+    numa: int
+    ports: dict[int, Best] = {}
+    missing: bool = False
+    hidden: bool = False
+
+
+class Baseline(msgspec.Struct):
+    """``functions`` by PCI address; ``vanished`` counts devices that were there and are missing."""
+
+    functions: dict[str, Expected] = {}
     vanished: int = 0
 
 
@@ -36,18 +53,32 @@ class Judgement(msgspec.Struct, frozen=True):
     fast: bool
 
 
-def learn(baseline: Baseline, devices: Iterable[Device]) -> None:
-    """Raise what is expected to what is there, and count devices that have gone since the last look."""
-    found = {device.name: device for device in devices}
-    for name in baseline.ports:
-        gone = name not in found
-        baseline.vanished += gone and not baseline.missing.get(name, False)
-        baseline.missing[name] = gone
-    for name, device in found.items():
-        ports = baseline.ports.setdefault(name, {})
-        baseline.missing[name] = False
+def ignore(baseline: Baseline, names: Collection[str]) -> None:
+    """Expect nothing more of the devices of these names."""
+    kept = {pci: expected for pci, expected in baseline.functions.items() if expected.device not in names}
+    baseline.functions = kept
+
+
+def learn(baseline: Baseline, devices: Collection[Device], hidden: Collection[str]) -> None:
+    """Raise what is expected to what is there, and count devices that are missing since the last look.
+
+    ``hidden``: the functions, of those without a device, whose device may be in another network namespace.
+    """
+    found = _by_function(baseline, devices)
+    taken = {device.name for device in devices}
+    for pci, expected in baseline.functions.items():
+        gone = pci not in found
+        expected.hidden = gone and pci in hidden
+        missing = gone and not expected.hidden
+        baseline.vanished += missing and not expected.missing
+        expected.missing = missing
+        if gone and expected.device in taken:  # the driver has given its name to another
+            expected.device = pci
+    for pci, device in found.items():
+        expected = baseline.functions.setdefault(pci, Expected(device.name, device.pci_path, device.numa))
+        expected.device, expected.pci_path, expected.numa = device.name, device.pci_path, device.numa
         for port in device.ports:
-            best = ports.setdefault(port.number, Expected())
+            best = expected.ports.setdefault(port.number, Best())
             if port.state == ACTIVE:
                 best.active = True
                 best.rate = max(best.rate, port.rate or 0.0)
@@ -55,20 +86,32 @@ def learn(baseline: Baseline, devices: Iterable[Device]) -> None:
 
 def judge(baseline: Baseline, devices: Iterable[Device]) -> list[Judgement]:
     """Compare what is there with what is expected. A port whose state or rate cannot be read is not judged by it."""
-    found = {device.name: device for device in devices}
-    return [_judge(name, expected, found.get(name)) for name, expected in sorted(baseline.ports.items())]
+    found = _by_function(baseline, devices)
+    return [
+        _judge(expected, found.get(pci)) for pci, expected in sorted(baseline.functions.items()) if not expected.hidden
+    ]
 
 
-def _judge(name: str, expected: dict[int, Expected], device: Device | None) -> Judgement:
+def _by_function(baseline: Baseline, devices: Iterable[Device]) -> dict[str, Device]:
+    """The physical devices by their PCI functions; of several of one function the known one, or the first."""
+    found: dict[str, Device] = {}
+    for device in devices:
+        known = baseline.functions.get(device.pci)
+        if device.physical and (device.pci not in found or (known is not None and known.device == device.name)):
+            found[device.pci] = device
+    return found
+
+
+def _judge(expected: Expected, device: Device | None) -> Judgement:
     if device is None:
-        return Judgement(name, present=False, up=True, fast=True)
+        return Judgement(expected.device, present=False, up=True, fast=True)
     ports = {port.number: port for port in device.ports}
     up = fast = True
-    for number, best in expected.items():
+    for number, best in expected.ports.items():
         port = ports.get(number)
         if not best.active:
             continue
         up = up and port is not None and port.state in (ACTIVE, None)
         slow = port is not None and port.state == ACTIVE and port.rate is not None and port.rate < best.rate
         fast = fast and not slow
-    return Judgement(name, present=True, up=up, fast=fast)
+    return Judgement(expected.device, present=True, up=up, fast=fast)

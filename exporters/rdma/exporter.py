@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
 from agent.api import Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
-from exporters.rdma.baseline import Baseline, judge, learn
+from exporters.rdma.baseline import Baseline, ignore, judge, learn
 from exporters.rdma.families import FAMILIES, Snapshot, render
-from exporters.rdma.tree import Device, read_devices
+from exporters.rdma.tree import Device, hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
 
 
+MAX_IGNORED = 128
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+
+
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Nothing to choose but whether."""
+    """``ignore_devices``: the names of those to have no series, not to be missed, and to be no GPU's NIC."""
+
+    ignore_devices: Annotated[list[_Name], msgspec.Meta(max_length=MAX_IGNORED)] = msgspec.field(default_factory=list)
 
 
 class RdmaExporter:
@@ -31,21 +39,28 @@ class RdmaExporter:
         self._ctx = ctx
         self._thread = ctx.thread("rdma")
         self._baseline = ctx.state.restore(Baseline, ctx.log) or Baseline()
+        ignore(self._baseline, self._config.ignore_devices)
 
     async def update(self) -> None:
         """Look at every device; NoData when there never was one."""
-        root = self._ctx.roots.sys
-        devices = await self._thread.call(lambda: read_devices(root))
+        functions = tuple(self._baseline.functions)
+        devices, hidden = await self._thread.call(lambda: self._look(functions))
         vanished = self._baseline.vanished
-        learn(self._baseline, devices)
-        self._devices = tuple(devices)
+        learn(self._baseline, devices, hidden)
+        self._devices = devices
         if self._baseline.vanished > vanished:
-            gone = sorted(name for name, missing in self._baseline.missing.items() if missing)
+            gone = sorted(each.device for each in self._baseline.functions.values() if each.missing)
             self._ctx.log.warning("an RDMA device has vanished", missing=",".join(gone))
         self._tell()
         self._ctx.state.publish(msgspec.msgpack.encode(self._baseline))
-        if not self._baseline.ports:
+        if not self._baseline.functions and not self._devices:
             raise NoData
+
+    def _look(self, functions: Iterable[str]) -> tuple[tuple[Device, ...], frozenset[str]]:
+        """The devices, and which of these PCI functions may have theirs elsewhere. Runs in the thread."""
+        root, ignored = self._ctx.roots.sys, frozenset(self._config.ignore_devices)
+        devices = tuple(device for device in read_devices(root) if device.name not in ignored)
+        return devices, hidden_functions(root, functions)
 
     def snapshot(self) -> Snapshot:
         """Copy what is known: the baseline grows."""
@@ -60,16 +75,17 @@ class RdmaExporter:
         self._thread.stop()
 
     def _tell(self) -> None:
-        checks = self._ctx.checks
+        levels = {}
         for each in judge(self._baseline, self._devices):
             nic = Subject("nic", each.device)
-            checks.report(nic, "rdma_device_missing", ok=each.present)
-            checks.report(nic, "rdma_port_down", ok=each.up)
-            checks.report(nic, "rdma_rate_degraded", ok=each.fast)
-        nics = [Nic(device.name, device.pci, device.pci_path, device.numa) for device in self._devices]
-        if nics:  # those that vanished stay near their GPUs
-            known = {nic.device: nic for nic in self._ctx.hardware.nics()}
-            self._ctx.hardware.observe_nics("rdma", {**known, **{nic.device: nic for nic in nics}}.values())
+            levels[nic, "rdma_device_missing"] = each.present
+            levels[nic, "rdma_port_down"] = each.up
+            levels[nic, "rdma_rate_degraded"] = each.fast
+        self._ctx.checks.report_all(levels)
+        expected = self._baseline.functions.items()  # those that are missing stay near their GPUs
+        self._ctx.hardware.observe_nics(
+            "rdma", [Nic(each.device, pci, each.pci_path, each.numa) for pci, each in expected]
+        )
 
 
 SPEC = Spec(

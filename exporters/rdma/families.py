@@ -23,14 +23,14 @@ DEVICE_INFO = Family(
 DEVICE_UP = Family(
     "rankwatch_rdma_device_present",
     "gauge",
-    "1 while the device is there, 0 when one that was there since the boot is not.",
+    "1 while the device is there, 0 while one of a physical PCI function that was there since the boot is missing.",
     ("device",),
     "1 per device",
 )
 VANISHED = Family(
     "rankwatch_rdma_devices_vanished_total",
     "counter",
-    "Devices that were there at one look and not at the next.",
+    "Devices of physical PCI functions that were there at one look and missing at the next.",
 )
 PORT_INFO = Family(
     "rankwatch_rdma_port_info",
@@ -62,15 +62,23 @@ PORT_RATE = Family(
 PORT_BEST_RATE = Family(
     "rankwatch_rdma_port_rate_best_bytes_per_second",
     "gauge",
-    "The highest rate of the port since the boot, while it was active; absent before.",
+    "The highest rate of the port since the boot, while it was active; absent before, and of virtual devices.",
     _PORT,
     _EACH,
 )
 RECEIVED = Family(
-    "rankwatch_rdma_received_bytes_total", "counter", "Data received by the port (port_rcv_data).", _PORT, _EACH
+    "rankwatch_rdma_received_bytes_total",
+    "counter",
+    "Data received by the port (port_rcv_data; of EFA rx_bytes, of ionic rx_rdma_ucast_bytes).",
+    _PORT,
+    _EACH,
 )
 SENT = Family(
-    "rankwatch_rdma_transmitted_bytes_total", "counter", "Data sent by the port (port_xmit_data).", _PORT, _EACH
+    "rankwatch_rdma_transmitted_bytes_total",
+    "counter",
+    "Data sent by the port (port_xmit_data; of EFA tx_bytes, of ionic tx_rdma_ucast_bytes).",
+    _PORT,
+    _EACH,
 )
 LINK_DOWNED = Family(
     "rankwatch_rdma_link_downed_total", "counter", "Times that the link failed to recover and went down.", _PORT, _EACH
@@ -85,7 +93,7 @@ COUNTER = Family(
 HARDWARE_COUNTER = Family(
     "rankwatch_rdma_hardware_counter_total",
     "counter",
-    "Every counter of the device's driver for the port, by its name in the folder hw_counters of sysfs.",
+    "Every other counter of the device's driver for the port, by its name in the folder hw_counters of sysfs.",
     (*_PORT, "counter"),
     "about 20 to 60 per port",
 )
@@ -126,6 +134,11 @@ _NAMED = {
     "port_xmit_data": (SENT, WORD_BYTES),
     "link_downed": (LINK_DOWNED, 1),
 }
+_NAMED_OF_DRIVER = {
+    "efa": {"rx_bytes": RECEIVED, "tx_bytes": SENT},
+    "ionic": {"rx_rdma_ucast_bytes": RECEIVED, "tx_rdma_ucast_bytes": SENT},
+}
+"""Drivers that answer no MADs have no folder counters: their bytes are among the hardware counters."""
 _VALUES = ("active_", "watermark_")
 """How names begin that tell what is in use, and the most that was (bnxt_re: active_qps, watermark_qps)."""
 
@@ -140,21 +153,23 @@ class Snapshot(msgspec.Struct, frozen=True):
 def render(snapshot: Snapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     rows = {family.name: family.rows() for family in FAMILIES}
-    for name, missing in snapshot.baseline.missing.items():
-        rows[DEVICE_UP.name].add((name,), float(not missing))
+    for expected in snapshot.baseline.functions.values():
+        if expected.missing:
+            rows[DEVICE_UP.name].add((expected.device,), 0)
     rows[VANISHED.name].add((), snapshot.baseline.vanished)
     for device in snapshot.devices:
+        rows[DEVICE_UP.name].add((device.name,), 1)
         rows[DEVICE_INFO.name].add((device.name, device.driver, device.firmware, device.board, device.pci), 1)
         for port in device.ports:
-            _port(rows, (device.name, str(port.number)), port)
-    for name, ports in snapshot.baseline.ports.items():
-        for number, best in ports.items():
+            _port(rows, (device.name, str(port.number)), port, _NAMED_OF_DRIVER.get(device.driver, {}))
+    for expected in snapshot.baseline.functions.values():
+        for number, best in expected.ports.items():
             if best.rate:
-                rows[PORT_BEST_RATE.name].add((name, str(number)), best.rate)
+                rows[PORT_BEST_RATE.name].add((expected.device, str(number)), best.rate)
     return [found.metric for found in rows.values()]
 
 
-def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port) -> None:
+def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port, of_driver: Mapping[str, Family]) -> None:
     rows[PORT_INFO.name].add((*place, port.link_layer, port.netdev), 1)
     if port.state is not None:
         rows[PORT_ACTIVE.name].add(place, float(port.state == ACTIVE))
@@ -169,6 +184,9 @@ def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port) -> None:
         else:
             rows[COUNTER.name].add((*place, counter), value)
     for counter, value in port.hardware_counters.items():
-        family = HARDWARE_VALUE if counter.startswith(_VALUES) else HARDWARE_COUNTER
-        rows[family.name].add((*place, counter), value)
+        if counter in of_driver:
+            rows[of_driver[counter].name].add(place, value)
+        else:
+            family = HARDWARE_VALUE if counter.startswith(_VALUES) else HARDWARE_COUNTER
+            rows[family.name].add((*place, counter), value)
     rows[UNREADABLE.name].add(place, port.unreadable)

@@ -5,7 +5,9 @@ Every attribute stands for itself: a driver that refuses one, or lacks it, costs
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -45,7 +47,11 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """An RDMA device: its driver and firmware by their names, its place in the PCI tree, its ports."""
+    """An RDMA device: its driver and firmware by their names, its place in the PCI tree, its ports.
+
+    ``physical``: it is that of a PCI function which no software has made: no SR-IOV virtual function, no subfunction
+    (whose ``pci`` is its parent's), no software device such as rxe and siw (without a ``pci``).
+    """
 
     name: str
     driver: str
@@ -54,13 +60,26 @@ class Device(msgspec.Struct, frozen=True):
     pci: str
     pci_path: tuple[str, ...]
     numa: int
+    physical: bool
     ports: tuple[Port, ...]
 
 
+def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]:
+    """Of these PCI functions those whose device may be in another network namespace, where sysfs hides it.
+
+    That takes the exclusive mode (`rdma system`), in which devices are moved, and a function that has its driver.
+    """
+    if sysfs.read_text(sys_root / "module/ib_core/parameters/netns_mode") != "N":  # Y: shared
+        return frozenset()
+    functions_root = sys_root / "bus/pci/devices"
+    return frozenset(each for each in functions if os.path.lexists(functions_root / each / "driver"))
+
+
 def read_devices(sys_root: Path) -> list[Device]:
-    """All devices there are, by name."""
+    """The devices there are, physical ones first, by name."""
     root = sys_root / "class/infiniband"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name)]
+    names.sort(key=lambda name: not _is_physical(root / name / "device"))  # virtual ones can be hundreds
     return [_device(root / name, name) for name in names[:MAX_DEVICES]]
 
 
@@ -76,8 +95,15 @@ def _device(folder: Path, name: str) -> Device:
         pci=pci_address(path[-1]) if path else "",
         pci_path=path,
         numa=-1 if numa is None else numa,
+        physical=_is_physical(folder / "device"),
         ports=tuple(_port(folder / "ports" / str(number), number) for number in numbers[:MAX_PORTS]),
     )
+
+
+def _is_physical(device: Path) -> bool:
+    """True when the link leads to a PCI function that is no virtual one."""
+    function = Path(os.path.realpath(device)).name
+    return pci_address(function) != "" and not os.path.lexists(device / "physfn")
 
 
 def _port(folder: Path, number: int) -> Port:

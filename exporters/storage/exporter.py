@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -13,18 +12,22 @@ from agent.api import (
     Context,
     ExporterConfig,
     HelperSpec,
+    Levels,
     Metric,
     NoData,
     Spec,
+    Subject,
     sysfs,
 )
 from exporters.storage.families import FAMILIES, Snapshot, render
-from exporters.storage.probe import Probe, Request
+from exporters.storage.probe import Probe, Request, Room
 
 INTERVAL_SECONDS = 15.0
 HELPER_SECONDS = 5.0
 """The helper waits for no file system; it answers within its grace."""
 MAX_PATHS = 32
+ABSENT_SECONDS = 300.0
+"""How often dump paths that nobody has made yet are looked for: in between the helper ends, which holds memory."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
@@ -51,6 +54,8 @@ class StorageExporter:
         self._config = config
         self._probes: tuple[Probe, ...] = ()
         self._lustre: bool | None = None
+        self._found = False
+        self._absent_until = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Prepare the helper; no path is touched yet."""
@@ -63,23 +68,28 @@ class StorageExporter:
         health = self._ctx.roots.sys / "fs/lustre/health_check"
         told = await self._thread.call(lambda: sysfs.read_text(health))
         self._lustre = None if told is None else told.startswith("healthy")
-        paths = list(dict.fromkeys((*self._config.paths, *await self._thread.call(self._dump_paths))))
-        probes: list[Probe] = []
-        if paths:
-            self._probes = ()  # while the helper gives no answer, nothing is known
-            probes = await self._helper.call(Request(paths), HELPER_SECONDS)
-        self._probes = tuple(probes)
-        self._tell()
+        self._probes = ()  # while the helper gives no answer, nothing is known
+        if self._ctx.clock.monotonic() >= self._absent_until:
+            self._probes = await self._probe()
+        self._ctx.checks.report_all(levels(self._config, self._probes, self._lustre))
         if not self._probes and self._lustre is None:
             raise NoData
 
-    def _dump_paths(self) -> list[str]:
-        """Those that are there: for what nobody has made yet no helper is kept. Runs in the thread."""
-        return [path for path in self._config.dump_paths if Path(path).is_dir()]
+    async def _probe(self) -> tuple[Probe, ...]:
+        """Ask the helper, which alone touches what may hang; where nothing has been there so far, seldom."""
+        request = Request(self._config.paths, self._config.dump_paths)
+        if not request.paths and not request.optional:
+            return ()
+        found = await self._helper.call(request, HELPER_SECONDS)
+        self._found = self._found or bool(found)
+        if not self._found:
+            self._absent_until = self._ctx.clock.monotonic() + ABSENT_SECONDS
+        return tuple(found)
 
     def snapshot(self) -> Snapshot:
         """What the last look gave."""
-        return Snapshot(self._probes, frozenset(each.path for each in self._probes if self._hangs(each)), self._lustre)
+        hung = frozenset(each.path for each in self._probes if hangs(self._config, each))
+        return Snapshot(self._probes, hung, self._lustre)
 
     def families(self, snapshot: Snapshot) -> Iterable[Metric]:
         """Render; pure."""
@@ -90,24 +100,33 @@ class StorageExporter:
         await self._helper.stop()
         self._thread.stop()
 
-    def _hangs(self, each: Probe) -> bool:
-        return each.under_way_seconds > self._config.deadline_seconds
 
-    def _tell(self) -> None:
-        checks = self._ctx.checks
-        wanted = [each for each in self._probes if each.path in self._config.paths]
-        if wanted:
-            checks.report(NODE, "storage_failed", ok=not any(self._hangs(each) or each.ok is False for each in wanted))
-        dumps = [each.room for each in self._probes if each.path in self._config.dump_paths and each.room is not None]
-        if dumps:
-            full = any(
-                room.available_bytes < self._config.full_ratio * room.size_bytes
-                or room.inodes_available < self._config.full_ratio * room.inodes
-                for room in dumps
-            )
-            checks.report(NODE, "dump_disk_full", ok=not full)
-        if self._lustre is not None:
-            checks.report(NODE, "lustre_unhealthy", ok=self._lustre)
+def hangs(config: StorageConfig, each: Probe) -> bool:
+    """True when a probe has been under way for too long."""
+    return each.under_way_seconds > config.deadline_seconds
+
+
+def levels(config: StorageConfig, probes: Iterable[Probe], lustre: bool | None) -> Levels:
+    """What the node's checks come to: well while all paths that tell are, absent where none does."""
+    found = {(NODE, "lustre_unhealthy"): lustre} if lustre is not None else {}
+    for each in probes:
+        hung = hangs(config, each)
+        if each.path in config.paths and (each.ok is not None or hung):
+            _and(found, "storage_failed", bool(each.ok) and not hung)
+        if each.path in config.dump_paths and each.room is not None:
+            _and(found, "dump_disk_full", not _is_full(config, each.room))
+    return found
+
+
+def _and(found: dict[tuple[Subject, str], bool], check: str, well: bool) -> None:
+    found[NODE, check] = found.get((NODE, check), True) and well
+
+
+def _is_full(config: StorageConfig, room: Room) -> bool:
+    return (
+        room.available_bytes < config.full_ratio * room.size_bytes
+        or room.inodes_available < config.full_ratio * room.inodes
+    )
 
 
 SPEC = Spec(

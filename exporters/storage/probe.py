@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -17,9 +18,10 @@ STACK_BYTES = 256 * 1024
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The paths to probe, absolute."""
+    """The paths to probe, absolute; of the ``optional`` ones those that do not exist are left out of the answer."""
 
     paths: list[str]
+    optional: list[str] = []
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -50,13 +52,14 @@ class _Prober:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._missing = False
         self._last = Probe(path, None, 0.0, 0.0)
         self._began_at = 0.0
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """Start a probe, unless one is under way."""
-        if self._thread is None or not self._thread.is_alive():
+        if not self._is_under_way():
             self._began_at = time.monotonic()
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
@@ -66,19 +69,29 @@ class _Prober:
         if self._thread is not None:
             self._thread.join(max(until - time.monotonic(), 0.0))
 
+    @property
+    def missing(self) -> bool:
+        """True when there is no such path; while a probe is under way nobody knows."""
+        return self._missing and not self._is_under_way()
+
     def state(self) -> Probe:
         """How things stand."""
-        if self._thread is None or not self._thread.is_alive():
+        if not self._is_under_way():
             return self._last
         return msgspec.structs.replace(self._last, under_way_seconds=time.monotonic() - self._began_at)
 
+    def _is_under_way(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def _run(self) -> None:
-        error, room = "", None
+        error, room, missing = "", None, False
         try:
             touch(self._path)
             room = room_at(self._path)
         except OSError as failure:
             error = os.strerror(failure.errno) if failure.errno else "error"
+            missing = failure.errno == errno.ENOENT
+        self._missing = missing
         self._last = Probe(self._path, not error, time.monotonic() - self._began_at, 0.0, error, room)
 
 
@@ -88,12 +101,14 @@ _probers: dict[str, _Prober] = {}
 def probe(request: Request, _body: bytes) -> list[Probe]:
     """Begin a probe of each path, and tell how things stand."""
     threading.stack_size(STACK_BYTES)
-    for path in request.paths:
+    paths = list(dict.fromkeys((*request.paths, *request.optional)))
+    for path in paths:
         _probers.setdefault(path, _Prober(path)).begin()
     until = time.monotonic() + GRACE_SECONDS
-    for path in request.paths:
+    for path in paths:
         _probers[path].wait(until)
-    return [_probers[path].state() for path in request.paths]
+    wanted = frozenset(request.paths)
+    return [_probers[path].state() for path in paths if path in wanted or not _probers[path].missing]
 
 
 def touch(path: str) -> None:

@@ -16,12 +16,17 @@ import psutil
 from jobs import ROOT
 from nodes import Node
 
+from exporters.ras.policy import MIN_INTERVAL_SECONDS
+
 VERSION = "2.32.3"
 """The one that scripts/test fetches, and the others that scripts/test --full does."""
 VERSIONS = ("2.24.3", "2.27.7", "2.28.3", "2.28.9", "2.29.7", "2.30.7", "2.31.2", VERSION)
 LEAVE_SECONDS = 10.0
 FIRST_GROUP_HASH = 0x5000
 WORLD_HASH = 0x1234567890ABCDEF
+POLL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS + 2.0 + 1.0
+"""To the next report: an interval with its jitter, the look at /proc at which a query begins, and a second on a busy
+machine."""
 WORLD = "1234567890abcd"
 """The label of the world communicator."""
 _SOURCE = Path(__file__).with_name("rasrank")

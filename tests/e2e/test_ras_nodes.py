@@ -14,7 +14,7 @@ import pytest
 from agents import Agent
 from clusters import Cluster, ClusterNode, why_no_cluster
 from nodes import wait_until
-from ras_jobs import VERSION, WORLD, RasJob, why_no_ras
+from ras_jobs import POLL_SECONDS, VERSION, WORLD, RasJob, why_no_ras
 
 WHY_NOT = why_no_ras() or why_no_cluster()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -33,8 +33,6 @@ BOTH_VERSIONS = pytest.mark.parametrize(
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
 """RAS declares a process dead after 6 s, not 60."""
 FIRST_REPORT_SECONDS = 25.0
-POLL_SECONDS = 11.0 + 2.0
-"""Ten seconds with their jitter, and the look at /proc at which a query begins."""
 SLOW_SECONDS = 5.0
 """What a query takes while a process is stopped."""
 RANKS_PER_NODE = 2

@@ -10,14 +10,12 @@ from contextlib import contextmanager
 import pytest
 from agents import Agent, free_port
 from nodes import wait_until
-from ras_jobs import FIRST_GROUP_HASH, RasJob, why_no_ras
+from ras_jobs import FIRST_GROUP_HASH, POLL_SECONDS, RasJob, why_no_ras
 
 pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
 
 JOB = "4721"
 FIRST_REPORT_SECONDS = 25.0
-POLL_SECONDS = 11.0 + 2.0
-"""Ten seconds with their jitter, and the look at /proc at which a query begins."""
 LAUNCHES = 1000
 """Of each rank in each communicator, before anything goes wrong."""
 STEP_SECONDS = 0.05

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from agents import Agent, free_port
 from nodes import wait_until
-from ras_jobs import WORLD, RasJob, why_no_ras
+from ras_jobs import POLL_SECONDS, WORLD, RasJob, why_no_ras
 
 WHY_NOT = why_no_ras() or (None if "RANKWATCH_TEST_FULL" in os.environ else "only with RANKWATCH_TEST_FULL=1")
 pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(150)]
@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pyt
 SIZES = {"4771": 8, "4772": 4}
 FIRST_REPORTS_SECONDS = 30.0
 KEPT_SECONDS = 60.0
-POLL_SECONDS = 11.0 + 2.0
 
 
 def test_two_jobs_on_one_port_are_both_reported_and_never_mixed(tmp_path: Path) -> None:

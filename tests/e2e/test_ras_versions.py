@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from agents import Agent, free_port
 from nodes import wait_until
-from ras_jobs import VERSIONS, WORLD, RasJob, why_no_ras
+from ras_jobs import POLL_SECONDS, VERSIONS, WORLD, RasJob, why_no_ras
 
 WHY_NOT = None if "RANKWATCH_TEST_FULL" in os.environ else "only with RANKWATCH_TEST_FULL=1"
 pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(240)]
@@ -19,7 +19,6 @@ SOUND = (2, 29, 2)
 """Older ones are asked only because the configuration says so, and once their processes are two minutes old."""
 YOUNG_SECONDS = 120.0
 FIRST_REPORT_SECONDS = 30.0
-POLL_SECONDS = 11.0 + 2.0
 SLOW_SECONDS = 5.0
 """What a query takes that waits for a process which does not answer; there is one at a time."""
 JSON = (2, 28, 7)

@@ -66,6 +66,51 @@ def test_a_fault_that_happens_again_counts_from_then_on(book: Book) -> None:
     assert book.failed() == {("GPU-1", "gpu_xid"): 0.0}
 
 
+def test_a_recovery_of_all_hardware_ends_its_faults_everywhere(book: Book) -> None:
+    """Whoever told of them and of whatever; other checks stay."""
+    book.checks.latch(GPU, "gpu_xid")
+    book.ledger.of("kernel_log").latch(Subject("gpu", "0000:3b:00.0"), "gpu_xid")
+    book.checks.latch(NODE, "nvswitch_fatal")
+    book.checks.latch(OTHER, "gpu_ecc_uncorrectable")
+    book.checks.clear_everywhere(["gpu_xid", "nvswitch_fatal"])
+    assert set(book.failed()) == {("GPU-2", "gpu_ecc_uncorrectable")}
+
+
+def test_what_stands_under_an_old_name_goes_to_the_new_one(book: Book) -> None:
+    """Findings of every source keep their times, latches stay latches, and another kind's of the same name stay."""
+    address = Subject("gpu", "0000:3b:00.0")
+    book.checks.latch(address, "gpu_xid")
+    book.ledger.of("amdgpu").report(address, "gpu_hot", ok=False)
+    book.checks.latch(Subject("nic", "0000:3b:00.0"), "nic_fatal")
+    book.clock.advance(5.0)
+    book.checks.rename("gpu", {"0000:3b:00.0": "GPU-1", "0000:18:00.0": "GPU-2", "GPU-1": "GPU-1"})
+    assert book.failed() == {("GPU-1", "gpu_xid"): 5.0, ("GPU-1", "gpu_hot"): 5.0, ("0000:3b:00.0", "nic_fatal"): 5.0}
+    book.checks.report(GPU, "gpu_xid", ok=True)
+    assert ("GPU-1", "gpu_xid") in book.failed()
+    book.checks.clear(GPU, ["gpu_xid"])
+    assert ("GPU-1", "gpu_xid") not in book.failed()
+
+
+def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
+    """A fault hides what is well, a latched one a level, and of two latched ones the later is news."""
+    address = Subject("gpu", "0000:3b:00.0")
+    for check, before, after in (("gpu_hot", True, False), ("gpu_slowdown", False, True)):
+        book.checks.report(GPU, check, ok=before)
+        book.checks.report(address, check, ok=after)
+    book.checks.latch(address, "gpu_xid")
+    book.checks.latch(GPU, "gpu_reset")
+    book.clock.advance(5.0)
+    book.checks.report(GPU, "gpu_xid", ok=False)
+    book.checks.latch(address, "gpu_reset")
+    book.checks.rename("gpu", {"0000:3b:00.0": "GPU-1"})
+    assert book.failed() == {
+        ("GPU-1", "gpu_hot"): 5.0,
+        ("GPU-1", "gpu_slowdown"): 5.0,
+        ("GPU-1", "gpu_xid"): 5.0,
+        ("GPU-1", "gpu_reset"): 0.0,
+    }
+
+
 def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
     """Levels of a piece of hardware that is no longer looked at go, but only those of the exporter that says so."""
     book.checks.report(GPU, "gpu_hot", ok=False)
@@ -73,6 +118,36 @@ def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
     book.ledger.of("amdgpu").report(OTHER, "pcie_degraded", ok=False)
     book.checks.forget([GPU])
     assert set(book.failed()) == {("GPU-1", "gpu_hot"), ("GPU-2", "pcie_degraded")}
+
+
+def test_levels_told_no_more_are_dropped(book: Book) -> None:
+    """With all levels told anew, one that is not among them goes, of its own check alone; latched faults stay."""
+    book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", ok=False)
+    book.checks.latch(NODE, "machine_check")
+    book.checks.report_all(
+        {(NODE, "lustre_unhealthy"): False, (NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): False}
+    )
+    book.clock.advance(5.0)
+    book.checks.report_all({(NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): True})
+    assert book.failed() == {("", "dump_disk_full"): 5.0, ("", "machine_check"): 5.0, ("", "filesystem_read_only"): 5.0}
+
+
+def test_what_has_ended_writes_nothing(book: Book) -> None:
+    """Its levels go; what it says later, as its successor of the same name writes, neither adds nor takes away."""
+    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.close()
+    assert book.failed() == {}
+    successor = book.ledger.of("nvml")
+    successor.report(OTHER, "gpu_hot", ok=False)
+    successor.latch(OTHER, "gpu_xid")
+    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.report_all({(GPU, "gpu_hot"): False})
+    book.checks.latch(GPU, "gpu_xid")
+    book.checks.clear(OTHER, ["gpu_xid"])
+    book.checks.clear_everywhere(["gpu_xid"])
+    book.checks.rename("gpu", {"GPU-2": "GPU-1"})
+    book.checks.forget(())
+    assert set(book.failed()) == {("GPU-2", "gpu_hot"), ("GPU-2", "gpu_xid")}
 
 
 def test_latched_faults_outlive_a_restart(book: Book) -> None:

@@ -65,6 +65,7 @@ def test_where_nothing_is_checked_nothing_is_said(machine: Machine) -> None:
         (Subject("gpu", "GPU-1"), "gpu_xid", ["1"]),
         (Subject("nic", "mlx5_0"), "rdma_port_down", ["0"]),
         (NODE, "machine_check", ["0", "1"]),
+        (NODE, "nvswitch_fatal", ["0", "1"]),
         (Subject("gpu", "GPU-7"), "gpu_lost", []),
     ],
 )
@@ -87,6 +88,7 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
 def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
     """By default wear and what only may disturb leave ranks healthy; the configuration decides otherwise."""
     machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", ok=False)
+    machine.checks.report(NODE, "filesystem_read_only", ok=False)
     machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
     assert machine.unhealthy() == [("0", "gpu_xid")]
     assert machine.unhealthy(counted_checks(["gpu_hot"], ["gpu_xid"])) == [("0", "gpu_hot")]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,21 +20,35 @@ from agent.hardware import Hardware
 from exporters.rdma import RdmaConfig, RdmaExporter
 from exporters.rdma import tree as module
 from exporters.rdma.baseline import Baseline, judge, learn
-from exporters.rdma.tree import Device, Port, read_devices
+from exporters.rdma.exporter import MAX_IGNORED
+from exporters.rdma.families import Snapshot, render
+from exporters.rdma.tree import Device, Port, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
 EMPTY = Port(1, None, None, None, "", "", {}, {}, 0)
 
 
-def device(name: str = "mlx5_0", state: int | None = 4, rate: float | None = 5e10, number: int = 1) -> Device:
-    """A device of one port."""
+MLX5_0 = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:18:00.0"
+ALL = {"bnxt_re0", "mlx5_0", "mlx5_1", "rdmap160s27"}
+
+
+def device(
+    name: str = "mlx5_0",
+    state: int | None = 4,
+    rate: float | None = 5e10,
+    *,
+    number: int = 1,
+    pci: str = "",
+    physical: bool = True,
+) -> Device:
+    """A device of one port, at an address that goes with its name unless another is given."""
     port = msgspec.structs.replace(EMPTY, number=number, state=state, rate=rate)
-    return Device(name, "", "", "", "", (), -1, (port,))
+    return Device(name, "", "", "", pci or f"0000:{name[-1]}8:00.0", (), -1, physical, (port,))
 
 
-def failed(baseline: Baseline, *devices: Device) -> set[tuple[str, str]]:
+def failed(baseline: Baseline, *devices: Device, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
     """Learn and judge: which device falls short of what."""
-    learn(baseline, devices)
+    learn(baseline, devices, hidden)
     return {
         (each.device, what)
         for each in judge(baseline, devices)
@@ -71,6 +88,106 @@ def test_a_device_or_port_that_vanishes_is_missed() -> None:
     assert failed(baseline, device()) == {("mlx5_1", "present")}
     assert baseline.vanished == 2
     assert failed(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "up")}
+
+
+def test_a_renamed_device_is_the_same() -> None:
+    """Names change with udev: nothing vanishes, and what the function's port was at its best is expected of it."""
+    baseline = Baseline()
+    assert failed(baseline, device("mlx5_0", pci="0000:18:00.0")) == set()
+    assert failed(baseline, device("rocep24s0", rate=2.5e10, pci="0000:18:00.0")) == {("rocep24s0", "fast")}
+    assert failed(baseline) == {("rocep24s0", "present")}
+    assert (baseline.vanished, list(baseline.functions)) == (1, ["0000:18:00.0"])
+
+
+def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> None:
+    """A driver loaded anew counts from zero: the one that is lost is told of apart from the one with its name."""
+    baseline = Baseline()
+    first, second = device("mlx5_0", pci="0000:18:00.0"), device("mlx5_1", pci="0000:27:00.0")
+    assert failed(baseline, first, second) == set()
+    assert failed(baseline, second) == {("mlx5_0", "present")}
+    moved_up = device("mlx5_0", state=1, pci="0000:27:00.0")
+    assert failed(baseline, moved_up) == {("0000:18:00.0", "present"), ("mlx5_0", "up")}
+    assert failed(baseline, first, second) == set()
+
+
+def test_what_software_made_it_may_take_away() -> None:
+    """Virtual functions and software devices are not expected, whatever becomes of them; their function's device is."""
+    baseline = Baseline()
+    made = [device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""))]
+    subfunction = device("mlx5_3", pci="0000:18:00.0", physical=False)
+    assert failed(baseline, device(pci="0000:18:00.0"), *made, subfunction) == set()
+    assert failed(baseline, device(pci="0000:18:00.0", state=1)) == {("mlx5_0", "up")}
+    assert (list(baseline.functions), baseline.vanished) == (["0000:18:00.0"], 0)
+
+
+def test_two_devices_of_one_function() -> None:
+    """The one that was there first stands for the function, wherever the other's name comes."""
+    baseline = Baseline()
+    known, other = device("mlx5_1", pci="0000:18:00.0"), device("mlx5_0", state=1, pci="0000:18:00.0")
+    assert failed(baseline, known) == set()
+    assert failed(baseline, other, known) == failed(baseline, known, other) == set()
+    assert failed(baseline, other) == {("mlx5_0", "up")}
+    assert baseline.vanished == 0
+
+
+def test_a_device_in_another_network_namespace_is_not_missed() -> None:
+    """Where it may be hidden it is not judged; when its function goes, or the mode is left, it is missing."""
+    baseline = Baseline()
+    pci = device().pci
+    assert failed(baseline, device()) == set()
+    assert failed(baseline, hidden=[pci]) == set()
+    assert [(each.missing, each.hidden) for each in baseline.functions.values()] == [(False, True)]
+    assert judge(baseline, []) == []
+    assert failed(baseline) == {("mlx5_0", "present")}
+    assert failed(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "fast")}
+    assert baseline.vanished == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "driver", "expected"),
+    [("N", True, True), ("Y", True, False), (None, True, False), ("N", False, False)],
+    ids=["exclusive", "shared", "an old kernel", "without its driver"],
+)
+def test_what_sysfs_may_hide(tmp_path: Path, mode: str | None, driver: bool, expected: bool) -> None:
+    """Devices move between network namespaces in the exclusive mode alone, and keep their function's driver."""
+    function = tmp_path / "bus/pci/devices/0000:18:00.0"
+    function.mkdir(parents=True)
+    if driver:
+        (function / "driver").symlink_to("../../drivers/mlx5_core")
+    if mode:
+        (tmp_path / "module/ib_core/parameters").mkdir(parents=True)
+        (tmp_path / "module/ib_core/parameters/netns_mode").write_text(f"{mode}\n")
+    found = hidden_functions(tmp_path, ["0000:18:00.0", "0000:19:00.0"])
+    assert found == ({"0000:18:00.0"} if expected else set())
+
+
+def test_which_devices_are_physical(tmp_path: Path) -> None:
+    """Of a PCI function, of a virtual one, of an auxiliary device below one (a subfunction), and of none."""
+    functions = tmp_path / "devices/pci0000:15/0000:15:01.0"
+    parents = {"pf": "0000:18:00.0", "vf": "0000:18:00.1", "sf": "0000:18:00.0/mlx5_core.sf.2", "soft": ""}
+    for name, parent in parents.items():
+        (tmp_path / "class/infiniband" / name).mkdir(parents=True)
+        if parent:
+            (functions / parent).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "class/infiniband" / name / "device").symlink_to(functions / parent)
+    (functions / "0000:18:00.1/physfn").symlink_to("../0000:18:00.0")
+    assert [(each.name, each.pci, each.physical) for each in read_devices(tmp_path)] == [
+        ("pf", "0000:18:00.0", True),
+        ("sf", "0000:18:00.0", False),
+        ("soft", "", False),
+        ("vf", "0000:18:00.1", False),
+    ]
+
+
+def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
+    """With more devices than are read, the physical ones are among those that are."""
+    function = tmp_path / "devices/pci0000:15/0000:18:00.0"
+    function.mkdir(parents=True)
+    for number in range(module.MAX_DEVICES + 1):
+        (tmp_path / f"class/infiniband/mlx5_{number}").mkdir(parents=True)
+    (tmp_path / "class/infiniband/mlx5_99/device").symlink_to(function)
+    found = read_devices(tmp_path)
+    assert (len(found), found[0].name) == (module.MAX_DEVICES, "mlx5_99")
 
 
 def test_a_counter_that_cannot_be_read_costs_itself_alone() -> None:
@@ -126,17 +243,43 @@ def test_states_and_rates(tmp_path: Path, state: str, rate: str, expected: tuple
 
 
 class Node:
-    """The exporter over a copy of the made-up tree, with its ledger."""
+    """The exporter over a copy of the made-up tree, with its ledger; the past is what another one published."""
 
-    def __init__(self, root: Path, state: StateSection) -> None:
+    def __init__(self, root: Path, past: bytes | None = None, ignored: Iterable[str] = ()) -> None:
         clock = FakeClock()
         self.ledger, self.hardware = HealthLedger(clock), Hardware()
-        self.exporter = RdmaExporter(RdmaConfig())
-        self.context = lent("rdma", clock, root, state=state, checks=self.ledger.of("rdma"), hardware=self.hardware)
+        self.exporter = RdmaExporter(RdmaConfig(ignore_devices=list(ignored)))
+        self.state = StateSection("rdma", past)
+        checks = self.ledger.of("rdma")
+        self.context = lent("rdma", clock, root, state=self.state, checks=checks, hardware=self.hardware)
+
+    @asynccontextmanager
+    async def under_way(self) -> AsyncIterator[RdmaExporter]:
+        """The exporter from its start and first look to its end."""
+        await self.exporter.start(self.context)
+        try:
+            await self.exporter.update()
+            yield self.exporter
+        finally:
+            await self.exporter.drain()
 
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""
         return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}
+
+    def told(self) -> set[str]:
+        """The devices of which anything is told."""
+        return {each.subject.name for each in self.ledger.entries()}
+
+    def nics(self) -> list[str]:
+        """The devices that may be near a GPU."""
+        return [nic.device for nic in self.hardware.nics()]
+
+    def series(self, family: str) -> dict[str, float]:
+        """The series of a family by device."""
+        rendered = self.exporter.families(self.exporter.snapshot())
+        samples = [sample for each in rendered for sample in each.samples]
+        return {each.labels["device"]: each.value for each in samples if each.name == f"rankwatch_rdma_{family}"}
 
 
 @pytest.fixture
@@ -148,36 +291,123 @@ def root(tmp_path: Path) -> Path:
 
 async def test_a_device_that_vanished_is_told_of_over_a_restart(root: Path) -> None:
     """What was there stays expected of the node until it boots; the NIC stays near its GPU."""
-    section = StateSection("rdma", None)
-    first = Node(root, section)
-    await first.exporter.start(first.context)
-    await first.exporter.update()
-    assert first.failed() == set()
-    assert [nic.device for nic in first.hardware.nics()] == ["bnxt_re0", "mlx5_0", "mlx5_1", "rdmap160s27"]
-    await first.exporter.drain()
-    again = Node(root / "elsewhere", StateSection("rdma", section.published))
-    await again.exporter.start(again.context)
-    await again.exporter.update()
-    assert again.failed() == {(name, "rdma_device_missing") for name in ("bnxt_re0", "mlx5_0", "mlx5_1", "rdmap160s27")}
-    present = {
-        sample.labels["device"]: sample.value
-        for family in again.exporter.families(again.exporter.snapshot())
+    first = Node(root)
+    async with first.under_way():
+        assert first.failed() == set()
+        assert set(first.nics()) == ALL
+    again = Node(root / "elsewhere", first.state.published)
+    async with again.under_way():
+        assert again.failed() == {(name, "rdma_device_missing") for name in ALL}
+        assert again.series("device_present") == dict.fromkeys(ALL, 0)
+        (kept,) = [nic for nic in again.hardware.nics() if nic.device == "mlx5_0"]
+        assert (kept.pci, kept.pci_path, kept.numa) == ("0000:18:00.0", tuple(MLX5_0.split("/")), 0)
+
+
+async def test_a_virtual_function_comes_and_goes(root: Path) -> None:
+    """It has series while it is there; nothing is told of it, before or after, and it is no GPU's NIC."""
+
+    def make() -> None:
+        function = root / "sys/devices" / Path(MLX5_0).with_name("0000:18:00.1")
+        shutil.copytree(root / "sys/devices" / MLX5_0, function, symlinks=True)
+        (function / "infiniband/mlx5_0").rename(function / "infiniband/mlx5_2")
+        (function / "physfn").symlink_to("../0000:18:00.0")
+        (root / "sys/class/infiniband/mlx5_2").symlink_to(function / "infiniband/mlx5_2")
+
+    node = Node(root)
+    await asyncio.to_thread(make)
+    async with node.under_way() as exporter:
+        assert node.series("device_present") == dict.fromkeys({*ALL, "mlx5_2"}, 1)
+        assert "mlx5_2" in node.series("received_bytes_total")
+        await asyncio.to_thread((root / "sys/class/infiniband/mlx5_2").unlink)
+        await exporter.update()
+        assert node.series("device_present") == dict.fromkeys(ALL, 1)
+        assert (node.told(), set(node.nics()), node.failed()) == (ALL, ALL, set())
+
+
+async def test_a_device_in_a_pod_is_told_of_no_more(root: Path) -> None:
+    """In the exclusive mode one that is gone with its function there is not judged; it stays near its GPU."""
+
+    def move() -> None:
+        for path in ("module/ib_core/parameters", "bus/pci/devices"):
+            (root / "sys" / path).mkdir(parents=True)
+        (root / "sys/module/ib_core/parameters/netns_mode").write_text("N\n")
+        (root / "sys/bus/pci/devices/0000:18:00.0").symlink_to(root / "sys/devices" / MLX5_0)
+        for name in ("mlx5_0", "mlx5_1"):
+            (root / "sys/class/infiniband" / name).unlink()
+
+    node = Node(root)
+    async with node.under_way() as exporter:
+        await asyncio.to_thread(move)
+        await exporter.update()
+        assert node.told() == ALL - {"mlx5_0"}
+        assert node.failed() == {("mlx5_1", "rdma_device_missing")}
+        assert node.series("device_present") == {"bnxt_re0": 1, "mlx5_1": 0, "rdmap160s27": 1}
+        assert set(node.nics()) == ALL
+
+
+async def test_ignored_devices(root: Path) -> None:
+    """They have no series and are no GPU's NIC; one that was missing when it came onto the list is forgotten."""
+    first = Node(root)
+    async with first.under_way():
+        pass
+    await asyncio.to_thread((root / "sys/class/infiniband/mlx5_0").unlink)
+    node = Node(root, first.state.published, ["mlx5_0", "rdmap160s27"])
+    async with node.under_way():
+        left = {"bnxt_re0", "mlx5_1"}
+        assert node.series("device_present") == dict.fromkeys(left, 1)
+        assert (node.told(), set(node.nics()), node.failed()) == (left, left, set())
+
+
+async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:
+    """EFA's bytes are among its driver's counters: they are told as bytes, once; bnxt_re's, which has both, stay."""
+    node = Node(root)
+    async with node.under_way():
+        for family, counter in (("received_bytes_total", "rx_bytes"), ("transmitted_bytes_total", "tx_bytes")):
+            path = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters" / counter
+            expected = float(await asyncio.to_thread(path.read_text))
+            assert node.series(family)["rdmap160s27"] == expected
+        counters = {
+            (sample.labels["device"], sample.labels["counter"])
+            for family in node.exporter.families(node.exporter.snapshot())
+            for sample in family.samples
+            if sample.name == "rankwatch_rdma_hardware_counter_total"
+        }
+        bytes_counters = {each for each in counters if each[1] in ("rx_bytes", "tx_bytes")}
+        assert bytes_counters == {("bnxt_re0", "rx_bytes"), ("bnxt_re0", "tx_bytes")}
+        assert ("rdmap160s27", "rx_pkts") in counters
+
+
+def test_bytes_of_ionic() -> None:
+    """Its firmware's counters of unicast traffic are its bytes; the others stay counters of the driver."""
+    read = {"rx_rdma_ucast_bytes": 7, "tx_rdma_ucast_bytes": 8, "tx_rdma_ack_timeout": 9}
+    port = msgspec.structs.replace(EMPTY, hardware_counters=read)
+    ionic = Device("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
+    found = {
+        (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
+        for family in render(Snapshot((ionic,), Baseline()))
         for sample in family.samples
-        if sample.name == "rankwatch_rdma_device_present"
+        if sample.value in read.values()
     }
-    assert present == dict.fromkeys(("bnxt_re0", "mlx5_0", "mlx5_1", "rdmap160s27"), 0)
-    await again.exporter.drain()
+    assert found == {
+        ("received_bytes_total", None): 7,
+        ("transmitted_bytes_total", None): 8,
+        ("hardware_counter_total", "tx_rdma_ack_timeout"): 9,
+    }
+
+
+@pytest.mark.parametrize("names", [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)])
+def test_a_list_of_devices_that_is_none_is_refused(names: list[str]) -> None:
+    """Names are neither empty nor longer than the kernel's, and not without number."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"ignore_devices": names}, RdmaConfig)
 
 
 async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
     """What cannot be read of the checkpoint costs no device its series; a node without devices is no data."""
-    node = Node(root, StateSection("rdma", b"\xc1"))
-    await node.exporter.start(node.context)
-    await node.exporter.update()
-    assert node.failed() == set()
-    await node.exporter.drain()
-    bare = Node(root / "elsewhere", StateSection("rdma", None))
-    await bare.exporter.start(bare.context)
+    node = Node(root, b"\xc1")
+    async with node.under_way():
+        assert node.failed() == set()
+    bare = Node(root / "elsewhere")
     with pytest.raises(NoData):
-        await bare.exporter.update()
-    await bare.exporter.drain()
+        async with bare.under_way():
+            pass

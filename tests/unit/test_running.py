@@ -10,7 +10,8 @@ import pytest
 from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
-from agent.api import Context, ExporterConfig, NoData, Spec
+from agent.api import NODE, Context, ExporterConfig, NoData, Spec
+from agent.checks import HealthLedger
 from agent.log import Logger
 from agent.running import STALE_FLOOR_SECONDS, Running
 
@@ -58,7 +59,10 @@ class Bench:
         self.clock = FakeClock()
         self.exporter = Scripted()
         spec = Spec("scripted", ExporterConfig, lambda _: self.exporter, interval, 0.02, (), drain_seconds=0.02)
-        self.running = Running(spec, ExporterConfig(enabled=enabled), self.exporter, self.clock, Logger("test"))
+        self.ledger = HealthLedger(self.clock)
+        self.checks = self.ledger.of("scripted")
+        config = ExporterConfig(enabled=enabled)
+        self.running = Running(spec, config, self.exporter, self.checks, self.clock, Logger("test"))
 
 
 @pytest.fixture
@@ -140,3 +144,14 @@ async def test_end_does_not_wait_for_ever(bench: Bench) -> None:
     async with asyncio.timeout(5):
         await bench.running.end()
     assert not bench.exporter.drained
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_levels_go_with_their_exporter(bench: Bench, hangs: bool) -> None:
+    """When it has ended nobody withdraws what it told: levels go, latched faults stay, a late update adds nothing."""
+    bench.exporter.drain_hangs = hangs
+    bench.checks.report(NODE, "storage_failed", ok=False)
+    bench.checks.latch(NODE, "machine_check")
+    await bench.running.end()
+    bench.checks.report(NODE, "storage_failed", ok=False)
+    assert [(each.check, each.finding.latched) for each in bench.ledger.entries()] == [("machine_check", True)]

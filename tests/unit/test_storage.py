@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,9 +18,10 @@ from lent import lent
 
 from agent.api import NoData
 from agent.checks import HealthLedger
+from agent.helper import Helpers
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage import probe as module
-from exporters.storage.exporter import MAX_PATHS
+from exporters.storage.exporter import ABSENT_SECONDS, MAX_PATHS, levels
 from exporters.storage.families import Snapshot, render
 from exporters.storage.probe import Probe, Request, Room, probe
 
@@ -80,6 +84,34 @@ def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event)
     assert slow.seconds > 0
 
 
+def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: threading.Event) -> None:
+    """No such path, or none any more: no answer. One that fails otherwise, or hangs after it was missing, has one."""
+    path = tmp_path / "slow"
+
+    def looked() -> list[tuple[bool | None, str, bool]]:
+        found = probe(Request([], [str(path)]), b"")
+        return [(each.ok, each.error, each.under_way_seconds > 0) for each in found]
+
+    gate.set()
+    assert looked() == []
+    path.mkdir()
+    assert looked() == [(True, "", False)]
+    path.rmdir()
+    assert looked() == []
+    gate.clear()
+    assert looked() == [(False, "No such file or directory", True)]
+    gate.set()
+    module._probers[str(path)].wait(time.monotonic() + 30.0)
+    path.symlink_to(path)
+    assert looked() == [(False, os.strerror(errno.ELOOP), False)]
+
+
+def test_a_path_named_twice_is_probed_once_and_wanted(tmp_path: Path) -> None:
+    """A dump path that jobs need as well has one answer, and one when it is missing too."""
+    for path in (str(tmp_path), str(tmp_path / "none")):
+        assert [each.path for each in probe(Request([path], [path]), b"")] == [path]
+
+
 def series(
     *probes: Probe, hung: frozenset[str] = frozenset(), lustre: bool | None = None
 ) -> dict[tuple[str, ...], float]:
@@ -115,18 +147,26 @@ class Node:
     """The exporter with a real helper."""
 
     def __init__(self, root: Path, **section: object) -> None:
-        clock = FakeClock()
-        self.ledger = HealthLedger(clock)
+        self.clock = FakeClock()
+        self.ledger = HealthLedger(self.clock)
         self.exporter = StorageExporter(msgspec.convert({"dump_paths": [], **section}, StorageConfig))
-        self.context = lent("storage", clock, root, checks=self.ledger.of("storage"))
+        self.helpers = Helpers(self.clock)
+        checks = self.ledger.of("storage")
+        self.context = lent("storage", self.clock, root, checks=checks, helper=self.helpers.lend)
+
+    @asynccontextmanager
+    async def under_way(self) -> AsyncIterator[StorageExporter]:
+        """The exporter from its start to its end."""
+        await self.exporter.start(self.context)
+        try:
+            yield self.exporter
+        finally:
+            await self.exporter.drain()
 
     async def look(self) -> Snapshot:
         """Start, look once and end."""
-        await self.exporter.start(self.context)
-        try:
-            await self.exporter.update()
-        finally:
-            await self.exporter.drain()
+        async with self.under_way() as exporter:
+            await exporter.update()
         return self.exporter.snapshot()
 
     def checks(self) -> dict[str, bool]:
@@ -158,6 +198,85 @@ async def test_nothing_to_look_at_is_no_data(tmp_path: Path) -> None:
     for section in ({}, {"dump_paths": [str(tmp_path / "none")]}):
         with pytest.raises(NoData):
             await Node(tmp_path, **section).look()
+
+
+async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
+    """Lustre that was unloaded and a full directory that was deleted fail no longer; then there is no data."""
+    dumps = lustre / "dumps"
+    await asyncio.to_thread(dumps.mkdir)
+    node = Node(lustre, dump_paths=[str(dumps)], full_ratio=1.0)
+    async with node.under_way() as exporter:
+        await exporter.update()
+        assert node.checks() == {"dump_disk_full": False, "lustre_unhealthy": False}
+        await asyncio.to_thread((lustre / "sys/fs/lustre/health_check").unlink)
+        await exporter.update()
+        assert node.checks() == {"dump_disk_full": False}
+        await asyncio.to_thread(dumps.rmdir)
+        with pytest.raises(NoData):
+            await exporter.update()
+        assert node.checks() == {}
+        await asyncio.to_thread(dumps.mkdir)
+        await exporter.update()
+        assert node.checks() == {"dump_disk_full": False}
+
+
+async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> None:
+    """While nobody has made the directory the helper is asked once in a while, and each time once it is there."""
+    node = Node(tmp_path, dump_paths=[str(tmp_path / "dumps")])
+    async with node.under_way() as exporter:
+        for _ in range(3):
+            with pytest.raises(NoData):
+                await exporter.update()
+        await asyncio.to_thread((tmp_path / "dumps").mkdir)
+        node.clock.advance(ABSENT_SECONDS - 1.0)
+        with pytest.raises(NoData):
+            await exporter.update()
+        node.clock.advance(1.0)
+        await exporter.update()
+        await exporter.update()
+        assert [helper.calls["ok"] for helper in node.helpers.all()] == [3]
+
+
+async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may hang is asked for by the helper alone: whoever asks in the agent would never come back."""
+    path = str(tmp_path / "dumps")
+    await asyncio.to_thread(os.mkdir, path)
+    touched = []
+
+    def watched(call: Callable[..., object]) -> Callable[..., object]:
+        def watch(*args: object, **named: object) -> object:
+            touched.extend(name for each in args if (name := str(each)).startswith(path))
+            return call(*args, **named)
+
+        return watch
+
+    for name in ("stat", "lstat", "open", "scandir", "listdir", "statvfs", "access"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    found = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
+    assert [(each.path, each.ok) for each in found.probes] == [(path + "/none", False), (path, True)]
+    assert touched == []
+
+
+def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, room: Room | None = None) -> Probe:
+    """How the probe of a path went."""
+    return Probe(path, ok, 0.1, under_way_seconds, room=room)
+
+
+def test_one_check_is_told_of_several_paths() -> None:
+    """One path that fails or hangs fails its check whatever its place, a full directory likewise; no answer is none."""
+    config = StorageConfig(paths=["/a", "/b"], dump_paths=["/d", "/e"])
+    well = [probed("/a", ok=True, room=ROOM), probed("/d", ok=True, room=ROOM)]
+
+    def told(*probes: Probe) -> dict[str, bool]:
+        return {check: ok for (_, check), ok in levels(config, probes, None).items()}
+
+    assert told(*well) == {"storage_failed": True, "dump_disk_full": True}
+    for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1)):
+        assert told(*well, bad) == told(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
+    for room in (Room(1000, 49, 100, 50), Room(1000, 500, 100, 4)):
+        full = probed("/e", ok=True, room=room)
+        assert told(*well, full) == told(full, *well) == {"storage_failed": True, "dump_disk_full": False}
+    assert told(probed("/b", None, 9.9), probed("/e", ok=False)) == {}
 
 
 @pytest.mark.parametrize(

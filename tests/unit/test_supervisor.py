@@ -10,7 +10,7 @@ import pytest
 from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
-from agent.api import Context, ExporterConfig, Roots, Spec
+from agent.api import Context, ExporterConfig, Roots, Spec, Subject
 from agent.log import Logger
 from agent.state import StateFile
 from agent.supervisor import Plan, Prepared, Supervisor
@@ -33,6 +33,7 @@ class Made:
         self._events = events
 
     async def start(self, ctx: Context) -> None:
+        ctx.checks.report(Subject("nic", self.label), "rdma_port_down", ok=False)
         if self._refuse:
             raise RuntimeError("refused")
         restored = ctx.state.restored
@@ -92,6 +93,17 @@ async def test_reload_touches_what_changed(bench: Bench) -> None:
     assert await bench.supervisor.apply(bench.plan(a=Config(), b=Config(number=1), d=Config()))
     assert sorted(bench.take()) == ["drain b0", "drain c0", "start b1 from b0", "start d0 from nothing"]
     assert set(bench.supervisor.running) == {"a", "b", "d"}
+    await bench.supervisor.stop()
+
+
+async def test_levels_of_what_is_replaced_or_removed_go(bench: Bench) -> None:
+    """A section that changed or went takes its levels along; those of the others and the new ones' stay."""
+    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(), c=Config()))
+    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b0", "c0"}
+    assert await bench.supervisor.apply(bench.plan(a=Config(), b=Config(number=1)))
+    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b1"}
+    assert not await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(refuse=True)))
+    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b1"}
     await bench.supervisor.stop()
 
 

@@ -1,0 +1,74 @@
+"""Whether file systems that went read-only still are: mountinfo (proc_pid_mountinfo(5)) by device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.api import Roots, sysfs
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Of mountinfo; a node with ten thousand mounts has some 2 MB."""
+
+_READ_ONLY = {"ro", "emergency_ro", "shutdown"}
+"""Options of a file system (ext4 tells of the last two); those of a single mount say nothing of it."""
+
+
+class Device(NamedTuple):
+    """What a block device is called in mountinfo: its number (major:minor), or the last word of a path to it."""
+
+    number: str
+    names: frozenset[str]
+
+
+def still_told(told: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
+    """Which devices are still not well: device to whether it was seen read-only (``mounted``: device to whether it is).
+
+    One that was read-only and is no longer is well, and so is one that is not mounted. One that never showed as
+    read-only (xfs that shut down; ext4 of Linux 6.12 to 6.14) stays until it is unmounted.
+    """
+    return {name: mounted[name] for name, was in told.items() if name in mounted and (mounted[name] or not was)}
+
+
+def mounted_devices(mountinfo: str, devices: Mapping[str, Device]) -> dict[str, bool]:
+    """Those of the devices that are mounted, and whether as read-only."""
+    by_word = {word: name for name, each in devices.items() for word in (each.number, *each.names) if word}
+    found: dict[str, bool] = {}
+    for line in mountinfo.splitlines():
+        mount, _, filesystem = line.partition(" - ")
+        left, right = mount.split(" "), filesystem.split(" ")
+        if len(left) > 2 and len(right) > 2:
+            name = by_word.get(left[2]) or by_word.get(right[1].rpartition("/")[2])
+            if name is not None:
+                found[name] = found.get(name, False) or not _READ_ONLY.isdisjoint(right[2].split(","))
+    return found
+
+
+def read_mounted(roots: Roots, names: Iterable[str]) -> dict[str, bool] | None:
+    """As ``mounted_devices``, of the node; None where mountinfo cannot be read. Blocking."""
+    devices = {name: _device(roots.sys / "class/block" / name) for name in names}
+    for process in ("1", "self"):  # init's mounts are the node's; ours are all that may be read without ptrace rights
+        text = _read(roots.proc / process / "mountinfo")
+        if text is not None:
+            return mounted_devices(text, devices)
+    return None
+
+
+def _device(path: Path) -> Device:
+    number, mapped = sysfs.read_text(path / "dev") or "", sysfs.read_text(path / "dm/name") or ""
+    return Device(number, frozenset(name for name in (path.name, mapped) if name))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            parts = []
+            while part := os.read(file.fileno(), 1024 * 1024):
+                parts.append(part)
+                if sum(map(len, parts)) > MAX_BYTES:
+                    return None
+    except OSError:
+        return None
+    return b"".join(parts).decode("utf-8", "replace")

@@ -1,0 +1,104 @@
+"""The kernel's log exporter on a node, for tests of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from fake_clock import FakeClock
+from lent import lent
+from rank_table import environment, facts
+
+from agent.api import Gpu, Nic, RankTable, StateSection
+from agent.checks import HealthLedger
+from agent.hardware import Hardware
+from exporters.kernel_log import KernelLogConfig, KernelLogExporter
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+MLX5 = "mlx5_core 0000:19:00.0: poll_health:955:(pid 0): device's health compromised"
+GPUS = (Gpu(0, "GPU-a", "0000:3b:00.0"), Gpu(1, "GPU-b", "0000:18:00.0"))
+Series = dict[tuple[str, ...], float]
+
+
+class Node:
+    """The exporter over a log, with two GPUs and a NIC unless they are yet to be found."""
+
+    def __init__(self, log: Path, before: Node | None = None, *, wanted: bool = False, named: bool = True) -> None:
+        self.clock = FakeClock()
+        self.clock.now = 7040.0
+        self.ledger, self.hardware = HealthLedger(self.clock), Hardware()
+        self.section: StateSection = StateSection("kernel_log", before.section.published if before else None)
+        if before:
+            self.clock.now = before.clock.now
+            self.ledger.load(before.ledger.dump())
+        if named:
+            self.name_hardware()
+        self.log, self.written = log, 0
+        self.changes: list[tuple[Path, str, str]] = []
+        self.root = log.parent / "root"
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        config = KernelLogConfig(path=str(log), enabled=wanted or "auto")
+        self.exporter = KernelLogExporter(config)
+        self.context = lent(
+            "kernel_log",
+            self.clock,
+            self.root,
+            ranks=self.ranks,
+            state=self.section,
+            checks=self.ledger.of("kernel_log"),
+            hardware=self.hardware,
+        )
+
+    def name_hardware(self) -> None:
+        """Let the exporters of GPUs and NICs find what there is."""
+        self.hardware.observe_gpus("nvml", GPUS)
+        self.hardware.observe_nics("rdma", [Nic("mlx5_0", "0000:19:00.0")])
+
+    def add_rank(self, pid: int, rank: int) -> None:
+        """Let a rank run."""
+        assert self.ranks.observe_process(facts(pid, environment(rank)))
+        self.ranks.tick()
+
+    def write(self, *lines: str, seconds: float = 7039.0) -> None:
+        """Let the kernel write lines at one time."""
+        added = [f"4,{number},{int(seconds * 1e6)},-;{text}\n" for number, text in enumerate(lines, self.written)]
+        self.written += len(added)
+        self.put(self.log, "".join(added), "a")
+
+    def mount(self, mountinfo: str) -> None:
+        """Let the node's mounts be these."""
+        self.put(self.root / "proc/1/mountinfo", mountinfo)
+
+    def put(self, path: Path, text: str, mode: str = "w") -> None:
+        """Let a file have this text at the next look."""
+        self.changes.append((path, text, mode))
+
+    def change(self) -> None:
+        """Write what was put; blocking."""
+        for path, text, mode in self.changes:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open(mode) as file:
+                file.write(text)
+        self.changes = []
+
+    async def look(self) -> Series:
+        """Start, look once and end; return the series by family (without its prefix) and labels."""
+        await self.exporter.start(self.context)
+        try:
+            return await self.look_again()
+        finally:
+            await self.exporter.drain()
+
+    async def look_again(self) -> Series:
+        """Look while it runs."""
+        await asyncio.to_thread(self.change)
+        await self.exporter.update()
+        return {
+            (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
+            for family in self.exporter.families(self.exporter.snapshot())
+            for sample in family.samples
+        }
+
+    def failed(self) -> set[tuple[str, str]]:
+        """The checks that have failed."""
+        return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}

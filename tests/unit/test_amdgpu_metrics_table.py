@@ -1,0 +1,85 @@
+"""The firmware's table of AMD's GPUs: energy, and how long what lowered the clocks."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporters.amdgpu.metrics_table import MAX_CYCLES, LoweredSeconds, Table, read_table
+
+ALL = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
+
+
+def table(content: int, values: dict[int, bytes], *, form: int = 1, size: int = 400) -> bytes:
+    """A table with ``values`` at their offsets, and nothing told else."""
+    raw = bytearray(b"\xff" * size)
+    struct.pack_into("<HBB", raw, 0, size, form, content)
+    for offset, value in values.items():
+        raw[offset : offset + len(value)] = value
+    return bytes(raw)
+
+
+ENERGY = struct.pack("<Q", 3 * 65536)
+CYCLES = struct.pack("<6I", 1000, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (table(4, {24: ENERGY}), Table(3.0)),
+        (table(5, {88: ENERGY}), Table(3.0)),
+        (table(6, {16: ENERGY, 32: CYCLES}), Table(3.0, 1000, dict(zip(ALL, range(1, 6), strict=True)))),
+        (table(7, {16: ENERGY, 32: CYCLES}), Table(3.0, 1000, dict(zip(ALL, range(1, 6), strict=True)))),
+        (table(8, {24: ENERGY, 40: CYCLES}), Table(3.0, 1000, dict(zip(ALL, range(1, 6), strict=True)))),
+        (table(6, {32: CYCLES[:8]}), Table(None, 1000, {"hw_slowdown": 1})),
+        (table(6, {}), Table()),
+        (table(3, {24: ENERGY}), None),
+        (table(9, {24: ENERGY}), None),
+        (table(4, {24: ENERGY}, form=2), None),
+        (table(4, {24: ENERGY})[:-1], None),
+        (table(6, {}, size=40), None),
+        (b"", None),
+        (b"text", None),
+    ],
+)
+def test_tables(raw: bytes, expected: Table | None) -> None:
+    """Each layout has its places; what the firmware does not tell is absent; other layouts and cut ones are left."""
+    assert read_table(raw) == expected
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read(raw: bytes) -> None:
+    """Nothing that the driver could write is an error."""
+    read_table(raw)
+
+
+def at(cycles: int | None, **lowered: int) -> Table:
+    """A table at so many cycles."""
+    return Table(None, cycles, lowered)
+
+
+@pytest.mark.parametrize(
+    ("tables", "seconds"),
+    [
+        ([at(100, hw_slowdown=7)], {"hw_slowdown": 0.0}),
+        ([at(100, hw_slowdown=7), at(1100, hw_slowdown=257)], {"hw_slowdown": 2.5}),
+        ([at(2**32 - 500, hw_slowdown=2**32 - 2), at(500, hw_slowdown=498)], {"hw_slowdown": 5.0}),
+        ([at(9000, hw_slowdown=9000), at(100, hw_slowdown=100)], {"hw_slowdown": 0.0}),
+        ([at(0, hw_slowdown=0), at(MAX_CYCLES, hw_slowdown=MAX_CYCLES)], {"hw_slowdown": 0.0}),
+        ([at(0, hw_slowdown=0), at(MAX_CYCLES - 1, hw_slowdown=MAX_CYCLES - 1)], {"hw_slowdown": 10.0}),
+        ([at(100, hw_slowdown=7), at(100, hw_slowdown=7)], {"hw_slowdown": 0.0}),
+        ([at(100, hw_slowdown=7), at(200, hw_slowdown=300)], {"hw_slowdown": 0.0}),
+        ([at(None), at(100, hw_slowdown=7), at(200, hw_slowdown=57)], {"hw_slowdown": 5.0}),
+        ([at(100, hw_slowdown=7), at(None)], {"hw_slowdown": 0.0}),
+        ([at(None)], {}),
+    ],
+)
+def test_how_long_the_clocks_were_lowered(tables: list[Table], seconds: dict[str, float]) -> None:
+    """Ten seconds apart: a reason's share of the cycles is its share of the time; counters wrap and begin anew."""
+    lowered = LoweredSeconds()
+    for number, each in enumerate(tables):
+        lowered.add(each, 1000.0 + 10.0 * number)
+    assert lowered.seconds == pytest.approx(seconds)

@@ -1,0 +1,167 @@
+"""What the kernel's log exporter counts, when and of whom, and what it takes for old."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import msgspec
+import pytest
+from kernel_log_node import MLX5, XID, Node
+
+from agent.api import NoData
+from exporters.kernel_log import exporter as module
+from exporters.kernel_log import follower as follower_module
+
+KMSG = Path(__file__).parents[1] / "data/kernel_log/kmsg"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """An empty log."""
+    (tmp_path / "kmsg").write_text("")
+    return tmp_path / "kmsg"
+
+
+async def test_the_made_up_log() -> None:
+    """Events are counted by category and code, with their time; a rank's process is known; a user's word is none."""
+    node = Node(KMSG)
+    node.add_rank(4711, 3)
+    found = await node.look()
+    counted = {key[1:]: value for key, value in found.items() if key[0] == "kernel_events_total" and value}
+    assert counted == {
+        ("gpu_xid", "79"): 1,
+        ("gpu_xid", "31"): 1,
+        ("oom_kill", ""): 1,
+        ("nfs_not_responding", ""): 1,
+        ("pcie_aer_corrected", ""): 1,
+    }
+    assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == pytest.approx(node.clock.time() - 5.0)
+    assert found["rank_kernel_events_total", "4711", "3", "oom_kill"] == 1
+    assert found["kernel_log_lost_total",] == 2
+    assert node.failed() == {("GPU-a", "gpu_xid"), ("", "nfs_not_responding")}
+
+
+async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
+    """A restarted agent goes on after the last record, and what failed still does; a damaged past is counted anew."""
+    first = Node(log)
+    first.write(XID, "nfs: server a not responding, still trying")
+    before = await first.look()
+    again = Node(log, first)
+    assert await again.look() == before
+    assert again.failed() == first.failed() == {("GPU-a", "gpu_xid"), ("", "nfs_not_responding")}
+    first.section.published = b"\xc1"
+    assert (await Node(log, first).look())["kernel_events_total", "gpu_xid", "79"] == 1
+
+
+async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(log: Path) -> None:
+    """Lines much older than the log's newest may tell of what is mended; the limit itself is not beyond it."""
+    node = Node(log)
+    node.write(MLX5, seconds=100.0)
+    node.write(XID, seconds=100.5)
+    node.write("anything", seconds=100.5 + module.MAX_AGE_SECONDS)
+    assert (await node.look())["kernel_events_total", "mlx5_fatal", ""] == 1
+    assert node.failed() == {("GPU-a", "gpu_xid")}
+
+
+async def test_the_newest_line_of_a_first_start_is_read_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that takes several reads is one backlog, up to the limit; what is left is taken for new."""
+    monkeypatch.setattr(follower_module, "MAX_RECORDS", 1)
+    monkeypatch.setattr(follower_module, "MAX_RECORD_BYTES", 156)
+    node = Node(log)
+    node.write(f"{MLX5:-<138}", seconds=1000.0)
+    node.write(f"{XID:-<138}", seconds=1000.0)
+    node.write(f"{'anything':-<138}", seconds=6000.0)
+    assert [len(text) for _, text, _ in node.changes] == [156, 156, 156]
+    await node.look()
+    assert node.failed() == set()
+    monkeypatch.setattr(module, "MAX_BACKLOG_READS", 2)
+    again = Node(log)
+    await again.look()
+    assert again.failed() == {("GPU-a", "gpu_xid"), ("mlx5_0", "nic_fatal")}
+
+
+async def test_a_slow_printk_clock_hides_nothing(log: Path) -> None:
+    """A line that is followed fails its check, as of when it was read, however far printk's clock is behind."""
+    node = Node(log)
+    await node.exporter.start(node.context)
+    await node.look_again()
+    node.clock.advance(90.0 * 86400.0)
+    node.write(XID, seconds=7041.0)
+    found = await node.look_again()
+    assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == node.clock.time()
+    assert node.failed() == {("GPU-a", "gpu_xid")}
+    await node.exporter.drain()
+
+
+async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
+    """What was written while no agent ran, however long ago, fails its check, and shows with its own time."""
+    first = Node(log)
+    first.write("anything", seconds=7000.0)
+    await first.look()
+    first.write(XID, seconds=8000.0)
+    first.write("anything", seconds=20_000.0)
+    await asyncio.to_thread(first.change)
+    first.clock.now = 20_001.0
+    again = Node(log, first)
+    found = await again.look()
+    assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == again.clock.time() - 12_001.0
+    assert again.failed() == {("GPU-a", "gpu_xid")}
+
+
+async def test_a_thread_is_its_process(log: Path) -> None:
+    """A line names a thread: while it is there the rank is its process; a number that is gone is taken as it is."""
+    node = Node(log)
+    node.add_rank(4711, 3)
+    node.put(
+        node.root / "proc/4799/status",
+        "Name:\tpython3\nUmask:\t0022\nState:\tD (disk sleep)\nTgid:\t4711\nNgid:\t0\nPid:\t4799\n",
+    )
+    node.write(
+        "INFO: task python3:4799 blocked for more than 122 seconds.",
+        "INFO: task python3:4712 blocked for more than 122 seconds.",
+        "python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.30.7[7f0+10000]",
+    )
+    found = await node.look()
+    assert {key: value for key, value in found.items() if key[0] == "rank_kernel_events_total"} == {
+        ("rank_kernel_events_total", "4711", "3", "hung_task"): 1,
+        ("rank_kernel_events_total", "4711", "3", "nccl_segfault"): 1,
+    }
+
+
+async def test_kinds_and_ranks_beyond_the_limits(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One code more than the limit is counted under none, one rank more in the node's count alone."""
+    monkeypatch.setattr(module, "MAX_KINDS", 2)
+    monkeypatch.setattr(module, "MAX_RANK_EVENTS", 1)
+    monkeypatch.setattr(module, "MAX_LOGGED", 1)
+    node = Node(log)
+    for number in range(3):
+        node.add_rank(100 + number, number)
+        node.write(f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, pid={100 + number}, name=x")
+    await node.look()
+    past = node.exporter.snapshot()
+    assert {code: seen.count for code, seen in past.seen["gpu_xid"].items()} == {"13": 1, "14": 1, "": 1}
+    assert past.ranks == {("4711", "0", "gpu_xid"): 1}
+
+
+async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the right it is no data, and an error where it was asked for; without a log it is no data."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with pytest.raises(NoData):
+        await Node(log.with_name("none")).look()
+    monkeypatch.setattr("exporters.kernel_log.follower.os.open", refuse)
+    with pytest.raises(NoData):
+        await Node(log).look()
+    with pytest.raises(PermissionError):
+        await Node(log, wanted=True).look()
+
+
+def test_the_checkpoint_is_what_it_was() -> None:
+    """What is published is read back whole."""
+    seen = {"gpu_xid": {"79": module.Seen(5.0, 2)}}
+    past = module.Past(7, 1, seen, {("4711", "0", "oom_kill"): 1}, {"nfs_not_responding": {"a": False}})
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(past), type=module.Past) == past
