@@ -25,7 +25,7 @@ def ras_page(job_id: str) -> bytes:
     """Return the text after two reports that are the same, of a node that asks and of one that does not."""
     report = read_json(json.dumps(_report()).encode())
     reports = Reports(Admission())
-    owner = LocalProcess(ProcessKey(100, 100), RankLabel(job_id, "0"), WORLD, 100, 0.0)
+    owner = LocalProcess(ProcessKey(100, 100), (RankLabel(job_id, "0"),), WORLD, 100, 0.0)
     for _ in range(2):
         assert reports.keep(owner, report, float("inf"), time.time())
     return encode(

@@ -172,4 +172,4 @@ class RasAgent:
 
     def _owner(self, here: Mapping[int, ProcessKey]) -> LocalProcess:
         rank, key = next(iter(here.items()))
-        return LocalProcess(key, RankLabel(self._job_id, str(rank)), self._network.world, key.pid, 0.0)
+        return LocalProcess(key, (RankLabel(self._job_id, str(rank)),), self._network.world, key.pid, 0.0)
