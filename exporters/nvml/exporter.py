@@ -114,7 +114,6 @@ class NvmlExporter:
         self._remember()
         self._ctx.hardware.observe_gpu_processes(NAME, {})
         self._ctx.hardware.observe_gpus(NAME, ())
-        self._ctx.checks.forget(())
         self._thread.stop()
         await self._helper.stop()
 

@@ -89,8 +89,8 @@ class RasExporter:
             await self._wait_for_ranks()
         self._visits.keep(self._sites, {each.job_id for each in self._standings()})
         self._visits.heed(self._monitors.take_wakes(), self._ctx.clock.monotonic())
-        if (due := self._due()) is not None and all(each.done() for each in _ROUNDS):
-            self._round = asyncio.get_running_loop().create_task(self._ask_all(due), name="ras-queries")
+        if self._due() is not None and all(each.done() for each in _ROUNDS):
+            self._round = asyncio.get_running_loop().create_task(self._ask_all(), name="ras-queries")
             _ROUNDS.add(self._round)
         if self._ctx.once:
             await self.settle()
@@ -149,12 +149,11 @@ class RasExporter:
             ended, self._round = self._round, None
             await ended
 
-    async def _ask_all(self, due: Due | None) -> None:
+    async def _ask_all(self) -> None:
         """Ask one job after the other, each after a look of its own, until the time of no other has come."""
-        while due is not None:
+        while (due := self._due()) is not None:  # at once, so that whom it names are still there
             await self._ask(due)
             await self._look()
-            due = self._due()
 
     def _due(self) -> Due | None:
         if self._drained:
@@ -200,7 +199,7 @@ class RasExporter:
         wanted = frozenset(process.key for process in members if process.key in site.servers)
         ranks = max(visit.pace.ranks, world_size_of(members))
         limits = Limits(
-            timeout_factor=max((site.servers[key].timeout_factor for key in wanted), default=1.0),
+            timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
         pids = frozenset(process.namespace_pid for process in processes.values())

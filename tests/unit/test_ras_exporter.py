@@ -582,16 +582,21 @@ async def test_the_end_of_a_stream_is_an_alarm_and_the_next_asks_what_was_missed
         await last.tell(exporter, "PEER_DEAD")
 
 
-async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
-    """While a report is waited for updates go on, nobody is asked a second time, and the end of it is awaited."""
-    gate = asyncio.Event()
-    answer = node.report
+def held_up(node: Node) -> asyncio.Event:
+    """Have no report end before the event that is returned."""
+    gate, answer = asyncio.Event(), node.report
 
     async def slow() -> bytes | None:
         await gate.wait()
         return await answer()
 
     node.report = slow  # type: ignore[method-assign]
+    return gate
+
+
+async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
+    """While a report is waited for updates go on, nobody is asked a second time, and the end of it is awaited."""
+    gate = held_up(node)
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
         for _ in range(10):
@@ -609,14 +614,7 @@ async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
 
 async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> None:
     """After a reload that did not wait for its end, a query still under way is let to end before the next."""
-    gate = asyncio.Event()
-    answer = node.report
-
-    async def slow() -> bytes | None:
-        await gate.wait()
-        return await answer()
-
-    node.report = slow  # type: ignore[method-assign]
+    gate = held_up(node)
     async with node.exporter() as before:
         await node.look(before, 1.0)
         node.table.tick(MIN_INTERVAL_SECONDS)
