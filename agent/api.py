@@ -10,24 +10,25 @@ from typing import Any, Literal, Protocol
 import msgspec
 from prometheus_client.metrics_core import Metric
 
-from agent import gpu_families, sysfs
-from agent.admission import Admission
-from agent.checks import NODE, Checks, Levels, Subject
-from agent.claims import KEPT_VARIABLES, RECORDING_VARIABLES
-from agent.clock import Clock
-from agent.follow import Follower
-from agent.followed_file import FollowedFile, Position
-from agent.hardware import Gpu, Hardware, Nic
-from agent.helper import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
-from agent.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
-from agent.log import Logger
-from agent.metrics import Family, Rows
-from agent.pci import pci_address, pci_path
-from agent.procfs import OpenFile, ProcessFacts, ProcFS, Stat
-from agent.ranks import RankTable
-from agent.state import StateSection
-from agent.threads import OwnThread
-from agent.verdict import ExitStatus, Silence
+from agent.core.checkpoint import StateSection
+from agent.core.clock import Clock
+from agent.core.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
+from agent.core.log import Logger
+from agent.core.metrics import Family, Rows
+from agent.core.series_budget import Admission
+from agent.core.threads import OwnThread
+from agent.hardware import gpu_families
+from agent.hardware.inventory import Gpu, Hardware, Nic
+from agent.hardware.ledger import NODE, Checks, Levels, Subject
+from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
+from agent.ranks.environment import KEPT_VARIABLES, RECORDING_VARIABLES
+from agent.ranks.table import RankTable
+from agent.ranks.verdict import ExitStatus, Silence
+from agent.system import sysfs
+from agent.system.pci import pci_address, pci_path
+from agent.system.procfs import OpenFile, ProcessFacts, ProcFS, Stat
+from agent.tail.file import FollowedFile, Position
+from agent.tail.follower import Follower
 
 __all__ = [
     "KEPT_VARIABLES",

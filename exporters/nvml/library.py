@@ -25,7 +25,7 @@ _EVENT_KINDS = {
 
 
 def look(request: Request, body: bytes) -> Answer:
-    """Look at all GPUs; what a helper process calls (agent/helper_serve.py). ``body`` is not used."""
+    """Look at all GPUs; what a helper process calls (agent/helper/serve.py). ``body`` is not used."""
     return _LIBRARY.look(request)
 
 

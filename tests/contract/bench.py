@@ -13,8 +13,8 @@ from lent import lent
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Exporter, RankTable
-from agent.discovery import load_spec
-from agent.exposition import Selection, encode
+from agent.app.discovery import load_spec
+from agent.export.exposition import Selection, encode
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTNAME = "gpu-node-00"

@@ -14,8 +14,10 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from agent import health, rank_families, self_families
-from agent.discovery import exporter_names, load_spec
+from agent.app.discovery import exporter_names, load_spec
+from agent.export import agent_families as self_families
+from agent.ranks import families as rank_families
+from agent.ranks import health
 from grafana import build
 
 ROOT = Path(__file__).parents[2]

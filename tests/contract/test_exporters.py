@@ -12,7 +12,7 @@ import pytest
 from bench import DATA, Bench, exposition
 
 from agent.api import NoData
-from agent.discovery import exporter_names, load_spec
+from agent.app.discovery import exporter_names, load_spec
 
 NAMES = exporter_names()
 LONGEST_DRAIN_SECONDS = 45.0

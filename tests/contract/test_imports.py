@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.discovery import exporter_names
+from agent.app.discovery import exporter_names
 
 ROOT = Path(__file__).parents[2]
 NAMES = exporter_names()

@@ -7,9 +7,12 @@ from collections import Counter
 
 import pytest
 
-from agent import gpu_families, health, rank_families, self_families
-from agent.discovery import exporter_names, load_spec
-from agent.metrics import Family
+from agent.app.discovery import exporter_names, load_spec
+from agent.core.metrics import Family
+from agent.export import agent_families as self_families
+from agent.hardware import gpu_families
+from agent.ranks import families as rank_families
+from agent.ranks import health
 
 OWNED = [
     *(("agent", family) for family in self_families.FAMILIES),

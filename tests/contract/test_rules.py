@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agent import health, rank_families, self_families
-from agent.discovery import exporter_names, load_spec
+from agent.app.discovery import exporter_names, load_spec
+from agent.export import agent_families as self_families
+from agent.ranks import families as rank_families
+from agent.ranks import health
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"

@@ -21,7 +21,7 @@ from jobs import ROOT
 from nodes import Node, Reply, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent import rank_families
+from agent.ranks import families as rank_families
 
 READY_SECONDS = 15.0
 STOP_SECONDS = 5.0

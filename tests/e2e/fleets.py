@@ -13,13 +13,14 @@ from typing import Any
 
 from ras_views import RasAgent
 
-from agent import health, rank_families
 from agent.api import Metric
-from agent.checks import NODE, HealthLedger
-from agent.identity import Membership, Origin, ProcessKey
-from agent.procfs import ProcessFacts
-from agent.ranks import RankTable
-from agent.verdict import ExitStatus
+from agent.core.identity import Membership, Origin, ProcessKey
+from agent.hardware.ledger import NODE, HealthLedger
+from agent.ranks import families as rank_families
+from agent.ranks import health
+from agent.ranks.table import RankTable
+from agent.ranks.verdict import ExitStatus
+from agent.system.procfs import ProcessFacts
 
 SCRAPE_SECONDS = 5
 REST_SLOTS = 3

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent import health
 from agent.api import Family, Metric
-from agent.checks import NODE, Entry, Finding, Subject
-from agent.exposition import Selection, encode
-from agent.health import HealthSnapshot, counted_checks
-from agent.rank_snapshot import RankSnapshot
+from agent.export.exposition import Selection, encode
+from agent.hardware.ledger import NODE, Entry, Finding, Subject
+from agent.ranks import health
+from agent.ranks.health import HealthSnapshot, counted_checks
+from agent.ranks.snapshot import RankSnapshot
 from exporters.nvml import families as nvml
 from exporters.nvml import nvlink
 from exporters.storage import families as storage

@@ -9,7 +9,7 @@ from typing import Any
 from ras_views import ENDPOINT, VERSION, WELL, families
 
 from agent.api import Admission, ProcessKey, RankLabel
-from agent.exposition import Selection, encode
+from agent.export.exposition import Selection, encode
 from exporters.ras.jobs import LocalProcess
 from exporters.ras.json_report import read_json
 from exporters.ras.report import COLLECTIVES

@@ -17,12 +17,12 @@ from fake_clock import FakeClock
 from fleets import series_key
 from recordings import FIRST_PID, HOSTS, WORLD, Phase, host_of, prolonged
 
-from agent import rank_families
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
-from agent.helper import Helpers
-from agent.self_families import EXPORTER_UP
+from agent.export.agent_families import EXPORTER_UP
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
+from agent.helper.client import Helpers
+from agent.ranks import families as rank_families
 from exporters.inspector.exporter import Config, InspectorExporter
 
 JOB = "4711"

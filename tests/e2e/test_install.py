@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent import __version__
-from agent.discovery import exporter_names
+from agent.app.discovery import exporter_names
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "tests" / "data" / "inspector" / "base8"
@@ -73,8 +73,8 @@ def test_command_and_module_work_from_an_empty_directory(installed: Path, tmp_pa
 
 HELPER = """
 import asyncio
-from agent.clock import SystemClock
-from agent.helper import Helpers
+from agent.core.clock import SystemClock
+from agent.helper.client import Helpers
 from exporters.ras.inquiry import READER
 from exporters.ras.reading import Request
 

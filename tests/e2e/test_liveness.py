@@ -14,7 +14,7 @@ from jobs import SimulatedJob
 from machines import Machine, alive, records
 from nodes import Node, wait_until, why_no_nodes
 
-from agent.procfs import ProcFS
+from agent.system.procfs import ProcFS
 
 DEATH_TO_GAUGE_SECONDS = 0.5
 FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")

@@ -219,7 +219,7 @@ LAUNCHER = """
 import sys
 import exporters
 exporters.__path__.append(sys.argv.pop(1))
-from agent.cli import main
+from agent.app.cli import main
 sys.exit(main())
 """
 

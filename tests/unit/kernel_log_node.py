@@ -10,8 +10,8 @@ from lent import lent
 from rank_table import environment, facts
 
 from agent.api import Gpu, Nic, RankTable, StateSection
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."

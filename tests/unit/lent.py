@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.api import Admission, Clock, Context, Logger, OwnThread, RankTable, Roots, StateSection
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
-from agent.helper import Helpers
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
+from agent.helper.client import Helpers
 
 
 def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> Context:

@@ -6,10 +6,10 @@ from signal import SIGKILL
 
 from fake_clock import FakeClock
 
-from agent.identity import Origin, ProcessKey, RankLabel
-from agent.procfs import ProcessFacts
-from agent.ranks import RankTable
-from agent.verdict import ExitStatus
+from agent.core.identity import Origin, ProcessKey, RankLabel
+from agent.ranks.table import RankTable
+from agent.ranks.verdict import ExitStatus
+from agent.system.procfs import ProcessFacts
 
 WORLD = "aaaaaaaaaaaaaa"
 TENSOR = "bbbbbbbbbbbbbb"

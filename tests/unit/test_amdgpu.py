@@ -11,8 +11,8 @@ from fake_clock import FakeClock
 from lent import lent
 
 from agent.api import NoData, StateSection
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter
 from exporters.amdgpu import tree as module
 from exporters.amdgpu.baseline import Known, View, verdicts

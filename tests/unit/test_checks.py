@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fake_clock import FakeClock
 
-from agent import checks as module
-from agent.checks import NODE, HealthLedger, Subject
+from agent.hardware import ledger as module
+from agent.hardware.ledger import NODE, HealthLedger, Subject
 
 GPU, OTHER = Subject("gpu", "GPU-1"), Subject("gpu", "GPU-2")
 

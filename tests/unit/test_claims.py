@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims import MAX_GROUP_CHARACTERS, MAX_LABEL_CHARACTERS, Claim, clean, group_job_id, read_claim, short_hash
+from agent.ranks.environment import (
+    MAX_GROUP_CHARACTERS,
+    MAX_LABEL_CHARACTERS,
+    Claim,
+    clean,
+    group_job_id,
+    read_claim,
+    short_hash,
+)
 
 TORCHRUN = {
     "RANK": "11",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, ConfigError, Loaded, read_config
-from agent.log import Logger
-from agent.supervisor import prepare
+from agent.app.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, ConfigError, Loaded, read_config
+from agent.app.supervisor import prepare
+from agent.core.log import Logger
 from exporters.inspector import SPEC
 
 

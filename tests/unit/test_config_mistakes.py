@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.config import MAX_DEPTH, ConfigError, Loaded
+from agent.app.config import MAX_DEPTH, ConfigError, Loaded
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from agent.exposition import Selection, SelectionError, encode, select, wants_openmetrics
+from agent.export.exposition import Selection, SelectionError, encode, select, wants_openmetrics
 
 KNOWN = frozenset({"process", "inspector", "nvml"})
 # What Prometheus 2.42 and 3.5 send, from their documentation.

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.follow import IDLE_SECONDS, Follower, Limits
-from agent.followed_file import FINGERPRINT_BYTES, FollowedFile, Position
+from agent.tail.file import FINGERPRINT_BYTES, FollowedFile, Position
+from agent.tail.follower import IDLE_SECONDS, Follower, Limits
 
 
 class Time:

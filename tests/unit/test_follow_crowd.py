@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from test_follow import Time, drain, follow, poll
 
-from agent import follow as module
-from agent.follow import IDLE_SECONDS, Limits
+from agent.tail import follower as module
+from agent.tail.follower import IDLE_SECONDS, Limits
 
 
 def write(path: Path, text: bytes, modified_seconds: int) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.followed_file import (
+from agent.tail.file import (
     CHUNK_BYTES,
     FINGERPRINT_BYTES,
     MAX_LINE_BYTES,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, ExporterRow, Overview, RankRow, age_text, front_page
+from agent.web.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, ExporterRow, Overview, RankRow, age_text, front_page
 
 
 class Page(HTMLParser):

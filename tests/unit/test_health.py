@@ -6,12 +6,12 @@ import pytest
 from fake_clock import FakeClock
 from rank_table import KILLED, Table, environment
 
-from agent.checks import NODE, HealthLedger, Subject
-from agent.config import ConfigError, Loaded
-from agent.hardware import Gpu, Hardware, Nic
-from agent.health import CHECKS, HealthSnapshot, counted_checks, families
-from agent.identity import Membership
-from agent.rank_binding import BINDING_SECONDS
+from agent.app.config import ConfigError, Loaded
+from agent.core.identity import Membership
+from agent.hardware.inventory import Gpu, Hardware, Nic
+from agent.hardware.ledger import NODE, HealthLedger, Subject
+from agent.ranks.binding import BINDING_SECONDS
+from agent.ranks.health import CHECKS, HealthSnapshot, counted_checks, families
 
 DEFAULT = counted_checks([], [])
 ROOT = "pci0000:00"

@@ -21,9 +21,9 @@ import pytest
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 
-from agent import helper as helper_module
-from agent import helper_process
-from agent.helper import (
+from agent.helper import client as helper_module
+from agent.helper import process as helper_process
+from agent.helper.client import (
     IDLE_SECONDS,
     KILL_SECONDS,
     MAX_BACK_OFF_SECONDS,
@@ -34,8 +34,8 @@ from agent.helper import (
     Helpers,
     HelperSpec,
 )
-from agent.helper_frames import MAX_PAYLOAD_BYTES
-from agent.helper_main import NICENESS
+from agent.helper.frames import MAX_PAYLOAD_BYTES
+from agent.helper.main import NICENESS
 
 ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 32 * 1024 * 1024
@@ -392,8 +392,8 @@ async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
 AGENT = """
 import asyncio, sys
 from helper_targets import Order, Outcome
-from agent.clock import SystemClock
-from agent.helper import Helpers, HelperSpec
+from agent.core.clock import SystemClock
+from agent.helper.client import Helpers, HelperSpec
 
 async def main():
     helper = Helpers(SystemClock()).lend(HelperSpec("test", "helper_targets:obey", Outcome, 1 << 25))
@@ -428,7 +428,7 @@ def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
 
 def test_a_process_whose_parent_has_gone_already_leaves() -> None:
     """One that finds another parent than the agent that started it ends before it does anything."""
-    main = ROOT / "agent" / "helper_main.py"
+    main = ROOT / "agent" / "helper" / "main.py"
     command = [sys.executable, "-I", str(main), "no_such_module:none", "1", "1", os.pathsep.join(sys.path)]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=LONG, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -436,7 +436,7 @@ def test_a_process_whose_parent_has_gone_already_leaves() -> None:
 
 def test_a_module_is_imported_without_its_packages_code() -> None:
     """The reader of RAS reports, in an exporter whose package imports the whole agent, has none of it in memory."""
-    code = "from agent.helper_serve import _load; import sys; _load('exporters.ras.reading:read'); print(*sys.modules)"
+    code = "from agent.helper.serve import _load; import sys; _load('exporters.ras.reading:read'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "exporters.ras.report" in loaded

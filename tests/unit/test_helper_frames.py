@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.helper_frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameError, Kind, frame, parse_header, read_frame
+from agent.helper.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameError, Kind, frame, parse_header, read_frame
 
 FRAMES = st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=300)), max_size=8)
 

@@ -24,9 +24,9 @@ from agent.api import (
     Roots,
     StateSection,
 )
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
-from agent.helper import Helpers
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
+from agent.helper.client import Helpers
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.accumulators import SeriesKey

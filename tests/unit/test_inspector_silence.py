@@ -9,7 +9,7 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.api import Logger, Membership, Origin, ProcessFacts, ProcessKey, RankTable
-from agent.claims import MAX_SETTING_CHARACTERS
+from agent.ranks.environment import MAX_SETTING_CHARACTERS
 from exporters.inspector.silence import MAX_TOLD, Silence, SilenceWatch, silence_of
 
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"

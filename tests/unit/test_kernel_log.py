@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.health import CHECKS
+from agent.ranks.health import CHECKS
 from exporters.kernel_log import follower as follower_module
 from exporters.kernel_log.classify import categories, classify, fails
 from exporters.kernel_log.follower import Follower

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from test_follow import Time, drain, follow, open_descriptors, poll
 
-from agent.follow import Follower, Limits
-from agent.followed_file import MAX_LINE_BYTES
+from agent.tail.file import MAX_LINE_BYTES
+from agent.tail.follower import Follower, Limits
 
 
 def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(errno.EIO, "broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agent.line_reader.os.pread", fail)
+        patch.setattr("agent.tail.reader.os.pread", fail)
         assert [poll(follower) for _ in range(3)] == [b"", b"", b""]
         assert follower.skipped["EIO"] == 3
     assert poll(follower) == b"one\n"

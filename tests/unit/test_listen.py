@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.listen import ListenAddress, open_listeners, parse_listen_address
+from agent.web.listen import ListenAddress, open_listeners, parse_listen_address
 
 
 @pytest.mark.parametrize(

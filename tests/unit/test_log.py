@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import log
+from agent.core import log
 
 
 class ManualTime:

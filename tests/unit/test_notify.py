@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.log import Logger
-from agent.notify import MAX_STATUS_CHARACTERS, Notifier, WatchdogGate, watchdog_interval_seconds
+from agent.core.log import Logger
+from agent.core.systemd import MAX_STATUS_CHARACTERS, Notifier, WatchdogGate, watchdog_interval_seconds
 
 LOG = Logger("notify")
 

@@ -25,9 +25,9 @@ from agent.api import (
     StateSection,
     Subject,
 )
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
-from agent.helper import MAX_BACK_OFF_SECONDS, Helpers
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
+from agent.helper.client import MAX_BACK_OFF_SECONDS, Helpers
 from exporters.nvml import exporter as exporter_module
 from exporters.nvml.config import NvmlConfig
 from exporters.nvml.exporter import ABSENT_SECONDS, INTERVAL_SECONDS, REOPEN_SECONDS, NvmlExporter, NvmlFailed

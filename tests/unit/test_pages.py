@@ -2,11 +2,11 @@ import asyncio
 
 import pytest
 
-from agent.exposition import Rendered, Selection
-from agent.front_page import Overview
-from agent.http_message import Request
-from agent.pages import Pages
-from agent.single_flight import MAX_FLIGHTS
+from agent.core.single_flight import MAX_FLIGHTS
+from agent.export.exposition import Rendered, Selection
+from agent.web.front_page import Overview
+from agent.web.handlers import Pages
+from agent.web.messages import Request
 
 
 class Agent:

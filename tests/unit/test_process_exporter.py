@@ -16,7 +16,7 @@ from lent import lent
 from proc_tree import ProcTree
 
 from agent.api import ProcessKey, ProcFS, RankTable, Roots
-from agent.ranks import UNSEEN_SECONDS
+from agent.ranks.table import UNSEEN_SECONDS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exit_status import open_pidfd
 

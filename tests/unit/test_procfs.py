@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proc_tree import ProcTree, stat_line
 
-from agent.identity import ProcessKey
-from agent.procfs import MAX_ENVIRONMENT_BYTES, ProcFS, parse_stat, parse_status
+from agent.core.identity import ProcessKey
+from agent.system.procfs import MAX_ENVIRONMENT_BYTES, ProcFS, parse_stat, parse_status
 
 
 @pytest.fixture

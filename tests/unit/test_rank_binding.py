@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, origin
 
-from agent.claims import communicator_job_id, group_job_id
-from agent.identity import Membership, RankLabel
-from agent.rank_binding import BINDING_SECONDS
-from agent.tombstones import FINISHED_SECONDS
+from agent.core.identity import Membership, RankLabel
+from agent.ranks.binding import BINDING_SECONDS
+from agent.ranks.environment import communicator_job_id, group_job_id
+from agent.ranks.expiry import FINISHED_SECONDS
 
 
 @pytest.fixture

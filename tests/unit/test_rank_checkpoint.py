@@ -7,10 +7,10 @@ from signal import SIGSEGV, SIGTERM
 import pytest
 from rank_table import KILLED, WORLD, Table, environment, origin
 
-from agent.identity import Membership, ProcessKey, RankLabel
-from agent.rank_binding import BINDING_SECONDS
-from agent.ranks import RankTable
-from agent.verdict import ExitStatus
+from agent.core.identity import Membership, ProcessKey, RankLabel
+from agent.ranks.binding import BINDING_SECONDS
+from agent.ranks.table import RankTable
+from agent.ranks.verdict import ExitStatus
 
 
 @pytest.fixture

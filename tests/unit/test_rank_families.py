@@ -7,9 +7,9 @@ from signal import SIGKILL, SIGSEGV
 import pytest
 from rank_table import KILLED, WORLD, Table, environment, origin
 
-from agent import rank_families
-from agent.identity import Membership
-from agent.verdict import ExitStatus
+from agent.core.identity import Membership
+from agent.ranks import families as rank_families
+from agent.ranks.verdict import ExitStatus
 
 
 @pytest.fixture

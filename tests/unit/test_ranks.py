@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, origin
 
-from agent.identity import Membership, Origin, RankLabel
-from agent.origins import MAX_FORMER, MAX_ORIGINS, ORIGIN_IDLE_SECONDS
-from agent.rank_binding import BINDING_SECONDS
-from agent.rank_process import SIGN_OF_LIFE_SECONDS
-from agent.ranks import MAX_MEMBERSHIPS, MAX_PROCESSES, UNSEEN_SECONDS
-from agent.tombstones import TOMBSTONE_SECONDS
-from agent.verdict import Silence
+from agent.core.identity import Membership, Origin, RankLabel
+from agent.ranks.binding import BINDING_SECONDS
+from agent.ranks.expiry import TOMBSTONE_SECONDS
+from agent.ranks.process import SIGN_OF_LIFE_SECONDS
+from agent.ranks.table import MAX_MEMBERSHIPS, MAX_PROCESSES, UNSEEN_SECONDS
+from agent.ranks.verdict import Silence
+from agent.ranks.writers import MAX_FORMER, MAX_ORIGINS, ORIGIN_IDLE_SECONDS
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ras_reports import report as large_report
 from ras_server import JSON_ANSWERS, answering, served
 
 from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
-from agent.helper import Helpers
+from agent.helper.client import Helpers
 from exporters.ras.client import MAX_HELD_BYTES, Endpoint, Limits
 from exporters.ras.inquiry import MAX_ATTEMPTS, READER, Aim, Answer, Inquiry
 from exporters.ras.listeners import ListenerSearch, Server, Site

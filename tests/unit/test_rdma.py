@@ -15,8 +15,8 @@ from fake_clock import FakeClock
 from lent import lent
 
 from agent.api import NoData, StateSection
-from agent.checks import HealthLedger
-from agent.hardware import Hardware
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
 from exporters.rdma import RdmaConfig, RdmaExporter
 from exporters.rdma import tree as module
 from exporters.rdma.baseline import Baseline, judge, learn

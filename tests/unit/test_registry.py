@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from agent.exposition import Selection
-from agent.log import Logger
-from agent.registry import Registry
-from agent.threads import OwnThread
+from agent.core.log import Logger
+from agent.core.threads import OwnThread
+from agent.export.exposition import Selection
+from agent.export.registry import Registry
 
 
 def gauge(name: str, count: int = 1) -> Metric:

@@ -11,9 +11,9 @@ from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
 from agent.api import NODE, Context, ExporterConfig, NoData, Spec
-from agent.checks import HealthLedger
-from agent.log import Logger
-from agent.running import STALE_FLOOR_SECONDS, Running
+from agent.app.running import STALE_FLOOR_SECONDS, Running
+from agent.core.log import Logger
+from agent.hardware.ledger import HealthLedger
 
 
 class Scripted:

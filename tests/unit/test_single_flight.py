@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from agent.single_flight import MAX_FLIGHTS, SingleFlight, TooManyFlights
+from agent.core.single_flight import MAX_FLIGHTS, SingleFlight, TooManyFlights
 
 
 class Work:

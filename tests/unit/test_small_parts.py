@@ -8,11 +8,11 @@ import threading
 import pytest
 from fake_clock import FakeClock
 
-from agent.admission import Admission
-from agent.identity import comm_label
-from agent.loop_lag import WINDOW_SECONDS, LoopLag
-from agent.metrics import Family
-from agent.threads import OwnThread
+from agent.core.identity import comm_label
+from agent.core.loop_lag import WINDOW_SECONDS, LoopLag
+from agent.core.metrics import Family
+from agent.core.series_budget import Admission
+from agent.core.threads import OwnThread
 
 
 def test_admission_per_owner() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.log import Logger
-from agent.state import MAX_BYTES, StateFile
+from agent.core.checkpoint import MAX_BYTES, StateFile
+from agent.core.log import Logger
 
 BOOT = "boot-1"
 

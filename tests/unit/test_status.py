@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.status import main, table
+from agent.app.status import main, table
 
 PAGE = """\
 # TYPE rankwatch_rank_state gauge

@@ -17,8 +17,8 @@ from fake_clock import FakeClock
 from lent import lent
 
 from agent.api import NoData
-from agent.checks import HealthLedger
-from agent.helper import Helpers
+from agent.hardware.ledger import HealthLedger
+from agent.helper.client import Helpers
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage import probe as module
 from exporters.storage.exporter import ABSENT_SECONDS, MAX_PATHS, levels

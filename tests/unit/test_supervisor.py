@@ -11,10 +11,10 @@ from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, Roots, Spec, Subject
-from agent.log import Logger
-from agent.state import StateFile
-from agent.supervisor import Plan, Prepared, Supervisor
-from agent.threads import OwnThread
+from agent.app.supervisor import Plan, Prepared, Supervisor
+from agent.core.checkpoint import StateFile
+from agent.core.log import Logger
+from agent.core.threads import OwnThread
 
 
 class Config(ExporterConfig, frozen=True, kw_only=True):

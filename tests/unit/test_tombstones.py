@@ -7,10 +7,10 @@ from signal import SIGSEGV, SIGTERM
 import pytest
 from rank_table import KILLED, WORLD, Table, environment, facts, origin
 
-from agent.identity import Membership, RankLabel
-from agent.ranks import MAX_PROCESSES
-from agent.tombstones import FINISHED_SECONDS, TOMBSTONE_SECONDS
-from agent.verdict import ExitStatus
+from agent.core.identity import Membership, RankLabel
+from agent.ranks.expiry import FINISHED_SECONDS, TOMBSTONE_SECONDS
+from agent.ranks.table import MAX_PROCESSES
+from agent.ranks.verdict import ExitStatus
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.identity import ProcessKey
-from agent.verdict import STATES, Evidence, ExitStatus, Silence, Verdict, judge_job
+from agent.core.identity import ProcessKey
+from agent.ranks.verdict import STATES, Evidence, ExitStatus, Silence, Verdict, judge_job
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent import web
-from agent.http_message import TEXT, Request, Response
-from agent.listen import ListenAddress
-from agent.log import Logger
-from agent.web import Limits, WebServer
+from agent.core.log import Logger
+from agent.web import server as web
+from agent.web.listen import ListenAddress
+from agent.web.messages import TEXT, Request, Response
+from agent.web.server import Limits, WebServer
 
 BIG = b"rankwatch_x 1\n" * 75_000  # 1.05 MB
 HUGE = b"x" * (16 * 1024 * 1024)  # more than the kernel takes for a client that does not read

@@ -1,0 +1,1 @@
+"""The program: configuration, exporters under way, start, reload and stop."""

@@ -1,0 +1,145 @@
+"""One exporter under way: its schedule, its late and failed updates, and whether its series may be shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from prometheus_client.metrics_core import Metric
+
+from agent.api import Exporter, ExporterConfig, NoData, Spec
+from agent.core.clock import Clock
+from agent.core.log import Logger
+from agent.hardware.ledger import Checks
+
+STALE_INTERVALS = 3
+STALE_FLOOR_SECONDS = 5.0
+"""A source that fails, hangs or is not there keeps its series for three intervals, and at least this long."""
+
+
+class Running:
+    """Runs ``exporter`` by its ``spec``; an update is never cancelled and never runs twice at once.
+
+    Cancelling would leave its thread behind, and could close a connection early that must not be.
+    """
+
+    def __init__(
+        self, spec: Spec, config: ExporterConfig, exporter: Exporter, checks: Checks, clock: Clock, log: Logger
+    ) -> None:
+        self.spec = spec
+        self.config = config
+        self.exporter = exporter
+        self._checks = checks
+        self._clock = clock
+        self._log = log
+        self._update: asyncio.Task[None] | None = None
+        self._schedule: asyncio.Task[None] | None = None
+        self.ok = False
+        self.present = False
+        self.looked = False
+        self.late = 0
+        self.failures = 0
+        self.last_duration_seconds = 0.0
+        self.last_success_seconds: float | None = None
+        self._last_success_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The exporter's name."""
+        return self.spec.name
+
+    @property
+    def series_cap(self) -> int:
+        """The most series it may give."""
+        return self.spec.series_cap
+
+    @property
+    def stale_after_seconds(self) -> float:
+        """How old the last success may be before the series are withheld."""
+        return max(STALE_INTERVALS * self.spec.interval_seconds, STALE_FLOOR_SECONDS)
+
+    def shown(self) -> bool:
+        """True while the series tell of something recent."""
+        at = self._last_success_at
+        return at is not None and self._clock.monotonic() - at <= self.stale_after_seconds + self.spec.deadline_seconds
+
+    def begin(self) -> None:
+        """Begin the schedule."""
+        self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
+
+    async def end(self) -> None:
+        """End the schedule and drain the exporter within its limit, half of which an update under way may use.
+
+        What it told the health ledger goes with it, but for latched faults: nobody would withdraw it.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.spec.drain_seconds
+        if self._schedule is not None:
+            self._schedule.cancel()
+            await asyncio.gather(self._schedule, return_exceptions=True)
+        if self._update is not None:
+            await asyncio.wait({self._update}, timeout=self.spec.drain_seconds / 2)
+        drain = loop.create_task(self.exporter.drain(), name=f"drain-{self.name}")
+        done, _ = await asyncio.wait({drain}, timeout=until - loop.time())
+        if not done:
+            self._log.warning("exporter did not drain in time", exporter=self.name, seconds=self.spec.drain_seconds)
+            drain.add_done_callback(_retrieve)
+        elif (error := drain.exception()) is not None:
+            self._log.error("exporter failed to drain", exporter=self.name, error=error)
+        self._checks.close()
+
+    async def update_once(self) -> None:
+        """Run one update to its end, however long it takes, marking it late at its deadline."""
+        started = self._clock.monotonic()
+        update = self._update = asyncio.get_running_loop().create_task(
+            self.exporter.update(), name=f"update-{self.name}"
+        )
+        update.add_done_callback(_retrieve)
+        done, _ = await asyncio.wait({update}, timeout=self.spec.deadline_seconds)
+        if not done:
+            self.late += 1
+            self.ok = False
+            self._log.warning("update is late", exporter=self.name, deadline_seconds=self.spec.deadline_seconds)
+            await asyncio.wait({update})
+        self.last_duration_seconds = self._clock.monotonic() - started
+        self._note(update)
+
+    def snapshot(self) -> object:
+        """The exporter's frozen state."""
+        return self.exporter.snapshot()
+
+    def families(self, snapshot: object) -> Iterable[Metric]:
+        """The exporter's families of ``snapshot``; on the render thread."""
+        return self.exporter.families(snapshot)
+
+    def _note(self, update: asyncio.Task[None]) -> None:
+        error = update.exception()
+        self.looked = True
+        if error is None:
+            self.ok = self.present = True
+            self.last_success_seconds = self._clock.time()
+            self._last_success_at = self._clock.monotonic()
+        elif isinstance(error, NoData):
+            self.present = False
+            self.ok = self.config.enabled != True  # noqa: E712  # "auto" is a true string
+            if not self.ok:
+                self._log.warning("source is not there, though the exporter is enabled", exporter=self.name, why=error)
+        else:
+            self.ok = False
+            self.failures += 1
+            self._log.error("update failed", exporter=self.name, error=error)
+
+    async def _run(self) -> None:
+        interval = self.spec.interval_seconds
+        due = self._clock.monotonic()
+        while True:
+            await self.update_once()
+            now = self._clock.monotonic()
+            due = max(due + interval, now)  # what was missed is not made up for
+            await asyncio.sleep(due - now)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Look at the exception of a task that nobody may be left to await, so that the loop does not complain of it."""
+    if not task.cancelled():
+        task.exception()

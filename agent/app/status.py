@@ -1,0 +1,81 @@
+"""`rankwatch status`: the ranks of a running agent as a table on the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Sequence
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.app.config import DEFAULT_LISTEN_ADDRESS
+from agent.web.listen import parse_listen_address
+
+TIMEOUT_SECONDS = 10.0
+MAX_BYTES = 64 * 1024 * 1024
+_HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "PROGRESS", "ENDED BY")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask the agent and print the table; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="rankwatch status", description="Show the ranks of a running agent.")
+    parser.add_argument(
+        "--web.listen-address",
+        dest="address",
+        default=DEFAULT_LISTEN_ADDRESS,
+        metavar="HOST:PORT",
+        help="where the agent serves (default %(default)s)",
+    )
+    flags = parser.parse_args(list(arguments))
+    try:
+        address = parse_listen_address(flags.address)
+        text = _fetch(f"http://{address if address.host else f'127.0.0.1:{address.port}'}/metrics?collect[]=ranks")
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        print(f"rankwatch status: no answer from {flags.address}: {reason}", file=sys.stderr)  # noqa: T201  # its answer
+        return 1
+    print(table(text_string_to_metric_families(text), time.time()))  # noqa: T201  # its answer
+    return 0
+
+
+def table(families: Iterable[Metric], now: float) -> str:
+    """The ranks in ``families`` as lines of text, by job and rank; ``now`` in seconds since the epoch."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for family in families:
+        for sample in family.samples:
+            if "rank" in sample.labels and "job_id" in sample.labels and "comm" not in sample.labels:
+                row = rows.setdefault((sample.labels["job_id"], sample.labels["rank"]), {})
+                _note(row, sample.name, sample.labels, sample.value, now)
+    if not rows:
+        return "no ranks"
+    lines = [_HEAD]
+    for (job_id, rank), row in sorted(rows.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0][1])):
+        cells = (row.get(name, "") for name in ("state", "pid", "user", "progress", "ended"))
+        lines.append((job_id, rank, *cells))  # type: ignore[arg-type]  # as many as _HEAD has
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def _note(row: dict[str, str], name: str, labels: dict[str, str], value: float, now: float) -> None:
+    match name:
+        case "rankwatch_rank_state" if value == 1:
+            row["state"] = labels["state"]
+        case "rankwatch_rank_info":
+            row.update(pid=labels["pid"], user=labels["user"])
+        case "rankwatch_rank_last_progress_timestamp_seconds":
+            row["progress"] = f"{max(now - value, 0):.0f}s ago"
+        case "rankwatch_rank_exit_info":
+            row["ended"] = " ".join(filter(None, (labels["reason"], labels["signal"], labels["code"])))
+
+
+def _fetch(url: str) -> str:
+    # Never by way of a proxy: clusters set http_proxy for everybody, and no proxy reaches this node's loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:  # always http, to our own agent
+        body: bytes = answer.read(MAX_BYTES)
+    return body.decode("utf-8", "replace")

@@ -1,0 +1,245 @@
+"""Runs the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from agent.api import Context, ExporterConfig, Roots, Spec
+from agent.app.config import Loaded
+from agent.app.discovery import exporter_names, load_spec
+from agent.app.running import Running
+from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
+from agent.core.clock import Clock
+from agent.core.log import Logger
+from agent.core.series_budget import Admission
+from agent.core.threads import OwnThread
+from agent.export.tables import HealthSource, RankSource
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
+from agent.helper.client import Helpers
+from agent.ranks.table import RankTable
+
+TICK_SECONDS = 1.0
+LAST_SAVE_SECONDS = 5.0
+"""A file system that hangs must not keep the agent from leaving."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """One enabled exporter as configured: what it is, and its section."""
+
+    spec: Spec
+    config: ExporterConfig
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported."""
+
+    enabled: dict[str, Prepared]
+    broken: tuple[str, ...]
+    counted: frozenset[str] = frozenset()
+
+
+def prepare(loaded: Loaded, log: Logger) -> Plan:
+    """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
+
+    An exporter that cannot be imported is logged and shown as down: it must not cost the others their start.
+    """
+    names = exporter_names()
+    for name in loaded.config.exporters:
+        if name not in names:
+            raise loaded.error(f"$.exporters.{name}", f"no such exporter; there are: {', '.join(names)}")
+    enabled, broken = {}, []
+    for name in names:
+        if loaded.config.exporters.get(name) == {"enabled": False}:
+            continue  # not even imported
+        try:
+            spec = load_spec(name)
+        except Exception as error:  # noqa: BLE001  # whatever a broken module raises
+            log.error("exporter could not be loaded", exporter=name, error=error)
+            broken.append(name)
+            continue
+        section = loaded.section(name, spec.config)
+        if section.enabled is not False:
+            enabled[name] = Prepared(spec, section)
+    return Plan(enabled, tuple(broken), loaded.config.health.counted())
+
+
+class Supervisor:
+    """Owns the exporters under way, the rank table and the checkpoint."""
+
+    def __init__(self, clock: Clock, hostname: str, roots: Roots, state: StateFile, once: bool = False) -> None:
+        self._clock = clock
+        self._hostname = hostname
+        self._roots = roots
+        self._once = once
+        self._log = Logger("supervisor")
+        self._state = state
+        self._state_thread = OwnThread("checkpoint")
+        self._ranks_section = state.section("ranks")
+        self._checks_section = state.section("checks")
+        self._saved_at = float("-inf")
+        self.admission = Admission()
+        self.helpers = Helpers(clock)
+        self.hardware = Hardware()
+        self.ledger = HealthLedger(clock)
+        self.ranks = RankTable(clock, hostname, settle_at_once=once)
+        self.counted: frozenset[str] = frozenset()
+        self.tables = (
+            RankSource(self.ranks),
+            HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted),
+        )
+        self.running: dict[str, Running] = {}
+        self.broken: frozenset[str] = frozenset()
+        self._refused: dict[str, ExporterConfig] = {}
+        self._begun = False
+        self._restore("rank table", self._ranks_section, self.ranks.load)
+        self._restore("health ledger", self._checks_section, self.ledger.load)
+
+    # -- exporters -------------------------------------------------------------------------------------------------
+
+    async def begin(self, plan: Plan, schedule: bool = True) -> None:
+        """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
+        self.counted = plan.counted
+        started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
+        self._refused = {name: plan.enabled[name].config for name, running in started.items() if running is None}
+        self.broken = frozenset({*plan.broken, *self._refused})
+        self.running = {name: running for name, running in started.items() if running is not None}
+        for running in self.running.values():
+            if schedule:
+                running.begin()
+        self._begun = True
+
+    async def apply(self, plan: Plan) -> bool:
+        """Bring what runs to ``plan``: equal sections stay untouched; of the others all start, or none.
+
+        An equal section that already refused to start may refuse again: it stays shown as down.
+
+        Returns False, with the old ones running again, when one of the new refuses to start.
+        """
+        wanted = plan.enabled
+        changed = [name for name in wanted if not self._same(name, wanted[name])]
+        removed = [name for name in self.running if name not in wanted]
+        old = {name: self.running[name] for name in [*changed, *removed] if name in self.running}
+        await asyncio.gather(*(running.end() for running in old.values()))
+        for name in old:
+            del self.running[name]
+        started: list[Running] = []
+        refused: dict[str, ExporterConfig] = {}
+        for name in changed:
+            running = await self._start(wanted[name])
+            if running is not None:
+                started.append(running)
+            elif self._refused.get(name) == wanted[name].config:  # no news: it must not keep the others as they are
+                refused[name] = wanted[name].config
+            else:
+                await self._return_to(old, started)
+                return False
+        self._begin(started)
+        self.counted = plan.counted
+        self._refused = refused
+        self.broken = frozenset({*plan.broken, *refused})
+        return True
+
+    async def update_once(self) -> None:
+        """Update every exporter once, to its end, then bind every rank (a single pass)."""
+        await asyncio.gather(*(running.update_once() for running in self.running.values()))
+        self.ranks.observe_gpus(self.hardware)
+        self.ranks.tick()
+
+    async def stop(self) -> None:
+        """Drain every exporter, then write the checkpoint a last time."""
+        await asyncio.gather(*(running.end() for running in self.running.values()))
+        if not self._once:
+            self._ranks_section.publish(self.ranks.dump())
+            self._checks_section.publish(self.ledger.dump())
+            save = asyncio.get_running_loop().create_task(self._save())
+            _, late = await asyncio.wait({save}, timeout=LAST_SAVE_SECONDS)
+            if late:
+                self._log.warning("the last checkpoint was not written in time", seconds=LAST_SAVE_SECONDS)
+        self._state_thread.stop()
+
+    def ready(self) -> bool:
+        """True when every exporter was started and its first update is behind it, well or not, or late."""
+        return self._begun and all(running.looked or running.late for running in self.running.values())
+
+    # -- the tick --------------------------------------------------------------------------------------------------
+
+    async def run(self, beat: asyncio.Event) -> None:
+        """Tick for ever at 1 Hz; each completed tick sets ``beat``. A checkpoint that hangs holds up no tick."""
+        saving: asyncio.Task[None] | None = None
+        revision = -1
+        while True:
+            self.ranks.observe_gpus(self.hardware)
+            self.ranks.tick()
+            now = self._clock.monotonic()
+            if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
+                if self.ranks.processes() or self.ranks.revision != revision:
+                    revision = self.ranks.revision
+                    self._ranks_section.publish(self.ranks.dump())
+                self._checks_section.publish(self.ledger.dump())
+                if self._state.changed() or not self._state.kept:
+                    self._saved_at = now
+                if self._state.changed():
+                    saving = asyncio.get_running_loop().create_task(self._save())
+            beat.set()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _save(self) -> None:
+        content, now = self._state.encode(), self._clock.time()
+        await self._state_thread.call(lambda: self._state.write(content, now))
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _same(self, name: str, prepared: Prepared) -> bool:
+        running = self.running.get(name)
+        return running is not None and running.config == prepared.config
+
+    async def _start(self, prepared: Prepared) -> Running | None:
+        name = prepared.spec.name
+        context = Context(
+            roots=self._roots,
+            clock=self._clock,
+            hostname=self._hostname,
+            ranks=self.ranks,
+            state=self._state.section(f"exporter {name}"),
+            admit=self.admission,
+            thread=OwnThread,
+            helper=self.helpers.lend,
+            checks=self.ledger.of(name),
+            hardware=self.hardware,
+            log=Logger(name),
+            once=self._once,
+        )
+        try:
+            exporter = prepared.spec.build(prepared.config)
+            await exporter.start(context)
+        except Exception as error:  # noqa: BLE001  # whatever a broken exporter raises
+            self._log.error("exporter did not start", exporter=name, error=error)
+            context.checks.close()
+            return None
+        return Running(prepared.spec, prepared.config, exporter, context.checks, self._clock, Logger(name))
+
+    def _begin(self, started: Iterable[Running]) -> None:
+        for running in started:
+            self.running[running.name] = running
+            running.begin()
+
+    async def _return_to(self, old: dict[str, Running], started: list[Running]) -> None:
+        """Undo a start that failed: drain what had started and start the old ones from their checkpoints."""
+        await asyncio.gather(*(running.end() for running in started))
+        again = {name: await self._start(Prepared(running.spec, running.config)) for name, running in old.items()}
+        self._begin(running for running in again.values() if running is not None)
+        lost = {name: old[name].config for name, running in again.items() if running is None}
+        self._refused.update(lost)
+        self.broken |= frozenset(lost)
+
+    def _restore(self, what: str, section: StateSection, load: Callable[[bytes], None]) -> None:
+        if section.restored is None:
+            return
+        try:
+            load(section.restored)
+        except ValueError as error:
+            self._log.warning(f"checkpoint of the {what} not readable, starting without it", error=error)

@@ -1,0 +1,1 @@
+"""What every room uses: time, logs, threads, metric declarations, the names of ranks, the checkpoint, systemd."""

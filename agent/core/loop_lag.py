@@ -1,0 +1,40 @@
+"""How late the event loop is: the most over the last minute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from agent.core.clock import Clock
+
+PROBE_SECONDS = 0.1
+WINDOW_SECONDS = 60.0
+
+
+class LoopLag:
+    """Sleeps in short steps and notes by how much it overslept; keeps only what is a maximum still."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._peaks: deque[tuple[float, float]] = deque()
+
+    async def run(self) -> None:
+        """Probe for ever."""
+        while True:
+            before = self._clock.monotonic()
+            await asyncio.sleep(PROBE_SECONDS)
+            now = self._clock.monotonic()
+            self.note(now - before - PROBE_SECONDS, now)
+
+    def note(self, lag_seconds: float, now: float) -> None:
+        """Take one measurement made at ``now``."""
+        while self._peaks and self._peaks[-1][1] <= lag_seconds:
+            self._peaks.pop()
+        self._peaks.append((now, max(lag_seconds, 0.0)))
+
+    def seconds(self) -> float:
+        """The greatest lag of the last minute."""
+        horizon = self._clock.monotonic() - WINDOW_SECONDS
+        while self._peaks and self._peaks[0][0] < horizon:
+            self._peaks.popleft()
+        return self._peaks[0][1] if self._peaks else 0.0

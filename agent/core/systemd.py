@@ -1,0 +1,111 @@
+"""systemd's notification protocol: readiness, reloads, and the watchdog and when it is fed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping
+
+from agent.core.log import Logger
+
+MAX_STATUS_CHARACTERS = 256
+FEEDS_PER_TIMEOUT = 3
+"""The watchdog is fed this often within its timeout, so that one late turn is no death."""
+
+
+class Notifier:
+    """Tells systemd where the service stands (sd_notify(3)); does nothing when ``address`` is None.
+
+    ``address`` is $NOTIFY_SOCKET: a path, or ``@`` and an abstract name. Never blocks and never raises: what could
+    not be sent is logged, and counted in ``failures``.
+    """
+
+    def __init__(self, address: str | None, log: Logger) -> None:
+        self._log = log
+        self._address = f"\0{address[1:]}" if address and address.startswith("@") else address
+        self._socket: socket.socket | None = None
+        self.failures = 0
+        if address:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)  # noqa: FBT003  # its only parameter
+
+    def ready(self) -> None:
+        """Say that the start, or a reload, is complete."""
+        self._send("READY=1")
+
+    def reloading(self, monotonic_seconds: float) -> None:
+        """Say that a reload began at ``monotonic_seconds`` of CLOCK_MONOTONIC; ``ready`` ends it."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_seconds * 1_000_000)}")
+
+    def stopping(self) -> None:
+        """Say that the stop began."""
+        self._send("STOPPING=1")
+
+    def status(self, text: str) -> None:
+        """Show ``text`` in `systemctl status`; made one line and cut to MAX_STATUS_CHARACTERS."""
+        self._send("STATUS=" + " ".join(text.split())[:MAX_STATUS_CHARACTERS])
+
+    def watchdog(self) -> None:
+        """Feed the watchdog."""
+        self._send("WATCHDOG=1")
+
+    def close(self) -> None:
+        """Close the socket; nothing is sent afterwards."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, message: str) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendto(message.encode("utf-8", "replace"), self._address or "")
+        except OSError as error:
+            self.failures += 1
+            self._log.warning("systemd was not notified", error=error)
+
+
+def watchdog_interval_seconds(environ: Mapping[str, str], pid: int) -> float | None:
+    """Return how often to feed the watchdog that ``environ`` sets for ``pid``, None when there is none.
+
+    $WATCHDOG_USEC and $WATCHDOG_PID as sd_watchdog_enabled(3) has them; ValueError when they are not numbers.
+    """
+    timeout, meant = environ.get("WATCHDOG_USEC"), environ.get("WATCHDOG_PID")
+    if timeout is None:
+        return None
+    if not _is_number(timeout) or int(timeout) == 0 or not (meant is None or _is_number(meant)):
+        raise ValueError(f"WATCHDOG_USEC={timeout!r} WATCHDOG_PID={meant!r} are not what systemd sets")
+    if meant is not None and int(meant) != pid:
+        return None
+    return int(timeout) / 1_000_000 / FEEDS_PER_TIMEOUT
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20
+
+
+class WatchdogGate:
+    """Lets the watchdog be fed only when every one of ``beats`` was seen since it was last fed."""
+
+    def __init__(self, beats: Iterable[str], monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last_seen = dict.fromkeys(beats, monotonic())
+        self._missing = set(self._last_seen)
+
+    def beat(self, name: str) -> None:
+        """Note that ``name`` is alive; KeyError for a beat that was not named."""
+        if name not in self._last_seen:
+            raise KeyError(name)
+        self._last_seen[name] = self._monotonic()
+        self._missing.discard(name)
+
+    def may_feed(self) -> bool:
+        """Say whether the watchdog may be fed now; if so, every beat is awaited anew."""
+        if self._missing:
+            return False
+        self._missing = set(self._last_seen)
+        return True
+
+    def missing(self) -> dict[str, float]:
+        """Return the beats still awaited, with the seconds since each was last seen (or the gate was made)."""
+        now = self._monotonic()
+        return {name: now - self._last_seen[name] for name in sorted(self._missing)}

@@ -1,0 +1,1 @@
+"""From the state of sources to the text of a scrape."""

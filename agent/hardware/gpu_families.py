@@ -1,0 +1,96 @@
+"""What GPUs of every maker have in common, as metric families: one name and meaning, whichever exporter reads it."""
+
+from __future__ import annotations
+
+from agent.core.metrics import Family
+
+GPU_LABELS = ("gpu", "gpu_uuid")
+_PER_GPU = "1 per GPU"
+
+
+def gauge(name: str, text: str) -> Family:
+    """A gauge of each GPU."""
+    return Family(name, "gauge", text, GPU_LABELS, _PER_GPU)
+
+
+PRESENT = Family(
+    "rankwatch_gpu_present",
+    "gauge",
+    "1 while the driver reaches the GPU, 0 when it was there since boot and is lost; without gpu_uuid, lost from the "
+    "start.",
+    GPU_LABELS,
+    _PER_GPU,
+)
+INFO = Family(
+    "rankwatch_gpu_info",
+    "gauge",
+    "Always 1: the GPU's PCI address (as sysfs writes it) and product name, also of one that is lost.",
+    (*GPU_LABELS, "pci", "name"),
+    _PER_GPU,
+)
+PROCESSES = gauge("rankwatch_gpu_processes", "Processes that compute on the GPU, or on a part of it.")
+UTILIZATION = gauge(
+    "rankwatch_gpu_utilization_ratio",
+    "Share of the driver's last sample period (up to a second) in which a kernel ran on the GPU.",
+)
+MEMORY_UTILIZATION = gauge(
+    "rankwatch_gpu_memory_utilization_ratio",
+    "Share of the driver's last sample period (up to a second) in which the GPU's memory was read or written.",
+)
+MEMORY = gauge("rankwatch_gpu_memory_bytes", "Memory of the GPU in all.")
+MEMORY_USED = gauge(
+    "rankwatch_gpu_memory_used_bytes",
+    "Memory of the GPU that is allocated; before NVIDIA's driver 510 with what the driver reserves.",
+)
+ENERGY = Family(
+    "rankwatch_gpu_energy_joules_total",
+    "counter",
+    "Energy that the GPU has used since the driver was loaded.",
+    GPU_LABELS,
+    _PER_GPU,
+)
+CLOCKS_SECONDS = Family(
+    "rankwatch_gpu_clocks_event_seconds_total",
+    "counter",
+    "How long the reason lowered the GPU's clocks: the driver's count where it has one, else estimated from each look. "
+    "AMD's also have hw_thermal_slowdown_vr and hw_thermal_slowdown_hbm (voltage regulators, memory).",
+    (*GPU_LABELS, "reason"),
+    "up to 9 per GPU",
+)
+POWER = gauge("rankwatch_gpu_power_watts", "Power that the GPU draws, with its memory.")
+POWER_LIMIT = gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
+TEMPERATURE = gauge(
+    "rankwatch_gpu_temperature_celsius", "Temperature of the GPU's core (of AMD's the hottest spot of it)."
+)
+MEMORY_TEMPERATURE = gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
+TEMPERATURE_SHUTDOWN = gauge(
+    "rankwatch_gpu_temperature_shutdown_celsius", "Temperature of the core at which the GPU shuts down."
+)
+TEMPERATURE_SLOWDOWN = gauge(
+    "rankwatch_gpu_temperature_slowdown_celsius", "Temperature of the core at which the hardware lowers the clocks."
+)
+SM_CLOCK = gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (streaming multiprocessors).")
+MEMORY_CLOCK = gauge("rankwatch_gpu_memory_clock_hertz", "Clock of the memory.")
+ECC_ERRORS = Family(
+    "rankwatch_gpu_ecc_errors_total",
+    "counter",
+    "Memory errors by type (corrected or uncorrected) and lifetime: volatile counts since the driver was loaded, "
+    "aggregate over the GPU's life.",
+    (*GPU_LABELS, "type", "lifetime"),
+    "2 to 4 per GPU",
+)
+PCIE_GENERATION = gauge(
+    "rankwatch_gpu_pcie_link_generation", "PCIe generation that the GPU's link runs at; falls when the GPU is idle."
+)
+PCIE_GENERATION_MAX = gauge(
+    "rankwatch_gpu_pcie_link_generation_max", "Highest PCIe generation of the GPU in this slot."
+)
+PCIE_WIDTH = gauge("rankwatch_gpu_pcie_link_width", "Lanes that the GPU's PCIe link runs with.")
+PCIE_WIDTH_MAX = gauge("rankwatch_gpu_pcie_link_width_max", "Most PCIe lanes of the GPU in this slot.")
+PCIE_REPLAYS = Family(
+    "rankwatch_gpu_pcie_replays_total",
+    "counter",
+    "PCIe packets that had to be sent again since the driver was loaded.",
+    GPU_LABELS,
+    _PER_GPU,
+)

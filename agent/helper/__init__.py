@@ -1,0 +1,1 @@
+"""Helper processes, for calls that can hang or take memory without bound."""

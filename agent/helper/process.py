@@ -1,0 +1,160 @@
+"""One helper process as the agent sees it: its start, its streams, its log, its end. It is never waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.core.log import Logger
+from agent.helper.frames import HEADER_BYTES, Kind, frame, parse_header
+
+MAX_SAID_BYTES = 512
+"""Of a line on standard error that has not ended; it is logged as it is then."""
+_MAIN = Path(__file__).with_name("main.py")
+_MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""One heap, and memory given back early."""
+
+
+class _Spawned(NamedTuple):
+    """A process that was just made: the descriptors are the agent's ends."""
+
+    pid: int
+    pidfd: int
+    stream: socket.socket
+    said: int
+
+
+def _spawn(target: str, memory_bytes: int) -> _Spawned:
+    """Make a fresh process; OSError when it cannot be.
+
+    Called on the event loop's thread: the interpreter stands still until the exec anyway, for a millisecond or two
+    (what is executed is in memory, as we are it), and the kernel kills a helper when the *thread* that made it ends.
+    """
+    path = os.pathsep.join(sys.path)
+    arguments = [sys.executable, "-I", "-X", "faulthandler", str(_MAIN), target, str(memory_bytes), str(os.getpid())]
+    ours, theirs = socket.socketpair()
+    said, says = os.pipe()
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((theirs.fileno(),) * 2 + (says,))]
+        environment = {**os.environ, **_MALLOC}
+        pid = os.posix_spawn(sys.executable, [*arguments, path], environment, file_actions=actions)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+    except OSError:
+        ours.close()
+        os.close(said)
+        raise
+    finally:
+        theirs.close()
+        os.close(says)
+    return _Spawned(pid, pidfd, ours, said)
+
+
+class HelperProcess:
+    """A process that was spawned. ``ending`` says how it ended, once ``is_gone``; ``killed``: we told it to."""
+
+    def __init__(
+        self, spawned: _Spawned, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Logger
+    ) -> None:
+        self.pid = spawned.pid
+        self.killed = False
+        self.ending = ""
+        self._pidfd = spawned.pidfd
+        self._said: int | None = spawned.said
+        self._line = b""
+        self._reader = reader
+        self._writer = writer
+        self._log = log
+        self._gone = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(spawned.said, False)
+        self._loop.add_reader(spawned.said, self._listen)
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    @classmethod
+    async def start(cls, target: str, memory_bytes: int, log: Logger) -> HelperProcess:
+        """Start one that answers calls with ``target`` within ``memory_bytes``, see ``agent.helper.serve``; OSError."""
+        spawned = _spawn(target, memory_bytes)
+        reader, writer = await asyncio.open_connection(sock=spawned.stream)
+        return cls(spawned, reader, writer, log)
+
+    @property
+    def is_gone(self) -> bool:
+        """True once it has ended and was reaped."""
+        return self._gone.is_set()
+
+    async def send(self, kind: Kind, payload: bytes = b"") -> None:
+        """Send a frame and wait until there is room for the next; OSError when the process has gone."""
+        self._writer.write(frame(kind, payload))
+        await self._writer.drain()
+
+    async def receive(self) -> tuple[Kind, bytes]:
+        """Return the next frame; EOFError or OSError when there is none, FrameError when it is none."""
+        kind, length = parse_header(await self._reader.readexactly(HEADER_BYTES))
+        return kind, await self._reader.readexactly(length)
+
+    async def gone_within(self, seconds: float) -> bool:
+        """Wait until it has gone, so long at most; return whether it has."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
+        except TimeoutError:
+            return self.is_gone
+        return True
+
+    def end(self) -> None:
+        """Ask it to leave once it has answered."""
+        if not self.is_gone:
+            self._writer.write_eof()
+
+    def kill(self) -> None:
+        """Kill it if it still runs, and close its streams. In uninterruptible sleep it goes, and is reaped, later."""
+        self.killed = True
+        if not self.is_gone:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._writer.transport.abort()
+
+    def _listen(self) -> None:
+        """Log what it says, line by line."""
+        if self._said is None:
+            return
+        try:
+            data = os.read(self._said, 4096)
+        except BlockingIOError:
+            return
+        lines = (self._line + data).split(b"\n")
+        self._line = lines.pop() if data else b""
+        if len(self._line) > MAX_SAID_BYTES:
+            lines.append(self._line)
+            self._line = b""
+        for line in filter(None, lines):
+            self._log.warning("helper says", text=line.decode("utf-8", "backslashreplace"))
+        if not data:
+            self._loop.remove_reader(self._said)
+            os.close(self._said)
+            self._said = None
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        try:
+            status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:  # the agent was started with SIGCHLD ignored: the kernel reaps
+            status = None
+        os.close(self._pidfd)
+        self.ending = "ended" if status is None else _ending(status)
+        self._gone.set()
+
+
+def _ending(status: os.waitid_result) -> str:
+    if status.si_code == os.CLD_EXITED:
+        return f"left with status {status.si_status}"
+    return f"killed by {signal.Signals(status.si_status).name}"

@@ -1,0 +1,106 @@
+"""The inside of a helper process: takes calls from a stream, one at a time, and answers each. No event loop."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import resource
+import sys
+import traceback
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO, get_type_hints
+
+import msgspec
+
+from agent.helper.frames import FrameError, Kind, frame, read_frame
+
+MAX_ERROR_CHARACTERS = 256
+
+
+def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO) -> int:
+    """Answer calls with ``target`` (MODULE:FUNCTION) until ``requests`` ends; return the exit status.
+
+    FUNCTION takes the request, whose type its annotation tells, and the body (bytes), and returns what msgspec can
+    encode. An error ends the process: who knows what state it left. ``memory_bytes`` is what the calls may take
+    beyond what the imports took.
+    """
+    try:
+        function, decoder = _load(target)
+        bound_memory(memory_bytes)
+        while (call := _read_call(requests)) is not None:
+            answer = msgspec.msgpack.encode(function(decoder.decode(call[0]), call[1]))
+            del call  # before the next one is read
+            answers.write(frame(Kind.ANSWER, answer))
+            answers.flush()
+    except BrokenPipeError:  # the agent has gone
+        return 0
+    except Exception as error:  # noqa: BLE001  # whatever the target raises; the agent logs and counts it
+        *_, (place, line) = traceback.walk_tb(error.__traceback__)
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+        name = Path(place.f_code.co_filename).name
+        print(f"{text} ({name}:{line})", file=sys.stderr)  # noqa: T201  # the agent logs it
+        return 1
+    return 0
+
+
+def bound_memory(memory_bytes: int) -> None:
+    """Let this process take ``memory_bytes`` more than it has: MemoryError, or a crash, then.
+
+    Counts private writable memory (RLIMIT_DATA, VmData), not all that is mapped: a driver's library maps far more than
+    it uses.
+    """
+    status = Path("/proc/self/status").read_text()
+    limit = 1024 * int(status.partition("VmData:")[2].split()[0]) + memory_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _load(target: str) -> tuple[Callable[[Any, bytes], object], msgspec.msgpack.Decoder[Any]]:
+    module_name, _, function_name = target.partition(":")
+    function = getattr(_import_alone(module_name), function_name)
+    request_type = next(iter(get_type_hints(function).values()))
+    return function, msgspec.msgpack.Decoder(request_type)
+
+
+def _import_alone(name: str) -> ModuleType:
+    """Import a module without running the ``__init__`` of its packages.
+
+    An exporter's imports the whole agent, which would be twice the memory of the process, for nothing.
+    """
+    for package in accumulate(name.split(".")[:-1], "{}.{}".format):
+        spec = importlib.util.find_spec(package)
+        if package not in sys.modules and spec is not None:
+            sys.modules[package] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(name)
+
+
+def _read_call(requests: BinaryIO) -> tuple[bytes, bytes] | None:
+    """The request and the body of the next call that is not aborted; None when the agent has no more."""
+    call = None
+    while call is None:
+        try:
+            kind, request = read_frame(requests)
+            if kind is not Kind.REQUEST:
+                raise FrameError(f"{kind.name} in the place of a request")
+            body = _read_body(requests)
+        except EOFError:
+            return None
+        call = None if body is None else (request, body)
+    return call
+
+
+def _read_body(requests: BinaryIO) -> bytes | None:
+    """A call's body, None if it is aborted."""
+    body = io.BytesIO()  # gives its bytes away without a copy
+    while True:
+        kind, piece = read_frame(requests)
+        if kind is Kind.END:
+            return body.getvalue()
+        if kind is Kind.ABORT:
+            return None
+        if kind is not Kind.BODY:
+            raise FrameError(f"{kind.name} in the place of a body")
+        body.write(piece)

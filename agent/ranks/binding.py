@@ -1,0 +1,116 @@
+"""Which process is which rank: when that is settled, and what the labels are from then on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from agent.core.clock import Clock
+from agent.core.identity import UNKNOWN_RANK, Origin, ProcessKey, RankLabel
+from agent.ranks import environment
+from agent.ranks.labels import LabelBook
+from agent.ranks.process import RankProcess
+
+SETTLE_SECONDS = 1.0
+"""How long a claim read from the environment waits for siblings that claim the same rank."""
+BINDING_SECONDS = 10.0
+"""How long a binding waits for the world communicator, or for another holder of the same label to go."""
+
+
+class RankBinder:
+    """Gives processes their labels, and remembers as ``duplicates`` those that did not get all of them.
+
+    A process is named by its key, a writer whose process was never seen by its origin.
+    """
+
+    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
+        self._clock = clock
+        self._hostname = hostname
+        self._settle_at_once = settle_at_once
+        self.labels = LabelBook()
+        self.duplicates: set[ProcessKey | Origin] = set()
+
+    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[Origin, RankProcess]) -> int:
+        """Bind the processes, and the writers in lieu of one, for which it is time; return how many were bound."""
+        now = self._clock.monotonic()
+        claimed: Counter[tuple[str, str, int | None]] = Counter(
+            (p.claim.job_id, p.claim.group, p.claim.rank)
+            for p in processes.values()
+            if p.exited_at is None and p.claim.rank is not None
+        )
+        bound = 0
+        for key, process in processes.items():
+            if process.slots is None or key in self.duplicates:
+                bound += self._bind_when_due(process, key, now, claimed)
+        for origin, process in unseen.items():
+            if process.slots is None:
+                bound += self._bind_when_due(process, origin, now, claimed)
+        return bound
+
+    def bind(self, process: RankProcess, name: ProcessKey | Origin, unique: bool = True) -> bool:
+        """Freeze the labels of a process; False when they are, and without any word on its rank: it stays unidentified.
+
+        ``unique`` False: siblings claim the same rank.
+        """
+        if any(process.slots or ()):
+            return False
+        ranks, source = process.ranks(unique)
+        if not ranks:
+            return False
+        world = process.world()
+        job_id = process.claim.job_id or (environment.communicator_job_id(world.comm) if world else "")
+        if not job_id:
+            job_id = environment.short_hash("job", self._hostname)
+        waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
+        slots = [self.labels.take(RankLabel(job_id, str(rank)), process, may_regroup=waited) for rank in ranks]
+        if None in slots:
+            if not waited and process.exited_at is None and not self._settle_at_once:
+                self.labels.release(process, slots)
+                return False
+            self.duplicates.add(name)
+        else:
+            self.duplicates.discard(name)
+        process.slots, process.source = slots, source
+        return True
+
+    def label(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
+        """The frozen label of one rank of ``process``, told by its rank in a communicator."""
+        if not process.slots:
+            return None
+        if len(process.slots) == 1:
+            return process.slots[0]
+        local = process.local_ranks(comm)
+        if len(local) == len(process.slots) and comm_rank in local:
+            return process.slots[local.index(comm_rank)]
+        waited = self._clock.monotonic() - process.seen_at.get(comm, process.found_at)
+        first = process.slots[0]
+        if first is None or (waited < BINDING_SECONDS and process.exited_at is None and not self._settle_at_once):
+            return None
+        return RankLabel(first.job_id, UNKNOWN_RANK)
+
+    def release(self, name: ProcessKey | Origin, process: RankProcess | None) -> None:
+        """Take back the labels of what is gone from the table."""
+        self.duplicates.discard(name)
+        if process is not None:
+            self.labels.release(process)
+
+    def restore(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[Origin, RankProcess]) -> None:
+        """Give those kept in the checkpoint their labels back."""
+        kept = [*processes.values(), *unseen.values()]
+        for process in sorted(kept, key=lambda p: p.exited_at is None):  # live ones last: they hold the label
+            self.labels.restore(process)
+        self.duplicates = {key for key, process in processes.items() if None in (process.slots or ())}
+
+    def _bind_when_due(
+        self, process: RankProcess, name: ProcessKey | Origin, now: float, claimed: Counter[tuple[str, str, int | None]]
+    ) -> bool:
+        waited = now - process.found_at
+        claim, world = process.claim, process.world()
+        unique = claimed[(claim.job_id, claim.group, claim.rank)] <= 1
+        due = (
+            self._settle_at_once
+            or waited >= BINDING_SECONDS
+            or (claim.rank is not None and unique and waited >= SETTLE_SECONDS and (claim.job_id or world is not None))
+            or (world is not None and world.size == claim.world_size)
+        )
+        return due and self.bind(process, name, unique)

@@ -1,0 +1,37 @@
+"""The rank table's section of the checkpoint."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.core.identity import Origin
+from agent.ranks.process import RankProcess
+from agent.ranks.writers import OriginRecord
+
+
+class SavedTable(msgspec.Struct):
+    """What is kept; ``saved_at`` is monotonic."""
+
+    processes: list[RankProcess]
+    origins: list[tuple[Origin, OriginRecord]]
+    conflicts: int
+    saved_at: float = 0.0
+
+
+def encode(table: SavedTable) -> bytes:
+    """Encode the table for the checkpoint."""
+    return msgspec.msgpack.encode(table)
+
+
+def decode(section: bytes) -> SavedTable:
+    """Take back what ``encode`` gave earlier in this boot; raises ValueError when it cannot be read.
+
+    Processes that ran count as unconfirmed: whether they still do is not known.
+    """
+    saved = msgspec.msgpack.decode(section, type=SavedTable)
+    for process in saved.processes:
+        process.confirmed = process.exited_at is not None
+        process.silence = None
+        if process.exited_at is None and process.unproven_since is None:
+            process.unproven_since = saved.saved_at
+    return saved

@@ -1,0 +1,301 @@
+"""The rank table as metric families; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from signal import Signals
+
+from prometheus_client.metrics_core import Metric
+
+from agent.core.identity import Membership, RankLabel
+from agent.core.metrics import Family
+from agent.ranks.process import RankProcess
+from agent.ranks.snapshot import RankSnapshot, RankView
+from agent.ranks.verdict import STATES
+
+_RANK = ("job_id", "rank")
+
+RANK_UP = Family(
+    "rankwatch_rank_up",
+    "gauge",
+    "1 while the rank's process runs on this node, 0 after it left, until its tombstone is taken down.",
+    _RANK,
+    "1 per rank",
+    "max",
+)
+RANK_STATE = Family(
+    "rankwatch_rank_state",
+    "gauge",
+    "1 for the state of the rank as this node's witnesses show it, 0 for the other states.",
+    (*_RANK, "state"),
+    "6 per rank",
+    "max",
+)
+RANK_INFO = Family(
+    "rankwatch_rank_info",
+    "gauge",
+    "Facts about a live rank, to be joined on job_id and rank; always 1. Empty labels are not known; a rank that uses "
+    "several GPUs has them with commas.",
+    (*_RANK, "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container"),
+    "1 per live rank",
+)
+RANK_START = Family(
+    "rankwatch_rank_start_timestamp_seconds",
+    "gauge",
+    "When the rank's process started: a new value is a new incarnation of the rank.",
+    _RANK,
+    "1 per rank",
+    "max",
+)
+RANK_EXIT = Family(
+    "rankwatch_rank_exit_timestamp_seconds",
+    "gauge",
+    "When the rank's process was seen to be gone; absent while it runs.",
+    _RANK,
+    "1 per rank that left",
+    "max",
+)
+RANK_EXIT_INFO = Family(
+    "rankwatch_rank_exit_info",
+    "gauge",
+    "How the rank's process ended; always 1. reason: exited, signaled, oom_killed or unknown; signal and code are "
+    "empty where they do not apply.",
+    (*_RANK, "reason", "signal", "code"),
+    "1 per rank that left",
+)
+RANK_PROGRESS = Family(
+    "rankwatch_rank_last_progress_timestamp_seconds",
+    "gauge",
+    "When the rank last completed an operation, as far as records tell; absent without records.",
+    _RANK,
+    "1 per rank with records",
+    "max",
+)
+RANK_IDENTITY_SOURCE = Family(
+    "rankwatch_rank_identity_source",
+    "gauge",
+    "Who named the rank: environment or communicator; always 1.",
+    (*_RANK, "source"),
+    "1 per live rank",
+)
+IDENTITY_CONFLICTS = Family(
+    "rankwatch_rank_identity_conflicts_total",
+    "counter",
+    "Facts that contradicted a published binding of a process to its rank; the label was kept.",
+    aggregate="sum",
+)
+RANKS_DUPLICATE = Family(
+    "rankwatch_rank_duplicates",
+    "gauge",
+    "Live processes that claim the job_id and rank of another live process and are therefore not exported.",
+    aggregate="sum",
+)
+RANKS_UNIDENTIFIED = Family(
+    "rankwatch_rank_processes_unidentified",
+    "gauge",
+    "Live rank processes whose rank nobody has named: no environment readable, no records.",
+    aggregate="sum",
+)
+RANKS_UNREADABLE = Family(
+    "rankwatch_rank_environments_unreadable",
+    "gauge",
+    "Live rank processes whose environment may not be read: the agent lacks CAP_SYS_PTRACE for other users' jobs.",
+    aggregate="sum",
+)
+RANKS_REFUSED = Family(
+    "rankwatch_rank_table_refused_total",
+    "counter",
+    "Processes, writers and memberships that found the rank table full.",
+    aggregate="sum",
+)
+JOB_RANKS = Family(
+    "rankwatch_job_ranks",
+    "gauge",
+    "Ranks of the job on this node, by state.",
+    ("job_id", "state"),
+    "6 per job",
+    "sum",
+)
+JOB_EXPECTED = Family(
+    "rankwatch_job_expected_ranks",
+    "gauge",
+    "Ranks the whole job should have, by who says so: environment or communicator.",
+    ("job_id", "source"),
+    "2 per job",
+    "max",
+)
+JOB_INFO = Family(
+    "rankwatch_job_info",
+    "gauge",
+    "Facts about a job with live ranks here; always 1.",
+    ("job_id", "user", "name", "world_size"),
+    "1 per job",
+    "max",
+)
+COMMUNICATOR_INFO = Family(
+    "rankwatch_communicator_info",
+    "gauge",
+    "A communicator that ranks of this node belong to; always 1. nodes is NCCL's count of NVLink domains.",
+    ("job_id", "comm", "comm_name", "size", "nodes"),
+    "1 per communicator",
+    "max",
+)
+COMMUNICATOR_MEMBER = Family(
+    "rankwatch_communicator_member_info",
+    "gauge",
+    "Which rank has which place in a communicator; always 1.",
+    ("job_id", "comm", "comm_rank", "rank"),
+    "1 per rank and communicator",
+    "max",
+)
+
+FAMILIES: tuple[Family, ...] = (
+    RANK_UP,
+    RANK_STATE,
+    RANK_INFO,
+    RANK_START,
+    RANK_EXIT,
+    RANK_EXIT_INFO,
+    RANK_PROGRESS,
+    RANK_IDENTITY_SOURCE,
+    IDENTITY_CONFLICTS,
+    RANKS_DUPLICATE,
+    RANKS_UNIDENTIFIED,
+    RANKS_UNREADABLE,
+    RANKS_REFUSED,
+    JOB_RANKS,
+    JOB_EXPECTED,
+    JOB_INFO,
+    COMMUNICATOR_INFO,
+    COMMUNICATOR_MEMBER,
+)
+
+
+def families(snapshot: RankSnapshot) -> Iterable[Metric]:
+    """Render the rank table."""
+    yield from _ranks(snapshot.ranks)
+    yield from _jobs(snapshot.ranks)
+    yield from _communicators(snapshot.ranks)
+    yield IDENTITY_CONFLICTS.single(snapshot.conflicts)
+    yield RANKS_DUPLICATE.single(snapshot.duplicates)
+    yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
+    yield RANKS_UNREADABLE.single(snapshot.unreadable)
+    yield RANKS_REFUSED.single(snapshot.refused)
+
+
+def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
+    up, state, start, left = RANK_UP.rows(), RANK_STATE.rows(), RANK_START.rows(), RANK_EXIT.rows()
+    info, source, progress = RANK_INFO.rows(), RANK_IDENTITY_SOURCE.rows(), RANK_PROGRESS.rows()
+    ended = RANK_EXIT_INFO.rows()
+    for view in ranks:
+        process, label = view.process, view.label
+        runs = process.exited_at is None
+        up.add(label, float(runs))
+        for name in STATES:
+            state.add((*label, name), float(_state(process) == name))
+        if process.facts is not None:
+            start.add(label, process.facts.start_seconds)
+        if process.progress_seconds is not None:
+            progress.add(label, process.progress_seconds)
+        if runs:
+            info.add(_info(view), 1.0)
+            source.add((*label, process.source), 1.0)
+        else:
+            left.add(label, process.exited_seconds)
+            ended.add((*label, *_ending(process)), 1.0)
+    return [rows.metric for rows in (up, state, info, start, left, ended, progress, source)]
+
+
+def _jobs(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
+    by_state, expected, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_INFO.rows()
+    counts: Counter[tuple[str, str]] = Counter((v.label.job_id, _state(v.process)) for v in ranks)
+    for job_id in sorted({v.label.job_id for v in ranks}):
+        members = [v.process for v in ranks if v.label.job_id == job_id]
+        for name in STATES:
+            by_state.add((job_id, name), counts[(job_id, name)])
+        live = [p for p in members if p.exited_at is None]
+        if not live:
+            continue
+        claimed = max((p.claim.world_size or 0 for p in live), default=0)
+        seen = max((m.size for p in live for m in p.members.values()), default=0)
+        if claimed:
+            expected.add((job_id, "environment"), claimed)
+        if seen:
+            expected.add((job_id, "communicator"), seen)
+        user = next((p.facts.user for p in live if p.facts is not None), "")
+        job_name = next((p.claim.job_name for p in live if p.claim.job_name), "")
+        info.add((job_id, user, job_name, str(claimed or seen or "")), 1.0)
+    return [by_state.metric, expected.metric, info.metric]
+
+
+def _communicators(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
+    info, members = COMMUNICATOR_INFO.rows(), COMMUNICATOR_MEMBER.rows()
+    seen: dict[tuple[str, str], Membership] = {}
+    placed: dict[tuple[str, str, str], str] = {}
+    for view in ranks:
+        if view.process.exited_at is not None:
+            continue
+        for (comm, comm_rank), membership in view.process.members.items():
+            if place_of(view, comm, comm_rank) is not None:
+                seen.setdefault((view.label.job_id, comm), membership)
+                placed.setdefault((view.label.job_id, comm, str(comm_rank)), view.label.rank)
+    for (job_id, comm), m in seen.items():
+        info.add((job_id, comm, m.name, str(m.size), str(m.nodes)), 1.0)
+    for place, rank in placed.items():
+        members.add((*place, rank), 1.0)
+    return [info.metric, members.metric]
+
+
+def place_of(view: RankView, comm: str, comm_rank: int) -> RankLabel | None:
+    """The view's label when (comm, comm_rank) is its place, told by order inside a process of several ranks."""
+    slots = view.process.slots or []
+    if len(slots) == 1:
+        return view.label
+    local = view.process.local_ranks(comm)
+    if len(local) == len(slots) and local[view.slot] == comm_rank:
+        return view.label
+    return None
+
+
+def _state(process: RankProcess) -> str:
+    if process.verdict is not None:
+        return process.verdict.state
+    return "alive" if process.exited_at is None else "exited"
+
+
+def _info(view: RankView) -> tuple[str, ...]:
+    facts, claim = view.process.facts, view.process.claim
+    local_rank = claim.local_rank if len(view.process.slots or ()) == 1 else str(view.slot)
+    pid, user, pod, container = ("", "", "", "")
+    if facts is not None:
+        pid, user, pod, container = str(facts.key.pid), facts.user, facts.pod, facts.container
+    gpus = view.gpus()
+    gpu, uuid, pci, nic = (
+        ",".join(words)
+        for words in (
+            [str(each.index) for each in gpus],
+            [each.uuid for each in gpus],
+            [each.pci for each in gpus],
+            dict.fromkeys(each.nic for each in gpus if each.nic),
+        )
+    )
+    return (*view.label, local_rank, gpu, uuid, pci, nic, pid, user, pod, container)
+
+
+def _ending(process: RankProcess) -> tuple[str, str, str]:
+    """reason, signal name, status: what is not known or does not apply is empty."""
+    status = process.exit
+    if status is None or not status.known:
+        return "unknown", "", ""
+    if status.signal:
+        return ("oom_killed" if status.oom else "signaled"), signal_name(status.signal), ""
+    return "exited", "", str(status.code)
+
+
+def signal_name(number: int) -> str:
+    """The signal's name, such as SIGKILL; its number where it has none."""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,166 @@
+"""What the findings of the health ledger mean for a rank and for the node. Pure.
+
+A rank is unhealthy when a check that counts has failed on one of its GPUs, on the NIC near one, or on the node as a
+whole. Checks that do not count by default tell of wear or of what only may disturb; the configuration chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+from prometheus_client.metrics_core import Metric
+
+from agent.core.metrics import Family
+from agent.hardware.inventory import Affinity
+from agent.hardware.ledger import NODE, Entry, Subject
+from agent.ranks.snapshot import RankSnapshot, RankView
+
+CHECKS: Mapping[str, bool] = {
+    "gpu_lost": True,
+    "gpu_driver_hung": True,
+    "gpu_xid": True,
+    "gpu_ecc_uncorrectable": True,
+    "gpu_row_remap_failed": True,
+    "gpu_row_remap_pending": False,
+    "gpu_recovery_action": True,
+    "gpu_slowdown": False,
+    "gpu_hot": False,
+    "gpu_reset": True,
+    "gpu_fabric": True,
+    "pcie_degraded": False,
+    "pcie_errors": False,
+    "nvlink_down": True,
+    "nvlink_errors": False,
+    "nvswitch_fatal": True,
+    "xgmi_errors": False,
+    "rdma_device_missing": True,
+    "rdma_port_down": True,
+    "rdma_rate_degraded": False,
+    "nic_fatal": True,
+    "machine_check": True,
+    "filesystem_read_only": False,
+    "nfs_not_responding": False,
+    "storage_failed": False,
+    "lustre_unhealthy": False,
+    "dump_disk_full": False,
+}
+"""Every check there is, and whether it makes what it concerns unhealthy unless the configuration says otherwise."""
+
+RANK_HEALTHY = Family(
+    "rankwatch_rank_healthy",
+    "gauge",
+    "1 while no check that counts has failed on the rank's GPUs, on the NICs near them or on the node, else 0; absent "
+    "where nothing of the rank's hardware is known.",
+    ("job_id", "rank"),
+    "1 per rank",
+    "max",
+)
+RANK_UNHEALTHY = Family(
+    "rankwatch_rank_unhealthy",
+    "gauge",
+    "1 for each check that has failed and counts for the rank; a rank that left keeps what stood against it until its "
+    "tombstone is taken down.",
+    ("job_id", "rank", "reason"),
+    "1 per rank and failed check",
+    "max",
+)
+NODE_HEALTHY = Family(
+    "rankwatch_node_healthy",
+    "gauge",
+    "1 while no check that counts has failed anywhere on the node, else 0; absent where nothing is checked.",
+)
+NODE_CHECK = Family(
+    "rankwatch_node_check_success",
+    "gauge",
+    "1 while the check is well on every piece of hardware that it looks at, 0 where it has failed on one.",
+    ("check",),
+    "1 per check that is made",
+)
+CHECK_FAILED = Family(
+    "rankwatch_check_failed_since_timestamp_seconds",
+    "gauge",
+    "Since when a check has failed on a GPU (its UUID), a NIC (its device) or the node; absent while it is well.",
+    ("check", "kind", "name"),
+    "1 per failed check and piece of hardware",
+)
+REFUSED = Family(
+    "rankwatch_checks_refused_total",
+    "counter",
+    "Findings about hardware that found the ledger full.",
+)
+AFFINITY = Family(
+    "rankwatch_gpu_nic_affinity_info",
+    "gauge",
+    "The RDMA device nearest to the GPU; always 1. path: what lies between them, one PCIe switch (PIX), several (PXB), "
+    "the host bridge (PHB) or two host bridges of one NUMA node (NODE).",
+    ("gpu", "gpu_uuid", "nic", "path"),
+    "1 per GPU with a NIC",
+)
+FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED, REFUSED, AFFINITY)
+
+
+class HealthSnapshot(msgspec.Struct, frozen=True):
+    """What ``families`` renders; ``counted``: the checks that count."""
+
+    ranks: RankSnapshot
+    entries: tuple[Entry, ...]
+    affinities: tuple[Affinity, ...]
+    counted: frozenset[str]
+    refused: int
+
+
+def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset[str]:
+    """The checks that count: the default ones, with those that the configuration adds and without those it ignores."""
+    return frozenset({name for name, counts in CHECKS.items() if counts} | set(count)) - frozenset(ignore)
+
+
+def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
+    """Render the roll-up."""
+    failed = [each for each in snapshot.entries if not each.finding.ok]
+    counting = [each for each in failed if each.check in snapshot.counted]
+    yield from _ranks(snapshot.ranks.ranks, snapshot.entries, counting)
+    if snapshot.entries:
+        yield NODE_HEALTHY.single(float(not counting))
+    well = dict.fromkeys((each.check for each in snapshot.entries), 1.0)
+    well.update((each.check, 0.0) for each in failed)
+    checks, since = NODE_CHECK.rows(), CHECK_FAILED.rows()
+    for check, value in sorted(well.items()):
+        checks.add((check,), value)
+    first: dict[tuple[str, ...], float] = {}
+    for each in failed:  # two sources may tell of one fault
+        place = (each.check, *each.subject)
+        first[place] = min(first.get(place, each.finding.since_seconds), each.finding.since_seconds)
+    for failed_at, seconds in first.items():
+        since.add(failed_at, seconds)
+    yield checks.metric
+    yield since.metric
+    yield REFUSED.single(snapshot.refused)
+    affinity = AFFINITY.rows()
+    for near in snapshot.affinities:
+        affinity.add((str(near.gpu.index), near.gpu.uuid, near.nic, near.path), 1.0)
+    yield affinity.metric
+
+
+def _ranks(ranks: Iterable[RankView], entries: Collection[Entry], counting: Collection[Entry]) -> Iterable[Metric]:
+    healthy, unhealthy = RANK_HEALTHY.rows(), RANK_UNHEALTHY.rows()
+    known = {each.subject for each in entries}
+    for view in ranks:
+        stands_on = subjects_of(view)
+        if not known.intersection(stands_on):
+            continue
+        reasons = {each.check for each in counting if each.subject in stands_on}
+        healthy.add(view.label, float(not reasons))
+        for reason in sorted(reasons):
+            unhealthy.add((*view.label, reason), 1.0)
+    return [healthy.metric, unhealthy.metric]
+
+
+def subjects_of(view: RankView) -> set[Subject]:
+    """What a rank stands on: the node, its GPUs and the NICs near them."""
+    found = {NODE}
+    for gpu in view.gpus():
+        found.add(Subject("gpu", gpu.uuid))
+        if gpu.nic:
+            found.add(Subject("nic", gpu.nic))
+    return found

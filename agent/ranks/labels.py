@@ -1,0 +1,59 @@
+"""Who holds which label: each (job, rank) belongs to one process at a time."""
+
+from __future__ import annotations
+
+from agent.core.identity import RankLabel
+from agent.ranks import environment
+from agent.ranks.process import RankProcess
+
+
+class LabelBook:
+    """Gives labels out. A live process keeps its label; one that left, or was never seen, gives way to one that was."""
+
+    def __init__(self) -> None:
+        self._holders: dict[RankLabel, RankProcess] = {}
+
+    def take(self, label: RankLabel, process: RankProcess, may_regroup: bool) -> RankLabel | None:
+        """Give ``label`` to ``process``; None when a live process keeps it.
+
+        ``may_regroup``: when the holder is of another process group under the same job id (vLLM replicas, several
+        trainings in one allocation), give the label of the group's own job id instead.
+        """
+        if self._give(label, process):
+            return label
+        group = process.claim.group
+        if not may_regroup or not group or self._holders[label].claim.group == group:
+            return None
+        regrouped = RankLabel(environment.group_job_id(label.job_id, group), label.rank)
+        return regrouped if self._give(regrouped, process) else None
+
+    def release(self, process: RankProcess, labels: list[RankLabel | None] | None = None) -> None:
+        """Take back what ``process`` holds of ``labels`` (its own by default)."""
+        for label in (process.slots or []) if labels is None else labels:
+            if label is not None and self._holders.get(label) is process:
+                del self._holders[label]
+
+    def restore(self, process: RankProcess) -> None:
+        """Give a process kept in the checkpoint its labels back; the last one restored holds them."""
+        for label in process.slots or ():
+            if label is not None:
+                self._holders[label] = process
+
+    def holds(self, process: RankProcess, label: RankLabel) -> bool:
+        """True while ``label`` is this process'."""
+        return self._holders.get(label) is process
+
+    def held(self, process: RankProcess) -> RankLabel | None:
+        """The first label that is this process'; None once a new incarnation took them all."""
+        return next((label for label in process.slots or () if label is not None and self.holds(process, label)), None)
+
+    def _give(self, label: RankLabel, process: RankProcess) -> bool:
+        holder = self._holders.get(label)
+        if holder is None or holder is process or holder.facts is None:
+            free = True
+        else:
+            newer = process.exited_at is None or process.found_at > holder.found_at
+            free = holder.exited_at is not None and process.facts is not None and newer
+        if free:
+            self._holders[label] = process
+        return free

@@ -1,0 +1,98 @@
+"""Writers of records, by what they say of themselves: which process each belongs to, and when it is let go."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import msgspec
+
+from agent.core.identity import Origin, ProcessKey
+from agent.ranks.process import RankProcess
+
+MAX_ORIGINS = 4096
+LINK_SECONDS = 60.0
+"""A writer whose process was not found in this time has none here any more."""
+ORIGIN_IDLE_SECONDS = 900.0
+MAX_FORMER = 8
+"""Fillings of a file that are looked through for the one before: some may have held no record."""
+
+
+class OriginRecord(msgspec.Struct):
+    """One writer of records: the process it belongs to, or itself (``unseen``) in lieu of one."""
+
+    seen_at: float
+    process: ProcessKey | None = None
+    unseen: RankProcess | None = None
+    expired_at: float | None = None
+
+
+class OriginBook:
+    """The writers known, MAX_ORIGINS of them. An expired one is kept a while, so that its series can be taken down."""
+
+    def __init__(self) -> None:
+        self.records: dict[Origin, OriginRecord] = {}
+
+    def see(self, origin: Origin, now: float) -> OriginRecord | None:
+        """Return the record of a writer that has just written, a new one if need be; None when the book is full."""
+        record = self.records.get(origin)
+        if record is None and len(self.records) >= MAX_ORIGINS:
+            return None
+        if record is None or record.expired_at is not None:
+            record = self.records[origin] = OriginRecord(now, None, RankProcess(found_at=now))
+        record.seen_at = now
+        return record
+
+    def unseen(self) -> dict[Origin, RankProcess]:
+        """The writers whose process was never seen, each with what stands in for it."""
+        return {origin: record.unseen for origin, record in self.records.items() if record.unseen is not None}
+
+    def unlinked(self, now: float) -> tuple[Origin, ...]:
+        """Writers whose process is not known yet, while it is worth looking for."""
+        return tuple(
+            origin
+            for origin, record in self.records.items()
+            if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
+        )
+
+    def former(self, origin: Origin) -> ProcessKey | None:
+        """The process that wrote what the same file held before, under the same host name and pid."""
+        for generation in range(origin.generation - 1, max(-1, origin.generation - 1 - MAX_FORMER), -1):
+            record = self.records.get(origin._replace(generation=generation))
+            if record is not None and record.process is not None:
+                return record.process
+        return None
+
+    def is_expired(self, origin: Origin) -> bool:
+        """True when a writer was let go."""
+        record = self.records.get(origin)
+        return record is not None and record.expired_at is not None
+
+    def expire(self, now: float, processes: Container[ProcessKey]) -> list[tuple[Origin, RankProcess | None]]:
+        """Let go of writers whose process is none of ``processes``, and of idle ones that have none or began anew.
+
+        Returns those let go, each with what stood in for its process.
+        """
+        newest: dict[tuple[int, int], int] = {}
+        for origin in self.records:
+            file = (origin.device, origin.inode)
+            newest[file] = max(newest.get(file, 0), origin.generation)
+        gone = []
+        for origin, record in list(self.records.items()):
+            if record.expired_at is None:
+                older = origin.generation < newest[origin.device, origin.inode]
+                idle = (record.process is None or older) and now - record.seen_at > ORIGIN_IDLE_SECONDS
+                orphaned = record.unseen is None if record.process is None else record.process not in processes
+                if idle or orphaned:
+                    gone.append((origin, record.unseen))
+                    record.expired_at, record.unseen = now, None
+            elif now - record.expired_at > ORIGIN_IDLE_SECONDS:
+                del self.records[origin]
+        return gone
+
+    def hostnames(self, processes: Container[ProcessKey]) -> set[str]:
+        """The host names under which ``processes`` write: those of containers here."""
+        return {
+            origin.hostname
+            for origin, record in self.records.items()
+            if record.process is not None and record.process in processes
+        }

@@ -1,0 +1,1 @@
+"""What the kernel tells: processes (/proc) and devices (/sys, PCI)."""

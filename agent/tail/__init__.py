@@ -1,0 +1,1 @@
+"""Growing files that others write, line by line."""

@@ -1,0 +1,225 @@
+"""One followed file: what is known of it, whether it is still the same, and its next whole lines.
+
+The functions here know no directories and decide nothing about other files: ``agent.tail.follower`` finds files and
+``agent.tail.reader`` opens them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+CHUNK_BYTES = 128 * 1024
+"""What one read asks for at first: smaller costs more per line, larger falls out of the cache."""
+MAX_LINE_BYTES = 1024 * 1024
+FINGERPRINT_BYTES = 512
+HEAD_BYTES = 4096
+SCAN_BYTES = 16 * 1024 * 1024
+"""How far one read looks for the end of an overlong line or of a hole."""
+
+_NUL_RUN = re.compile(rb"\0+")
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """Where reading stands in one file, for a checkpoint.
+
+    ``fingerprint``: the file's first bytes, ``tail``: the end of the line before ``offset``; each up to 512.
+    """
+
+    device: int
+    inode: int
+    generation: int
+    path: str
+    offset: int
+    fingerprint: bytes
+    tail: bytes = b""
+
+
+class Chunk(NamedTuple):
+    """What one read gave: whole lines, the overlong lines skipped, and the NUL bytes of holes skipped."""
+
+    data: bytes
+    overlong: int = 0
+    hole_bytes: int = 0
+
+
+class Verdict(Enum):
+    """How a file stands to what was known of it."""
+
+    FITS = "fits"
+    HOLLOWED = "hollowed"
+    BEGUN_ANEW = "begun_anew"
+
+
+class FollowedFile:
+    """One file under its identity; ``generation`` counts how often it was begun anew.
+
+    ``size_bytes`` is the size last seen, ``from_start`` whether reading began at the first byte; ``caught_up`` is
+    False only while a resumed file has lines that were there when it was found again.
+    """
+
+    __slots__ = (
+        "caught_up", "descriptor", "device", "drained", "fingerprint", "from_start", "generation", "grown_at", "inode",
+        "modified_ns", "offset", "path", "scanned", "size_at_start", "size_bytes", "start_at_end", "tail", "unlinked",
+    )  # fmt: skip
+
+    def __init__(self, device: int, inode: int, path: str, size_bytes: int, now: float) -> None:
+        self.device = device
+        self.inode = inode
+        self.path = path
+        self.generation = 0
+        self.offset = 0
+        self.fingerprint = b""
+        self.tail = b""
+        self.size_bytes = size_bytes
+        self.size_at_start = size_bytes
+        self.modified_ns = -1
+        self.from_start = True
+        self.start_at_end = False
+        self.caught_up = True
+        self.drained = False  # nothing whole is left at this size and modification time
+        self.scanned = 0  # bytes after offset known to hold no end of the overlong line there
+        self.unlinked = False
+        self.grown_at = now
+        self.descriptor: int | None = None
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode."""
+        return self.device, self.inode
+
+    def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
+        """Take in a fresh look at size and time; the content is judged when it is read."""
+        if size_bytes == self.size_bytes and modified_ns == self.modified_ns:
+            return
+        never_read = not self.fingerprint
+        if size_bytes < self.offset or (never_read and size_bytes < self.size_bytes):
+            self.begin_anew()
+        if size_bytes != self.size_bytes:
+            self.grown_at = now
+        self.size_bytes = size_bytes
+        self.modified_ns = modified_ns
+        self.drained = False
+
+    def begin_anew(self) -> None:
+        """The content was replaced: another generation, read from its first byte."""
+        self.generation += 1
+        self.offset = self.scanned = 0
+        self.fingerprint = self.tail = b""
+        self.drained = False
+        self.start_at_end = False
+        self.from_start = self.caught_up = True
+
+
+def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> Verdict:
+    """Say whether a file is still what was read up to ``offset``; ``head`` is at least as long as ``fingerprint``.
+
+    A head of NULs is the same filling with a hole at its front (copytruncate under a writer without O_APPEND, or a
+    punched hole): what follows the offset is still ours to read.
+    """
+    if size_bytes < offset:
+        return Verdict.BEGUN_ANEW
+    seen = head[: len(fingerprint)]
+    if seen == fingerprint:
+        return Verdict.FITS
+    if len(seen) == len(fingerprint) and not seen.strip(b"\0"):
+        return Verdict.HOLLOWED
+    return Verdict.BEGUN_ANEW
+
+
+def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
+    """Whether the last line read still stands before the offset of a file whose front is another.
+
+    Then it was not begun anew: a second live writer of the same name (a host name and a pid are not unique over
+    containers) writes at an offset of its own. What it puts before ours is lost, but nothing is read again.
+    """
+    start = file.offset - len(file.tail)
+    return file.tail != b"" and os.pread(descriptor, len(file.tail), start) == file.tail
+
+
+def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk | None:
+    """Read from the file's offset on and move it; None when no whole line is there."""
+    want = min(CHUNK_BYTES, budget_bytes)
+    raw = os.pread(descriptor, want, file.offset)
+    hole_bytes = 0
+    if raw.startswith(b"\0"):
+        hole_bytes = _skip_hole(descriptor, file)
+        raw = os.pread(descriptor, want, file.offset)
+    if b"\n" not in raw and len(raw) == want and not file.scanned:
+        want = MAX_LINE_BYTES + 1
+        raw = os.pread(descriptor, want, file.offset)
+        raw = raw[: raw.find(b"\n") + 1] or raw  # one long line and no more: a chunk's cost stays bounded
+    end = 0 if file.scanned else raw.rfind(b"\n") + 1
+    if end:
+        file.offset += end
+        file.tail = _last_line(raw, end)
+        return _cleaned(raw[:end], hole_bytes)
+    if len(raw) == want:
+        return _skip_overlong(descriptor, file, raw, hole_bytes)
+    return Chunk(b"", 0, hole_bytes) if hole_bytes else None
+
+
+def _last_line(raw: bytes, end: int) -> bytes:
+    """The line that ends before ``end``, its last 512 bytes at most; in it is the time at which it was written."""
+    low = max(0, end - FINGERPRINT_BYTES)
+    return raw[max(low, raw.rfind(b"\n", low, end - 1) + 1) : end]
+
+
+def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
+    """Make each hole inside ``data`` an end of line: what stood before it was cut and goes no further."""
+    nuls = data.count(b"\0")
+    return Chunk(_NUL_RUN.sub(b"\n", data) if nuls else data, 0, hole_bytes + nuls)
+
+
+def _skip_hole(descriptor: int, file: FollowedFile) -> int:
+    """Move the offset over NULs up to the first other byte; at a file's end they stay, they may be data on its way."""
+    start = position = file.offset
+    for _ in range(SCAN_BYTES // CHUNK_BYTES):
+        piece = os.pread(descriptor, CHUNK_BYTES, position)
+        if not piece:
+            return 0
+        rest = piece.lstrip(b"\0")
+        position += len(piece) - len(rest)
+        if rest:
+            break
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError:  # no data after this (ENXIO)
+            return 0
+    file.offset = position
+    file.tail = b""
+    return position - start
+
+
+def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: int) -> Chunk | None:
+    """Skip a line longer than MAX_LINE_BYTES to its newline; the offset stays at its start until that is found."""
+    nul = raw.find(b"\0")
+    if nul > 0 and not file.scanned:  # cut by a hole: never to be whole
+        file.offset += nul
+        file.tail = b""
+        return Chunk(raw[:nul] + b"\n", 0, hole_bytes)
+    position = file.offset + max(file.scanned, len(raw))
+    for _ in range(SCAN_BYTES // MAX_LINE_BYTES):
+        piece = os.pread(descriptor, MAX_LINE_BYTES, position)
+        end = piece.find(b"\n") + 1
+        if end:
+            file.offset = position + end
+            file.tail = b""
+            file.scanned = 0
+            return Chunk(b"", 1, hole_bytes)
+        position += len(piece)
+        file.scanned = position - file.offset
+        if not piece:
+            return Chunk(b"", 0, hole_bytes) if hole_bytes else None
+    return Chunk(b"", 0, hole_bytes)
+
+
+def end_of_lines(descriptor: int, size_bytes: int) -> int:
+    """Offset after the last newline below ``size_bytes``; ``size_bytes`` itself when a line is overlong there."""
+    low = max(0, size_bytes - MAX_LINE_BYTES)
+    end = os.pread(descriptor, size_bytes - low, low).rfind(b"\n") + 1
+    return low + end if end or not low else size_bytes

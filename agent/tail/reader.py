@@ -1,0 +1,163 @@
+"""Reads followed files, of which it holds so many open at most: no link is followed, nothing but a file is read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from agent.tail.file import (
+    FINGERPRINT_BYTES,
+    HEAD_BYTES,
+    Chunk,
+    FollowedFile,
+    Verdict,
+    end_of_lines,
+    is_front_overwritten,
+    judge,
+    next_lines,
+)
+
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class LineReader:
+    """Reads the files below ``root``, ``open_files`` of them open; one read to its end gives way to another.
+
+    Counts in ``skipped`` by reason what could not be opened or read. No OSError leaves this class.
+    """
+
+    def __init__(self, root: Path, clock: Callable[[], float], open_files: int, skipped: Counter[str]) -> None:
+        self._root = root
+        self._clock = clock
+        self._open_files = open_files
+        self._skipped = skipped
+        self._open: dict[tuple[int, int], FollowedFile] = {}
+
+    def read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
+        """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.
+
+        A chunk's ``data`` may be empty when only holes or overlong lines were skipped.
+        """
+        if file.drained and file.descriptor is None:
+            return None
+        try:
+            return self._read(file, budget_bytes)
+        except OSError as error:
+            self._skipped[error_name(error)] += 1
+            self.close(file)
+            self._put_off(file)
+            return None
+
+    def head(self, file: FollowedFile) -> bytes:
+        """Return up to 4 KiB from the front of the file; empty when it cannot be read."""
+        held = file.descriptor is not None
+        try:
+            if not self._opened(file):
+                return b""
+            return os.pread(_descriptor(file), HEAD_BYTES, 0)
+        except OSError as error:
+            self._skipped[error_name(error)] += 1
+            return b""
+        finally:
+            if not held:
+                self.close(file)
+
+    def close(self, file: FollowedFile) -> None:
+        """Give the file's descriptor back, if it has one."""
+        if file.descriptor is not None:
+            os.close(file.descriptor)
+            file.descriptor = None
+            del self._open[file.identity]
+
+    def _opened(self, file: FollowedFile) -> bool:
+        """Open the file unless it is open; False (and counted) when it may not be or is another one now."""
+        if file.descriptor is not None:
+            return True
+        if len(self._open) >= self._open_files and not self._make_room():
+            self._skipped["open_limit"] += 1
+            return False
+        # By way of its directory, so that no link is followed below the root.
+        directory, name = os.path.split(file.path)
+        at_root = directory == str(self._root)
+        parent = os.open(directory, DIRECTORY_FLAGS | (0 if at_root else os.O_NOFOLLOW))
+        with closing(parent):
+            descriptor = os.open(name, _FILE_FLAGS, dir_fd=parent)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
+            os.close(descriptor)
+            self._skipped["replaced"] += 1
+            return False
+        file.descriptor = descriptor
+        self._open[file.identity] = file
+        return True
+
+    def _make_room(self) -> bool:
+        idle = [file for file in self._open.values() if file.drained]
+        if not idle:
+            return False
+        # An unlinked one goes last, as it cannot be opened again; but whoever unlinks many must not keep others out.
+        self.close(min(idle, key=lambda file: (file.unlinked, file.grown_at)))
+        return True
+
+    def _put_off(self, file: FollowedFile) -> None:
+        """Leave a file that cannot be read now to the next look, whether or not it has changed by then."""
+        file.drained = True
+        file.modified_ns = -1
+
+    def _read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
+        if not self._opened(file):
+            self._put_off(file)
+            return None
+        descriptor = _descriptor(file)
+        status = os.fstat(descriptor)
+        file.note(status.st_size, status.st_mtime_ns, self._clock())
+        if file.drained:
+            return None
+        head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
+        verdict = judge(file.fingerprint, file.offset, file.size_bytes, head)
+        if verdict is Verdict.BEGUN_ANEW and is_front_overwritten(descriptor, file):
+            self._skipped["overwritten"] += 1
+        elif verdict is Verdict.BEGUN_ANEW:
+            file.begin_anew()
+        if file.start_at_end:
+            file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
+            file.start_at_end = False
+            file.from_start = file.offset == 0
+        start, tail = file.offset, file.tail
+        chunk = next_lines(descriptor, file, budget_bytes)
+        # Replaced between the two looks at its head: what was read may be of either filling, so none of it counts.
+        if not os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head):
+            file.offset, file.tail = start, tail
+            file.scanned = 0
+            return None
+        file.fingerprint = head[: min(FINGERPRINT_BYTES, file.offset)]
+        file.drained = chunk is None
+        if chunk is None or file.offset >= file.size_at_start:
+            file.caught_up = True
+        return chunk
+
+
+def error_name(error: OSError) -> str:
+    """The error as its symbol, ENOENT say."""
+    return errno.errorcode.get(error.errno or 0, "EUNKNOWN")
+
+
+@contextlib.contextmanager
+def closing(descriptor: int) -> Iterator[None]:
+    """Close a descriptor at the end."""
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _descriptor(file: FollowedFile) -> int:
+    if file.descriptor is None:
+        raise OSError(errno.EBADF, "not open")
+    return file.descriptor

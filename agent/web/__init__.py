@@ -1,0 +1,1 @@
+"""HTTP: the server, its pages, and where it listens."""

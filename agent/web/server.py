@@ -1,0 +1,297 @@
+"""HTTP/1.1 over asyncio streams: the protocol and its bounds; what is served is the handler's matter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Literal, TypeAlias, get_args
+
+import h11
+
+from agent.core.log import Logger
+from agent.core.threads import OwnThread
+from agent.web.listen import BACKLOG, ListenAddress, open_listeners
+from agent.web.messages import TEXT, Request, Response, head_of, request_of
+
+WRITE_PIECE_BYTES = 64 * 1024
+LINGER_SECONDS = 1.0
+LINGER_BYTES = 256 * 1024
+"""How much of a refused request is read away after the answer: closing on unread data would destroy the answer."""
+
+CloseReason: TypeAlias = Literal[
+    "all_busy",  # the cap was reached and every connection waited for its answer: the new one was refused
+    "evicted",  # gave way to a newer connection, or to the memory bound of answers not yet read
+    "header_timeout",
+    "idle_timeout",
+    "write_timeout",
+    "header_too_large",
+    "malformed",
+    "refused_request",  # a method other than GET and HEAD, a body, a target that is no path
+    "peer_gone",
+    "stopped",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Every bound of the server. ``idle_seconds`` outlasts a scrape interval, so that a scraper keeps its connection.
+
+    ``held_bytes``: answers that clients have not read yet, all together; the largest single one may exceed it.
+    """
+
+    connections: int = 128
+    header_bytes: int = 16 * 1024
+    header_seconds: float = 5.0
+    idle_seconds: float = 90.0
+    response_seconds: float = 30.0
+    write_seconds: float = 15.0
+    held_bytes: int = 16 * 1024 * 1024
+    query_fields: int = 256
+
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(slots=True)
+class WebStats:
+    """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
+
+    ``open_connections`` is of now. ``failures``: answers and connections that ended in an error of this program's, or
+    too late. A connection that its client closed between two requests is not counted in ``closed``.
+    """
+
+    connections: int = 0
+    open_connections: int = 0
+    responses: dict[int, int] = field(default_factory=dict)
+    closed: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(get_args(CloseReason), 0))
+    failures: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    http: h11.Connection
+    served: bool = False
+    header_begun: bool = False
+    held_bytes: int = 0
+
+
+class WebServer:
+    """Serves ``handler`` within ``limits``; ``stats`` counts what was closed and why, on from what it is given.
+
+    A connection is waiting (idle, or its header is not complete), being answered (the handler runs) or writing. Over
+    the cap, the one that waits longest gives way, then the one that writes longest: no number of clients that are
+    silent or do not read keeps a scrape out.
+    """
+
+    def __init__(
+        self, handler: Handler, log: Logger, limits: Limits | None = None, stats: WebStats | None = None
+    ) -> None:
+        self.stats = stats or WebStats()
+        self._handler = handler
+        self._log = log
+        self._limits = limits or Limits()
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[_Connection, None] = {}
+        self._writing: dict[_Connection, None] = {}
+        self._stopping = False
+
+    async def start(self, address: ListenAddress) -> int:
+        """Listen and return the port; OSError, with the address in its text, when that cannot be."""
+        thread = OwnThread("web-listen")
+        try:
+            sockets = await thread.call(lambda: open_listeners(address))
+        finally:
+            thread.stop()
+        for opened in sockets:
+            self._servers.append(
+                await asyncio.start_server(self._accept, sock=opened, limit=self._limits.header_bytes, backlog=BACKLOG)
+            )
+        port: int = sockets[0].getsockname()[1]
+        return port
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Close the listeners, let answers under way end within ``deadline_seconds``, then close the rest."""
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self._waiting):
+            self._close(connection, "stopped")
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=deadline_seconds)
+            for connection in list(self._connections):
+                self._close(connection, "stopped")
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes - 1)
+        connection = _Connection(reader, writer, http)
+        self.stats.connections += 1
+        if len(self._connections) >= self._limits.connections and not self._evict(self._waiting, self._writing):
+            self._close(connection, "all_busy")
+            self._log.warning("connection refused: all are being answered", connections=len(self._connections))
+            return
+        # Without a buffer of its own, a write that returned is the kernel's: nothing is left behind on close.
+        writer.transport.set_write_buffer_limits(0)
+        self._connections.add(connection)
+        self._waiting[connection] = None
+        self.stats.open_connections += 1
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _evict(self, *queues: dict[_Connection, None]) -> bool:
+        """Close the oldest connection of the first of ``queues`` that has one; False when none has."""
+        victim = next((one for queue in queues for one in queue), None)
+        if victim is not None:
+            self._close(victim, "evicted")
+        return victim is not None
+
+    def _close(self, connection: _Connection, reason: CloseReason | None) -> None:
+        """Close at once, whatever is unsent; its task then ends by itself."""
+        if reason is not None:
+            self.stats.closed[reason] += 1
+        self._waiting.pop(connection, None)
+        self._writing.pop(connection, None)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.stats.open_connections -= 1
+        connection.writer.transport.abort()
+
+    async def _serve(self, connection: _Connection) -> None:
+        reason: CloseReason | None = None
+        try:
+            while await self._exchange(connection):
+                connection.served = True
+                connection.http.start_next_cycle()
+                self._waiting[connection] = None
+        except _Closed as closed:
+            reason = closed.reason
+        except OSError:
+            reason = "peer_gone"
+        except Exception as error:  # noqa: BLE001  # ends this connection alone; counted and logged
+            self.stats.failures += 1
+            self._log.error("connection failed", error=error)
+        finally:
+            if connection in self._connections:
+                self._close(connection, reason)
+
+    async def _exchange(self, connection: _Connection) -> bool:
+        """Read one request and answer it; False when the connection is to be closed."""
+        try:
+            head = await self._read_head(connection)
+        except h11.RemoteProtocolError as error:
+            status = error.error_status_hint
+            reason: CloseReason = "header_too_large" if status == 431 else "malformed"
+            await self._refuse(connection, reason, Response(status, TEXT, f"{HTTPStatus(status).phrase}\n".encode()))
+        except TimeoutError:
+            raise _Closed(
+                "header_timeout" if connection.header_begun or not connection.served else "idle_timeout"
+            ) from None
+        if head is None:
+            return False
+        self._waiting.pop(connection, None)
+        request = request_of(head, self._limits.query_fields)
+        if isinstance(request, Response):
+            await self._refuse(connection, "refused_request", request, head.method)
+        else:
+            connection.http.next_event()  # the end of a request without a body
+            response = await self._answer(request)
+            await self._send(connection, response, head.method, close=self._stopping)
+        return connection.http.our_state is h11.DONE and not self._stopping
+
+    async def _read_head(self, connection: _Connection) -> h11.Request | None:
+        """Return the next request without a body, None when the client closed before it began one."""
+        limits, http = self._limits, connection.http
+        connection.header_begun = bool(http.trailing_data[0])
+        may_idle = connection.served and not connection.header_begun
+        async with asyncio.timeout(limits.idle_seconds if may_idle else limits.header_seconds) as deadline:
+            while True:
+                event = http.next_event()
+                if isinstance(event, h11.Request):
+                    return event
+                if event is not h11.NEED_DATA:
+                    return None
+                data = await connection.reader.read(limits.header_bytes - len(http.trailing_data[0]))
+                if data and not connection.header_begun:
+                    connection.header_begun = True
+                    if may_idle:
+                        deadline.reschedule(asyncio.get_running_loop().time() + limits.header_seconds)
+                http.receive_data(data)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(self._limits.response_seconds):
+                return await self._handler(request)
+        except TimeoutError:
+            self.stats.failures += 1
+            self._log.warning("request not answered in time", path=request.path)
+            return Response(503, TEXT, b"Not answered in time\n")
+        except Exception as error:  # noqa: BLE001  # one broken page must not end the server; counted and logged
+            self.stats.failures += 1
+            self._log.error("request failed", path=request.path, error=error)
+            return Response(500, TEXT, b"Internal error, see the log\n")
+
+    async def _refuse(
+        self, connection: _Connection, reason: CloseReason, response: Response, method: bytes = b"GET"
+    ) -> None:
+        """Answer, wait until the client has had a chance to read it, and close for ``reason``."""
+        self._waiting.pop(connection, None)
+        if connection.writer.transport.is_closing():  # evicted in the middle of its header
+            raise _Closed(reason)
+        await self._send(connection, response, method, close=True)
+        self._waiting[connection] = None  # may be evicted while it lingers
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                connection.writer.write_eof()
+                left = LINGER_BYTES
+                while left > 0 and (data := await connection.reader.read(left)):
+                    left -= len(data)
+        except OSError:  # a TimeoutError too: it had its chance
+            pass
+        raise _Closed(reason)
+
+    async def _send(self, connection: _Connection, response: Response, method: bytes, *, close: bool) -> None:
+        self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
+        head = connection.http.send(head_of(response, close=close))
+        body = b"" if method == b"HEAD" else response.body
+        held = self._limits.held_bytes - len(body)
+        while sum(one.held_bytes for one in self._writing) > held and self._evict(self._writing):
+            pass
+        self._writing[connection] = None
+        connection.held_bytes = len(body)
+        try:
+            async with asyncio.timeout(self._limits.write_seconds):
+                await _write_pieces(connection, head, body)
+        except TimeoutError:
+            raise _Closed("write_timeout") from None
+        finally:
+            connection.held_bytes = 0
+            self._writing.pop(connection, None)
+        connection.http.send(h11.EndOfMessage())
+
+
+class _Closed(Exception):  # noqa: N818  # a way out, not an error
+    def __init__(self, reason: CloseReason) -> None:
+        super().__init__(reason)
+        self.reason: CloseReason = reason
+
+
+async def _write_pieces(connection: _Connection, head: bytes | None, body: bytes) -> None:
+    """Write piece by piece: what a slow client has not taken is never copied into a buffer of its own."""
+    connection.writer.write(head or b"")
+    view = memoryview(body)
+    for start in range(0, len(view), WRITE_PIECE_BYTES):
+        piece = h11.Data(data=view[start : start + WRITE_PIECE_BYTES])  # type: ignore[arg-type]  # any bytes-like will do
+        for part in connection.http.send_with_data_passthrough(piece) or ():
+            connection.writer.write(part)
+        await connection.writer.drain()
+    await connection.writer.drain()
