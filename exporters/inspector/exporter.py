@@ -12,17 +12,17 @@ from typing import Annotated
 import msgspec
 
 from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread, ProcFS, RankLabel, Spec
-from exporters.inspector.aggregate import P2P_SERIES
 from exporters.inspector.families import FAMILIES
-from exporters.inspector.inheritance import Inheritance, Place
-from exporters.inspector.ownership import Ownership
-from exporters.inspector.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
-from exporters.inspector.reader import DirectoryReader
-from exporters.inspector.reclaim import Reclaim, Reclaimer
+from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
+from exporters.inspector.reading.silence import GRACE_SECONDS, Silence, SilenceWatch
+from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import Snapshot, render
-from exporters.inspector.silence import GRACE_SECONDS, Silence, SilenceWatch
-from exporters.inspector.totals import OriginTotals, Published
-from exporters.inspector.turn import Turn
+from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.inheritance import Inheritance, Place
+from exporters.inspector.totals.totals import OriginTotals, Published
 
 WAIT_SECONDS = 1.0
 """How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from agent.api import Family
-from exporters.inspector.losses import Tally
-from exporters.inspector.ownership import FileState
-from exporters.inspector.reclaim import How
-from exporters.inspector.records import P2P_RECV, P2P_SEND, Result
-from exporters.inspector.silence import Silence
+from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
+from exporters.inspector.reading.ownership import FileState
+from exporters.inspector.reading.reclaim import How
+from exporters.inspector.reading.silence import Silence
+from exporters.inspector.totals.losses import Tally
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.api import Metric, RankLabel
-from exporters.inspector.accumulators import Arrivals
 from exporters.inspector.families import (
     BUS_BANDWIDTH,
     BUS_BYTES,
@@ -44,13 +43,14 @@ from exporters.inspector.families import (
     UNMATCHED,
     UNTIMED_OPERATIONS,
 )
-from exporters.inspector.inheritance import Inheritance, Place, RankTally, SeriesLabels
-from exporters.inspector.losses import Tally
-from exporters.inspector.ownership import FileState
-from exporters.inspector.reclaim import How, Reclaimed
-from exporters.inspector.records import Result
-from exporters.inspector.silence import Silence
-from exporters.inspector.totals import OriginTotals, Published, Sums
+from exporters.inspector.format.records import Result
+from exporters.inspector.reading.ownership import FileState
+from exporters.inspector.reading.reclaim import How, Reclaimed
+from exporters.inspector.reading.silence import Silence
+from exporters.inspector.totals.accumulators import Arrivals
+from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally, SeriesLabels
+from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.totals import OriginTotals, Published, Sums
 
 
 class Snapshot(msgspec.Struct, frozen=True):

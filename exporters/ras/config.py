@@ -7,10 +7,10 @@ from typing import Annotated
 import msgspec
 
 from agent.api import ExporterConfig
-from exporters.ras.client import Endpoint
-from exporters.ras.library import Version
-from exporters.ras.policy import MIN_INTERVAL_SECONDS, Configured
-from exporters.ras.settings import parse_address
+from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS, Configured
+from exporters.ras.local.library import Version
+from exporters.ras.local.settings import parse_address
+from exporters.ras.protocol.client import Endpoint
 
 MAX_ADDRESSES = 16
 

@@ -12,11 +12,8 @@ from collections.abc import Iterable, Mapping
 from weakref import WeakSet
 
 from agent.api import Context, Metric, NoData, ProcessKey, Spec
-from exporters.ras.client import Endpoint, Limits
-from exporters.ras.config import RasConfig
-from exporters.ras.families import FAMILIES, Snapshot, render
-from exporters.ras.inquiry import READER, Aim, Answer, Inquiry
-from exporters.ras.jobs import (
+from exporters.ras.asking.inquiry import READER, Aim, Answer, Inquiry
+from exporters.ras.asking.jobs import (
     LocalProcess,
     Question,
     Rules,
@@ -28,13 +25,16 @@ from exporters.ras.jobs import (
     to_ask,
     world_size_of,
 )
-from exporters.ras.listeners import ListenerSearch, Site
-from exporters.ras.monitor import Monitors
-from exporters.ras.policy import may_monitor
-from exporters.ras.report import Report
-from exporters.ras.reports import Reports
-from exporters.ras.visits import Due, Visit, Visits
-from exporters.ras.witness import Greet, Witness
+from exporters.ras.asking.monitor import Monitors
+from exporters.ras.asking.policy import may_monitor
+from exporters.ras.asking.visits import Due, Visit, Visits
+from exporters.ras.asking.witness import Greet, Witness
+from exporters.ras.config import RasConfig
+from exporters.ras.local.listeners import ListenerSearch, Site
+from exporters.ras.protocol.client import Endpoint, Limits
+from exporters.ras.report.latest import Reports
+from exporters.ras.report.model import Report
+from exporters.ras.show.families import FAMILIES, Snapshot, render
 
 INTERVAL_SECONDS = 2.0
 """How often /proc is looked at; queries are rarer."""

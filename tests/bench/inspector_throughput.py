@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from inspector_lines import SOURCES, write_log
 
 from agent.core.clock import SystemClock
-from exporters.inspector.ownership import Ownership
-from exporters.inspector.reader import READ_BYTES, DirectoryReader
-from exporters.inspector.records import decode_lines
+from exporters.inspector.format.records import decode_lines
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import READ_BYTES, DirectoryReader
 
 RUNS = 5
 

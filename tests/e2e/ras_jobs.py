@@ -16,7 +16,7 @@ import psutil
 from jobs import ROOT
 from nodes import Node
 
-from exporters.ras.policy import MIN_INTERVAL_SECONDS
+from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
 
 VERSION = "2.32.3"
 """The one that scripts/test fetches, and the others that scripts/test --full does."""

@@ -10,10 +10,10 @@ from ras_views import ENDPOINT, VERSION, WELL, families
 
 from agent.api import Admission, ProcessKey, RankLabel
 from agent.export.exposition import Selection, encode
-from exporters.ras.jobs import LocalProcess
-from exporters.ras.json_report import read_json
-from exporters.ras.report import COLLECTIVES
-from exporters.ras.reports import Reports
+from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.report.json_report import read_json
+from exporters.ras.report.latest import Reports
+from exporters.ras.report.model import COLLECTIVES
 
 WORLD = 8
 BEHIND, FAILED, ABORTED, UNMADE, SILENT = 5, 1, 2, 3, 7

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.api import Admission, Metric, ProcessKey, RankLabel, Silence
-from exporters.ras.families import Snapshot, render
-from exporters.ras.job_report import JobReport
-from exporters.ras.jobs import LocalProcess, Standing
-from exporters.ras.json_report import read_json
-from exporters.ras.monitor import Monitored
-from exporters.ras.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
-from exporters.ras.report import COLLECTIVES, Report
-from exporters.ras.reports import Reports
-from exporters.ras.witness import silences
+from exporters.ras.asking.jobs import LocalProcess, Standing
+from exporters.ras.asking.monitor import Monitored
+from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
+from exporters.ras.asking.witness import silences
+from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.json_report import read_json
+from exporters.ras.report.latest import Reports
+from exporters.ras.report.model import COLLECTIVES, Report
+from exporters.ras.show.families import Snapshot, render
 
 WORLD_HASH = "0xaaaaaaaaaaaaaa01"
 ENDPOINT = "127.0.0.1:28028"

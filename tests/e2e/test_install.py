@@ -75,8 +75,8 @@ HELPER = """
 import asyncio
 from agent.core.clock import SystemClock
 from agent.helper.client import Helpers
-from exporters.ras.inquiry import READER
-from exporters.ras.reading import Request
+from exporters.ras.asking.inquiry import READER
+from exporters.ras.report.reading import Request
 
 async def main():
     helper = Helpers(SystemClock()).lend(READER)

@@ -18,7 +18,7 @@ from nodes import wait_until
 from ras_jobs import RasJob, why_no_ras
 from wire import Connection, Wire, ras_thread_seconds, why_no_wire
 
-from exporters.ras.policy import JITTER, MIN_INTERVAL_SECONDS
+from exporters.ras.asking.policy import JITTER, MIN_INTERVAL_SECONDS
 
 WHY_NOT = why_no_ras() or why_no_wire()
 pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(120)]

@@ -436,8 +436,9 @@ def test_a_process_whose_parent_has_gone_already_leaves() -> None:
 
 def test_a_module_is_imported_without_its_packages_code() -> None:
     """The reader of RAS reports, in an exporter whose package imports the whole agent, has none of it in memory."""
-    code = "from agent.helper.serve import _load; import sys; _load('exporters.ras.reading:read'); print(*sys.modules)"
+    load = "from agent.helper.serve import _load; _load('exporters.ras.report.reading:read')"
+    code = f"{load}; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "exporters.ras.report" in loaded
+    assert "exporters.ras.report.model" in loaded
     assert not {"agent.api", "asyncio", "prometheus_client", "exporters.ras.exporter"} & loaded

@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api import Membership, Origin
-from exporters.inspector import aggregate as module
-from exporters.inspector import shared as shared_module
-from exporters.inspector.accumulators import REORDER, Accumulator, Arrivals, Sequence, SeriesKey
-from exporters.inspector.aggregate import (
+from exporters.inspector.format.context import FileContext
+from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result
+from exporters.inspector.reading.intake import Writer, finish_run, take
+from exporters.inspector.totals.accumulators import REORDER, Accumulator, Arrivals, Sequence, SeriesKey
+from exporters.inspector.totals.aggregate import (
     MAX_BINDINGS,
     Aggregate,
     Saved,
 )
-from exporters.inspector.context import FileContext
-from exporters.inspector.intake import Writer, finish_run, take
-from exporters.inspector.losses import Tally
-from exporters.inspector.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
-from exporters.inspector.records import MAX_SEQUENCE_NUMBER, Result
+from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
+from exporters.inspector.totals.totals import aggregate as module
+from exporters.inspector.totals.totals import shared as shared_module
 
 ORIGIN = Origin(1, 2, 0, "gpu-node-00", 7)
 

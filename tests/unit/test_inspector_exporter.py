@@ -29,13 +29,13 @@ from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
-from exporters.inspector.accumulators import SeriesKey
 from exporters.inspector.exporter import Config, InspectorExporter
 from exporters.inspector.families import FAMILIES
-from exporters.inspector.inheritance import Inheritance, RankTally, SeriesLabels
-from exporters.inspector.losses import Tally
 from exporters.inspector.rendering import Snapshot, render
-from exporters.inspector.totals import OriginTotals, Published, Sums, Totals
+from exporters.inspector.totals.accumulators import SeriesKey
+from exporters.inspector.totals.inheritance import Inheritance, RankTally, SeriesLabels
+from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.totals import OriginTotals, Published, Sums, Totals
 
 
 class Ranks:

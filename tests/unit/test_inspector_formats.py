@@ -12,16 +12,16 @@ from inspector_expected import expected, unpacked
 from inspector_records import DATA, line
 
 from agent.api import Origin
-from exporters.inspector import reader as module
-from exporters.inspector.aggregate import Aggregate
-from exporters.inspector.context import MAX_BATCH_LINES, FileContext
-from exporters.inspector.intake import finish_run, take
-from exporters.inspector.losses import Tally
-from exporters.inspector.ownership import Ownership
-from exporters.inspector.passes import MAX_STEP_US, MIN_RING_LINES
-from exporters.inspector.reader import DirectoryReader
-from exporters.inspector.records import Result
-from exporters.inspector.totals import Published
+from exporters.inspector.format.context import MAX_BATCH_LINES, FileContext
+from exporters.inspector.format.passes import MAX_STEP_US, MIN_RING_LINES
+from exporters.inspector.format.records import Result
+from exporters.inspector.reading import reader as module
+from exporters.inspector.reading.intake import finish_run, take
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.totals import Published
 
 EVERYONE = Ownership(everyone=True)
 FOLDERS = sorted(path.name for path in DATA.iterdir() if path.is_dir())

@@ -11,9 +11,9 @@ from inspector_records import line
 from test_inspector_exporter import OPERATIONS, Bench
 
 from agent.api import Admission
-from exporters.inspector.idleness import IDLE_SECONDS, LOOK_SECONDS
-from exporters.inspector.ownership import Ownership
-from exporters.inspector.reader import DirectoryReader
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.totals.idleness import IDLE_SECONDS, LOOK_SECONDS
 
 MISSING = "rankwatch_inspector_missing_records_total"
 LOST = ("job", "1", "filtered_or_lost")

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api import Origin
-from exporters.inspector import matching as module
-from exporters.inspector.accumulators import Arrivals, SeriesKey
-from exporters.inspector.matching import MAX_MEMBERS, MAX_OPEN, MAX_OPEN_ALONE, SLACK, Credit, Matching, Member
+from exporters.inspector.lateness import matching as module
+from exporters.inspector.lateness.matching import MAX_MEMBERS, MAX_OPEN, MAX_OPEN_ALONE, SLACK, Credit, Matching, Member
+from exporters.inspector.totals.accumulators import Arrivals, SeriesKey
 
 ORIGINS = [Origin(1, inode, 0, "here", inode) for inode in range(MAX_MEMBERS + 1)]
 

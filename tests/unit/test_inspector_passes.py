@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporters.inspector import passes as module
-from exporters.inspector.passes import MAX_STEP_US, SAMPLE_LINES, Run, pieces
-from exporters.inspector.records import BROKEN, CollectivePerf, DumpStats, Header, Metadata, P2PPerf, Record
+from exporters.inspector.format import passes as module
+from exporters.inspector.format.passes import MAX_STEP_US, SAMPLE_LINES, Run, pieces
+from exporters.inspector.format.records import BROKEN, CollectivePerf, DumpStats, Header, Metadata, P2PPerf, Record
 
 RING_LINES = 8
 """In place of the 256 of life, so that few lines make many runs."""

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inspector_records import DATA, expected_sums, line
 
-from exporters.inspector import reader as module
-from exporters.inspector.ownership import (
+from exporters.inspector.format.records import Result
+from exporters.inspector.reading import reader as module
+from exporters.inspector.reading.ownership import (
     FileState,
     Ownership,
     is_local,
@@ -19,10 +20,9 @@ from exporters.inspector.ownership import (
     state_of,
     written_hostname,
 )
-from exporters.inspector.reader import DirectoryReader
-from exporters.inspector.records import Result
-from exporters.inspector.totals import OriginTotals, Published
-from exporters.inspector.turn import Turn
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.turn import Turn
+from exporters.inspector.totals.totals import OriginTotals, Published
 
 HERE = Ownership(hostnames=frozenset({"here"}))
 EVERYONE = Ownership(everyone=True)

@@ -12,12 +12,12 @@ from inspector_records import line
 from proc_tree import ProcTree
 
 from agent.api import ProcFS
-from exporters.inspector import reclaim as module
 from exporters.inspector.exporter import Checkpoint
-from exporters.inspector.ownership import Ownership
-from exporters.inspector.reader import DirectoryReader
-from exporters.inspector.reclaim import KEPT_BYTES, MIN_DELETE_AFTER_SECONDS, How, Reclaim, Reclaimer
-from exporters.inspector.records import Result
+from exporters.inspector.format.records import Result
+from exporters.inspector.reading import reclaim as module
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.reclaim import KEPT_BYTES, MIN_DELETE_AFTER_SECONDS, How, Reclaim, Reclaimer
 
 DAY_SECONDS = 86_400.0
 EVERYONE = Ownership(everyone=True)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporters.inspector.accumulators import SIZE_BOUNDS, SIZE_LABELS, size_label
-from exporters.inspector.records import (
+from exporters.inspector.format.records import (
     BROKEN,
     MAX_RANKS,
     NO_TRACE,
@@ -22,6 +21,7 @@ from exporters.inspector.records import (
     kind,
     start_times,
 )
+from exporters.inspector.totals.accumulators import SIZE_BOUNDS, SIZE_LABELS, size_label
 
 HEADER = '"header":{"id":"0x82bdbf0ea6cd18","comm_name":"tp","rank":1,"n_ranks":4,"nnodes":1}'
 METADATA = '"metadata":{"dump_timestamp_us":5,"hostname":"gpu-node-00","pid":7,"git_rev":"","new":{"a":[1]}}'

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 
 from agent.api import Logger, Membership, Origin, ProcessFacts, ProcessKey, RankTable
 from agent.ranks.environment import MAX_SETTING_CHARACTERS
-from exporters.inspector.silence import MAX_TOLD, Silence, SilenceWatch, silence_of
+from exporters.inspector.reading.silence import MAX_TOLD, Silence, SilenceWatch, silence_of
 
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 GOOD = {

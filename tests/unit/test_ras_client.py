@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 from ras_server import JSON_ANSWERS, Serve, answering, served
 
-from exporters.ras import client
-from exporters.ras.client import MAX_LINE_BYTES, Endpoint, Limits, QueryError, Reply
+from exporters.ras.protocol import client
+from exporters.ras.protocol.client import MAX_LINE_BYTES, Endpoint, Limits, QueryError, Reply
 
 QUICK = Limits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
 """A report has 0.8 s."""

@@ -26,12 +26,12 @@ from agent.api import (
     RankLabel,
 )
 from exporters.ras import RasConfig, RasExporter
-from exporters.ras import visits as visits_module
-from exporters.ras.client import Endpoint
+from exporters.ras.asking import visits as visits_module
+from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import MAX_ADDRESSES
-from exporters.ras.families import SKIPPED_REASONS, Snapshot
-from exporters.ras.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
-from exporters.ras.report import Skipped
+from exporters.ras.protocol.client import Endpoint
+from exporters.ras.report.model import Skipped
+from exporters.ras.show.families import SKIPPED_REASONS, Snapshot
 
 LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/libnccl.so.2.30.7\n"

@@ -18,10 +18,10 @@ from ras_server import JSON_ANSWERS, answering, served
 
 from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
 from agent.helper.client import Helpers
-from exporters.ras.client import MAX_HELD_BYTES, Endpoint, Limits
-from exporters.ras.inquiry import MAX_ATTEMPTS, READER, Aim, Answer, Inquiry
-from exporters.ras.listeners import ListenerSearch, Server, Site
-from exporters.ras.reading import Reading, Request, read
+from exporters.ras.asking.inquiry import MAX_ATTEMPTS, READER, Aim, Answer, Inquiry
+from exporters.ras.local.listeners import ListenerSearch, Server, Site
+from exporters.ras.protocol.client import MAX_HELD_BYTES, Endpoint, Limits
+from exporters.ras.report.reading import Reading, Request, read
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
 NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
@@ -134,7 +134,7 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
     ("spec", "result"),
     [
         (HelperSpec("poor", READER.target, Reading, memory_bytes=2 * 1024 * 1024), "failed"),
-        (HelperSpec("none", "exporters.ras.reading:no_such_function", Reading, READER.memory_bytes), "failed"),
+        (HelperSpec("none", "exporters.ras.report.reading:no_such_function", Reading, READER.memory_bytes), "failed"),
         (HelperSpec("stopping", "helper_targets:stop_at_once", Reading, READER.memory_bytes), "hung"),
     ],
     ids=["out of memory", "crash", "hang"],
@@ -143,7 +143,7 @@ async def test_a_helper_that_fails_costs_one_report(
     spec: HelperSpec[Reading], result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its query fails at parse; the connection is read to its end all the same."""
-    monkeypatch.setattr("exporters.ras.inquiry.READER_SECONDS", 0.5)
+    monkeypatch.setattr("exporters.ras.asking.inquiry.READER_SECONDS", 0.5)
     async with bench_of(spec) as bench:
         assert await bench.ask([padded(65536)] * 160) == []
         assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {result: 1}, True)
@@ -164,7 +164,7 @@ async def test_a_report_beyond_the_cap_leaves_the_helper_alone() -> None:
 
 async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a helper takes no more of it, the report's own deadline waits: the helper is to blame."""
-    monkeypatch.setattr("exporters.ras.inquiry.READER_SECONDS", 1.0)
+    monkeypatch.setattr("exporters.ras.asking.inquiry.READER_SECONDS", 1.0)
     limits = Limits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
     async with bench_of() as bench:
         assert await bench.ask(large_report(RANKS, COMMUNICATORS))

@@ -10,15 +10,15 @@ import pytest
 from proc_tree import ProcTree
 
 from agent.api import ProcessKey
-from exporters.ras import library as library_module
-from exporters.ras import listeners, nccl_conf
-from exporters.ras import sockets as sockets_module
-from exporters.ras.client import Endpoint
-from exporters.ras.library import MAX_SECTIONS, version_in
-from exporters.ras.listeners import MAX_NAMESPACES, ListenerSearch, Server, Site
-from exporters.ras.nccl_conf import MAX_LINE, effective_environment, parse
-from exporters.ras.settings import MAX_FACTOR, timeout_factor
-from exporters.ras.sockets import parse_sockets
+from exporters.ras.local import library as library_module
+from exporters.ras.local import listeners, nccl_conf
+from exporters.ras.local import sockets as sockets_module
+from exporters.ras.local.library import MAX_SECTIONS, version_in
+from exporters.ras.local.listeners import MAX_NAMESPACES, ListenerSearch, Server, Site
+from exporters.ras.local.nccl_conf import MAX_LINE, effective_environment, parse
+from exporters.ras.local.settings import MAX_FACTOR, timeout_factor
+from exporters.ras.local.sockets import parse_sockets
+from exporters.ras.protocol.client import Endpoint
 
 V4 = Endpoint("127.0.0.1", 28028)
 V6 = Endpoint("::1", 28028)

@@ -13,10 +13,10 @@ from fake_clock import FakeClock
 from ras_server import Serve, answering, served
 
 from agent.api import Logger, ProcessKey
-from exporters.ras import monitor
-from exporters.ras.client import Endpoint
-from exporters.ras.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, Monitors
-from exporters.ras.policy import LAST_RETRY_SECONDS
+from exporters.ras.asking import monitor
+from exporters.ras.asking.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, Monitors
+from exporters.ras.asking.policy import LAST_RETRY_SECONDS
+from exporters.ras.protocol.client import Endpoint
 
 SERVERS = frozenset({ProcessKey(11, 1)})
 ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")

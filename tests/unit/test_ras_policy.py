@@ -8,10 +8,8 @@ import msgspec
 import pytest
 
 from agent.api import ProcessKey, RankLabel
-from exporters.ras.client import Endpoint
-from exporters.ras.jobs import LocalProcess, Question, Rules, Standing, owner_of, standings, to_ask
-from exporters.ras.listeners import Server, Site
-from exporters.ras.policy import (
+from exporters.ras.asking.jobs import LocalProcess, Question, Rules, Standing, owner_of, standings, to_ask
+from exporters.ras.asking.policy import (
     ALERT_SECONDS,
     MAX_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
@@ -30,7 +28,9 @@ from exporters.ras.policy import (
     retry_seconds,
     role_of,
 )
-from exporters.ras.report import Communicator, Report
+from exporters.ras.local.listeners import Server, Site
+from exporters.ras.protocol.client import Endpoint
+from exporters.ras.report.model import Communicator, Report
 
 HERE = Endpoint("127.0.0.1", 28028)
 ELSEWHERE = Endpoint("127.0.0.1", 28029)

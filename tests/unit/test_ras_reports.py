@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from exporters.ras.json_report import read_json
-from exporters.ras.report import MAX_COMMUNICATOR_RANKS, MAX_COMMUNICATORS, MAX_NAMED, Report, ReportError
-from exporters.ras.text_report import MAX_TROUBLES, read_text
+from exporters.ras.report.json_report import read_json
+from exporters.ras.report.model import MAX_COMMUNICATOR_RANKS, MAX_COMMUNICATORS, MAX_NAMED, Report, ReportError
+from exporters.ras.report.text_report import MAX_TROUBLES, read_text
 
 
 def rank(number: object, **changed: object) -> dict[str, object]:

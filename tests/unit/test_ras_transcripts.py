@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from exporters.ras.json_report import read_json
-from exporters.ras.report import ERRORS, Communicator, Launches, MissingRank, Report, ReportError, TroubledRank
-from exporters.ras.text_report import read_text
+from exporters.ras.report.json_report import read_json
+from exporters.ras.report.model import ERRORS, Communicator, Launches, MissingRank, Report, ReportError, TroubledRank
+from exporters.ras.report.text_report import read_text
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
 TABLE = DATA / "transcripts.tsv"

@@ -9,11 +9,11 @@ import pytest
 from rank_table import Table
 
 from agent.api import OwnThread, ProcessKey, Silence
-from exporters.ras.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
-from exporters.ras.jobs import LocalProcess
-from exporters.ras.json_report import read_json
-from exporters.ras.report import Communicator, MissingRank, Place, Reason, Report
-from exporters.ras.witness import Witness, named_here, silences, unambiguous, unheard
+from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
+from exporters.ras.local.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
+from exporters.ras.report.json_report import read_json
+from exporters.ras.report.model import Communicator, MissingRank, Place, Reason, Report
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
 HERE = "10.0.0.1"

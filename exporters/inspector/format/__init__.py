@@ -1,0 +1,1 @@
+"""What Inspector's lines mean. Pure."""

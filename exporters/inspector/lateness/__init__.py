@@ -1,0 +1,1 @@
+"""Who came last to a collective, from the times of its members. Pure."""

@@ -1,0 +1,252 @@
+"""Operations of communicators wholly read here, matched over their members. Bounded; owned by the reader's thread.
+
+Every member's record of one operation has the same number. Each member's times wait here for the others' until the
+operation is whole, or until all members are past it. A communicator with members elsewhere is given up after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import Origin
+from exporters.inspector.lateness.arrivals import judge
+from exporters.inspector.totals.accumulators import Arrivals, SeriesKey
+
+MAX_MEMBERS = 64
+"""Of a communicator that is matched: more GPUs than this no node has."""
+MAX_MEMBERS_IN_ALL = 8192
+MAX_OPEN = 4096
+"""Operations of one kind that wait per member; a file may be read so far before another one's turn comes."""
+MAX_OPEN_ALONE = 1024
+"""The same while some member has not been seen: it may be on another node."""
+MAX_OPEN_IN_ALL = 65_536
+"""Times that wait after a turn, of all members: about 8 MB."""
+SLACK = 64
+"""How far operations of one kind may be written out of order."""
+
+Credit = Callable[[Arrivals], None]
+"""Adds what a match says of a member to its totals."""
+
+
+class Kind(NamedTuple):
+    """Operations that can be matched: one collective of one communicator, in one size class."""
+
+    comm: str
+    n_ranks: int
+    collective: str
+    size: str
+
+
+class SavedMember(msgspec.Struct, array_like=True):
+    """One member's part of a Board in the checkpoint."""
+
+    comm_rank: int
+    origin: Origin
+    highest: int
+    times: dict[int, int]
+
+
+class SavedBoard(msgspec.Struct, array_like=True):
+    """A Board with operations that wait."""
+
+    kind: Kind
+    members: list[SavedMember]
+
+
+class Member:
+    """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
+
+    __slots__ = ("board", "credit", "highest", "origin", "starts", "times")
+
+    def __init__(self, board: Board, origin: Origin, credit: Credit) -> None:
+        self.board: Board | None = board
+        self.origin = origin
+        self.credit = credit
+        self.highest = -1
+        self.times: dict[int, int] = {}
+        self.starts: dict[int, int] = {}
+
+    def is_wanted(self) -> bool:
+        """Whether operations are waited for: another writer may have the place, or members be elsewhere."""
+        return self.board is not None and not self.board.given_up
+
+    def note(self, numbers: list[int], highest: int, times: list[int], starts: list[int]) -> None:
+        """Take in operations: their numbers, kernel times in microseconds and, if there are any, start times."""
+        board = self.board
+        if board is None or board.given_up:
+            return
+        self.times.update(zip(numbers, times, strict=True))
+        if starts:
+            self.starts.update(zip(numbers, starts, strict=True))
+        self.highest = max(self.highest, highest)
+        board.changed = True
+        if len(self.times) > MAX_OPEN:
+            board.settle()
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Let go of operations."""
+        for number in numbers:
+            self.times.pop(number, None)
+            self.starts.pop(number, None)
+
+    def clear(self) -> None:
+        """Let go of all operations."""
+        self.times.clear()
+        self.starts.clear()
+
+
+class Board:
+    """The members of a communicator, for one kind of operation. ``given_up``: not all of them are here."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.members: dict[int, Member] = {}
+        self.changed = self.given_up = False
+
+    def settle(self) -> None:
+        """Match what is whole, and let go of what can become whole no more."""
+        self.changed = False
+        if len(self.members) < self.kind.n_ranks:
+            if any(len(member.times) > MAX_OPEN_ALONE for member in self.members.values()):
+                self.given_up = True
+                self.clear()
+            return
+        members = [self.members[comm_rank] for comm_rank in range(self.kind.n_ranks)]
+        self._match(members)
+        passed = min(member.highest for member in members) - SLACK
+        late = {number for member in members for number in member.times if number < passed}
+        for member in members:
+            if len(member.times) > MAX_OPEN:
+                late.update(sorted(member.times)[: -MAX_OPEN // 2])
+        self._leave(members, late)
+
+    def open(self) -> int:
+        """How many times wait."""
+        return sum(len(member.times) for member in self.members.values())
+
+    def clear(self) -> None:
+        """Let go of all that waits."""
+        for member in self.members.values():
+            member.clear()
+
+    def give_way(self) -> None:
+        """Too much waits in all: let go, and count it."""
+        if len(self.members) < self.kind.n_ranks:
+            self.given_up = True
+            self.clear()
+        else:
+            members = list(self.members.values())
+            self._leave(members, {number for member in members for number in member.times})
+
+    def _match(self, members: list[Member]) -> None:
+        fewest = min(members, key=lambda member: len(member.times))
+        shared = set(fewest.times)
+        for member in members:
+            shared &= member.times.keys()
+        if not shared:
+            return
+        times = list(zip(*(list(map(member.times.pop, shared)) for member in members), strict=True))
+        for member, arrivals in zip(members, judge(times, _starts(members, shared)), strict=True):
+            member.credit(arrivals)
+        for member in members:
+            if member.starts:
+                member.drop(shared)
+
+    def _leave(self, members: list[Member], numbers: set[int]) -> None:
+        if numbers:
+            for member in members:
+                member.drop(numbers)
+            self.members[0].credit(Arrivals(unmatched=len(numbers)))
+
+
+def _starts(members: list[Member], numbers: set[int]) -> list[list[int] | None] | None:
+    """Start times of operations by one clock, in the order of ``numbers``; None where a member has none."""
+    if not all(member.starts for member in members) or len({member.origin.hostname for member in members}) > 1:
+        return None
+    rows = [[member.starts.get(number, 0) for member in members] for number in numbers]
+    return [row if all(row) else None for row in rows]
+
+
+class Matching:
+    """The boards of one reader."""
+
+    def __init__(self) -> None:
+        self._boards: dict[Kind, Board] = {}
+        self._members = 0
+
+    def join(self, origin: Origin, key: SeriesKey, n_ranks: int, credit: Credit) -> Member | None:
+        """Return the place of a rank's operations of one kind; None when they cannot be matched.
+
+        ``key.size`` is their size class. Another writer in the same place takes over: the job began anew.
+        """
+        if not 1 < n_ranks <= MAX_MEMBERS:
+            return None
+        kind = Kind(key.comm, n_ranks, key.collective, key.size)
+        board = self._boards.get(kind) or Board(kind)
+        before = board.members.get(key.comm_rank)
+        if before is not None and before.origin == origin:
+            before.credit = credit
+            return before
+        if before is None and self._members >= MAX_MEMBERS_IN_ALL:
+            return None
+        self._boards[kind] = board
+        self._members += before is None
+        if before is not None:
+            before.board = None
+            board.clear()
+        board.given_up = False
+        member = board.members[key.comm_rank] = Member(board, origin, credit)
+        return member
+
+    def settle(self) -> None:
+        """Match all that is whole; called at the end of a turn."""
+        for board in self._boards.values():
+            if board.changed:
+                board.settle()
+        open_in_all = sum(board.open() for board in self._boards.values())
+        for board in (
+            sorted(self._boards.values(), key=Board.open, reverse=True) if open_in_all > MAX_OPEN_IN_ALL else ()
+        ):
+            open_in_all -= board.open()
+            board.give_way()
+            if open_in_all <= MAX_OPEN_IN_ALL:
+                break
+
+    def leave(self, origin: Origin, comms: frozenset[str] | None = None) -> None:
+        """A writer is gone, or (``comms``) has done with some communicators."""
+        for kind, board in list(self._boards.items()):
+            if comms is not None and kind.comm not in comms:
+                continue
+            for comm_rank in [rank for rank, member in board.members.items() if member.origin == origin]:
+                board.clear()
+                board.members.pop(comm_rank).board = None
+                self._members -= 1
+            if not board.members:
+                del self._boards[kind]
+
+    def save(self) -> list[SavedBoard]:
+        """Return the operations that wait; start times are not kept, kernel times then decide alone."""
+        return [
+            SavedBoard(
+                board.kind,
+                [SavedMember(rank, own.origin, own.highest, dict(own.times)) for rank, own in board.members.items()],
+            )
+            for board in self._boards.values()
+            if board.open()
+        ]
+
+    def restore(self, saved: list[SavedBoard], credit_of: Callable[[Origin, SeriesKey], Credit | None]) -> None:
+        """Take back what ``save`` gave; ``credit_of`` is None for a writer that is not there any more."""
+        for one in saved:
+            kind = one.kind
+            for own in one.members:
+                key = SeriesKey(kind.comm, own.comm_rank, kind.collective, kind.size)
+                credit = credit_of(own.origin, key)
+                member = None if credit is None else self.join(own.origin, key, kind.n_ranks, credit)
+                if member is not None and member.board is not None:
+                    member.highest = own.highest
+                    member.times.update(own.times)
+                    member.board.changed = True

@@ -1,0 +1,165 @@
+"""From the lines of one file to the aggregates of its writers. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from exporters.inspector.format.context import FileContext
+from exporters.inspector.format.passes import Run, pieces
+from exporters.inspector.format.records import (
+    BROKEN,
+    P2P_NAMES,
+    P2P_OTHER,
+    CollectivePerf,
+    DumpStats,
+    Header,
+    Metadata,
+    Record,
+    Result,
+    decode_lines,
+    is_writer,
+    kind,
+)
+from exporters.inspector.totals.aggregate import Aggregate
+
+
+class Writer(NamedTuple):
+    """Who wrote a record, by its own words."""
+
+    hostname: str
+    pid: int
+
+
+GroupKey = tuple[str, int, int, str, int, str, int]
+"""A RecordKey and the writer's pid: a rank of a communicator is on one host."""
+AggregateOf = Callable[[Writer], Aggregate | None]
+"""Gives None for a writer that is one too many."""
+
+
+def take(data: bytes, aggregate_of: AggregateOf, results: Counter[Result], context: FileContext | None = None) -> None:
+    """Add whole lines to the aggregates of their writers, counting what became of each.
+
+    ``context`` is what the file's earlier lines left, and takes up what these leave.
+    """
+    intake = _Intake(aggregate_of, results, context or FileContext())
+    for records, run in pieces(decode_lines(data), intake.context.run):
+        if run is not intake.context.run:
+            finish_run(intake.context, aggregate_of)
+            intake.begin_run(run)
+        intake.take(records)
+
+
+def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
+    """The batch under way, if there is one, is over."""
+    run, context.run = context.run, None
+    if run is not None and (aggregate := _aggregate_of_run(run, aggregate_of)) is not None:
+        aggregate.release(_header(run), p2p=run.p2p, full=run.filled_a_ring())
+
+
+class _Intake:
+    """The lines of one read, gathered in groups of one kind each."""
+
+    def __init__(self, aggregate_of: AggregateOf, results: Counter[Result], context: FileContext) -> None:
+        self.context = context
+        self._aggregate_of = aggregate_of
+        self._results = results
+        self._groups: dict[GroupKey, list[CollectivePerf]] = {}
+        self._firsts: list[tuple[Header, Metadata]] = []
+
+    def begin_run(self, run: Run | None) -> None:
+        """Lines follow that may turn out to be a full ring."""
+        self.context.run = run
+        if run is not None and (aggregate := _aggregate_of_run(run, self._aggregate_of)) is not None:
+            aggregate.hold(_header(run), p2p=run.p2p)
+
+    def take(self, records: list[Record]) -> None:
+        """Add records to their aggregates."""
+        groups, firsts = self._groups, self._firsts
+        latest: Metadata | None = None
+        # The hot loop: most lines of a chunk share a few keys, so that per line there is one look-up and one append.
+        for record in records:
+            perf, header, metadata = record.coll_perf, record.header, record.metadata
+            if perf is None or header is None or metadata is None:
+                found = self._other(record)
+                if found is None:
+                    continue
+                perf, header, metadata = found
+            latest = metadata
+            key = (
+                header.id,
+                header.rank,
+                header.n_ranks,
+                perf.coll,
+                perf.coll_msg_size_bytes,
+                perf.coll_timing_source,
+                metadata.pid,
+            )
+            try:
+                groups[key].append(perf)
+            except KeyError:
+                groups[key] = [perf]
+                firsts.append((header, metadata))
+        self._flush()
+        if latest is not None and (aggregate := _find(latest, self._aggregate_of)) is not None:
+            aggregate.last_progress_us = max(aggregate.last_progress_us, latest.dump_timestamp_us)
+
+    def _flush(self) -> None:
+        """Add what is gathered."""
+        for (key, perfs), (header, metadata) in zip(self._groups.items(), self._firsts, strict=True):
+            if not is_writer(metadata.hostname, metadata.pid):
+                self._results[Result.GARBAGE] += len(perfs)
+            elif (aggregate := self._aggregate_of(Writer(metadata.hostname, metadata.pid))) is None:
+                self._results[Result.ORIGIN_LIMIT] += len(perfs)
+            else:
+                aggregate.add(key[:6], header, perfs, self._results)
+        self._groups.clear()
+        self._firsts.clear()
+
+    def _other(self, record: Record) -> tuple[CollectivePerf, Header, Metadata] | None:
+        """A line that is not a collective of its own header and metadata: its operation, or None and counted."""
+        header, metadata, perf = record.header, record.metadata, record.p2p_perf
+        result = kind(record)
+        if header is None and metadata is None and record is not BROKEN and (found := self.context.next()) is not None:
+            header, metadata = found
+            if record.coll_perf is not None:
+                return record.coll_perf, header, metadata
+        if perf is not None and header is not None and metadata is not None:
+            perf.coll = P2P_NAMES.get(perf.coll, P2P_OTHER)
+            return perf, header, metadata
+        if record is BROKEN:
+            self.context.end()
+        if record.dump_stats is not None and header is not None and metadata is not None:
+            result = self._begin_batch(header, metadata, record.dump_stats)
+        self._results[result] += 1
+        return None
+
+    def _begin_batch(self, header: Header, metadata: Metadata, stats: DumpStats) -> Result:
+        """A batch's first line: what its lines leave out, and who is in the communicator."""
+        if not self.context.begin(header, metadata, stats) or not is_writer(metadata.hostname, metadata.pid):
+            return Result.GARBAGE
+        aggregate = self._aggregate_of(Writer(metadata.hostname, metadata.pid))
+        if aggregate is None:
+            return Result.ORIGIN_LIMIT
+        if not aggregate.note_member(header):
+            return Result.GARBAGE
+        if stats.coll_dropped_since_last_dump or stats.p2p_dropped_since_last_dump:
+            self._flush()  # the gaps before this line are not this loss
+        aggregate.note_dropped(header, stats.coll_dropped_since_last_dump, p2p=False)
+        aggregate.note_dropped(header, stats.p2p_dropped_since_last_dump, p2p=True)
+        return Result.DUMP_STATS
+
+
+def _aggregate_of_run(run: Run, aggregate_of: AggregateOf) -> Aggregate | None:
+    return aggregate_of(Writer(run.hostname, run.pid)) if is_writer(run.hostname, run.pid) else None
+
+
+def _header(run: Run) -> Header:
+    return Header(run.header_id, run.rank, run.n_ranks)
+
+
+def _find(metadata: Metadata, aggregate_of: AggregateOf) -> Aggregate | None:
+    if not is_writer(metadata.hostname, metadata.pid):
+        return None
+    return aggregate_of(Writer(metadata.hostname, metadata.pid))

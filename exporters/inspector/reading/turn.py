@@ -1,0 +1,56 @@
+"""What one turn of a reader gives, and what of it goes into the checkpoint."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import Membership, Origin, Position
+from exporters.inspector.format.context import FileContext
+from exporters.inspector.format.records import Result
+from exporters.inspector.lateness.matching import SavedBoard
+from exporters.inspector.totals.aggregate import Saved
+from exporters.inspector.totals.totals import OriginTotals, Published
+
+
+class Evidence(NamedTuple):
+    """What one writer's records say of its ranks since the last turn."""
+
+    origin: Origin
+    memberships: tuple[Membership, ...]
+    last_progress_seconds: float | None
+
+
+class Turn(NamedTuple):
+    """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due,
+    and ``section`` also while nothing changes.
+
+    ``retired``: the last totals of writers that were let go, ``ended``: of idle communicators of others; they are not
+    in ``section`` any more.
+    """
+
+    available: bool
+    waiting: bool
+    evidence: tuple[Evidence, ...]
+    published: Published | None
+    section: bytes | None
+    retired: tuple[OriginTotals, ...]
+    ended: tuple[OriginTotals, ...] = ()
+
+
+FileKey = tuple[int, int, int]
+"""Device, inode and generation: one filling of a file."""
+
+
+class Section(msgspec.Struct):
+    """A reader's part of the checkpoint: offsets and integers of the same moment."""
+
+    positions: list[Position]
+    writers: list[Saved]
+    results: dict[Result, int]
+    hole_bytes: int
+    left: list[Position] = []
+    contexts: list[tuple[FileKey, FileContext]] = []
+    implausible: int = 0
+    waiting: list[SavedBoard] = []

@@ -1,0 +1,1 @@
+"""Records added up, in integers. Pure."""

@@ -1,0 +1,346 @@
+"""Records added up: per writer, communicator, rank in it, collective and size class, in integers. Pure.
+
+Only operations timed by the GPU are added: the four counters of a series must speak of the same operations, or a mean
+made of two of them would name the wrong rank as the late one. The others are counted by result. A P2P operation is
+added up like a collective one, under its direction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from agent.api import Membership, Origin
+from exporters.inspector.format.records import (
+    COLLECTIVES,
+    KERNEL_TIMING,
+    MAX_BUS_BYTES_PER_US,
+    MAX_COMM_NAME_CHARACTERS,
+    MAX_EXEC_TIME_US,
+    MAX_SEQUENCE_NUMBER,
+    MAX_SIZE_BYTES,
+    NO_TRACE,
+    OTHER,
+    P2P_OTHER,
+    P2P_RECV,
+    P2P_SEND,
+    CollectivePerf,
+    Header,
+    Result,
+    bus_bytes_per_operation,
+    communicator,
+    start_times,
+)
+from exporters.inspector.lateness.arrivals import SYNCHRONISING
+from exporters.inspector.totals.accumulators import Accumulator, Arrivals, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.totals.binding import Binding, RecordKey
+from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
+from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
+from exporters.inspector.totals.places import MAX_PLACES, Places
+from exporters.inspector.totals.shared import Shared
+
+MAX_BINDINGS = 4096
+"""Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
+MAX_KEY_CHARACTERS = 128
+"""A record with longer names is never remembered: a line may hold a megabyte in each of them."""
+P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
+P2P_FIRST = 1
+"""Where numbers of P2P operations begin; those of collective ones begin at 0."""
+
+Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
+"""A key that begins with the communicator."""
+T = TypeVar("T")
+Admit = Callable[[Hashable, int, int], bool]
+
+
+class Saved(msgspec.Struct, array_like=True):
+    """One writer's totals in the checkpoint."""
+
+    origin: Origin
+    from_start: bool
+    last_progress_us: int
+    memberships: list[Membership]
+    accumulators: list[tuple[SeriesKey, Accumulator]]
+    sequences: list[tuple[str, int, str, Sequence]]
+    losses: SavedLosses = msgspec.field(default_factory=SavedLosses)
+
+
+class Aggregate:
+    """All that one writer's records add up to. ``from_start``: its records were read from the first one on.
+
+    ``shared`` is that of all writers which live together (None: its own).
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        admit: Admit,
+        *,
+        from_start: bool,
+        shared: Shared | None = None,
+        saved: Saved | None = None,
+    ) -> None:
+        self.origin = origin
+        self.memberships: dict[tuple[str, int], Membership] = {}
+        self.accumulators: dict[SeriesKey, Accumulator] = {}
+        self.sequences: dict[tuple[str, int, str], Sequence] = {}
+        if saved is not None:
+            self.sequences.update(((comm, comm_rank, name), own) for comm, comm_rank, name, own in saved.sequences)
+        losses = None if saved is None else saved.losses
+        self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
+        self.windows: dict[tuple[str, int, str], Window] = {}
+        self.last_progress_us = 0
+        self._admit = admit
+        self._shared = shared or Shared()
+        self._from_start = from_start
+        self._places = Places(self._shared.room)
+        self._bindings: dict[RecordKey, Binding] = {}
+        self._arrivals_at: dict[SeriesKey, Accumulator] = {}
+        self._reported = 0
+
+    # Records.
+
+    def add(self, key: RecordKey, header: Header, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
+        """Add records that share ``key``; ``header`` is that of one of them. Counts what became of each."""
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bind(key, header)
+        times = [perf.coll_exec_time_us for perf in perfs]
+        numbers = [perf.coll_sn for perf in perfs]
+        lowest, highest = min(numbers), max(numbers)
+        least = min(times)
+        if least < binding.least_us or max(times) > MAX_EXEC_TIME_US or lowest < 0 or highest > MAX_SEQUENCE_NUMBER:
+            self._add_each(binding, perfs, results)
+            return
+        binding.add(lowest, highest, times)
+        if binding.member is not None:
+            traced = perfs[0].event_trace_ts is not NO_TRACE and binding.member.is_wanted()
+            binding.member.note(numbers, highest, times, start_times(perfs) if traced else [])
+        results[binding.result] += len(times)
+        if least < binding.plausible_us:
+            self._shared.plausibility.note(times, binding.plausible_us)
+        if binding.untimed is not None:
+            self.losses.note_untimed(*binding.place, binding.untimed, len(times))
+
+    def _add_each(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
+        """Add records one by one, of which some cannot be true or were not timed."""
+        for perf in perfs:
+            number, microseconds = perf.coll_sn, perf.coll_exec_time_us
+            known = 0 <= number <= MAX_SEQUENCE_NUMBER
+            result = binding.result
+            if not known or not 0 <= microseconds <= MAX_EXEC_TIME_US:
+                result = Result.GARBAGE
+            elif microseconds < binding.least_us:
+                result = Result.GARBAGE if microseconds else Result.ZERO_TIME
+            results[result] += 1
+            untimed = Tally.UNTIMED_ZERO if result is Result.ZERO_TIME else binding.untimed
+            if untimed is not None and result is not Result.GARBAGE:
+                self.losses.note_untimed(*binding.place, untimed, 1)
+            if not known:
+                binding.fill()
+            elif result is Result.ACCEPTED:
+                binding.add(number, number, [microseconds])
+                if binding.member is not None:
+                    binding.member.note([number], number, [microseconds], [])
+                self._shared.plausibility.note([microseconds], binding.plausible_us)
+            else:
+                binding.see(number, number, 1)
+
+    def note_member(self, header: Header) -> bool:
+        """Take in what a header says of memberships; False when it cannot be true."""
+        comm = communicator(header.id, header.rank, header.n_ranks)
+        if comm is None:
+            return False
+        place = (comm, header.rank)
+        self.losses.note_format(named=header.comm_name is not None)
+        if place not in self.memberships and len(self.memberships) < MAX_PLACES and self._shared.room.take():
+            name = (header.comm_name or "")[:MAX_COMM_NAME_CHARACTERS]
+            nodes = max(0, min(header.nnodes, header.n_ranks))
+            self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
+        return True
+
+    def note_dropped(self, header: Header, dropped: int, *, p2p: bool) -> None:
+        """Take in what the plugin says a ring of this communicator dropped."""
+        if (ring := self._ring(header, p2p=p2p)) is not None:
+            self.losses.note_dropped(ring, max(0, dropped))
+
+    def hold(self, header: Header, *, p2p: bool) -> None:
+        """A batch begins that may have filled its ring."""
+        if (ring := self._ring(header, p2p=p2p)) is not None:
+            self.losses.hold(ring)
+
+    def release(self, header: Header, *, p2p: bool, full: bool) -> None:
+        """The batch is over."""
+        if (ring := self._ring(header, p2p=p2p)) is not None:
+            self.losses.release(ring, full=full)
+
+    def _ring(self, header: Header, *, p2p: bool) -> RingKey | None:
+        comm = communicator(header.id, header.rank, header.n_ranks)
+        if comm is None or not self._places.have(comm, header.rank):
+            return None
+        return comm, header.rank, P2P_RING if p2p else COLLECTIVE_RING
+
+    def _bind(self, key: RecordKey, header: Header) -> Binding:
+        binding = self._make_binding(key, header)
+        if binding.result is not Result.GARBAGE and len(header.id) + len(key[3]) + len(key[5]) <= MAX_KEY_CHARACTERS:
+            if len(self._bindings) >= MAX_BINDINGS:
+                self._bindings.clear()
+            self._bindings[key] = binding
+        return binding
+
+    def remembered(self) -> int:
+        """How many kinds of record have their accumulator remembered."""
+        return len(self._bindings)
+
+    def forget(self) -> None:
+        """Let go of what can be found out again from the next records."""
+        self._bindings.clear()
+
+    def leave(self) -> None:
+        """Give back its share of the room; nothing is added afterwards."""
+        self._shared.matching.leave(self.origin)
+        self._places.leave()
+        self._shared.room.taken -= len(self.memberships)
+
+    def end(self, comms: frozenset[str]) -> Aggregate:
+        """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
+        ended = Aggregate(self.origin, self._admit, from_start=False)
+        _move(self.accumulators, ended.accumulators, comms)
+        _move(self.sequences, ended.sequences, comms)
+        self.losses.end(comms, ended.losses)
+        _move(self.windows, ended.windows, comms)
+        told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
+        self._reported -= len(told)
+        self._places.leave(comms)
+        self._shared.room.taken -= _move(self.memberships, ended.memberships, comms)
+        self._shared.matching.leave(self.origin, comms)
+        self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
+        self._from_start = False  # a sequence that returns does not begin at 0
+        self.forget()
+        return ended
+
+    def _make_binding(self, key: RecordKey, header: Header) -> Binding:
+        _, comm_rank, n_ranks, name, size_bytes, timing = key
+        comm = communicator(header.id, comm_rank, n_ranks)
+        if comm is None:
+            return Binding(Result.GARBAGE)
+        self.note_member(header)
+        collective = name if name in COLLECTIVES or name in P2P_SERIES else OTHER
+        if not self._places.have(comm, comm_rank):
+            comm, comm_rank = OTHER, 0
+        sequence = self._sequence(comm, comm_rank, P2P_RING if name in P2P_SERIES or name == P2P_OTHER else collective)
+        if name == P2P_OTHER or not 0 <= size_bytes <= MAX_SIZE_BYTES:
+            return Binding(Result.GARBAGE, sequence)
+        if timing != KERNEL_TIMING:
+            binding = Binding(Result.NOT_KERNEL_TIMED, sequence)
+            binding.untimed = UNTIMED.get(timing, Tally.UNTIMED_OTHER)
+        else:
+            binding = Binding(Result.ACCEPTED, sequence)
+            binding.size_bytes = size_bytes
+            binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
+            binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
+            binding.plausible_us = self._shared.plausibility.least_us(binding.bus_bytes)
+            self._place(binding, comm, comm_rank, collective)
+            if collective in SYNCHRONISING and comm != OTHER:
+                series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
+                credit = partial(self.credit, series)
+                binding.member = self._shared.matching.join(self.origin, series, n_ranks, credit)
+        binding.place = (comm, comm_rank)
+        return binding
+
+    def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence | None:
+        if OTHER in (comm, name):
+            return None
+        key = (comm, comm_rank, name)
+        if key not in self.sequences:
+            first = P2P_FIRST if name == P2P_RING else 0
+            self.sequences[key] = Sequence(first if self._from_start else None)
+        return self.sequences[key]
+
+    def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
+        """Give a binding its accumulator and window, as far as the budget admits them."""
+        key = SeriesKey(comm, comm_rank, collective, size_label(binding.size_bytes))
+        if key not in self.accumulators and (comm == OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
+            key = key._replace(size=OTHER)
+        binding.accumulator = self.accumulators.setdefault(key, Accumulator())
+        if key.size == OTHER:
+            return
+        place = (comm, comm_rank, collective)
+        if place not in self.windows and self._admitted(SERIES_PER_GAUGE):
+            self.windows[place] = Window()
+        binding.window = self.windows.get(place)
+
+    def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
+        """Add what matched operations of one size class say, as far as the budget admits it."""
+        accumulator = self._arrivals_at.get(key)
+        if accumulator is None:
+            accumulator = self.accumulators.get(key)
+            if accumulator is None or (
+                accumulator.arrivals is None and not self._admitted(series_of_arrivals(key.comm_rank))
+            ):
+                accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
+            self._arrivals_at[key] = accumulator
+        accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
+
+    def _admitted(self, series: int) -> bool:
+        return self._admit(self.origin, series, self._places.ranks)
+
+    # What others are told.
+
+    def new_memberships(self) -> tuple[Membership, ...]:
+        """Memberships not returned before."""
+        new = tuple(islice(self.memberships.values(), self._reported, None))
+        self._reported += len(new)
+        return new
+
+    def places(self) -> frozenset[tuple[str, int]]:
+        """Each (communicator, rank in it) that has totals or gaps."""
+        totals = {(key.comm, key.comm_rank) for key in self.accumulators}
+        return frozenset(totals | {(comm, comm_rank) for comm, comm_rank, _ in self.losses.tallies()})
+
+    def roll_windows(self) -> None:
+        """End the window of every gauge."""
+        for window in self.windows.values():
+            window.roll()
+
+    # The checkpoint.
+
+    def save(self) -> Saved:
+        """Return all that must survive the agent."""
+        sequences = [(*place, sequence) for place, sequence in self.sequences.items()]
+        return Saved(
+            self.origin,
+            self._from_start,
+            self.last_progress_us,
+            list(self.memberships.values()),
+            list(self.accumulators.items()),
+            sequences,
+            self.losses.save(),
+        )
+
+    @classmethod
+    def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None) -> Aggregate:
+        """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
+        made = cls(saved.origin, admit, from_start=saved.from_start, shared=shared, saved=saved)
+        made.last_progress_us = saved.last_progress_us
+        made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
+        made._shared.room.taken += len(made.memberships)  # of this class
+        for key, accumulator in saved.accumulators:
+            made.accumulators[key] = accumulator
+            if key.comm != OTHER:
+                made._places.have(key.comm, key.comm_rank)  # of this class
+            if key.size != OTHER:
+                made._admitted(series_of(key, accumulator.arrivals))
+        return made
+
+
+def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> int:
+    """Move the entries of ``comms`` from one dict to the other; return how many."""
+    for key in [key for key in kept if key[0] in comms]:
+        gone[key] = kept.pop(key)
+    return len(gone)

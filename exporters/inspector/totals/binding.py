@@ -1,0 +1,64 @@
+"""Where the records of one kind go: found once, so that each of them costs little. Pure."""
+
+from __future__ import annotations
+
+from exporters.inspector.format.records import OTHER, Result
+from exporters.inspector.lateness.matching import Member
+from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
+from exporters.inspector.totals.losses import Tally
+
+RecordKey = tuple[str, int, int, str, int, str]
+"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
+
+
+class Binding:
+    """Where the records of one RecordKey go, and what each of them counts."""
+
+    __slots__ = (
+        "accumulator",
+        "bus_bytes",
+        "least_us",
+        "member",
+        "place",
+        "plausible_us",
+        "result",
+        "sequence",
+        "size_bytes",
+        "untimed",
+        "window",
+    )
+
+    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
+        self.result = result
+        self.sequence = sequence
+        self.accumulator = Accumulator()
+        self.window: Window | None = None
+        self.member: Member | None = None
+        self.place = (OTHER, 0)
+        self.untimed: Tally | None = None
+        self.size_bytes = self.bus_bytes = 0
+        self.least_us = 1 if result is Result.ACCEPTED else 0
+        self.plausible_us = 0
+
+    def see(self, lowest: int, highest: int, count: int) -> None:
+        """Note that records with these numbers were there."""
+        if self.sequence is not None:
+            self.sequence.add(lowest, highest, count)
+
+    def fill(self) -> None:
+        """Note that a record was there whose number cannot be true."""
+        if self.sequence is not None:
+            self.sequence.fill()
+
+    def add(self, lowest: int, highest: int, times: list[int]) -> None:
+        """Add operations numbered from ``lowest`` to ``highest`` that took so many microseconds each."""
+        count = len(times)
+        self.see(lowest, highest, count)
+        if self.result is not Result.ACCEPTED:
+            return
+        microseconds = sum(times)
+        bus_bytes = count * self.bus_bytes
+        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
+        if self.window is not None:
+            self.window.bus_bytes += bus_bytes
+            self.window.microseconds += microseconds

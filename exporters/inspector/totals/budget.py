@@ -1,0 +1,20 @@
+"""How many series what is added up takes of the budget. Pure."""
+
+from __future__ import annotations
+
+from exporters.inspector.totals.accumulators import Arrivals, SeriesKey
+
+SERIES_PER_ACCUMULATOR = 4
+SERIES_PER_GAUGE = 1
+SERIES_PER_RANKS_ARRIVALS = 2
+SERIES_PER_COMMUNICATORS_ARRIVALS = 4
+
+
+def series_of_arrivals(comm_rank: int) -> int:
+    """How many series matched operations of one kind give a rank."""
+    return SERIES_PER_RANKS_ARRIVALS + (SERIES_PER_COMMUNICATORS_ARRIVALS if comm_rank == 0 else 0)
+
+
+def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
+    """How many series an accumulator takes that was admitted."""
+    return SERIES_PER_ACCUMULATOR + (0 if arrivals is None else series_of_arrivals(key.comm_rank))

@@ -1,0 +1,85 @@
+"""Totals of expired writers that live on in series which another writer continues, so that no sum ever falls. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import Origin, RankLabel
+from exporters.inspector.format.records import OTHER
+from exporters.inspector.totals.accumulators import MAX_TOTAL, SeriesKey
+from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.totals import OriginTotals, Sums
+
+Place = tuple[Origin, str, int]
+"""A writer, a communicator, and a rank in it."""
+
+
+class SeriesLabels(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The labels of one collective series."""
+
+    job_id: str
+    rank: str
+    comm: str
+    collective: str
+    size: str
+
+    @classmethod
+    def of(cls, label: RankLabel, key: SeriesKey) -> SeriesLabels:
+        """What an accumulator is shown as: one that was not admitted is `other` in communicator and size."""
+        comm = OTHER if key.size == OTHER else key.comm
+        return cls(label.job_id, label.rank, comm, key.collective, key.size)
+
+
+class RankTally(NamedTuple):
+    """One count of a rank as a whole."""
+
+    job_id: str
+    rank: str
+    tally: Tally
+
+
+class Inheritance(msgspec.Struct):
+    """What expired writers left, by the labels it is shown under."""
+
+    sums: dict[SeriesLabels, Sums] = {}
+    tallies: dict[RankTally, int] = {}
+
+    def take(self, writer: OriginTotals, labels: dict[Place, RankLabel]) -> None:
+        """Add the totals of an expired writer."""
+        for total in writer.totals:
+            label = labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+            if label is not None:
+                series = SeriesLabels.of(label, total.key)
+                self.sums[series] = self.sums.get(series, Sums()).plus(total.sums)
+        for comm, comm_rank, tally, count in writer.tallies:
+            label = labels.get((writer.origin, comm, comm_rank))
+            if label is not None:
+                key = RankTally(*label, tally)
+                self.tallies[key] = min(MAX_TOTAL, self.tallies.get(key, 0) + count)
+
+    def prune(self, writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> None:
+        """Drop what none of the living ``writers`` continues.
+
+        `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer.
+        """
+        ranks: set[RankLabel] = set()
+        series: set[SeriesLabels] = set()
+        for writer in writers:
+            own = (labels.get((writer.origin, comm, comm_rank)) for comm, comm_rank in writer.places)
+            ranks.update(label for label in own if label is not None)
+            for total in writer.totals:
+                label = labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+                if label is not None:
+                    series.add(SeriesLabels.of(label, total.key))
+        self.tallies = {key: count for key, count in self.tallies.items() if RankLabel(key.job_id, key.rank) in ranks}
+        self.sums = {
+            key: sums
+            for key, sums in self.sums.items()
+            if key in series or (key.comm == OTHER and RankLabel(key.job_id, key.rank) in ranks)
+        }
+
+    def copy(self) -> Inheritance:
+        """A copy that later changes do not reach (its values are frozen)."""
+        return Inheritance(dict(self.sums), dict(self.tallies))

@@ -1,0 +1,165 @@
+"""Why records of one writer are missing, and other counts of its ranks as a whole. Pure.
+
+A gap is known by its size only. The plugin says how many records a ring dropped in the line that begins a batch
+(`dump_stats`); where there are no such lines, a batch that fills a ring to the last place gives it away (``passes``).
+Both are credit: the gaps that open next are the overflow's as far as it goes, the others have no known cause.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from exporters.inspector.totals.accumulators import MAX_TOTAL, Sequence
+
+COLLECTIVE_RING = "collective"
+P2P_RING = "p2p"
+
+SequenceKey = tuple[str, int, str]
+"""Communicator, rank in it, and the collective or P2P_RING: numbers of P2P operations are shared by both directions."""
+RingKey = tuple[str, int, str]
+"""Communicator, rank in it, and COLLECTIVE_RING or P2P_RING."""
+
+
+class Tally(StrEnum):
+    """What is counted per rank as a whole."""
+
+    SEEN = "seen"
+    MISSING_OVERFLOW = "missing_overflow"
+    MISSING_ONE_SLOT = "missing_one_slot"
+    MISSING_OTHERWISE = "missing_otherwise"
+    UNTIMED_KERNEL_CPU = "untimed_kernel_cpu"
+    UNTIMED_COLLECTIVE_CPU = "untimed_collective_cpu"
+    UNTIMED_ZERO = "untimed_zero"
+    UNTIMED_OTHER = "untimed_other"
+
+
+UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIMED_COLLECTIVE_CPU}
+"""By timing source; any other source but the GPU is UNTIMED_OTHER."""
+
+
+class Loss(msgspec.Struct, gc=False, array_like=True):
+    """Gaps of one ring by cause. ``told``: `dump_stats` speak of it. ``held_at``: later gaps await their cause."""
+
+    credit: int = 0
+    overflow: int = 0
+    otherwise: int = 0
+    told: bool = False
+    held_at: int | None = None
+
+    def attribute(self, gaps: int) -> None:
+        """Give each of ``gaps``, so many in all, its cause."""
+        known = gaps if self.held_at is None else min(gaps, self.held_at)
+        new = known - self.overflow - self.otherwise
+        if new > 0:
+            overflow = min(new, self.credit)
+            self.credit -= overflow
+            self.overflow += overflow
+            self.otherwise += new - overflow
+
+
+class SavedLosses(msgspec.Struct, array_like=True):
+    """The checkpoint of a LossBook."""
+
+    one_slot: bool | None = None
+    losses: list[tuple[RingKey, Loss]] = []
+    untimed: list[tuple[str, int, Tally, int]] = []
+
+
+class LossBook:
+    """The losses of one writer, beside the ``sequences`` that show its gaps.
+
+    ``one_slot``: its plugin keeps one operation per communicator between two passes, so that gaps are its way to work.
+    """
+
+    def __init__(
+        self, sequences: dict[SequenceKey, Sequence], *, from_start: bool, saved: SavedLosses | None = None
+    ) -> None:
+        self._sequences = sequences
+        self._from_start = from_start
+        self._one_slot = None if saved is None else saved.one_slot
+        self._losses: dict[RingKey, Loss] = {} if saved is None else dict(saved.losses)
+        self._untimed: dict[tuple[str, int, Tally], int] = {}
+        if saved is not None:
+            self._untimed = {(comm, comm_rank, tally): count for comm, comm_rank, tally, count in saved.untimed}
+
+    def note_format(self, *, named: bool) -> None:
+        """Take in whether headers have `comm_name`; a writer's first says it."""
+        if self._one_slot is None:
+            self._one_slot = not named
+
+    def note_dropped(self, ring: RingKey, dropped: int) -> None:
+        """Take in what the plugin says it dropped before the batch that follows."""
+        loss = self._losses.setdefault(ring, Loss())
+        loss.told = True
+        if dropped and (gaps := self._gaps(ring)) is not None:
+            loss.attribute(gaps)
+            loss.credit = min(MAX_TOTAL, loss.credit + dropped)
+
+    def hold(self, ring: RingKey) -> None:
+        """From here on gaps await ``release``: a batch has begun that may have filled the ring."""
+        gaps = self._gaps(ring)
+        if gaps is not None and not self._one_slot:
+            self._losses.setdefault(ring, Loss()).held_at = gaps
+
+    def release(self, ring: RingKey, *, full: bool) -> None:
+        """The batch is over; ``full``: it filled the ring, and the gaps that it opened are the overflow's."""
+        loss = self._losses.get(ring)
+        if loss is None or loss.held_at is None:
+            return
+        opened = (self._gaps(ring) or 0) - loss.held_at  # below 0 when late records came
+        if full and not loss.told and opened > 0:
+            loss.attribute(loss.held_at)
+            loss.credit = min(MAX_TOTAL, loss.credit + opened)
+        loss.held_at = None
+
+    def note_untimed(self, comm: str, comm_rank: int, tally: Tally, count: int) -> None:
+        """Count operations recorded without the GPU's own time."""
+        key = (comm, comm_rank, tally)
+        self._untimed[key] = min(MAX_TOTAL, self._untimed.get(key, 0) + count)
+
+    def tallies(self) -> dict[tuple[str, int, Tally], int]:
+        """All counts by communicator and rank in it."""
+        gaps: dict[RingKey, int] = {}
+        totals = dict(self._untimed)
+        for key, sequence in self._sequences.items():
+            ring = ring_of(key)
+            gaps[ring] = gaps.get(ring, 0) + sequence.settle()
+            _add(totals, ring, Tally.SEEN, sequence.seen_in_all())
+        for ring, total in gaps.items():
+            loss = self._losses.setdefault(ring, Loss())
+            loss.attribute(total)
+            _add(totals, ring, Tally.MISSING_OVERFLOW, loss.overflow)
+            _add(totals, ring, Tally.MISSING_ONE_SLOT, loss.otherwise if self._one_slot else 0)
+            _add(totals, ring, Tally.MISSING_OTHERWISE, 0 if self._one_slot else loss.otherwise)
+        return totals
+
+    def end(self, comms: frozenset[str], ended: LossBook) -> None:
+        """Move the counts of ``comms`` to ``ended``; one that returns does not begin at its first number."""
+        ended._one_slot = self._one_slot
+        for ring in [ring for ring in self._losses if ring[0] in comms]:
+            ended._losses[ring] = self._losses.pop(ring)
+        for key in [key for key in self._untimed if key[0] in comms]:
+            ended._untimed[key] = self._untimed.pop(key)
+        self._from_start = False
+
+    def save(self) -> SavedLosses:
+        """Return all that must survive the agent."""
+        untimed = [(*key, count) for key, count in self._untimed.items()]
+        return SavedLosses(self._one_slot, list(self._losses.items()), untimed)
+
+    def _gaps(self, ring: RingKey) -> int | None:
+        """The gaps of a ring; None when what its first records leave out will be no gap."""
+        own = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
+        return sum(sequence.gaps() for sequence in own) if own or self._from_start else None
+
+
+def ring_of(key: SequenceKey) -> RingKey:
+    """The ring that operations of a sequence stand in."""
+    return key[0], key[1], P2P_RING if key[2] == P2P_RING else COLLECTIVE_RING
+
+
+def _add(totals: dict[tuple[str, int, Tally], int], ring: RingKey, tally: Tally, count: int) -> None:
+    key = (ring[0], ring[1], tally)
+    totals[key] = min(MAX_TOTAL, totals.get(key, 0) + count)

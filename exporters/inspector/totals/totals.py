@@ -1,0 +1,106 @@
+"""What a reader publishes: frozen copies of its totals, made in its thread and rendered in another."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.api import Origin
+from exporters.inspector.format.records import OTHER, Result
+from exporters.inspector.reading.ownership import FileState
+from exporters.inspector.totals.accumulators import MAX_TOTAL, Arrivals, SeriesKey
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.budget import SERIES_PER_GAUGE, series_of
+from exporters.inspector.totals.losses import Tally
+
+WINDOW_SECONDS = 5.0
+"""Length of the bus bandwidth gauge's window."""
+
+
+class Sums(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Integer totals of a series."""
+
+    operations: int = 0
+    message_bytes: int = 0
+    microseconds: int = 0
+    bus_bytes: int = 0
+    arrivals: Arrivals | None = None
+
+    def plus(self, other: Sums) -> Sums:
+        """Both together."""
+        arrivals = self.arrivals or other.arrivals
+        if self.arrivals is not None and other.arrivals is not None:
+            arrivals = self.arrivals.plus(other.arrivals)
+        return Sums(
+            min(MAX_TOTAL, self.operations + other.operations),
+            min(MAX_TOTAL, self.message_bytes + other.message_bytes),
+            min(MAX_TOTAL, self.microseconds + other.microseconds),
+            min(MAX_TOTAL, self.bus_bytes + other.bus_bytes),
+            arrivals,
+        )
+
+
+class Totals(msgspec.Struct, frozen=True, gc=False):
+    """One accumulator at the time of publication."""
+
+    key: SeriesKey
+    sums: Sums
+
+
+class OriginTotals(msgspec.Struct, frozen=True):
+    """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
+
+    ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
+    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted).
+    """
+
+    origin: Origin
+    caught_up: bool
+    last_progress_us: int
+    places: frozenset[tuple[str, int]]
+    totals: tuple[Totals, ...]
+    windows: tuple[tuple[str, int, str, int, int], ...]
+    tallies: tuple[tuple[str, int, Tally, int], ...]
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, *, caught_up: bool) -> OriginTotals:
+        """Copy what is to be shown of ``aggregate``."""
+        return cls(
+            aggregate.origin,
+            caught_up,
+            aggregate.last_progress_us,
+            aggregate.places(),
+            tuple(
+                Totals(key, Sums(own.operations, own.message_bytes, own.microseconds, own.bus_bytes, own.arrivals))
+                for key, own in aggregate.accumulators.items()
+            ),
+            tuple(
+                (*place, *latest)
+                for place, window in aggregate.windows.items()
+                if (latest := window.latest()) is not None
+            ),
+            tuple((*key, count) for key, count in aggregate.losses.tallies().items()),
+        )
+
+    def series(self) -> int:
+        """How many series its accumulators and gauges took of the budget."""
+        admitted = sum(series_of(one.key, one.sums.arrivals) for one in self.totals if one.key.size != OTHER)
+        return admitted + len(self.windows) * SERIES_PER_GAUGE
+
+
+class Published(msgspec.Struct, frozen=True):
+    """One reader's state at the time of publication."""
+
+    writers: tuple[OriginTotals, ...]
+    caught_up: bool
+    results: dict[Result, int]
+    files: dict[FileState, int]
+    skipped: dict[str, int]
+    lag_bytes: int
+    lag_seconds: float
+    hole_bytes: int
+    implausible: int = 0
+
+    def withheld(self) -> Published:
+        """The same as of a reader whose totals stand still: no series with a part in them is to be shown."""
+        writers = tuple(msgspec.structs.replace(one, caught_up=False, windows=()) for one in self.writers)
+        return msgspec.structs.replace(self, writers=writers, caught_up=False)

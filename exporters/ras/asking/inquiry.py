@@ -1,0 +1,154 @@
+"""Asks one address for reports, and counts what became of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import Helper, HelperError, HelperSpec, Logger, OwnThread, ProcessKey
+from exporters.ras.asking.policy import looks_isolated
+from exporters.ras.local.listeners import ListenerSearch, Site
+from exporters.ras.protocol.client import Endpoint, Limits, QueryError, Reply, Stage, ask, greet
+from exporters.ras.report.model import Report
+from exporters.ras.report.reading import Reading, Request, read
+
+MAX_REPEATS = 2
+"""Further queries when most of a job looks missing: each reaches another process of the node, as like as not."""
+READER = HelperSpec("ras", "exporters.ras.report.reading:read", Reading, memory_bytes=64 * 1024 * 1024)
+"""Reads large reports: a hostile one costs this much there, and none of it in the agent."""
+READER_SECONDS = 10.0
+"""For each step of the helper; a report of 40 MiB takes it half a second."""
+
+
+MAX_ATTEMPTS = 32
+ATTEMPTS_PER_CHANCE = 4
+"""Connections until one reaches a process of the job, at most, and as a multiple of those that it should take."""
+
+
+class Answer(NamedTuple):
+    """A report, the seconds it took, and the process that gave it, None where that cannot be told."""
+
+    report: Report
+    seconds: float
+    server: ProcessKey | None
+
+
+class Aim(NamedTuple):
+    """Whom to ask: where, the processes of ``site`` that will do, and the pids to look for in the report."""
+
+    endpoint: Endpoint
+    site: Site
+    wanted: frozenset[ProcessKey]
+    pids: frozenset[int]
+
+    def attempts(self) -> int:
+        """How many connections to make: each reaches any of the site's processes."""
+        chances = math.ceil(len(self.site.servers) / max(len(self.wanted), 1))
+        return min(ATTEMPTS_PER_CHANCE * chances, MAX_ATTEMPTS)
+
+
+AsSeen = Callable[[Endpoint, Site], Awaitable[bool]]
+"""Whether who listens at an address, looked at anew, is still who is known to, and it may still be asked."""
+
+
+class Inquiry:
+    """Counters of all queries. ``thread`` reads reports, ``helper`` large ones; ``search`` tells who was reached.
+
+    ``as_seen`` is asked where that cannot be told, and before an address is asked again.
+    """
+
+    def __init__(
+        self, thread: OwnThread, helper: Helper[Reading], search: ListenerSearch, as_seen: AsSeen, log: Logger
+    ) -> None:
+        self._thread = thread
+        self._search = search
+        self._helper = helper
+        self._as_seen = as_seen
+        self._log = log
+        self.queries = 0
+        self.timeouts = 0
+        self.duration_seconds: float | None = None
+        self.errors: Counter[Stage] = Counter()
+        self.skipped: Counter[str] = Counter()
+
+    async def reports(self, aim: Aim, limits: Limits) -> list[Answer]:
+        """Ask once, and others while the process that answered may itself be cut off; empty when the first fails."""
+        found: list[Answer] = []
+        limits = msgspec.structs.replace(limits, attempts=aim.attempts())
+        for _ in range(1 + MAX_REPEATS):
+            answered = {answer.server for answer in found}
+            others = aim._replace(wanted=aim.wanted - answered or aim.wanted)
+            answer = await self._report(others, limits)
+            if answer is not None:
+                found.append(answer)
+            if answer is None or not looks_isolated(answer.report) or not await self._as_seen(aim.endpoint, aim.site):
+                break
+        return found
+
+    async def present(self, aim: Aim, limits: Limits) -> frozenset[ProcessKey]:
+        """The wanted processes that answer a greeting, for which no collective runs; some, when one does not answer.
+
+        That one may be stopped: it is not waited for again and again, since others can be greeted another time.
+        """
+        heard: set[ProcessKey] = set()
+
+        async def note(client: Endpoint) -> bool:
+            server = await self._thread.call(lambda: self._search.server_of(aim.site, aim.endpoint, client))
+            heard.update(aim.wanted & {server})
+            return True
+
+        once = msgspec.structs.replace(limits, attempts=1)
+        for _ in range(MAX_ATTEMPTS):
+            if heard == aim.wanted:
+                break
+            try:
+                _, writer = await greet(aim.endpoint, once, note)
+            except QueryError:
+                break
+            writer.close()
+        return frozenset(heard)
+
+    async def _report(self, aim: Aim, limits: Limits) -> Answer | None:
+        server: ProcessKey | None = None
+
+        async def accept(client: Endpoint) -> bool:
+            nonlocal server
+            server = await self._thread.call(lambda: self._search.server_of(aim.site, aim.endpoint, client))
+            if server is not None:
+                return server in aim.wanted
+            return aim.site.is_own and await self._as_seen(aim.endpoint, aim.site)
+
+        async def take_large(is_json: bool, pieces: AsyncIterator[bytes]) -> Reading:
+            try:
+                return await self._helper.call_with_body(Request(is_json, aim.pids), pieces, READER_SECONDS)
+            except HelperError as error:
+                return Reading(None, f"{type(error).__name__}: {error}")
+
+        self.queries += 1
+        try:
+            reply = await ask(aim.endpoint, limits, take_large, accept)
+        except QueryError as error:
+            self._failed(aim.endpoint, error.stage, str(error))
+            return None
+        reading = await self._read(reply, aim.pids)
+        report = reading.report
+        if report is None:
+            self._failed(aim.endpoint, "cut" if reading.cut else "parse", reading.error)
+            return None
+        self.duration_seconds = reply.seconds
+        self.timeouts += report.timeouts
+        self.skipped.update(report.skipped)
+        return Answer(report, reply.seconds, server)
+
+    async def _read(self, reply: Reply[Reading], pids: frozenset[int]) -> Reading:
+        if reply.large is not None:
+            return reply.large
+        return await self._thread.call(lambda: read(Request(reply.is_json, pids), reply.body))
+
+    def _failed(self, endpoint: Endpoint, stage: Stage, error: str) -> None:
+        self.errors[stage] += 1
+        self._log.warning("RAS gave no report", endpoint=endpoint.label, stage=stage, error=error)

@@ -1,0 +1,168 @@
+"""The jobs of this node: which are asked and where, and which of them a report is of. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import ProcessKey, RankLabel, RankTable
+from exporters.ras.asking.policy import Configured, Refusal, Role, refusal, role_of
+from exporters.ras.local.library import Version
+from exporters.ras.local.listeners import Site
+from exporters.ras.protocol.client import Endpoint
+from exporters.ras.report.model import Report
+
+
+class LocalProcess(msgspec.Struct, frozen=True):
+    """A rank process that runs here. ``labels``: of its ranks that are published; ``world_size`` None: not known.
+
+    ``namespace_pid`` is its pid as it sees it itself, ``foreign`` says that its network namespace (an inode)
+    is not the agent's.
+    """
+
+    key: ProcessKey
+    labels: tuple[RankLabel, ...]
+    world_size: int | None
+    namespace_pid: int
+    start_seconds: float
+    network_namespace: int = 0
+    foreign: bool = False
+
+    @property
+    def job_id(self) -> str:
+        """Its job, empty while that is not published."""
+        return self.labels[0].job_id if self.labels else ""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One local job: this node's role in asking it, where it would, and why it does not, if it does not."""
+
+    job_id: str
+    role: Role
+    endpoint: Endpoint | None
+    refusal: Refusal | None
+
+
+class Question(NamedTuple):
+    """A job to be asked at an address; one without a name is that of processes that nothing has named."""
+
+    endpoint: Endpoint
+    job_id: str
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What the configuration and the way the agent runs say on asking."""
+
+    configured: Configured
+    oldest: Version
+    once: bool
+    max_ranks: int | None = None
+
+
+def standings(
+    processes: Iterable[LocalProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
+) -> list[Standing]:
+    """How each job with processes here stands, in order; those without a published label make one of no name."""
+    jobs: dict[str, list[LocalProcess]] = defaultdict(list)
+    for process in processes:
+        jobs[process.job_id].append(process)
+    youngest = {
+        endpoint: now_seconds - max(each.start_seconds for each in found)
+        for endpoint, site in sites.items()
+        if (found := [each for members in jobs.values() for each in members if each.key in site.servers])
+    }
+    return [_standing(job_id, jobs[job_id], sites, rules, youngest) for job_id in sorted(jobs)]
+
+
+def _standing(
+    job_id: str,
+    members: list[LocalProcess],
+    sites: Mapping[Endpoint, Site],
+    rules: Rules,
+    youngest: Mapping[Endpoint, float],
+) -> Standing:
+    labels = [label for each in members for label in each.labels]
+    ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
+    world_size = world_size_of(members)
+    role = role_of(rules.configured, ranks, world_size or None)
+    endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
+    why: Refusal | None
+    if rules.once and rules.configured != "reporter":
+        why = "single_pass"
+    elif role == "none":
+        why = "not_elected"
+    elif rules.max_ranks is not None and world_size > rules.max_ranks:
+        why = "too_large"
+    else:
+        why = refusal(
+            sites[endpoint] if endpoint else None,
+            foreign=any(each.foreign for each in members),
+            oldest=rules.oldest,
+            youngest_seconds=youngest[endpoint] if endpoint else 0.0,
+        )
+    return Standing(job_id, role, endpoint, why)
+
+
+def world_size_of(members: Iterable[LocalProcess]) -> int:
+    """How many ranks the job of these has, 0 where that is not known."""
+    return max((each.world_size or 0 for each in members), default=0)
+
+
+def to_ask(found: Iterable[Standing]) -> dict[Question, Role]:
+    """The jobs to ask, each where it listens, and this node's role in it."""
+    return {
+        Question(each.endpoint, each.job_id): each.role
+        for each in found
+        if each.endpoint is not None and each.refusal is None
+    }
+
+
+def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
+    """The libraries of the jobs' processes that listen: job, flavor and version."""
+    return frozenset(
+        (processes[key].job_id, server.flavor, ".".join(map(str, server.version)))
+        for site in sites
+        for key, server in site.servers.items()
+        if server.version is not None and key in processes and processes[key].job_id
+    )
+
+
+def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, LocalProcess]:
+    """The rank processes that run here, as the rank table has them; ``own_namespace``: the agent's of the network."""
+    found = {}
+    for key, process in ranks.processes().items():
+        if process.facts is None:
+            continue
+        namespace, world = process.facts.network_namespace, process.world()
+        found[key] = LocalProcess(
+            key=key,
+            labels=tuple(label for label in process.slots or () if label is not None),
+            world_size=process.claim.world_size or (world.size if world is not None else None),
+            namespace_pid=process.facts.namespace_pid,
+            start_seconds=process.facts.start_seconds,
+            network_namespace=namespace,
+            foreign=namespace not in (0, own_namespace),
+        )
+    return found
+
+
+def owner_of(report: Report, servers: Iterable[LocalProcess]) -> LocalProcess | None:
+    """A process of the job that ``report`` is of, among those that may have answered; None when it cannot be told.
+
+    A report does not name its job, but processes. The job with the most of them on one address wins: single pids may
+    be alike on several nodes, a whole set is not.
+    """
+    first: dict[str, LocalProcess] = {}
+    matches: Counter[tuple[str, str]] = Counter()
+    for process in servers:
+        first.setdefault(process.job_id, process)
+        for host in {host for host, pid in report.processes if pid == process.namespace_pid}:
+            matches[process.job_id, host] += 1
+    if len(first) <= 1:
+        return next(iter(first.values()), None)
+    most = max(matches.values(), default=0)
+    best = {job_id for (job_id, _), count in matches.items() if count == most}
+    return first[best.pop()] if len(best) == 1 else None

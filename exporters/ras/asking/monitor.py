@@ -1,0 +1,176 @@
+"""Hears what a RAS thread of this node learns of its peers: one MONITOR connection for each address.
+
+Unlike a query that is local to the process which serves it and costs the job nothing, so every node does it. What is
+not read piles up in that process without bound: a stream is read whatever it holds, until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import msgspec
+
+from agent.api import Clock, Logger, ProcessKey
+from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, Wake, retry_seconds
+from exporters.ras.protocol.client import Endpoint, Limits, QueryError, Stage, command, greet
+from exporters.ras.protocol.events import EventSplitter, Unread
+
+PIECE_BYTES = 8 * 1024
+PAUSE_SECONDS = 0.05
+"""Between two pieces. 500 events/s are more than RAS has to say for long, and little work, were they all garbage."""
+SILENCE_SECONDS = 10.0
+"""After so long without a word a RAS thread is asked whether it is there, after twice as long it is not: it stopped."""
+
+Servers = frozenset[ProcessKey]
+Accept = Callable[[Endpoint, Endpoint], Awaitable[bool]]
+"""Whether a connection to the first, with its end on this side the second, has reached a process to be listened to."""
+
+
+class Monitored(msgspec.Struct, frozen=True):
+    """What was heard, at all addresses together; ``up``: of each address listened to, whether its stream runs."""
+
+    up: dict[str, bool]
+    streams: int
+    errors: Counter[Stage]
+    events: Counter[str]
+    unread: Counter[Unread]
+
+
+class _Stream(msgspec.Struct):
+    """One address. ``retry_at`` (monotonic), ``refused``: these ``servers`` do not know the command."""
+
+    servers: Servers
+    task: asyncio.Task[None] | None = None
+    up: bool = False
+    refused: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
+    was_up: bool = False
+
+
+class Monitors:
+    """The streams of all addresses. One is begun in ``follow`` alone, after a look at who listens there now."""
+
+    def __init__(self, clock: Clock, log: Logger, accept: Accept) -> None:
+        self._clock = clock
+        self._accept = accept
+        self._log = log
+        self._random = random.Random()  # noqa: S311  # spreads connections over time; no secret
+        self._streams: dict[Endpoint, _Stream] = {}
+        self._wakes: dict[Endpoint, Wake] = {}
+        self._begun = 0
+        self._errors: Counter[Stage] = Counter()
+        self._events: Counter[str] = Counter()
+        self._unread: Counter[Unread] = Counter()
+
+    async def follow(self, servers: Mapping[Endpoint, Servers]) -> None:
+        """Listen at these addresses, and no longer at others; begin what has ended and whose time has come."""
+        await _end([self._streams.pop(endpoint) for endpoint in self._streams.keys() - servers.keys()])
+        for endpoint, keys in servers.items():
+            stream = self._streams.setdefault(endpoint, _Stream(keys))
+            if stream.servers != keys:
+                stream.servers, stream.refused = keys, False
+            ended = stream.task is None or stream.task.done()
+            if ended and not stream.refused and self._clock.monotonic() >= stream.retry_at:
+                stream.task = asyncio.get_running_loop().create_task(
+                    self._run(endpoint, stream), name=f"monitor-{endpoint.label}"
+                )
+
+    def take_wakes(self) -> dict[Endpoint, Wake]:
+        """Why, since the last call, a query is wanted soon, by address."""
+        taken, self._wakes = self._wakes, {}
+        return taken
+
+    def snapshot(self) -> Monitored:
+        """Copy what was heard."""
+        return Monitored(
+            up={endpoint.label: stream.up for endpoint, stream in self._streams.items()},
+            streams=self._begun,
+            errors=Counter(self._errors),
+            events=Counter(self._events),
+            unread=Counter(self._unread),
+        )
+
+    async def drain(self) -> None:
+        """End every stream; that the library sees a connection closed does no harm."""
+        await self.follow({})
+
+    async def _run(self, endpoint: Endpoint, stream: _Stream) -> None:
+        began = self._clock.monotonic()
+        try:
+            await self._listen(endpoint, stream)
+        except QueryError as error:
+            self._errors[error.stage] += 1
+            self._log.warning("RAS cannot be monitored", endpoint=endpoint.label, stage=error.stage, error=error)
+        finally:
+            now = self._clock.monotonic()
+            lasted = stream.up and now - began >= LAST_RETRY_SECONDS
+            stream.up = False
+            stream.failures = 1 if lasted else stream.failures + 1
+            stream.retry_at = now + retry_seconds(stream.failures, self._random.random())
+
+    async def _listen(self, endpoint: Endpoint, stream: _Stream) -> None:
+        limits = Limits()
+        reader, writer = await greet(endpoint, limits, lambda client: self._accept(endpoint, client))
+        try:
+            await command(reader, writer, "SET FORMAT json", limits)  # text will do where that is refused
+            if (answer := await command(reader, writer, "MONITOR all", limits)) != "OK":
+                stream.refused = True
+                raise QueryError("command", f"MONITOR was refused: {answer[:64]}")
+            if stream.was_up:
+                self._wakes.setdefault(endpoint, "resync")
+            else:
+                self._log.info("RAS is monitored", endpoint=endpoint.label)
+            stream.up = stream.was_up = True
+            self._begun += 1
+            ended = await self._read(endpoint, reader, writer)
+        finally:
+            writer.close()
+        self._errors[ended] += 1
+        self._wakes[endpoint] = "alarm"
+        self._log.info("RAS's events have ended", endpoint=endpoint.label, stage=ended)
+
+    async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
+        """Read until the process ends, or answers no more (``deadline``)."""
+        splitter = EventSplitter()
+        ended: Stage = "cut"
+        try:
+            while piece := await _hear(reader, writer):
+                found = splitter.feed(piece)
+                self._events.update(found)
+                self._count(splitter)
+                if not ALARMS.isdisjoint(found):
+                    self._wakes[endpoint] = "alarm"
+                await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            ended = "deadline"
+        except OSError:  # the connection broke
+            pass
+        splitter.end()
+        self._count(splitter)
+        return ended
+
+    def _count(self, splitter: EventSplitter) -> None:
+        self._unread.update(splitter.unread)
+        splitter.unread.clear()
+
+
+async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The next piece, empty at the end of the stream; TimeoutError when the RAS thread does not even answer."""
+    try:
+        async with asyncio.timeout(SILENCE_SECONDS):
+            return await reader.read(PIECE_BYTES)
+    except TimeoutError:
+        writer.write(b"CLIENT PROTOCOL 2\n")
+    async with asyncio.timeout(SILENCE_SECONDS):
+        return await reader.read(PIECE_BYTES)
+
+
+async def _end(streams: Iterable[_Stream]) -> None:
+    tasks = [stream.task for stream in streams if stream.task is not None]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

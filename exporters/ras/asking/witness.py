@@ -1,0 +1,142 @@
+"""RAS as a witness of the ranks on this node: their places, and which of their processes the others do not hear.
+
+A report names processes by address and pid. A process that did not answer while it runs may hang, or its RAS thread may
+be cut off: one that was stopped for a minute is dead to all others for ever, answers for itself, and says that all
+others are dead (tried, NCCL 2.24 to 2.32). Where it is heard in any answer, or answers a greeting, which costs the job
+nothing, the witnesses contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from agent.api import Clock, Membership, OwnThread, ProcessKey, RankTable, Silence, comm_label
+from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.local.addresses import Addresses, addresses_of
+from exporters.ras.report.model import Report
+
+Host = tuple[str, int]
+"""Address and pid by the job's pid namespace."""
+Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
+"""Greets processes of this node; returns those that answer."""
+
+
+class Witness:
+    """Tells the rank table what the reports miss. ``thread`` looks up addresses under ``proc_root``."""
+
+    def __init__(self, ranks: RankTable, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
+        self._ranks = ranks
+        self._clock = clock
+        self._thread = thread
+        self._root = proc_root
+        self._silences: dict[str, dict[ProcessKey, Silence]] = {}
+
+    async def testify(
+        self, job_id: str, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
+    ) -> None:
+        """Take the answers of one moment on a job, of which ``here`` are the processes on this node."""
+        names = await self._names(best, here)
+        for key, host in names.items():
+            self._ranks.observe_memberships(key, memberships(best, host))
+        if missed := unheard(best):
+            before = self._silences.get(job_id, {})
+            unsure = (key for key, host in names.items() if host in missed and not _is_contradicted(before.get(key)))
+            present = await greet(frozenset(unsure))
+            now = (self._clock.monotonic(), self._clock.time())
+            self._silences[job_id] = silences(before, best, others, names, now, present)
+        else:
+            self._silences.pop(job_id, None)
+        self._tell()
+
+    def forget(self, jobs: Collection[str]) -> None:
+        """Take back what was said of jobs other than ``jobs``: no report of theirs is fresh."""
+        gone = self._silences.keys() - jobs
+        for job_id in gone:
+            del self._silences[job_id]
+        if gone:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._ranks.observe_silences({key: found for job in self._silences.values() for key, found in job.items()})
+
+    async def _names(self, best: Report, here: list[LocalProcess]) -> dict[ProcessKey, Host]:
+        pids: dict[int, list[ProcessKey]] = {}
+        for process in here:
+            pids.setdefault(process.namespace_pid, []).append(process.key)
+        namespaces = {process.key: process.network_namespace for process in here}
+        one_of_each = {namespace: key.pid for key, namespace in namespaces.items()}
+        addresses = await self._thread.call(lambda: self._addresses(one_of_each))
+        found = named_here(best, pids)
+        return unambiguous((key, host) for key, host in found if host[0] in addresses[namespaces[key]])
+
+    def _addresses(self, namespaces: Mapping[int, int]) -> dict[int, Addresses]:
+        return {namespace: addresses_of(self._root, pid) for namespace, pid in namespaces.items()}
+
+
+def memberships(report: Report, host: Host) -> list[Membership]:
+    """The places of a process in communicators."""
+    return [
+        Membership(comm_label(member.hash), member.comm_rank, member.size)
+        for member in report.members
+        if (member.place.host, member.place.pid) == host
+    ]
+
+
+def unheard(report: Report) -> set[Host]:
+    """The processes that did not answer."""
+    return {
+        (rank.place.host, rank.place.pid)
+        for each in report.communicators
+        for rank in each.named
+        if rank.reason in ("unresponsive", "dead")
+    }
+
+
+def _is_contradicted(silence: Silence | None) -> bool:
+    return silence is not None and silence.contradicted
+
+
+def silences(
+    before: Mapping[ProcessKey, Silence],
+    best: Report,
+    others: Iterable[Report],
+    here: Mapping[ProcessKey, Host],
+    now: tuple[float, float],
+    present: Collection[ProcessKey] = (),
+) -> dict[ProcessKey, Silence]:
+    """Which processes ``best`` misses, counted on from the last report.
+
+    ``here``: the job's processes of this node as reports name them; ``others``: further answers of the same moment;
+    ``now``: monotonic and epoch seconds; ``present``: those that answered a greeting.
+    """
+    missed = unheard(best)
+    heard = {process for report in (best, *others) for process in report.processes}
+    after = {}
+    for key, host in here.items():
+        if host not in missed:
+            continue
+        known = before.get(key) or Silence(*now)
+        answers = known.contradicted or host in heard or key in present
+        after[key] = msgspec.structs.replace(known, reports=known.reports + 1, contradicted=answers)
+    return after
+
+
+def unambiguous(found: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Host]:
+    """The processes with one name in a report that is no other's: pods may share an address and count pids alike."""
+    by_host: dict[Host, set[ProcessKey]] = {}
+    by_key: dict[ProcessKey, set[Host]] = {}
+    for key, host in found:
+        by_host.setdefault(host, set()).add(key)
+        by_key.setdefault(key, set()).add(host)
+    return {
+        key: host for key, hosts in by_key.items() if len(hosts) == 1 and len(by_host[host := next(iter(hosts))]) == 1
+    }
+
+
+def named_here(report: Report, pids: Mapping[int, list[ProcessKey]]) -> list[tuple[ProcessKey, Host]]:
+    """The processes of a report, answering or not, with a pid of this node's; ``pids`` by the job's pid namespace."""
+    silent = {(rank.place.host, rank.place.pid) for each in report.communicators for rank in each.named}
+    return [(key, host) for host in sorted(report.processes | silent) for key in pids.get(host[1], ())]

@@ -1,0 +1,1 @@
+"""What this node knows of its RAS threads, from /proc and files alone. Blocking."""

@@ -1,0 +1,253 @@
+"""The JSON report of NCCL 2.28.7 and later. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Annotated
+
+import msgspec
+
+from exporters.ras.report.launches import Launcher, Spread, compare, with_waits
+from exporters.ras.report.model import (
+    MAX_COMMUNICATOR_RANKS,
+    MAX_DEVICE,
+    MAX_MEMBERS,
+    MAX_TROUBLED,
+    Communicator,
+    Member,
+    MissingRank,
+    Place,
+    Reason,
+    Report,
+    ReportError,
+    Skipped,
+    Trouble,
+    TroubledRank,
+    accept,
+    error_name,
+    plain_address,
+)
+from exporters.ras.report.world import World
+
+_LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
+"""2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""
+_IN_PROGRESS = 7
+"""ncclInProgress (nccl.h): of a communicator that is being made or, without blocking, worked on. No error."""
+
+_Text = Annotated[str, msgspec.Meta(max_length=64)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COMMUNICATOR_RANKS)]
+_Launches = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""Counted in 64 bits; a number beyond this is none that was ever reached."""
+_Device = Annotated[int, msgspec.Meta(ge=-1, le=MAX_DEVICE)]
+_Pid = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
+_Result = Annotated[int, msgspec.Meta(ge=0, lt=256)]
+
+
+class _Rank(msgspec.Struct, gc=False):
+    rank: _Count
+    host: _Text
+    pid: _Pid
+    nvml_dev: _Device
+
+
+class _Status(msgspec.Struct, gc=False):
+    init_state: _Result
+    async_error: _Result
+    finalize_called: bool
+    destroy_flag: bool
+    abort_flag: bool
+
+    def stage(self) -> str:
+        """Where in its life the communicator is, as the library derives it for its text (section 4 of ras.cc)."""
+        if self.abort_flag:
+            return "aborted"
+        if self.finalize_called or self.destroy_flag:
+            return "finalizing"
+        return "running" if self.init_state == 0 else "initializing"
+
+    def trouble(self) -> tuple[Trouble, str] | None:
+        """The gravest thing that is wrong: (trouble, error); None when nothing is."""
+        if self.async_error not in (0, _IN_PROGRESS):
+            return "async_error", error_name(self.async_error)
+        if self.init_state not in (0, _IN_PROGRESS):
+            return "init_error", error_name(self.init_state)
+        return ("aborted", "") if self.abort_flag else None
+
+
+class _Counts(msgspec.Struct, gc=False):
+    Broadcast: _Launches = 0
+    Reduce: _Launches = 0
+    AllGather: _Launches = 0
+    ReduceScatter: _Launches = 0
+    AllReduce: _Launches = 0
+
+
+class _Present(_Rank, gc=False):
+    """What a library does not tell is not known; the rest is."""
+
+    status: _Status | None = None
+    collective_counts: _Counts | None = None
+
+
+class _MissingStatus(msgspec.Struct, gc=False):
+    unresponsive: bool
+    considered_dead: bool
+
+
+class _Missing(_Rank, gc=False):
+    status: _MissingStatus
+
+
+class _Communicator(msgspec.Struct):
+    hash: Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{1,16}$")]
+    size: _Count
+    ranks: list[_Present]
+    missing_ranks: list[_Missing]
+
+
+class _Ras(msgspec.Struct):
+    timeouts_count: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class _Report(msgspec.Struct):
+    """``communicators`` stay raw: a bad one costs itself alone, and decoding them one by one lets other threads run."""
+
+    nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}$")]
+    communicators: list[msgspec.Raw]
+    ras: _Ras
+
+
+def read_json(body: bytes, pids: Collection[int] = ()) -> Report:
+    """Decode a report, with the places of the processes of ``pids``; ReportError when ``body`` is none."""
+    try:
+        report = _decode(body)
+    except msgspec.ValidationError as error:
+        raise ReportError(str(error)) from None
+    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors, and so are those of bad UTF-8
+        raise ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
+    reading = _Reading(pids)
+    found = accept(reading.communicators(report.communicators), reading.skipped)
+    found = reading.world.name(with_waits(found, reading.ahead))
+    return Report(
+        version=report.nccl_version,
+        communicators=found,
+        processes=frozenset(reading.processes),
+        timeouts=report.ras.timeouts_count,
+        skipped=dict(reading.skipped),
+        members=tuple(reading.members),
+    )
+
+
+def _decode(body: bytes) -> _Report:
+    try:
+        return msgspec.json.decode(body, type=_Report)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return msgspec.json.decode(_LACKS_COMMA.sub(rb"\1,\2", body), type=_Report)
+
+
+class _Reading:
+    """What is gathered over the communicators of one report."""
+
+    def __init__(self, pids: Collection[int]) -> None:
+        self._pids = pids
+        self.members: list[Member] = []
+        self.skipped: Counter[Skipped] = Counter()
+        self.processes: set[tuple[str, int]] = set()
+        self.ahead: dict[str, frozenset[Place]] = {}
+        self.world = World()
+        self._hosts: dict[str, str | None] = {}
+
+    def communicators(self, raws: list[msgspec.Raw]) -> Iterator[Communicator]:
+        """Decode one after the other; what cannot be true is counted."""
+        for raw in raws:
+            try:
+                found = msgspec.json.decode(raw, type=_Communicator)
+            except (ValueError, RecursionError):
+                self.skipped["unreadable"] += 1
+                continue
+            if not self._is_sound(found):
+                self.skipped["implausible"] += 1
+                continue
+            yield self._communicator(found)
+
+    def _is_sound(self, found: _Communicator) -> bool:
+        everybody = [*found.ranks, *found.missing_ranks]
+        numbers = {rank.rank for rank in everybody}
+        if len(numbers) < len(everybody) or max(numbers, default=-1) >= found.size > 0:
+            return False
+        return all(self._host(rank.host) is not None for rank in everybody)
+
+    def _communicator(self, found: _Communicator) -> Communicator:
+        places = [self._place(rank) for rank in found.ranks]
+        self.processes.update((place.host, place.pid) for place in places)
+        spread = self._compare(found, places)
+        for place, rank in zip(places, found.ranks, strict=True):
+            if place.pid in self._pids and len(self.members) < MAX_MEMBERS:
+                self.members.append(Member(place, found.hash, found.size, rank.rank))
+        missing = tuple(self._missing(rank) for rank in found.missing_ranks)
+        present = ((place, rank.rank) for place, rank in zip(places, found.ranks, strict=True))
+        self.world.see(found.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
+        stages = _stages(found.ranks)
+        return Communicator(
+            hash=found.hash,
+            size=found.size,
+            responding=len(found.ranks),
+            missing=len(missing),
+            unresponsive=sum(rank.status.unresponsive for rank in found.missing_ranks),
+            dead=sum(rank.status.considered_dead for rank in found.missing_ranks),
+            named=missing,
+            initializing=stages.get("initializing"),
+            finalizing=stages.get("finalizing"),
+            aborted=stages.get("aborted"),
+            troubled=_troubled(found.ranks, places),
+            launches=spread.launches if spread is not None else None,
+        )
+
+    def _compare(self, found: _Communicator, places: list[Place]) -> Spread | None:
+        launchers = []
+        for rank, place in zip(found.ranks, places, strict=True):
+            if rank.collective_counts is None:
+                return None
+            launchers.append(Launcher(rank.rank, place, msgspec.structs.astuple(rank.collective_counts)))
+        spread = compare(launchers, some_silent=any(rank.status.unresponsive for rank in found.missing_ranks))
+        if spread is not None and spread.ahead:
+            self.ahead[found.hash] = spread.ahead
+        return spread
+
+    def _missing(self, rank: _Missing) -> MissingRank:
+        reason: Reason = "no_communicator"
+        if rank.status.considered_dead:
+            reason = "dead"
+        elif rank.status.unresponsive:
+            reason = "unresponsive"
+        return MissingRank(rank.rank, self._place(rank), reason=reason)
+
+    def _place(self, rank: _Rank) -> Place:
+        return Place(self._host(rank.host) or "", rank.pid, rank.nvml_dev)
+
+    def _host(self, text: str) -> str | None:
+        if text not in self._hosts:
+            self._hosts[text] = plain_address(text)
+        return self._hosts[text]
+
+
+def _stages(ranks: list[_Present]) -> dict[str, int]:
+    """How many ranks are in which stage; empty where the report does not tell of all."""
+    statuses = [rank.status for rank in ranks if rank.status is not None]
+    if len(statuses) < len(ranks):
+        return {}
+    found = Counter(status.stage() for status in statuses)
+    return {stage: found[stage] for stage in ("initializing", "finalizing", "aborted")}
+
+
+def _troubled(ranks: list[_Present], places: list[Place]) -> tuple[TroubledRank, ...]:
+    found: list[TroubledRank] = []
+    for rank, place in zip(ranks, places, strict=True):
+        wrong = rank.status.trouble() if rank.status is not None else None
+        if wrong is not None and len(found) < MAX_TROUBLED:
+            found.append(TroubledRank(rank.rank, place, trouble=wrong[0], error=wrong[1]))
+    return tuple(found)

@@ -1,0 +1,57 @@
+"""The last report of each job that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from agent.api import Admission, ProcessKey
+from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.report.hangs import watch
+from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.model import Report
+from exporters.ras.show.communicator_families import series_of
+
+
+class Reports:
+    """By job. Their series are admitted by the agent's budget, or the report is refused."""
+
+    def __init__(self, admit: Admission) -> None:
+        self._admit = admit
+        self.by_job: dict[str, JobReport] = {}
+
+    def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
+        """Take a report in the place of the last one of ``owner``'s job; False when there is no room for it."""
+        before = self.by_job.get(owner.job_id)
+        watches = watch(before.watches if before else {}, report.communicators, asked_seconds)
+        self.release(owner.job_id)
+        series = sum(series_of(each, watches) for each in report.communicators)
+        if not self._admit.admit(_budget(owner.job_id), series, max(report.ranks(), 1)):
+            return False
+        count = before.count + 1 if before else 1
+        self.by_job[owner.job_id] = JobReport(owner.key, report, until, owner.world_size, watches, asked_seconds, count)
+        return True
+
+    def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
+        """Those of jobs with a name; in a single pass they get it after the report."""
+        found = {}
+        for job_id, kept in self.by_job.items():
+            name = job_id or (processes[kept.owner].job_id if kept.owner in processes else "")
+            if name:
+                found[name] = kept
+        return found
+
+    def forget(self, now: float, jobs: Collection[str]) -> None:
+        """Let go of reports that are too old at monotonic time ``now``, and of those of jobs other than ``jobs``."""
+        for job_id, kept in list(self.by_job.items()):
+            if now > kept.until or job_id not in jobs:
+                self.release(job_id)
+
+    def release(self, job_id: str) -> None:
+        """Let go of a job's report."""
+        self.by_job.pop(job_id, None)
+        self._admit.release(_budget(job_id))
+
+
+def _budget(job_id: str) -> tuple[str, str]:
+    """Under which name a job's series are admitted."""
+    return "ras", job_id

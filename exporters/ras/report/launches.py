@@ -1,0 +1,104 @@
+"""Who has launched less than the others, from the launch counts of a communicator's ranks. Pure.
+
+The counts are of launches by the host, not of completions, and every rank is read at its own instant: in a job that
+runs they differ by a few and change all the time. Only counts that differ and do not change mean something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from exporters.ras.report.marks import marks_of
+from exporters.ras.report.model import COLLECTIVES, MAX_BEHIND, BehindRank, Communicator, Launches, Place
+
+MAX_WAITS = 8
+"""Communicators named in which one rank waits for others: one would do."""
+
+Counts = tuple[int, ...]
+"""Launches by collective, in the order of COLLECTIVES."""
+
+
+class Launcher(NamedTuple):
+    """A rank that answered, and what it has launched."""
+
+    comm_rank: int
+    place: Place
+    counts: Counts
+
+
+class Spread(NamedTuple):
+    """How the launches of a communicator compare; ``ahead``: where the ranks run that wait for others, if any do."""
+
+    launches: Launches
+    ahead: frozenset[Place]
+
+
+def compare(ranks: Sequence[Launcher], *, some_silent: bool = False) -> Spread | None:
+    """Compare the ranks of one communicator; None when none has launched anything yet, which says nothing.
+
+    ``some_silent``: others of the communicator do not answer, so that all that do may wait for them.
+    """
+    if not any(any(rank.counts) for rank in ranks):
+        return None
+    extremes = {}
+    for number, name in enumerate(COLLECTIVES):
+        of_ranks = [rank.counts[number] for rank in ranks]
+        if max(of_ranks):
+            extremes[name] = (min(of_ranks), max(of_ranks))
+    marks = marks_of((rank.comm_rank, rank.counts) for rank in ranks)
+    differ = any(least < most for least, most in extremes.values())
+    everybody = frozenset(rank.place for rank in ranks) if some_silent else frozenset()
+    if not differ:
+        return Spread(Launches(extremes, marks, differ=False), everybody)
+    behind, ahead = _sides(ranks)
+    most = [extremes.get(name, (0, 0))[1] for name in COLLECTIVES]
+    named = tuple(_behind(rank, most) for rank in sorted(behind, key=_far_behind)[:MAX_BEHIND])
+    return Spread(
+        Launches(extremes, marks, differ=True, behind=named), everybody or frozenset(rank.place for rank in ahead)
+    )
+
+
+def with_waits(found: Iterable[Communicator], ahead: Mapping[str, frozenset[Place]]) -> tuple[Communicator, ...]:
+    """Note of every rank that is behind in which other communicators it is ahead; ``ahead`` by hash."""
+    return tuple(_with_waits(each, ahead) for each in found)
+
+
+def _with_waits(each: Communicator, ahead: Mapping[str, frozenset[Place]]) -> Communicator:
+    if each.launches is None or not each.launches.behind:
+        return each
+    behind = []
+    for rank in each.launches.behind:
+        waits = [name for name, places in ahead.items() if name != each.hash and rank.place in places]
+        behind.append(msgspec.structs.replace(rank, waits_in=tuple(waits[:MAX_WAITS])))
+    launches = msgspec.structs.replace(each.launches, behind=tuple(behind))
+    return msgspec.structs.replace(each, launches=launches)
+
+
+def _sides(ranks: Sequence[Launcher]) -> tuple[list[Launcher], list[Launcher]]:
+    """Those behind and those ahead. Where all have launched as many, but not the same, the majority is right.
+
+    The behind are few: when they are more than the others, the others may as well be too far, and nobody is named.
+    """
+    totals = [sum(rank.counts) for rank in ranks]
+    most = max(totals)
+    if min(totals) < most:
+        ahead = [rank for rank, total in zip(ranks, totals, strict=True) if total == most]
+        behind = [rank for rank, total in zip(ranks, totals, strict=True) if total < most]
+    else:
+        usual, _ = Counter(rank.counts for rank in ranks).most_common(1)[0]
+        ahead = [rank for rank in ranks if rank.counts == usual]
+        behind = [rank for rank in ranks if rank.counts != usual]
+    return (behind if 2 * len(behind) <= len(ranks) else []), ahead
+
+
+def _far_behind(rank: Launcher) -> tuple[int, int]:
+    return sum(rank.counts), rank.comm_rank
+
+
+def _behind(rank: Launcher, most: Sequence[int]) -> BehindRank:
+    lags = {name: most[n] - rank.counts[n] for n, name in enumerate(COLLECTIVES) if rank.counts[n] < most[n]}
+    return BehindRank(rank.comm_rank, rank.place, lags=lags)

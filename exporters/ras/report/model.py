@@ -1,0 +1,240 @@
+"""One RAS report, whatever its format: what of it is believed, and why the rest is not. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from exporters.ras.report.marks import Marks
+
+MAX_COMMUNICATOR_RANKS = 1_000_000
+MAX_COMMUNICATORS = 1_000
+MAX_DEVICE = 1024
+MAX_NAMED = 4_096
+"""Missing ranks named in one report, over all its communicators; those beyond show in the counts alone."""
+MAX_TROUBLED = 32
+MAX_BEHIND = 32
+"""Named in one communicator: of the ranks with an error, and of those that have launched less, the furthest behind."""
+
+MAX_BEHIND_NAMED = 4_096
+"""Of those that have launched less, over all communicators of a report."""
+MAX_MEMBERS = 4_096
+"""Places of this node's processes taken from one report."""
+
+COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+"""What RAS counts the launches of; no others (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
+
+Reason = Literal["dead", "unresponsive", "no_communicator", "unknown"]
+"""Why a rank gave no data: its process is declared dead; it did not answer; it answered that it is not in this
+communicator (destroyed it, or makes another one); the report does not tell (text of 2.24 and 2.25)."""
+
+Skipped = Literal["phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus"]
+"""Why a communicator is left out: it has no ranks (made by a race in the library), its numbers contradict each other,
+another has its hash, there are too many, the report gives no hash, it cannot be decoded; or missing ranks not named:
+there are too many."""
+
+ERRORS = {
+    1: "unhandled_cuda_error",
+    2: "system_error",
+    3: "internal_error",
+    4: "invalid_argument",
+    5: "invalid_usage",
+    6: "remote_error",
+}
+"""ncclResult_t of nccl.h; 0 is success and 7 in progress."""
+Trouble = Literal["async_error", "init_error", "aborted"]
+
+
+class ReportError(ValueError):
+    """A reply that is no report. ``cut``: it is the beginning of one."""
+
+    def __init__(self, message: str, *, cut: bool = False) -> None:
+        super().__init__(message)
+        self.cut = cut
+
+
+class Place(NamedTuple):
+    """What a rank runs on: address, pid by the job's pid namespace, NVML index; empty or -1 where nobody tells."""
+
+    host: str
+    pid: int
+    gpu: int
+
+
+class NamedRank(msgspec.Struct, frozen=True, gc=False):
+    """A rank that the report says something of. ``rank``: its rank in the report's largest communicator, if told."""
+
+    comm_rank: int
+    place: Place
+    rank: int | None = None
+
+
+class MissingRank(NamedRank, frozen=True, gc=False, kw_only=True):
+    """A rank without data."""
+
+    reason: Reason
+
+
+class TroubledRank(NamedRank, frozen=True, gc=False, kw_only=True):
+    """A rank with an error, by the name of its code, or one that has aborted the communicator (``error`` empty)."""
+
+    trouble: Trouble
+    error: str = ""
+
+
+class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
+    """A rank that has launched less than others: ``lags`` by collective.
+
+    ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them.
+    """
+
+    lags: dict[str, int]
+    waits_in: tuple[str, ...] = ()
+
+
+class Launches(msgspec.Struct, frozen=True):
+    """What a communicator's ranks have launched: the least and the most by collective.
+
+    ``marks`` tell two reports apart (marks.py). ``behind``: the ranks that others wait for, none when they are the
+    majority: then it cannot be told. ``differ``: not all have launched the same.
+    """
+
+    extremes: dict[str, tuple[int, int]]
+    marks: Marks
+    differ: bool
+    behind: tuple[BehindRank, ...] = ()
+
+
+class Communicator(msgspec.Struct, frozen=True):
+    """One communicator: its hash (hex), ranks in all, and how many gave data.
+
+    ``missing`` counts those that did not, of which ``unresponsive`` are of processes that did not answer and ``dead``
+    of processes declared dead; ``named`` are those of them that are named. ``initializing``, ``finalizing`` and
+    ``aborted`` count ranks that answered. None where the report does not tell.
+    """
+
+    hash: str
+    size: int
+    responding: int
+    missing: int
+    unresponsive: int | None
+    dead: int | None
+    named: tuple[MissingRank, ...] = ()
+    initializing: int | None = None
+    finalizing: int | None = None
+    aborted: int | None = None
+    troubled: tuple[TroubledRank, ...] = ()
+    launches: Launches | None = None
+
+    def in_trouble(self) -> bool:
+        """True when the report says anything of it that a job which runs does not have."""
+        return bool(self.missing or self.troubled or self.aborted)
+
+
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """A rank that answered: what it runs on, its communicator (hash) with the size, and its rank there."""
+
+    place: Place
+    hash: str
+    size: int
+    comm_rank: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """``processes``: (address, pid) of ranks that answered, pids by the job's pid namespace; text names none.
+
+    ``timeouts``: how often the library gave up waiting for peers. ``skipped``: what was left out. ``members``: the
+    places of the processes that were asked for.
+    """
+
+    version: str
+    communicators: tuple[Communicator, ...]
+    processes: frozenset[tuple[str, int]]
+    timeouts: int
+    skipped: dict[Skipped, int]
+    members: tuple[Member, ...] = ()
+
+    def ranks(self) -> int:
+        """Ranks of the largest communicator."""
+        return max((each.size for each in self.communicators), default=0)
+
+    def missing(self) -> int:
+        """Ranks missing from the largest communicator (the most, among equals)."""
+        ranks = self.ranks()
+        return max((each.missing for each in self.communicators if each.size == ranks), default=0)
+
+
+def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
+    """The communicators that can be true, the first of each hash; the others are counted in ``skipped``.
+
+    Of too many the largest are kept, of one size (the whole job's), then those in trouble, then the next in size.
+    """
+    accepted: dict[str, Communicator] = {}
+    for each in found:
+        if each.size == 0:
+            skipped["phantom"] += 1
+        elif not _is_plausible(each):
+            skipped["implausible"] += 1
+        elif each.hash in accepted:
+            skipped["duplicate"] += 1
+        else:
+            accepted[each.hash] = each
+    kept = list(accepted.values())
+    if len(kept) > MAX_COMMUNICATORS:
+        skipped["surplus"] += len(kept) - MAX_COMMUNICATORS
+        largest = max(each.size for each in kept)
+        kept.sort(key=lambda each: (each.size != largest, not each.in_trouble(), -each.size))
+        del kept[MAX_COMMUNICATORS:]
+    return _furthest(_within_budget(kept, skipped))
+
+
+def _within_budget(found: Iterable[Communicator], skipped: Counter[Skipped]) -> Iterator[Communicator]:
+    left = MAX_NAMED
+    for each in found:
+        if len(each.named) > left:
+            skipped["rank_surplus"] += len(each.named) - left
+            each = msgspec.structs.replace(each, named=each.named[:left])  # noqa: PLW2901  # the same, cut
+        left -= len(each.named)
+        yield each
+
+
+def _furthest(found: Iterable[Communicator]) -> tuple[Communicator, ...]:
+    """Name those that are behind in the largest communicators first: which of them stand still is not known yet."""
+    kept = list(found)
+    left = MAX_BEHIND_NAMED
+    for number in sorted(range(len(kept)), key=lambda number: -kept[number].size):
+        launches = kept[number].launches
+        if launches is not None and launches.behind:
+            behind = launches.behind[:left]
+            left -= len(behind)
+            shown = msgspec.structs.replace(launches, behind=behind)
+            kept[number] = msgspec.structs.replace(kept[number], launches=shown)
+    return tuple(kept)
+
+
+def plain_address(text: str) -> str | None:
+    """An IP address in its usual form; empty for "unknown", None for anything else."""
+    if text == "unknown":
+        return ""
+    try:
+        return str(ipaddress.ip_address(text.partition("%")[0]))
+    except ValueError:
+        return None
+
+
+def error_name(code: int) -> str:
+    """The name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
+    return ERRORS.get(code, f"code_{code}")
+
+
+def _is_plausible(each: Communicator) -> bool:
+    if not 0 < each.size <= MAX_COMMUNICATOR_RANKS or each.responding < 0 or each.missing < 0:
+        return False
+    if each.responding + each.missing > each.size or len(each.named) > each.missing:
+        return False
+    ranks = {rank.comm_rank for rank in each.named}
+    return len(ranks) == len(each.named) and all(0 <= rank < each.size for rank in ranks)

@@ -1,0 +1,193 @@
+"""What reports say of communicators and their ranks, as metric families. Pure.
+
+Ranks of other nodes are named by their place in the communicator: series by rank alone come from the rank's own node.
+The label ``rank`` is the global rank where the report holds the whole job, else empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from agent.api import Family, Metric, Rows, comm_label
+from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, suspects
+from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.model import Communicator, NamedRank
+
+_COMM = ("job_id", "comm")
+_PLACE = (*_COMM, "comm_rank", "rank", "host", "gpu")
+
+RANKS = Family(
+    "rankwatch_communicator_ranks",
+    "gauge",
+    "Ranks of the communicator by the last report: expected; responding, of which some are initializing, finalizing or "
+    "aborted; missing, of which unresponsive are of processes that did not answer and dead of processes declared dead. "
+    "A state the report does not tell is absent.",
+    (*_COMM, "state"),
+    "8 per communicator of a job that is asked",
+    "max",
+)
+RANK_MISSING = Family(
+    "rankwatch_communicator_rank_missing",
+    "gauge",
+    "1 while the last report misses the rank; host is its address, gpu its NVML index. reason: dead (declared dead), "
+    "unresponsive (its process did not answer), no_communicator (it left the communicator, or makes another), unknown.",
+    (*_PLACE, "reason"),
+    "1 per missing rank and communicator, at most 4096",
+    "max",
+)
+LAUNCHED_MIN = Family(
+    "rankwatch_communicator_launched_min",
+    "gauge",
+    "Launches of the collective by the rank that has launched the fewest, since the communicator was made. Not "
+    "counted: send and receive, replays of CUDA graphs, symmetric-memory and copy-engine collectives.",
+    (*_COMM, "collective"),
+    "1 per communicator and collective used",
+    "max",
+)
+LAUNCHED_MAX = Family(
+    "rankwatch_communicator_launched_max",
+    "gauge",
+    "Launches of the collective by the rank that has launched the most, since the communicator was made.",
+    (*_COMM, "collective"),
+    "1 per communicator and collective used",
+    "max",
+)
+LAST_LAUNCH = Family(
+    "rankwatch_communicator_last_launch_timestamp_seconds",
+    "gauge",
+    "When a report first showed the launch counts as they are now; absent before the first launch. A pause looks like "
+    "a hang of all GPUs.",
+    _COMM,
+    "1 per communicator",
+    "max",
+)
+STALLED = Family(
+    "rankwatch_communicator_stalled",
+    "gauge",
+    "1 when nothing was launched between the last two reports although the ranks' counts differ or some do not answer.",
+    _COMM,
+    "1 per communicator",
+    "max",
+)
+SUSPECT = Family(
+    "rankwatch_communicator_suspect",
+    "gauge",
+    "1 for a rank that a stalled communicator waits for; nobody where that cannot be told. reason: behind (it has "
+    "launched less than others, and waits for nobody elsewhere), missing (it does not answer).",
+    (*_PLACE, "reason"),
+    "1 per suspect, at most 32 per stalled communicator",
+    "max",
+)
+RANK_LAG = Family(
+    "rankwatch_communicator_rank_lag",
+    "gauge",
+    "Launches by which the rank is behind the one that has launched the most, in a stalled communicator: the 32 "
+    "furthest behind, if they are not the majority.",
+    (*_COMM, "comm_rank", "rank", "collective"),
+    "at most 32 per stalled communicator and collective",
+    "max",
+)
+ASYNC_ERROR = Family(
+    "rankwatch_communicator_async_error",
+    "gauge",
+    "1 while the rank's communicator or its proxy thread has failed with the error (ncclResult_t); an operation in "
+    "progress is none.",
+    (*_COMM, "comm_rank", "rank", "error"),
+    "1 per rank with an error, at most 32 per communicator",
+    "max",
+)
+INIT_ERROR = Family(
+    "rankwatch_communicator_init_error",
+    "gauge",
+    "1 while the rank has failed to make the communicator, with the error (ncclResult_t).",
+    (*_COMM, "comm_rank", "rank", "error"),
+    "1 per rank with an error, at most 32 per communicator",
+    "max",
+)
+ABORTED = Family(
+    "rankwatch_communicator_aborted",
+    "gauge",
+    "1 while the rank aborts the communicator: short, as it is gone thereafter (missing with reason no_communicator).",
+    (*_COMM, "comm_rank", "rank"),
+    "1 per such rank, at most 32 per communicator",
+    "max",
+)
+FAMILIES = (
+    RANKS,
+    RANK_MISSING,
+    LAUNCHED_MIN,
+    LAUNCHED_MAX,
+    LAST_LAUNCH,
+    STALLED,
+    SUSPECT,
+    RANK_LAG,
+    ASYNC_ERROR,
+    INIT_ERROR,
+    ABORTED,
+)
+_TROUBLES = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR, "aborted": ABORTED}
+_ALWAYS = 10
+"""States, last launch, stalled."""
+
+
+def series_of(each: Communicator, watches: Mapping[str, Watch]) -> int:
+    """How many series a communicator may take; lags and suspects it has only while it is stalled."""
+    launches = each.launches
+    collectives = len(launches.extremes) if launches else 0
+    behind = len(launches.behind) * (collectives + 1) if launches and stalled(each, watches) else 0
+    missing = len(each.named) + min(len(each.named), MAX_SUSPECTS)
+    return _ALWAYS + 2 * collectives + behind + missing + len(each.troubled)
+
+
+def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
+    """The families of the last reports, by job."""
+    rows = {family.name: family.rows() for family in FAMILIES}
+    for job_id, job in reports.items():
+        for each in job.report.communicators:
+            place = (job_id, comm_label(each.hash))
+            _states(rows, place, each)
+            _launches(rows, place, each, job)
+            for rank in each.named:
+                rows[RANK_MISSING.name].add((*_named(place, rank, job), rank.reason), 1)
+            for one in each.troubled:
+                error = () if one.trouble == "aborted" else (one.error,)
+                where = (*place, str(one.comm_rank), job.rank_label(one.rank))
+                rows[_TROUBLES[one.trouble].name].add((*where, *error), 1)
+    return [found.metric for found in rows.values()]
+
+
+def _states(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicator) -> None:
+    counts = {
+        "expected": each.size,
+        "responding": each.responding,
+        "missing": each.missing,
+        "unresponsive": each.unresponsive,
+        "dead": each.dead,
+        "initializing": each.initializing,
+        "finalizing": each.finalizing,
+        "aborted": each.aborted,
+    }
+    for state, count in counts.items():
+        if count is not None:
+            rows[RANKS.name].add((*place, state), count)
+
+
+def _launches(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicator, job: JobReport) -> None:
+    if each.launches is None:
+        return
+    for collective, (least, most) in each.launches.extremes.items():
+        rows[LAUNCHED_MIN.name].add((*place, collective), least)
+        rows[LAUNCHED_MAX.name].add((*place, collective), most)
+    rows[LAST_LAUNCH.name].add(place, job.watches[each.hash].since_seconds)
+    is_stalled = stalled(each, job.watches)
+    rows[STALLED.name].add(place, float(is_stalled))
+    for suspect in suspects(each, job.watches):
+        rows[SUSPECT.name].add((*_named(place, suspect.rank, job), suspect.reason), 1)
+    for rank in each.launches.behind if is_stalled else ():
+        for collective, lag in rank.lags.items():
+            rows[RANK_LAG.name].add((*place, str(rank.comm_rank), job.rank_label(rank.rank), collective), lag)
+
+
+def _named(place: tuple[str, str], rank: NamedRank, job: JobReport) -> tuple[str, ...]:
+    gpu = "" if rank.place.gpu < 0 else str(rank.place.gpu)
+    return (*place, str(rank.comm_rank), job.rank_label(rank.rank), rank.place.host, gpu)
