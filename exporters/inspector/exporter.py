@@ -15,14 +15,15 @@ from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
 from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
 from exporters.inspector.reading.silence import GRACE_SECONDS, Silence, SilenceWatch
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import Snapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.frozen import OriginTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
-from exporters.inspector.totals.totals import OriginTotals, Published
 
 WAIT_SECONDS = 1.0
 """How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""

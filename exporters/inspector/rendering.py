@@ -44,13 +44,14 @@ from exporters.inspector.families import (
     UNTIMED_OPERATIONS,
 )
 from exporters.inspector.format.records import Result
+from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.ownership import FileState
+from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import Silence
-from exporters.inspector.totals.accumulators import Arrivals
+from exporters.inspector.totals.frozen import OriginTotals, Sums
 from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally, SeriesLabels
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.totals import OriginTotals, Published, Sums
 
 
 class Snapshot(msgspec.Struct, frozen=True):

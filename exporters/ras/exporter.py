@@ -27,12 +27,12 @@ from exporters.ras.asking.jobs import (
 )
 from exporters.ras.asking.monitor import Monitors
 from exporters.ras.asking.policy import may_monitor
+from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.visits import Due, Visit, Visits
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, Limits
-from exporters.ras.report.latest import Reports
 from exporters.ras.report.model import Report
 from exporters.ras.show.families import FAMILIES, Snapshot, render
 

@@ -15,7 +15,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from agent.app.discovery import exporter_names, load_spec
-from agent.export import agent_families as self_families
+from agent.export import agent_families
 from agent.ranks import families as rank_families
 from agent.ranks import health
 from grafana import build
@@ -43,7 +43,7 @@ VARIABLE = re.compile(r"\$\{?(\w+)")
 
 def known_metrics() -> set[str]:
     """Return the metrics that the agent and its exporters export, and those that the shipped rules record."""
-    families = [*self_families.FAMILIES, *rank_families.FAMILIES, *health.FAMILIES]
+    families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *health.FAMILIES]
     families += [family for name in exporter_names() for family in load_spec(name).families]
     rules = [
         rule

@@ -9,13 +9,13 @@ import pytest
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.core.metrics import Family
-from agent.export import agent_families as self_families
+from agent.export import agent_families
 from agent.hardware import gpu_families
 from agent.ranks import families as rank_families
 from agent.ranks import health
 
 OWNED = [
-    *(("agent", family) for family in self_families.FAMILIES),
+    *(("agent", family) for family in agent_families.FAMILIES),
     *(("ranks", family) for family in rank_families.FAMILIES),
     *(("health", family) for family in health.FAMILIES),
     *((name, family) for name in exporter_names() for family in load_spec(name).families),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from agent.app.discovery import exporter_names, load_spec
-from agent.export import agent_families as self_families
+from agent.export import agent_families
 from agent.ranks import families as rank_families
 from agent.ranks import health
 
@@ -129,7 +129,7 @@ def test_groups_are_evaluated_in_order(file: Path) -> None:
 
 def test_rules_use_metrics_that_exist() -> None:
     """Every metric of ours in a rule is one that the agent declares, and every recorded series one that is recorded."""
-    declared = {family.name for family in (*rank_families.FAMILIES, *health.FAMILIES, *self_families.FAMILIES)}
+    declared = {family.name for family in (*rank_families.FAMILIES, *health.FAMILIES, *agent_families.FAMILIES)}
     declared |= {family.name for name in exporter_names() for family in load_spec(name).families}
     recorded = {rule["record"] for rule in RULES if "record" in rule}
     for rule in RULES:

@@ -11,8 +11,8 @@ from ras_views import ENDPOINT, VERSION, WELL, families
 from agent.api import Admission, ProcessKey, RankLabel
 from agent.export.exposition import Selection, encode
 from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.asking.reports import Reports
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.latest import Reports
 from exporters.ras.report.model import COLLECTIVES
 
 WORLD = 8

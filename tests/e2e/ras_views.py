@@ -16,10 +16,10 @@ from agent.api import Admission, Metric, ProcessKey, RankLabel, Silence
 from exporters.ras.asking.jobs import LocalProcess, Standing
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
+from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import silences
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.latest import Reports
 from exporters.ras.report.model import COLLECTIVES, Report
 from exporters.ras.show.families import Snapshot, render
 

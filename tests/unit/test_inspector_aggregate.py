@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from agent.api import Membership, Origin
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result
+from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.intake import Writer, finish_run, take
-from exporters.inspector.totals.accumulators import REORDER, Accumulator, Arrivals, Sequence, SeriesKey
+from exporters.inspector.totals import aggregate as module
+from exporters.inspector.totals import shared as shared_module
+from exporters.inspector.totals.accumulators import REORDER, Accumulator, Sequence
 from exporters.inspector.totals.aggregate import (
     MAX_BINDINGS,
     Aggregate,
@@ -20,8 +24,6 @@ from exporters.inspector.totals.aggregate import (
 )
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
-from exporters.inspector.totals.totals import aggregate as module
-from exporters.inspector.totals.totals import shared as shared_module
 
 ORIGIN = Origin(1, 2, 0, "gpu-node-00", 7)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporters.inspector.lateness.arrivals import CLOCK_DOUBT_US, CLOCK_TIE_US, judge, latest
-from exporters.inspector.totals.accumulators import MAX_TOTAL, Arrivals
+from exporters.inspector.format.series import MAX_TOTAL
+from exporters.inspector.lateness.arrivals import CLOCK_DOUBT_US, CLOCK_TIE_US, Arrivals, judge, latest
 
 TIMES = st.lists(st.integers(1, 100_000), min_size=2, max_size=8)
 

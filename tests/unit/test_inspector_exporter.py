@@ -31,11 +31,12 @@ from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.exporter import Config, InspectorExporter
 from exporters.inspector.families import FAMILIES
+from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.reading.published import Published
 from exporters.inspector.rendering import Snapshot, render
-from exporters.inspector.totals.accumulators import SeriesKey
+from exporters.inspector.totals.frozen import OriginTotals, Sums, Totals
 from exporters.inspector.totals.inheritance import Inheritance, RankTally, SeriesLabels
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.totals import OriginTotals, Published, Sums, Totals
 
 
 class Ranks:

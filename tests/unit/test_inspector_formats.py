@@ -18,10 +18,10 @@ from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.totals import Published
 
 EVERYONE = Ownership(everyone=True)
 FOLDERS = sorted(path.name for path in DATA.iterdir() if path.is_dir())

@@ -9,9 +9,9 @@ from inspector_expected import unpacked
 from inspector_lateness import Found, Late, worked_out
 from inspector_records import DATA
 
+from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.totals.accumulators import Arrivals
 
 TP, OTHER_TP, DP = "82bdbf0ea6cd18", "8a3facf16d62aa", "1fa4c2eba3da83"
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api import Origin
+from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness import matching as module
+from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.lateness.matching import MAX_MEMBERS, MAX_OPEN, MAX_OPEN_ALONE, SLACK, Credit, Matching, Member
-from exporters.inspector.totals.accumulators import Arrivals, SeriesKey
 
 ORIGINS = [Origin(1, inode, 0, "here", inode) for inode in range(MAX_MEMBERS + 1)]
 

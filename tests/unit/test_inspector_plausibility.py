@@ -11,8 +11,8 @@ from inspector_records import line
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.totals.totals import Published
 
 BUS_BYTES = 1_500_000_000
 """Of an AllReduce of 1e9 bytes over 4 ranks: 2 * 3 / 4 times the size; at 2000 GB/s 750 us."""

@@ -20,9 +20,10 @@ from exporters.inspector.reading.ownership import (
     state_of,
     written_hostname,
 )
+from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.turn import Turn
-from exporters.inspector.totals.totals import OriginTotals, Published
+from exporters.inspector.totals.frozen import OriginTotals
 
 HERE = Ownership(hostnames=frozenset({"here"}))
 EVERYONE = Ownership(everyone=True)

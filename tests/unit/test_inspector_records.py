@@ -21,7 +21,7 @@ from exporters.inspector.format.records import (
     kind,
     start_times,
 )
-from exporters.inspector.totals.accumulators import SIZE_BOUNDS, SIZE_LABELS, size_label
+from exporters.inspector.format.series import SIZE_BOUNDS, SIZE_LABELS, size_label
 
 HEADER = '"header":{"id":"0x82bdbf0ea6cd18","comm_name":"tp","rank":1,"n_ranks":4,"nnodes":1}'
 METADATA = '"metadata":{"dump_timestamp_us":5,"hostname":"gpu-node-00","pid":7,"git_rev":"","new":{"a":[1]}}'

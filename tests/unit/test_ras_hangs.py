@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from agent.api import ProcessKey
+from exporters.ras.asking.reports import series_of
+from exporters.ras.report import model as report_module
 from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, suspects, watch
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MAX_BEHIND, MAX_TROUBLED, Report
-from exporters.ras.report.model import model as report_module
-from exporters.ras.show.communicator_families import render_reports, series_of
+from exporters.ras.show.communicator_families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 WELL: dict[str, Any] = {

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 
-from exporters.inspector.totals.accumulators import Arrivals
+import msgspec
+
+from exporters.inspector.format.series import MAX_TOTAL
 
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 """Collectives whose every output needs every input. From others some members leave early."""
@@ -21,6 +23,25 @@ CLOCK_TIE_US = 100
 """Start times are when a polling thread saw the kernel: leads below this are left to the kernels' own times."""
 CLOCK_DOUBT_US = 1000
 """Start times that differ more than this from what kernel times say are not believed: a clock was set in between."""
+
+
+class Arrivals(msgspec.Struct, gc=False, array_like=True):
+    """What matched operations say: of one rank the first two, of its whole communicator the others.
+
+    The communicator's are kept with its rank 0, and 0 with the other ranks.
+    """
+
+    last: int = 0
+    lateness_us: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    floor_us: int = 0
+    spread_us: int = 0
+
+    def plus(self, other: Arrivals) -> Arrivals:
+        """Both together."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Arrivals(*(min(MAX_TOTAL, one + another) for one, another in pairs))
 
 
 def judge(times: Sequence[Sequence[int]], starts: Sequence[Sequence[int] | None] | None = None) -> list[Arrivals]:

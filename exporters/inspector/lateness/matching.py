@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import Origin
-from exporters.inspector.lateness.arrivals import judge
-from exporters.inspector.totals.accumulators import Arrivals, SeriesKey
+from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.lateness.arrivals import Arrivals, judge
 
 MAX_MEMBERS = 64
 """Of a communicator that is matched: more GPUs than this no node has."""

@@ -13,16 +13,17 @@ from agent.api import Clock, FollowedFile, Follower, Origin
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.records import Result
+from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.matching import Credit
 from exporters.inspector.reading.intake import AggregateOf, Writer, finish_run, take
 from exporters.inspector.reading.logs import Log, Logs
 from exporters.inspector.reading.ownership import Ownership, is_foreign, is_log
+from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.turn import Evidence, FileKey, Section, Turn
-from exporters.inspector.totals.accumulators import SeriesKey
 from exporters.inspector.totals.aggregate import Admit, Aggregate
+from exporters.inspector.totals.frozen import WINDOW_SECONDS, OriginTotals
 from exporters.inspector.totals.idleness import LOOK_SECONDS, IdleWatch
 from exporters.inspector.totals.shared import Shared
-from exporters.inspector.totals.totals import WINDOW_SECONDS, OriginTotals, Published
 
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0

@@ -10,8 +10,9 @@ from agent.api import Membership, Origin, Position
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.records import Result
 from exporters.inspector.lateness.matching import SavedBoard
+from exporters.inspector.reading.published import Published
 from exporters.inspector.totals.aggregate import Saved
-from exporters.inspector.totals.totals import OriginTotals, Published
+from exporters.inspector.totals.frozen import OriginTotals
 
 
 class Evidence(NamedTuple):

@@ -1,52 +1,14 @@
-"""The accumulators that records are added up in, and the size classes. Pure."""
+"""The accumulators that records are added up in. Pure."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from typing import NamedTuple
-
 import msgspec
 
-MAX_TOTAL = 1 << 62
-"""Where every total stays: a hostile job must not make integers that no checkpoint can hold."""
+from exporters.inspector.format.series import MAX_TOTAL
+from exporters.inspector.lateness.arrivals import Arrivals
+
 REORDER = 1024
 """How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as begun anew."""
-
-SIZE_BOUNDS = tuple(8192 * 4**step for step in range(12))
-"""Upper bounds of the size classes in bytes, inclusive: powers of four from 8 KiB to 32 GiB."""
-SIZE_LABELS = (*(str(bound) for bound in SIZE_BOUNDS), "+Inf")
-
-
-class SeriesKey(NamedTuple):
-    """One accumulator of a writer; ``size`` is a label of SIZE_LABELS, or `other` when the series was not admitted.
-
-    ``comm`` is `other` only beyond MAX_COMMUNICATORS: what was refused keeps its communicator here, so that its rank
-    can be told, and is shown under `other`.
-    """
-
-    comm: str
-    comm_rank: int
-    collective: str  # or a P2P name of records.P2P_NAMES
-    size: str
-
-
-class Arrivals(msgspec.Struct, gc=False, array_like=True):
-    """What matched operations say: of one rank the first two, of its whole communicator the others.
-
-    The communicator's are kept with its rank 0, and 0 with the other ranks.
-    """
-
-    last: int = 0
-    lateness_us: int = 0
-    matched: int = 0
-    unmatched: int = 0
-    floor_us: int = 0
-    spread_us: int = 0
-
-    def plus(self, other: Arrivals) -> Arrivals:
-        """Both together."""
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Arrivals(*(min(MAX_TOTAL, one + another) for one, another in pairs))
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
@@ -130,8 +92,3 @@ class Window:
         if self.last is None and self.microseconds:
             return self.bus_bytes, self.microseconds
         return self.last
-
-
-def size_label(size_bytes: int) -> str:
-    """Return the size class of a message: its upper bound in bytes, inclusive, or "+Inf"."""
-    return SIZE_LABELS[bisect_left(SIZE_BOUNDS, size_bytes)]

@@ -36,8 +36,9 @@ from exporters.inspector.format.records import (
     communicator,
     start_times,
 )
-from exporters.inspector.lateness.arrivals import SYNCHRONISING
-from exporters.inspector.totals.accumulators import Accumulator, Arrivals, Sequence, SeriesKey, Window, size_label
+from exporters.inspector.format.series import SeriesKey, size_label
+from exporters.inspector.lateness.arrivals import SYNCHRONISING, Arrivals
+from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
 from exporters.inspector.totals.binding import Binding, RecordKey
 from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from exporters.inspector.totals.accumulators import Arrivals, SeriesKey
+from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.lateness.arrivals import Arrivals
 
 SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1

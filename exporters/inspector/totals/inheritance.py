@@ -8,9 +8,9 @@ import msgspec
 
 from agent.api import Origin, RankLabel
 from exporters.inspector.format.records import OTHER
-from exporters.inspector.totals.accumulators import MAX_TOTAL, SeriesKey
+from exporters.inspector.format.series import MAX_TOTAL, SeriesKey
+from exporters.inspector.totals.frozen import OriginTotals, Sums
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.totals import OriginTotals, Sums
 
 Place = tuple[Origin, str, int]
 """A writer, a communicator, and a rank in it."""

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 import msgspec
 
-from exporters.inspector.totals.accumulators import MAX_TOTAL, Sequence
+from exporters.inspector.format.series import MAX_TOTAL
+from exporters.inspector.totals.accumulators import Sequence
 
 COLLECTIVE_RING = "collective"
 P2P_RING = "p2p"

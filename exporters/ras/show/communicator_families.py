@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.api import Family, Metric, Rows, comm_label
-from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, suspects
+from exporters.ras.report.hangs import stalled, suspects
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.model import Communicator, NamedRank
 
@@ -126,17 +126,6 @@ FAMILIES = (
     ABORTED,
 )
 _TROUBLES = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR, "aborted": ABORTED}
-_ALWAYS = 10
-"""States, last launch, stalled."""
-
-
-def series_of(each: Communicator, watches: Mapping[str, Watch]) -> int:
-    """How many series a communicator may take; lags and suspects it has only while it is stalled."""
-    launches = each.launches
-    collectives = len(launches.extremes) if launches else 0
-    behind = len(launches.behind) * (collectives + 1) if launches and stalled(each, watches) else 0
-    missing = len(each.named) + min(len(each.named), MAX_SUSPECTS)
-    return _ALWAYS + 2 * collectives + behind + missing + len(each.troubled)
 
 
 def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:

@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping
 
 from agent.api import Admission, ProcessKey
 from exporters.ras.asking.jobs import LocalProcess
-from exporters.ras.report.hangs import watch
+from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, watch
 from exporters.ras.report.job_report import JobReport
-from exporters.ras.report.model import Report
-from exporters.ras.show.communicator_families import series_of
+from exporters.ras.report.model import Communicator, Report
+
+_ALWAYS = 10
+"""States, last launch, stalled."""
 
 
 class Reports:
@@ -55,3 +57,12 @@ class Reports:
 def _budget(job_id: str) -> tuple[str, str]:
     """Under which name a job's series are admitted."""
     return "ras", job_id
+
+
+def series_of(each: Communicator, watches: Mapping[str, Watch]) -> int:
+    """How many series a communicator may take; lags and suspects it has only while it is stalled."""
+    launches = each.launches
+    collectives = len(launches.extremes) if launches else 0
+    behind = len(launches.behind) * (collectives + 1) if launches and stalled(each, watches) else 0
+    missing = len(each.named) + min(len(each.named), MAX_SUSPECTS)
+    return _ALWAYS + 2 * collectives + behind + missing + len(each.troubled)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from agent.api import Origin
-from exporters.inspector.format.records import OTHER, Result
-from exporters.inspector.reading.ownership import FileState
-from exporters.inspector.totals.accumulators import MAX_TOTAL, Arrivals, SeriesKey
+from exporters.inspector.format.records import OTHER
+from exporters.inspector.format.series import MAX_TOTAL, SeriesKey
+from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.budget import SERIES_PER_GAUGE, series_of
 from exporters.inspector.totals.losses import Tally
@@ -85,22 +85,3 @@ class OriginTotals(msgspec.Struct, frozen=True):
         """How many series its accumulators and gauges took of the budget."""
         admitted = sum(series_of(one.key, one.sums.arrivals) for one in self.totals if one.key.size != OTHER)
         return admitted + len(self.windows) * SERIES_PER_GAUGE
-
-
-class Published(msgspec.Struct, frozen=True):
-    """One reader's state at the time of publication."""
-
-    writers: tuple[OriginTotals, ...]
-    caught_up: bool
-    results: dict[Result, int]
-    files: dict[FileState, int]
-    skipped: dict[str, int]
-    lag_bytes: int
-    lag_seconds: float
-    hole_bytes: int
-    implausible: int = 0
-
-    def withheld(self) -> Published:
-        """The same as of a reader whose totals stand still: no series with a part in them is to be shown."""
-        writers = tuple(msgspec.structs.replace(one, caught_up=False, windows=()) for one in self.writers)
-        return msgspec.structs.replace(self, writers=writers, caught_up=False)

@@ -1,0 +1,115 @@
+"""The folders and the arrows between them: read from the imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_imports import ROOT, imports, sources
+
+FLOORS = {
+    "agent": (
+        ("core", "tail"),
+        ("system", "helper", "hardware"),
+        ("ranks",),
+        ("export",),
+        ("api",),
+        ("web",),
+        ("app",),
+        ("__main__",),
+    ),
+    "agent/simulate": (("*",),),
+    "exporters/inspector": (("format",), ("lateness",), ("totals",), ("reading",), ("*",)),
+    "exporters/ras": (("protocol", "report"), ("local",), ("asking",), ("show",), ("*",)),
+}
+"""From the ground up; `*` is every module that lies in no folder. A room imports itself and floors below its own."""
+MAX_LINES = 300
+LONGER = {
+    "agent/export/agent_families.py": "the declarations of all that the agent says of itself",
+    "agent/ranks/families.py": "the declarations of all that the rank table says",
+    "agent/ranks/table.py": "one class: the rank table",
+    "exporters/inspector/reading/reader.py": "one class: a directory's reader",
+    "exporters/inspector/totals/aggregate.py": "one class: all that one writer's records add up to",
+}
+"""Modules over MAX_LINES, and why."""
+
+
+def place_of(building: str, module: str) -> str:
+    """The room of a module (dotted name) in a building (path): a folder, a module on its own, or `*`."""
+    rest = module.removeprefix(building.replace("/", ".") + ".").split(".")
+    known = {room for floor in FLOORS[building] for room in floor}
+    return rest[0] if rest[0] in known else "*"
+
+
+def inside(building: str) -> list[tuple[Path, str, set[str]]]:
+    """Each module of a building: its file, its dotted name, and the dotted names that it imports of the building."""
+    found = []
+    for path, tree in sources(building):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if building == "agent" and name.startswith("agent.simulate."):
+            continue
+        own = building.replace("/", ".") + "."
+        found.append((path, name, {each for each in imports(tree) if each.startswith(own)}))
+    return found
+
+
+@pytest.mark.parametrize("building", FLOORS)
+def test_arrows_go_down_only(building: str) -> None:
+    """A module imports its own room and rooms on floors below."""
+    floor = {room: height for height, rooms in enumerate(FLOORS[building]) for room in rooms}
+    for path, name, imported in inside(building):
+        if path.name == "__init__.py":  # a package's face: it names what others may take
+            continue
+        room = place_of(building, name)
+        assert room in floor, f"{path}: its room is on no floor"
+        for other in sorted(imported):
+            target = place_of(building, other)
+            if other in ("agent.__version__",) or (building == "agent" and other.startswith("agent.simulate.")):
+                continue
+            below = target in floor and floor[target] < floor[room]
+            assert target == room or below, f"{path.relative_to(ROOT)}: {room} imports {other}"
+
+
+@pytest.mark.parametrize("building", FLOORS)
+def test_every_room_is_on_a_floor(building: str) -> None:
+    """Every folder of a building stands in the plan, and every room of the plan exists."""
+    folders = {path.name for path in (ROOT / building).iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    rooms = {room for floor in FLOORS[building] for room in floor}
+    assert folders - {"simulate"} <= rooms
+    for room in rooms - {"*"}:
+        assert room in folders or (ROOT / building / f"{room}.py").exists(), room
+
+
+@pytest.mark.parametrize("building", ["agent", "exporters/inspector", "exporters/ras"])
+def test_no_modules_import_each_other_in_a_circle(building: str) -> None:
+    """Modules are in an order in which each imports only earlier ones."""
+    modules = inside(building)
+    names = {name.removesuffix(".__init__") for _, name, _ in modules}
+    needs = {
+        name: {other if other in names else other.rpartition(".")[0] for other in imported} & names - {name}
+        for _, name, imported in modules
+        if not name.endswith(".__init__")
+    }
+    while needs:
+        free = {name for name, wanted in needs.items() if not wanted & needs.keys()}
+        assert free, f"in a circle: {sorted(needs)}"
+        needs = {name: wanted for name, wanted in needs.items() if name not in free}
+
+
+def test_the_simulated_job_is_imported_by_nobody() -> None:
+    """Nothing of the daemon or of the exporters imports agent.simulate; the command does, when it is asked for."""
+    for path, tree in sources("agent", "exporters"):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("agent/simulate/") or name == "agent/app/cli.py":
+            continue
+        assert not [each for each in imports(tree) if each.startswith("agent.simulate")], name
+
+
+def test_modules_are_short_but_with_a_reason() -> None:
+    """No module has more than 300 lines unless the list says why, and the list holds no others."""
+    long = {
+        path.relative_to(ROOT).as_posix()
+        for path, _ in sources("agent", "exporters")
+        if len(path.read_text().splitlines()) > MAX_LINES
+    }
+    assert long == set(LONGER)
