@@ -23,7 +23,7 @@ from agent.hardware.ledger import NODE, Checks, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.environment import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.ranks.table import RankTable
-from agent.ranks.verdict import ExitStatus, Silence
+from agent.ranks.verdict import ExitStatus, RasSilence
 from agent.system import sysfs
 from agent.system.pci import pci_address, pci_path
 from agent.system.procfs import OpenFile, ProcessFacts, ProcFS, Stat
@@ -68,9 +68,9 @@ __all__ = [
     "ProcessKey",
     "RankLabel",
     "RankTable",
+    "RasSilence",
     "Roots",
     "Rows",
-    "Silence",
     "Spec",
     "Stat",
     "StateSection",

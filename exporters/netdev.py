@@ -85,21 +85,21 @@ class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
     """Nothing to choose but whether."""
 
 
-class Device(msgspec.Struct, frozen=True):
+class NetworkDevice(msgspec.Struct, frozen=True):
     """A device's name, and its values by the family that shows them; what cannot be read is not there."""
 
     name: str
     values: dict[str, float]
 
 
-def read_devices(sys_root: Path) -> tuple[Device, ...]:
+def read_devices(sys_root: Path) -> tuple[NetworkDevice, ...]:
     """Every device with hardware behind it, by name (blocking)."""
     root = sys_root / "class/net"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name) and (root / name / "device").exists()]
     return tuple(_device(root / name, name) for name in names[:MAX_DEVICES])
 
 
-def _device(folder: Path, name: str) -> Device:
+def _device(folder: Path, name: str) -> NetworkDevice:
     values = {}
     state = sysfs.read_text(folder / "operstate")
     if state not in (None, "", "unknown"):
@@ -111,7 +111,7 @@ def _device(folder: Path, name: str) -> Device:
         number = sysfs.read_number(folder / file)
         if number is not None:
             values[family] = float(number)
-    return Device(name, values)
+    return NetworkDevice(name, values)
 
 
 class NetdevExporter:
@@ -119,7 +119,7 @@ class NetdevExporter:
 
     def __init__(self, config: NetdevConfig) -> None:
         self._config = config
-        self._devices: tuple[Device, ...] = ()
+        self._devices: tuple[NetworkDevice, ...] = ()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the thread that reads."""
@@ -132,11 +132,11 @@ class NetdevExporter:
         if not self._devices:
             raise NoData
 
-    def snapshot(self) -> tuple[Device, ...]:
+    def snapshot(self) -> tuple[NetworkDevice, ...]:
         """The devices of the last look."""
         return self._devices
 
-    def families(self, snapshot: tuple[Device, ...]) -> Iterable[Metric]:
+    def families(self, snapshot: tuple[NetworkDevice, ...]) -> Iterable[Metric]:
         """Render; pure."""
         rows = {family.name: family.rows() for family in FAMILIES}
         for device in snapshot:

@@ -13,7 +13,7 @@ from agent import __version__
 from agent.api import Roots
 from agent.app.config import ConfigError, Loaded
 from agent.app.daemon import Daemon, Options, load, run_once
-from agent.app.supervisor import Plan, prepare
+from agent.app.supervisor import ExporterPlan, prepare
 from agent.core import log
 from agent.core.log import Logger
 from agent.web.listen import parse_listen_address
@@ -58,7 +58,7 @@ def _run(flags: argparse.Namespace) -> int:
     return asyncio.run(_serve(options, loaded, plan))
 
 
-async def _serve(options: Options, loaded: Loaded, plan: Plan) -> int:
+async def _serve(options: Options, loaded: Loaded, plan: ExporterPlan) -> int:
     return await Daemon(options, loaded, os.environ).run(plan)
 
 

@@ -54,7 +54,7 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return counted_checks(self.count, self.ignore)
 
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file. ``exporters`` holds raw sections: each is validated by its exporter's own type."""
 
     web: WebConfig = WebConfig()
@@ -77,7 +77,7 @@ class Loaded:
             raw = yaml.load(text, Loader=yaml.CSafeLoader)  # the safe loader, in C
         except yaml.YAMLError as error:
             raise ConfigError(_yaml_message(error, source)) from None
-        self.config = self._convert({} if raw is None else raw, Config, "$")
+        self.config = self._convert({} if raw is None else raw, AgentConfig, "$")
         for name, section in self.config.exporters.items():
             self._convert(section, dict[str, Any], f"$.exporters.{name}")
         try:

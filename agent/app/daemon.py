@@ -16,7 +16,7 @@ from agent import __version__
 from agent.api import Roots
 from agent.app.config import ConfigError, Loaded, read_config
 from agent.app.overview import exporter_rows, rank_rows
-from agent.app.supervisor import Plan, Supervisor, prepare
+from agent.app.supervisor import ExporterPlan, Supervisor, prepare
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock, SystemClock
 from agent.core.log import Logger
@@ -79,7 +79,7 @@ class Daemon:
         self._reload_ok = True
         self._reload_seconds = self._clock.time()
 
-    async def run(self, plan: Plan) -> int:
+    async def run(self, plan: ExporterPlan) -> int:
         """Run until SIGTERM or SIGINT."""
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         loop = asyncio.get_running_loop()
@@ -278,7 +278,7 @@ def load(options: Options) -> Loaded:
     return Loaded(read_config(options.config_path), str(options.config_path))
 
 
-async def run_once(options: Options, plan: Plan) -> bytes:
+async def run_once(options: Options, plan: ExporterPlan) -> bytes:
     """One pass over recorded data: every exporter once, no streams, no checkpoint; returns the text exposition."""
     clock = SystemClock()
     state = StateFile(None, "", Logger("checkpoint"))

@@ -34,7 +34,7 @@ class Prepared(msgspec.Struct, frozen=True):
     config: ExporterConfig
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ExporterPlan(msgspec.Struct, frozen=True):
     """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported."""
 
     enabled: dict[str, Prepared]
@@ -42,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True):
     counted: frozenset[str] = frozenset()
 
 
-def prepare(loaded: Loaded, log: Logger) -> Plan:
+def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
     """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
 
     An exporter that cannot be imported is logged and shown as down: it must not cost the others their start.
@@ -64,7 +64,7 @@ def prepare(loaded: Loaded, log: Logger) -> Plan:
         section = loaded.section(name, spec.config)
         if section.enabled is not False:
             enabled[name] = Prepared(spec, section)
-    return Plan(enabled, tuple(broken), loaded.config.health.counted())
+    return ExporterPlan(enabled, tuple(broken), loaded.config.health.counted())
 
 
 class Supervisor:
@@ -100,7 +100,7 @@ class Supervisor:
 
     # -- exporters -------------------------------------------------------------------------------------------------
 
-    async def begin(self, plan: Plan, schedule: bool = True) -> None:
+    async def begin(self, plan: ExporterPlan, schedule: bool = True) -> None:
         """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
         self.counted = plan.counted
         started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
@@ -112,7 +112,7 @@ class Supervisor:
                 running.begin()
         self._begun = True
 
-    async def apply(self, plan: Plan) -> bool:
+    async def apply(self, plan: ExporterPlan) -> bool:
         """Bring what runs to ``plan``: equal sections stay untouched; of the others all start, or none.
 
         An equal section that already refused to start may refuse again: it stays shown as down.

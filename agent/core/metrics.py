@@ -8,7 +8,7 @@ from typing import Literal
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-Kind = Literal["gauge", "counter"]
+MetricKind = Literal["gauge", "counter"]
 Aggregation = Literal["sum", "max", "none"]
 
 
@@ -38,7 +38,7 @@ class Family:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     cost: str = "1 per node"

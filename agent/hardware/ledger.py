@@ -18,7 +18,7 @@ from agent.core.clock import Clock
 MAX_FINDINGS = 4096
 """Pieces of hardware times checks of one node; what does not fit is counted."""
 
-Kind = Literal["gpu", "nic", "node"]
+SubjectKind = Literal["gpu", "nic", "node"]
 
 
 class Subject(NamedTuple):
@@ -27,7 +27,7 @@ class Subject(NamedTuple):
     Hardware that nobody has named yet goes by its PCI address until it is renamed.
     """
 
-    kind: Kind
+    kind: SubjectKind
     name: str
 
 
@@ -89,7 +89,7 @@ class Checks:
         if not self._closed:
             self._ledger.clear(None, checks)
 
-    def rename(self, kind: Kind, names: Mapping[str, str]) -> None:
+    def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Say what pieces of hardware are called of which only an address was known: old name to new."""
         if not self._closed:
             self._ledger.rename(kind, names)
@@ -135,7 +135,7 @@ class HealthLedger:
             if subject in (None, place[1]) and place[2] in checks and not known.ok:
                 self._found[place] = Finding(ok=True, since_seconds=self._clock.time())
 
-    def rename(self, kind: Kind, names: Mapping[str, str]) -> None:
+    def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Move what was found under old names to the new ones; of two findings of one place the worse, then later."""
         for place, finding in list(self._found.items()):
             source, subject, check = place

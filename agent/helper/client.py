@@ -16,7 +16,7 @@ import msgspec
 
 from agent.core.clock import Clock
 from agent.core.log import Logger
-from agent.helper.frames import FrameError, Kind
+from agent.helper.frames import FrameError, FrameKind
 from agent.helper.process import HelperProcess
 
 BACK_OFF_SECONDS = 1.0
@@ -33,7 +33,7 @@ IDLE_SECONDS = 120.0
 
 CallResult: TypeAlias = Literal["ok", "failed", "hung"]
 CALL_RESULTS: tuple[CallResult, ...] = ("ok", "failed", "hung")
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 T = TypeVar("T")
 
 
@@ -50,7 +50,7 @@ class HelperHung(HelperError):  # noqa: N818  # likewise
 
 
 @dataclass(frozen=True, slots=True)
-class HelperSpec(Generic[Answer]):
+class HelperSpec(Generic[AnswerT]):
     """``target``: MODULE:FUNCTION that answers calls, see ``agent.helper.serve``; ``answer``: the type it returns.
 
     ``memory_bytes``: what calls may take there beyond the interpreter and the module's imports. The module is imported
@@ -59,17 +59,17 @@ class HelperSpec(Generic[Answer]):
 
     name: str
     target: str
-    answer: type[Answer]
+    answer: type[AnswerT]
     memory_bytes: int
 
 
-class Helper(Generic[Answer]):
+class Helper(Generic[AnswerT]):
     """One helper: at most one process, started by the first call; calls wait for each other.
 
     ``calls`` and ``restarts`` count since the agent started; ``ok`` is how the last call went, None before the first.
     """
 
-    def __init__(self, spec: HelperSpec[Answer], clock: Clock) -> None:
+    def __init__(self, spec: HelperSpec[AnswerT], clock: Clock) -> None:
         self.spec = spec
         self.ok: bool | None = None
         self.calls: Counter[CallResult] = Counter()
@@ -93,14 +93,14 @@ class Helper(Generic[Answer]):
         """Count one more user; each must ``stop`` once."""
         self._users += 1
 
-    async def call(self, request: object, deadline_seconds: float) -> Answer:
+    async def call(self, request: object, deadline_seconds: float) -> AnswerT:
         """Send what msgspec can encode and return the answer; HelperHung, HelperFailed.
 
         ``deadline_seconds`` is for the process to take the request (and to start, if need be), and again to answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
-    async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
+    async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> AnswerT:
         """Likewise, with a body that need never be whole in this process; ``pieces`` of up to 4 MiB.
 
         The process gets the deadline for each piece too; the time that the pieces take to come is not counted. What
@@ -181,7 +181,7 @@ class Helper(Generic[Answer]):
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
-    async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
+    async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> AnswerT:
         process = await self._running()
         try:
             answer = await self._exchange(_Patience(process, deadline_seconds), request, pieces)
@@ -195,21 +195,21 @@ class Helper(Generic[Answer]):
         self._failures = 0
         return answer
 
-    async def _exchange(self, process: _Patience, request: object, pieces: AsyncIterable[bytes]) -> Answer:
-        await process.send(Kind.REQUEST, msgspec.msgpack.encode(request))
+    async def _exchange(self, process: _Patience, request: object, pieces: AsyncIterable[bytes]) -> AnswerT:
+        await process.send(FrameKind.REQUEST, msgspec.msgpack.encode(request))
         iterator = aiter(pieces)
         while True:
             try:
                 piece = await anext(iterator, None)
             except Exception:  # whatever the pieces raise is the caller's; the process is told that no more come
-                await process.send(Kind.ABORT)
+                await process.send(FrameKind.ABORT)
                 raise
             if piece is None:
                 break
-            await process.send(Kind.BODY, piece)
-        await process.send(Kind.END)
+            await process.send(FrameKind.BODY, piece)
+        await process.send(FrameKind.END)
         kind, answer = await process.receive()
-        if kind is not Kind.ANSWER:
+        if kind is not FrameKind.ANSWER:
             raise HelperFailed(f"{kind.name} in the place of an answer")
         try:
             return self._decoder.decode(answer)
@@ -224,10 +224,10 @@ class _Patience:
         self._process = process
         self._deadline_seconds = deadline_seconds
 
-    async def send(self, kind: Kind, payload: bytes = b"") -> None:
+    async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
         await self._wait_for(self._process.send(kind, payload))
 
-    async def receive(self) -> tuple[Kind, bytes]:
+    async def receive(self) -> tuple[FrameKind, bytes]:
         return await self._wait_for(self._process.receive())
 
     async def _wait_for(self, step: Awaitable[T]) -> T:
@@ -250,7 +250,7 @@ class Helpers:
         self._clock = clock
         self._helpers: dict[str, Helper[Any]] = {}
 
-    def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
+    def lend(self, spec: HelperSpec[AnswerT]) -> Helper[AnswerT]:
         """The helper of that name, for one more user; ValueError when another has the name."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
@@ -266,7 +266,7 @@ class Helpers:
 class LendHelper(Protocol):
     """How an exporter is lent a helper; its ``drain`` must ``stop`` it."""
 
-    def __call__(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
+    def __call__(self, spec: HelperSpec[AnswerT]) -> Helper[AnswerT]:
         """Return the helper; no process is started before its first call."""
         ...
 

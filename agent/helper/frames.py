@@ -16,7 +16,7 @@ _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is; a helper that sends on its own accord would add one."""
 
     REQUEST = 1
@@ -30,25 +30,25 @@ class FrameError(ValueError):
     """Bytes that are no frame, or one that may not be where it is."""
 
 
-def frame(kind: Kind, payload: bytes = b"") -> bytes:
+def frame(kind: FrameKind, payload: bytes = b"") -> bytes:
     """Return a frame; FrameError when ``payload`` is longer than one may be."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError(f"a payload of {len(payload)} bytes")
     return _HEADER.pack(len(payload), kind) + payload
 
 
-def parse_header(header: bytes) -> tuple[Kind, int]:
+def parse_header(header: bytes) -> tuple[FrameKind, int]:
     """Return the kind and the length of the payload, in bytes; FrameError when there is no such frame."""
     length, number = _HEADER.unpack(header)
     if length > MAX_PAYLOAD_BYTES:
         raise FrameError(f"a payload of {length} bytes")
     try:
-        return Kind(number), length
+        return FrameKind(number), length
     except ValueError:
         raise FrameError(f"a frame of kind {number}") from None
 
 
-def read_frame(stream: BinaryIO) -> tuple[Kind, bytes]:
+def read_frame(stream: BinaryIO) -> tuple[FrameKind, bytes]:
     """Read one frame from a blocking stream; EOFError when the stream ends before the frame does."""
     kind, length = parse_header(_read(stream, HEADER_BYTES))
     return kind, _read(stream, length)

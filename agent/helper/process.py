@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.core.log import Logger
-from agent.helper.frames import HEADER_BYTES, Kind, frame, parse_header
+from agent.helper.frames import HEADER_BYTES, FrameKind, frame, parse_header
 
 MAX_SAID_BYTES = 512
 """Of a line on standard error that has not ended; it is logged as it is then."""
@@ -92,12 +92,12 @@ class HelperProcess:
         """True once it has ended and was reaped."""
         return self._gone.is_set()
 
-    async def send(self, kind: Kind, payload: bytes = b"") -> None:
+    async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
         """Send a frame and wait until there is room for the next; OSError when the process has gone."""
         self._writer.write(frame(kind, payload))
         await self._writer.drain()
 
-    async def receive(self) -> tuple[Kind, bytes]:
+    async def receive(self) -> tuple[FrameKind, bytes]:
         """Return the next frame; EOFError or OSError when there is none, FrameError when it is none."""
         kind, length = parse_header(await self._reader.readexactly(HEADER_BYTES))
         return kind, await self._reader.readexactly(length)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, get_type_hints
 
 import msgspec
 
-from agent.helper.frames import FrameError, Kind, frame, read_frame
+from agent.helper.frames import FrameError, FrameKind, frame, read_frame
 
 MAX_ERROR_CHARACTERS = 256
 
@@ -34,7 +34,7 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
         while (call := _read_call(requests)) is not None:
             answer = msgspec.msgpack.encode(function(decoder.decode(call[0]), call[1]))
             del call  # before the next one is read
-            answers.write(frame(Kind.ANSWER, answer))
+            answers.write(frame(FrameKind.ANSWER, answer))
             answers.flush()
     except BrokenPipeError:  # the agent has gone
         return 0
@@ -83,7 +83,7 @@ def _read_call(requests: BinaryIO) -> tuple[bytes, bytes] | None:
     while call is None:
         try:
             kind, request = read_frame(requests)
-            if kind is not Kind.REQUEST:
+            if kind is not FrameKind.REQUEST:
                 raise FrameError(f"{kind.name} in the place of a request")
             body = _read_body(requests)
         except EOFError:
@@ -97,10 +97,10 @@ def _read_body(requests: BinaryIO) -> bytes | None:
     body = io.BytesIO()  # gives its bytes away without a copy
     while True:
         kind, piece = read_frame(requests)
-        if kind is Kind.END:
+        if kind is FrameKind.END:
             return body.getvalue()
-        if kind is Kind.ABORT:
+        if kind is FrameKind.ABORT:
             return None
-        if kind is not Kind.BODY:
+        if kind is not FrameKind.BODY:
             raise FrameError(f"{kind.name} in the place of a body")
         body.write(piece)

@@ -6,7 +6,7 @@ import msgspec
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.ranks.environment import Claim
-from agent.ranks.verdict import Evidence, ExitStatus, Silence, Verdict
+from agent.ranks.verdict import ExitStatus, ProcessEvidence, RankVerdict, RasSilence
 from agent.system.procfs import ProcessFacts
 
 SIGN_OF_LIFE_SECONDS = 5.0
@@ -48,8 +48,8 @@ class RankProcess(msgspec.Struct):
     progress_seconds: float | None = None
     confirmed: bool = True
     unproven_since: float | None = None
-    verdict: Verdict | None = None
-    silence: Silence | None = None
+    verdict: RankVerdict | None = None
+    silence: RasSilence | None = None
     gpus: tuple[RankGpu, ...] = ()
 
     def ranks(self, unique: bool) -> tuple[list[int], str]:
@@ -70,12 +70,12 @@ class RankProcess(msgspec.Struct):
             return False
         return all(label is None or label.rank != str(membership.comm_rank) for label in self.slots)
 
-    def evidence(self, key: ProcessKey) -> Evidence:
+    def evidence(self, key: ProcessKey) -> ProcessEvidence:
         """What the witnesses say, for the verdict."""
         late = 0.0
         if self.exited_at is not None and self.progress_seconds is not None:
             late = self.progress_seconds - self.exited_seconds
-        return Evidence(
+        return ProcessEvidence(
             key=key,
             found_at=self.found_at,
             exited_at=self.exited_at,
@@ -90,7 +90,7 @@ class RankProcess(msgspec.Struct):
             silence=self._silence(),
         )
 
-    def _silence(self) -> Silence | None:
+    def _silence(self) -> RasSilence | None:
         """What RAS misses of it; records that go on are a sign of life."""
         silence = self.silence
         if silence is None or self.progress_seconds is None:

@@ -19,7 +19,7 @@ from agent.ranks.binding import RankBinder
 from agent.ranks.checkpoint import SavedTable
 from agent.ranks.process import RankGpu, RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
-from agent.ranks.verdict import ExitStatus, Silence, judge_job
+from agent.ranks.verdict import ExitStatus, RasSilence, judge_job
 from agent.ranks.writers import OriginBook, OriginRecord
 from agent.system.procfs import ProcessFacts
 
@@ -80,7 +80,7 @@ class RankTable:
         process.state, process.blocked_since, process.kill_pending = state, blocked_since, kill_pending
         process.finalized = finalized
 
-    def observe_silences(self, silences: Mapping[ProcessKey, Silence]) -> None:
+    def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
         """Take what RAS misses of the processes here, in the place of what it missed before."""
         for key, process in self._processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None

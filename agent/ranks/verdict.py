@@ -18,7 +18,7 @@ from agent.core.identity import ProcessKey
 
 State = Literal["alive", "unresponsive", "exited", "dead", "finished", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
-Reason = Literal[
+VerdictReason = Literal[
     "running",
     "stopped",
     "blocked",
@@ -68,7 +68,7 @@ class ExitStatus(msgspec.Struct, frozen=True):
         return cls(known=True, signal=status & 0x7F, code=(status >> 8) & 0xFF)
 
 
-class Silence(msgspec.Struct, frozen=True):
+class RasSilence(msgspec.Struct, frozen=True):
     """RAS reports that miss a process: since when (monotonic, epoch seconds), and how many in a row.
 
     ``contradicted``: it answered for itself all the same.
@@ -80,7 +80,7 @@ class Silence(msgspec.Struct, frozen=True):
     contradicted: bool = False
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class ProcessEvidence(msgspec.Struct, frozen=True):
     """What the witnesses say of one rank process.
 
     Times are CLOCK_MONOTONIC seconds; ``exited_at`` None while it runs. ``state`` is the kernel's letter.
@@ -101,15 +101,15 @@ class Evidence(msgspec.Struct, frozen=True):
     finalized: bool = False
     progress_after_exit_seconds: float = 0.0
     unproven_since: float | None = None
-    before: Reason | None = None
-    silence: Silence | None = None
+    before: VerdictReason | None = None
+    silence: RasSilence | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RankVerdict(msgspec.Struct, frozen=True):
     """A state and the rule that gave it."""
 
     state: State
-    reason: Reason
+    reason: VerdictReason
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -118,13 +118,13 @@ class _Job(msgspec.Struct, frozen=True):
     ``exits``: those that left, the first one first; ``witnesses``: all, those known to have lived longest first.
     """
 
-    exits: Sequence[Evidence]
-    witnesses: Sequence[Evidence]
+    exits: Sequence[ProcessEvidence]
+    witnesses: Sequence[ProcessEvidence]
     all_left_well: bool
     now: float
 
 
-def judge_job(processes: Sequence[Evidence], now: float) -> dict[ProcessKey, Verdict]:
+def judge_job(processes: Sequence[ProcessEvidence], now: float) -> dict[ProcessKey, RankVerdict]:
     """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
     job = _Job(
         exits=sorted((p for p in processes if p.exited_at is not None), key=_left_at),
@@ -135,50 +135,50 @@ def judge_job(processes: Sequence[Evidence], now: float) -> dict[ProcessKey, Ver
     return {p.key: _judge(p, job) for p in processes}
 
 
-def _judge(process: Evidence, job: _Job) -> Verdict:
+def _judge(process: ProcessEvidence, job: _Job) -> RankVerdict:
     if process.exited_at is None:
         return _judge_running(process, job.now)
     if process.progress_after_exit_seconds > PROGRESS_SLACK_SECONDS:
-        return Verdict("unknown", "progress_after_exit")
+        return RankVerdict("unknown", "progress_after_exit")
     if process.finalized:
-        return Verdict("finished", "finalized")
+        return RankVerdict("finished", "finalized")
     if job.all_left_well or process.before == "all_left_well":
-        return Verdict("finished", "all_left_well")
+        return RankVerdict("finished", "all_left_well")
     return _judge_left(process, job)
 
 
-def _judge_running(process: Evidence, now: float) -> Verdict:
+def _judge_running(process: ProcessEvidence, now: float) -> RankVerdict:
     if process.state == "T":  # "t" is a debugger's doing
-        return Verdict("unresponsive", "stopped")
+        return RankVerdict("unresponsive", "stopped")
     if process.blocked_since is not None and now - process.blocked_since > BLOCKED_SECONDS:
-        return Verdict("unresponsive", "blocked")
+        return RankVerdict("unresponsive", "blocked")
     silence = process.silence
     if silence is None or silence.reports < UNANSWERED_REPORTS or now - silence.since < UNANSWERED_SECONDS:
-        return Verdict("alive", "running")
-    return Verdict("unknown", "cut_off") if silence.contradicted else Verdict("unresponsive", "unanswered")
+        return RankVerdict("alive", "running")
+    return RankVerdict("unknown", "cut_off") if silence.contradicted else RankVerdict("unresponsive", "unanswered")
 
 
-def _judge_left(process: Evidence, job: _Job) -> Verdict:
+def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
     cause = _fatal(process.exit)
     followed = process.before == "followed" or (cause is not None and _was_preceded(process, job))
     if cause is not None and not followed:
-        return Verdict("dead", cause)
+        return RankVerdict("dead", cause)
     if process.before in ("killed_before_peers", "left_before_peers"):
-        return Verdict("dead", process.before)
+        return RankVerdict("dead", process.before)
     longest = next((peer for peer in job.witnesses if _is_peer(peer, process)), None)
     outlived = -1.0 if longest is None else _alive_until(longest, job.now) - _left_at(process)
     if process.exit is not None and process.exit.signal == SIGKILL and outlived >= KILLED_PEERS_SECONDS:
-        return Verdict("dead", "killed_before_peers")
+        return RankVerdict("dead", "killed_before_peers")
     if outlived >= LEFT_PEERS_SECONDS:
-        return Verdict("dead", "left_before_peers")
-    return Verdict("exited", "left" if cause is None else "followed")
+        return RankVerdict("dead", "left_before_peers")
+    return RankVerdict("exited", "left" if cause is None else "followed")
 
 
 def _left_well(status: ExitStatus | None) -> bool:
     return status is not None and status.known and status.signal == 0 and status.code == 0
 
 
-def _fatal(status: ExitStatus | None) -> Reason | None:
+def _fatal(status: ExitStatus | None) -> VerdictReason | None:
     if status is None or not status.known:
         return None
     if status.oom:
@@ -190,18 +190,18 @@ def _fatal(status: ExitStatus | None) -> Reason | None:
     return None
 
 
-def _was_preceded(process: Evidence, job: _Job) -> bool:
+def _was_preceded(process: ProcessEvidence, job: _Job) -> bool:
     here = bisect_right(job.exits, _left_at(process), key=_left_at)
     end = bisect_right(job.exits, _left_at(process) + 2 * SIMULTANEOUS_SECONDS, key=_left_at)
     likeliest_first = chain(reversed(job.exits[:here]), job.exits[here:end])
     return any(_precedes(other, process) for other in likeliest_first)
 
 
-def _left_at(process: Evidence) -> float:
+def _left_at(process: ProcessEvidence) -> float:
     return process.exited_at if process.exited_at is not None else float("inf")
 
 
-def _precedes(other: Evidence, process: Evidence) -> bool:
+def _precedes(other: ProcessEvidence, process: ProcessEvidence) -> bool:
     """True when ``other`` left before ``process`` in the same episode, so that ``process`` may be its victim."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
@@ -211,17 +211,17 @@ def _precedes(other: Evidence, process: Evidence) -> bool:
     return 0 < apart <= EPISODE_SECONDS
 
 
-def _order(process: Evidence) -> tuple[bool, float, ProcessKey]:
+def _order(process: ProcessEvidence) -> tuple[bool, float, ProcessKey]:
     struck = _fatal(process.exit) in ("oom_killed", "fatal_signal")
     return (not struck, process.exited_at or 0.0, process.key)
 
 
-def _is_peer(peer: Evidence, process: Evidence) -> bool:
+def _is_peer(peer: ProcessEvidence, process: ProcessEvidence) -> bool:
     """A peer was there when ``process`` left: a process of a later restart proves nothing."""
     return peer.key != process.key and process.exited_at is not None and peer.found_at < process.exited_at
 
 
-def _alive_until(peer: Evidence, now: float) -> float:
+def _alive_until(peer: ProcessEvidence, now: float) -> float:
     if peer.unproven_since is not None:
         return peer.unproven_since
     if peer.exited_at is not None:

@@ -11,7 +11,7 @@ END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
 """Words before the slots: somebody asks for an orderly end; the operation to end at (0: none); a rank died badly."""
 
 
-class Board:
+class ProgressBoard:
     """One word per rank: 0 not initialised, n+1 when it has arrived at n operations. Each slot has one writer.
 
     Words are native and aligned and written through a cast view, which is one store: readers never see half a word.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.simulate.board import Board
+from agent.simulate.board import ProgressBoard
 from agent.simulate.environment import rank_environment
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
@@ -31,7 +31,7 @@ class Launcher:
     def __init__(self, job: Job, emit: Callable[[str], object]) -> None:
         self._job = job
         self._emit = emit
-        self._board = Board(f"{job.job_dir}/board", job.ranks)
+        self._board = ProgressBoard(f"{job.job_dir}/board", job.ranks)
         self._groups = job.processes()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._asked: set[int] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Literal, NamedTuple
 
-Kind = Literal["tp", "dp", "world"]
+CommunicatorKind = Literal["tp", "dp", "world"]
 Collective = Literal["AllReduce", "AllGather", "ReduceScatter"]
 
 KIB = 1024
@@ -18,7 +18,7 @@ ID_CHARACTERS = 16
 class Operation(NamedTuple):
     """One collective of a step; ``size_bytes`` is the message size as NCCL gives it to the profiler."""
 
-    kind: Kind
+    kind: CommunicatorKind
     collective: Collective
     size_bytes: int
 
@@ -36,13 +36,13 @@ STEP = (
 """A training step; the world's operation comes last, so that all ranks end a step together."""
 
 
-class Communicator(NamedTuple):
+class SimulatedCommunicator(NamedTuple):
     """One communicator: ``members`` are global ranks, a member's place is its rank in the communicator.
 
     ``nodes`` counts the hosts of its members; ``network`` says that its traffic leaves the NVLink domain.
     """
 
-    kind: Kind
+    kind: CommunicatorKind
     name: str
     hash: int
     members: tuple[int, ...]
@@ -54,7 +54,7 @@ class Communicator(NamedTuple):
         """The id as Inspector prints it: ``0x`` and unpadded hex, cut to 16 characters."""
         return f"{self.hash:#x}"[:ID_CHARACTERS]
 
-    def made_anew(self) -> Communicator:
+    def made_anew(self) -> SimulatedCommunicator:
         """Return the communicator of the same members under the hash that all of them have for the next one."""
         return self._replace(hash=_draw(f"{self.name}/{self.hash}"))
 
@@ -63,10 +63,10 @@ class Layout(NamedTuple):
     """All communicators of a job with two or more members, by kind; ``steps`` is what each rank does in a step."""
 
     ranks: int
-    communicators: dict[Kind, tuple[Communicator, ...]]
+    communicators: dict[CommunicatorKind, tuple[SimulatedCommunicator, ...]]
     step: tuple[Operation, ...]
 
-    def of(self, rank: int) -> list[Communicator]:
+    def of(self, rank: int) -> list[SimulatedCommunicator]:
         """Return the communicators that ``rank`` is in, in the order of their creation: world, tp, dp."""
         return [each for group in self.communicators.values() for each in group if rank in each.members]
 
@@ -83,13 +83,15 @@ def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layo
     if per_host % tp:
         raise ValueError(f"TP groups of {tp} do not fit into {per_host} ranks per host")
 
-    def communicator(kind: Kind, name: str, members: range) -> Communicator:
+    def communicator(kind: CommunicatorKind, name: str, members: range) -> SimulatedCommunicator:
         nodes = len({rank // per_host for rank in members})
-        return Communicator(
+        return SimulatedCommunicator(
             kind, name, _draw(f"{job_id}/{seed}/{name}"), tuple(members), nodes, nodes > 1 or kind == "dp"
         )
 
-    groups: dict[Kind, tuple[Communicator, ...]] = {"world": (communicator("world", "world", range(ranks)),)}
+    groups: dict[CommunicatorKind, tuple[SimulatedCommunicator, ...]] = {
+        "world": (communicator("world", "world", range(ranks)),)
+    }
     if tp > 1:
         groups["tp"] = tuple(
             communicator("tp", f"tensor_model_parallel_group_{index}", range(index * tp, (index + 1) * tp))

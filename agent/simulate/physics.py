@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from agent.simulate.layout import Collective, Communicator, Layout, Operation
+from agent.simulate.layout import Collective, Layout, Operation, SimulatedCommunicator
 
 NVLINK_GIGABYTES_PER_SECOND = 350.0
 NETWORK_GIGABYTES_PER_SECOND = 45.0
@@ -45,7 +45,7 @@ class StepTimes(NamedTuple):
     duration_us: float
 
 
-class Plan(NamedTuple):
+class TimingPlan(NamedTuple):
     """All that decides the times; ``pace`` is real seconds per simulated second, so that the asked rate holds."""
 
     layout: Layout
@@ -66,7 +66,7 @@ def moved_bytes(collective: Collective, size_bytes: int, ranks: int) -> int:
     return size_bytes if collective == "AllReduce" else size_bytes * ranks
 
 
-def transfer_us(operation: Operation, communicator: Communicator) -> float:
+def transfer_us(operation: Operation, communicator: SimulatedCommunicator) -> float:
     """Return how long ``operation`` takes once all members are there, on healthy links, in us."""
     ranks = len(communicator.members)
     bus_bytes = moved_bytes(operation.collective, operation.size_bytes, ranks) * bus_factor(operation.collective, ranks)
@@ -75,7 +75,7 @@ def transfer_us(operation: Operation, communicator: Communicator) -> float:
     return NVLINK_LATENCY_US + bus_bytes / (NVLINK_GIGABYTES_PER_SECOND * 1e3)
 
 
-def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: Accidents) -> Plan:
+def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: Accidents) -> TimingPlan:
     """Choose the compute time between operations so that a healthy rank completes ``records_per_second``.
 
     Where the transfers alone take longer than that, ``pace`` squeezes simulated time into the real time there is.
@@ -85,12 +85,12 @@ def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: A
     transfers_us = sum(transfer_us(each, layout.communicators[each.kind][0]) for each in layout.step) / operations
     compute_us = max(LEAST_COMPUTE_US, wanted_us - transfers_us - COMPUTE_JITTER_US)
     jitter_us = min(COMPUTE_JITTER_US, compute_us)
-    healthy = Plan(layout, seed, compute_us, jitter_us, Accidents(), 1.0)
+    healthy = TimingPlan(layout, seed, compute_us, jitter_us, Accidents(), 1.0)
     mean_us = sum(step_times(healthy, step).duration_us for step in range(CALIBRATION_STEPS)) / CALIBRATION_STEPS
     return healthy._replace(accidents=accidents, pace=wanted_us * operations / mean_us)
 
 
-def step_times(plan: Plan, step: int) -> StepTimes:
+def step_times(plan: TimingPlan, step: int) -> StepTimes:
     """Return the times of step number ``step``; any step can be asked for on its own."""
     dice = random.Random(f"{plan.seed}/{step}").random  # noqa: S311  # make-believe, no secret
     accidents = plan.accidents if step >= plan.accidents.from_step else Accidents()

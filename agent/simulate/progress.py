@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from agent.simulate.board import Board
-from agent.simulate.layout import Communicator
-from agent.simulate.physics import OperationTimes, Plan, StepTimes, step_times
-from agent.simulate.records import Record
+from agent.simulate.board import ProgressBoard
+from agent.simulate.layout import SimulatedCommunicator
+from agent.simulate.physics import OperationTimes, StepTimes, TimingPlan, step_times
+from agent.simulate.records import SimulatedRecord
 from agent.simulate.writer import CommunicatorLog
 
 RUN_AHEAD_SECONDS = 0.03
@@ -21,7 +21,7 @@ CATCH_UP_SECONDS = 1.0
 class Timeline:
     """The steps still in use by the ranks of one process, each simulated once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TimingPlan) -> None:
         self._plan = plan
         self._length = len(plan.layout.step)
         self._first = 0
@@ -51,7 +51,9 @@ class RankProgress:
     ``stuck_at`` is the operation at which it stops arriving, None for never.
     """
 
-    def __init__(self, rank: int, plan: Plan, timeline: Timeline, board: Board, stuck_at: int | None = None) -> None:
+    def __init__(
+        self, rank: int, plan: TimingPlan, timeline: Timeline, board: ProgressBoard, stuck_at: int | None = None
+    ) -> None:
         self.rank = rank
         self.arrived = 0
         self.completed = 0
@@ -88,7 +90,7 @@ class RankProgress:
         self.past_logs += self.logs
         self._join([log.communicator.made_anew() for log in self.logs])
 
-    def _join(self, communicators: Sequence[Communicator]) -> None:
+    def _join(self, communicators: Sequence[SimulatedCommunicator]) -> None:
         self.logs = [CommunicatorLog(each, self.rank) for each in communicators]
         of_kind = {log.communicator.kind: log for log in self.logs}
         self._log_at = [of_kind[operation.kind] for operation in self._step]
@@ -116,12 +118,12 @@ class RankProgress:
         key = (operation.kind, operation.collective)
         # The plugin floors the GPU's nanoseconds and never prints a zero (it drops such operations).
         kernel_us = max(1, int(times.kernel_us[self.rank]))
-        log.add(Record(operation.collective, self._sequences[key], operation.size_bytes, kernel_us))
+        log.add(SimulatedRecord(operation.collective, self._sequences[key], operation.size_bytes, kernel_us))
         self._sequences[key] += 1
         self.completed += 1
 
 
-def run_ahead_operations(plan: Plan) -> int:
+def run_ahead_operations(plan: TimingPlan) -> int:
     """Return how many operations a rank may have arrived at without having completed them."""
     operation_us = (plan.compute_us + plan.jitter_us) * plan.pace
     return 1 + int(RUN_AHEAD_SECONDS * 1e6 / operation_us)

@@ -13,11 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-from agent.simulate.board import Board
+from agent.simulate.board import ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import make_layout
 from agent.simulate.loader import fork_data_loaders
-from agent.simulate.physics import Accidents, Plan, make_plan
+from agent.simulate.physics import Accidents, TimingPlan, make_plan
 from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
 from agent.simulate.writer import InspectorFile
 
@@ -26,7 +26,7 @@ THREAD_NAMES = {"nccl": "NCCL RAS", "pytorch": "pt_nccl_watchdg", "none": ""}
 """What the library's thread is called: NCCL's with NCCL_SET_THREAD_NAME=1, PyTorch's always; at most 15 characters."""
 
 
-class RankProcess:
+class SimulatedRank:
     """The ranks of one process, their Inspector file and their end."""
 
     def __init__(self, job: Job, ranks: tuple[int, ...]) -> None:
@@ -37,7 +37,7 @@ class RankProcess:
         plan = plan_of(job)
         self._step_operations = len(plan.layout.step)
         self._run_ahead = run_ahead_operations(plan)
-        self._board = Board(f"{job.job_dir}/board", job.ranks)
+        self._board = ProgressBoard(f"{job.job_dir}/board", job.ranks)
         self._timeline = Timeline(plan)
         self._ranks = [self._progress(rank, plan) for rank in ranks]
         self._recreate_at = job.recreate_every_steps * self._step_operations or None
@@ -134,7 +134,7 @@ class RankProcess:
         if self._terminated_at is None:
             self._terminated_at = time.monotonic()
 
-    def _progress(self, rank: int, plan: Plan) -> RankProgress:
+    def _progress(self, rank: int, plan: TimingPlan) -> RankProgress:
         stuck_at = self._job.stuck_at_step * self._step_operations if rank == self._job.stuck else None
         return RankProgress(rank, plan, self._timeline, self._board, stuck_at)
 
@@ -157,7 +157,7 @@ class RankProcess:
             Path(self._job.job_dir, f"written-{each.rank}.json").write_text(json.dumps(summary))
 
 
-def plan_of(job: Job) -> Plan:
+def plan_of(job: Job) -> TimingPlan:
     """Return the times of the whole job, equal in all its processes."""
     layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     accidents = Accidents(
@@ -184,4 +184,4 @@ def start_library_thread(name: str) -> None:
 
 if __name__ == "__main__":
     job = decode(Path(sys.argv[1]).read_text())
-    sys.exit(RankProcess(job, job.processes()[int(sys.argv[2])]).run())
+    sys.exit(SimulatedRank(job, job.processes()[int(sys.argv[2])]).run())

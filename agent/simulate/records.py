@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from agent.simulate.layout import Collective, Communicator
+from agent.simulate.layout import Collective, SimulatedCommunicator
 from agent.simulate.physics import bus_factor, moved_bytes
 
 GIT_REV = "v2.30.7-1"
 
 
-class Record(NamedTuple):
+class SimulatedRecord(NamedTuple):
     """One completed collective of one rank; ``sequence`` counts from 0 per communicator and collective."""
 
     collective: Collective
@@ -25,7 +25,7 @@ def escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("/", "\\/")
 
 
-def line_start(communicator: Communicator, comm_rank: int) -> str:
+def line_start(communicator: SimulatedCommunicator, comm_rank: int) -> str:
     """Return what every line of this rank in this communicator begins with, up to the time of the dump."""
     return (
         f'{{"header":{{"id":"{communicator.id}","comm_name":{escaped(communicator.name)},"rank":{comm_rank},'
@@ -40,7 +40,7 @@ def line_middle(hostname: str, pid: int) -> str:
     return f',"hostname":{escaped(hostname)},"pid":{pid}}},"coll_perf":{{"coll":"'
 
 
-def line_end(record: Record, ranks: int) -> str:
+def line_end(record: SimulatedRecord, ranks: int) -> str:
     """Return the collective's part of the line, newline included; ``ranks`` is the communicator's size."""
     # The plugin computes bandwidths from the whole microseconds that it prints.
     algorithm_gbs = moved_bytes(record.collective, record.size_bytes, ranks) / (record.kernel_us * 1e3)

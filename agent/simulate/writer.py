@@ -7,8 +7,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from agent.simulate.layout import Communicator
-from agent.simulate.records import Record, line_end, line_middle, line_start
+from agent.simulate.layout import SimulatedCommunicator
+from agent.simulate.records import SimulatedRecord, line_end, line_middle, line_start
 
 RING_RECORDS = 1024
 """Records kept per communicator between two dump passes: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE's default."""
@@ -20,21 +20,21 @@ PIECE_BYTES = 4096
 class CommunicatorLog:
     """What one rank completed in one communicator since the last dump pass; the oldest is lost when it overflows."""
 
-    def __init__(self, communicator: Communicator, rank: int) -> None:
+    def __init__(self, communicator: SimulatedCommunicator, rank: int) -> None:
         self.communicator = communicator
         self.rank = rank
         self.ranks = len(communicator.members)
         self.line_start = line_start(communicator, communicator.members.index(rank))
         self.written: Counter[tuple[str, int]] = Counter()
         self.overflowed = 0
-        self._ring: deque[Record] = deque(maxlen=RING_RECORDS)
+        self._ring: deque[SimulatedRecord] = deque(maxlen=RING_RECORDS)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: SimulatedRecord) -> None:
         """Keep ``record`` for the next pass."""
         self.overflowed += len(self._ring) == RING_RECORDS
         self._ring.append(record)
 
-    def drain(self) -> list[Record]:
+    def drain(self) -> list[SimulatedRecord]:
         """Return what is kept, in order of completion, count it as written and keep nothing."""
         records = list(self._ring)
         self._ring.clear()

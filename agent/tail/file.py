@@ -47,12 +47,12 @@ class Chunk(NamedTuple):
     hole_bytes: int = 0
 
 
-class Verdict(Enum):
+class FileChange(Enum):
     """How a file stands to what was known of it."""
 
     FITS = "fits"
     HOLLOWED = "hollowed"
-    BEGUN_ANEW = "begun_anew"
+    TRUNCATED = "truncated"
 
 
 class FollowedFile:
@@ -115,20 +115,20 @@ class FollowedFile:
         self.from_start = self.caught_up = True
 
 
-def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> Verdict:
+def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> FileChange:
     """Say whether a file is still what was read up to ``offset``; ``head`` is at least as long as ``fingerprint``.
 
     A head of NULs is the same filling with a hole at its front (copytruncate under a writer without O_APPEND, or a
     punched hole): what follows the offset is still ours to read.
     """
     if size_bytes < offset:
-        return Verdict.BEGUN_ANEW
+        return FileChange.TRUNCATED
     seen = head[: len(fingerprint)]
     if seen == fingerprint:
-        return Verdict.FITS
+        return FileChange.FITS
     if len(seen) == len(fingerprint) and not seen.strip(b"\0"):
-        return Verdict.HOLLOWED
-    return Verdict.BEGUN_ANEW
+        return FileChange.HOLLOWED
+    return FileChange.TRUNCATED
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:

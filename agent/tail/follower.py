@@ -27,7 +27,7 @@ _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, err
 """Errors that say that there is nothing to read; any other may hide files that are there."""
 
 
-class Limits(NamedTuple):
+class FollowLimits(NamedTuple):
     """How much of a directory tree is looked at; what lies beyond is counted in ``Follower.skipped``."""
 
     open_files: int = 256
@@ -61,7 +61,7 @@ class Follower:
         left: Sequence[Position] = (),
         generations: Mapping[tuple[int, int], int] | None = None,
         start_at_end: bool = False,
-        limits: Limits = Limits(),  # noqa: B008  # immutable
+        limits: FollowLimits = FollowLimits(),  # noqa: B008  # immutable
     ) -> None:
         self._root = root
         self._matches = matches

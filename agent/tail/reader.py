@@ -14,8 +14,8 @@ from agent.tail.file import (
     FINGERPRINT_BYTES,
     HEAD_BYTES,
     Chunk,
+    FileChange,
     FollowedFile,
-    Verdict,
     end_of_lines,
     is_front_overwritten,
     judge,
@@ -121,9 +121,9 @@ class LineReader:
             return None
         head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
         verdict = judge(file.fingerprint, file.offset, file.size_bytes, head)
-        if verdict is Verdict.BEGUN_ANEW and is_front_overwritten(descriptor, file):
+        if verdict is FileChange.TRUNCATED and is_front_overwritten(descriptor, file):
             self._skipped["overwritten"] += 1
-        elif verdict is Verdict.BEGUN_ANEW:
+        elif verdict is FileChange.TRUNCATED:
             file.begin_anew()
         if file.start_at_end:
             file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from agent.core.single_flight import SingleFlight, TooManyFlights
 from agent.export.exposition import Rendered, Selection, SelectionError, select
 from agent.web.front_page import Overview, front_page
-from agent.web.messages import TEXT, Request, Response
+from agent.web.messages import TEXT, HttpRequest, HttpResponse
 
 HTML = "text/html; charset=utf-8"
 _HTML_HEADERS = (
@@ -36,28 +36,28 @@ class Pages:
         self._ready = ready
         self._overview = overview
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
         """Answer ``request``; raises what ``render`` raises."""
         match request.path:
             case "/metrics":
                 return await self._metrics(request)
             case "/-/healthy":
-                return Response(200, TEXT, b"rankwatch is healthy\n")
+                return HttpResponse(200, TEXT, b"rankwatch is healthy\n")
             case "/-/ready":
-                return Response(200, TEXT, b"ready\n") if self._ready() else Response(503, TEXT, b"not ready\n")
+                return HttpResponse(200, TEXT, b"ready\n") if self._ready() else HttpResponse(503, TEXT, b"not ready\n")
             case "/":
-                return Response(200, HTML, front_page(self._overview()).encode(), _HTML_HEADERS)
+                return HttpResponse(200, HTML, front_page(self._overview()).encode(), _HTML_HEADERS)
             case _:
-                return Response(404, TEXT, b"Not found; see / for what there is\n")
+                return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: HttpRequest) -> HttpResponse:
         try:
             rendered = await self.renders.get(select(request.query, request.headers, self._exporters()))
         except SelectionError as error:
-            return Response(400, TEXT, f"{error}\n".encode("utf-8", "replace"))
+            return HttpResponse(400, TEXT, f"{error}\n".encode("utf-8", "replace"))
         except TooManyFlights:
-            return Response(503, TEXT, b"Too many different scrapes at once\n")
+            return HttpResponse(503, TEXT, b"Too many different scrapes at once\n")
         headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
         if rendered.encoding:
             headers += (("Content-Encoding", rendered.encoding),)
-        return Response(200, rendered.content_type, rendered.body, headers)
+        return HttpResponse(200, rendered.content_type, rendered.body, headers)

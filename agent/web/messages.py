@@ -14,7 +14,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined."""
 
     path: str
@@ -23,7 +23,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """What to answer; the length, the date and what concerns the connection are added when it is sent."""
 
     status: int
@@ -32,7 +32,7 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def request_of(head: h11.Request, query_fields: int) -> Request | Response:
+def request_of(head: h11.Request, query_fields: int) -> HttpRequest | HttpResponse:
     """Return the request that ``head`` makes, or the refusal of what is not served: other methods, bodies, odd targets.
 
     More than ``query_fields`` fields in the query are refused too.
@@ -42,22 +42,22 @@ def request_of(head: h11.Request, query_fields: int) -> Request | Response:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if head.http_version not in (b"1.0", b"1.1"):
-        return Response(505, TEXT, b"Only HTTP/1.0 and HTTP/1.1\n")
+        return HttpResponse(505, TEXT, b"Only HTTP/1.0 and HTTP/1.1\n")
     if head.method not in (b"GET", b"HEAD"):
-        return Response(405, TEXT, b"Only GET and HEAD\n", (("Allow", "GET, HEAD"),))
+        return HttpResponse(405, TEXT, b"Only GET and HEAD\n", (("Allow", "GET, HEAD"),))
     if "transfer-encoding" in headers or headers.get("content-length", "0").strip("0"):
-        return Response(413, TEXT, b"No request bodies\n")
+        return HttpResponse(413, TEXT, b"No request bodies\n")
     path, _, query = head.target.decode("latin-1").partition("?")
     if not path.startswith("/"):
-        return Response(400, TEXT, b"The target is not a path\n")
+        return HttpResponse(400, TEXT, b"The target is not a path\n")
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
     except ValueError:
-        return Response(400, TEXT, b"The query cannot be read\n")
-    return Request(path, fields, headers)
+        return HttpResponse(400, TEXT, b"The query cannot be read\n")
+    return HttpRequest(path, fields, headers)
 
 
-def head_of(response: Response, *, close: bool) -> h11.Response:
+def head_of(response: HttpResponse, *, close: bool) -> h11.Response:
     """Return the status line and headers for ``response``; ``close``: it is the last one of its connection."""
     headers = [
         ("Content-Type", response.content_type),

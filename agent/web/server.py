@@ -13,7 +13,7 @@ import h11
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.web.listen import BACKLOG, ListenAddress, open_listeners
-from agent.web.messages import TEXT, Request, Response, head_of, request_of
+from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of
 
 WRITE_PIECE_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
@@ -35,7 +35,7 @@ CloseReason: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """Every bound of the server. ``idle_seconds`` outlasts a scrape interval, so that a scraper keeps its connection.
 
     ``held_bytes``: answers that clients have not read yet, all together; the largest single one may exceed it.
@@ -51,7 +51,7 @@ class Limits:
     query_fields: int = 256
 
 
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 @dataclass(slots=True)
@@ -88,12 +88,12 @@ class WebServer:
     """
 
     def __init__(
-        self, handler: Handler, log: Logger, limits: Limits | None = None, stats: WebStats | None = None
+        self, handler: Handler, log: Logger, limits: ServerLimits | None = None, stats: WebStats | None = None
     ) -> None:
         self.stats = stats or WebStats()
         self._handler = handler
         self._log = log
-        self._limits = limits or Limits()
+        self._limits = limits or ServerLimits()
         self._servers: list[asyncio.Server] = []
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,7 +191,9 @@ class WebServer:
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint
             reason: CloseReason = "header_too_large" if status == 431 else "malformed"
-            await self._refuse(connection, reason, Response(status, TEXT, f"{HTTPStatus(status).phrase}\n".encode()))
+            await self._refuse(
+                connection, reason, HttpResponse(status, TEXT, f"{HTTPStatus(status).phrase}\n".encode())
+            )
         except TimeoutError:
             raise _Closed(
                 "header_timeout" if connection.header_begun or not connection.served else "idle_timeout"
@@ -200,7 +202,7 @@ class WebServer:
             return False
         self._waiting.pop(connection, None)
         request = request_of(head, self._limits.query_fields)
-        if isinstance(request, Response):
+        if isinstance(request, HttpResponse):
             await self._refuse(connection, "refused_request", request, head.method)
         else:
             connection.http.next_event()  # the end of a request without a body
@@ -227,21 +229,21 @@ class WebServer:
                         deadline.reschedule(asyncio.get_running_loop().time() + limits.header_seconds)
                 http.receive_data(data)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         try:
             async with asyncio.timeout(self._limits.response_seconds):
                 return await self._handler(request)
         except TimeoutError:
             self.stats.failures += 1
             self._log.warning("request not answered in time", path=request.path)
-            return Response(503, TEXT, b"Not answered in time\n")
+            return HttpResponse(503, TEXT, b"Not answered in time\n")
         except Exception as error:  # noqa: BLE001  # one broken page must not end the server; counted and logged
             self.stats.failures += 1
             self._log.error("request failed", path=request.path, error=error)
-            return Response(500, TEXT, b"Internal error, see the log\n")
+            return HttpResponse(500, TEXT, b"Internal error, see the log\n")
 
     async def _refuse(
-        self, connection: _Connection, reason: CloseReason, response: Response, method: bytes = b"GET"
+        self, connection: _Connection, reason: CloseReason, response: HttpResponse, method: bytes = b"GET"
     ) -> None:
         """Answer, wait until the client has had a chance to read it, and close for ``reason``."""
         self._waiting.pop(connection, None)
@@ -259,7 +261,7 @@ class WebServer:
             pass
         raise _Closed(reason)
 
-    async def _send(self, connection: _Connection, response: Response, method: bytes, *, close: bool) -> None:
+    async def _send(self, connection: _Connection, response: HttpResponse, method: bytes, *, close: bool) -> None:
         self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
         head = connection.http.send(head_of(response, close=close))
         body = b"" if method == b"HEAD" else response.body

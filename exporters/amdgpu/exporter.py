@@ -8,7 +8,7 @@ import msgspec
 
 from agent.api import Context, ExporterConfig, Gpu, Metric, NoData, Spec, Subject
 from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
-from exporters.amdgpu.families import FAMILIES, Snapshot, render
+from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import LoweredSeconds
 from exporters.amdgpu.tree import read_gpus, read_users
 
@@ -49,12 +49,12 @@ class AmdgpuExporter:
         if not self._gpus:
             raise NoData
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> AmdgpuSnapshot:
         """What the last look gave."""
         lowered = {pci: dict(each.seconds) for pci, each in self._lowered.items()}
-        return Snapshot(self._gpus, self._users, lowered)
+        return AmdgpuSnapshot(self._gpus, self._users, lowered)
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 

@@ -80,7 +80,7 @@ FAMILIES = (
 )
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs; ``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason."""
 
     gpus: tuple[View, ...]
@@ -88,7 +88,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     lowered_seconds: dict[str, dict[str, float]] = {}
 
 
-def render(snapshot: Snapshot) -> Iterable[Metric]:
+def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     rows = {family.name: family.rows() for family in FAMILIES}
     for gpu in snapshot.gpus:

@@ -18,9 +18,9 @@ from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
-from exporters.inspector.reading.silence import GRACE_SECONDS, Silence, SilenceWatch
+from exporters.inspector.reading.silence import GRACE_SECONDS, SilenceCause, SilenceWatch
 from exporters.inspector.reading.turn import Turn
-from exporters.inspector.rendering import Snapshot, render
+from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.frozen import OriginTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
@@ -41,7 +41,7 @@ POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
 
 
-class Config(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where Inspector's files are: directories, searched one level deep, and how often they are read."""
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -81,13 +81,13 @@ class _Slot:
 class InspectorExporter:
     """Reads Inspector's JSON lines; see DESIGN of the readers in ``reader.py``."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: InspectorConfig) -> None:
         self._config = config
         self._slots: list[_Slot] = []
         self._polled_at = float("-inf")
         self._labels: dict[Place, RankLabel] = {}
         self._inherited = Inheritance()
-        self._silent: Counter[Silence] = Counter()
+        self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
@@ -122,11 +122,11 @@ class InspectorExporter:
         if not self._silent and not any(slot.available for slot in self._slots):
             raise NoData
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> InspectorSnapshot:
         """What the readers published, with the labels of the moment."""
         self._ask_ranks()
         readers = tuple(self._shown())
-        return Snapshot(
+        return InspectorSnapshot(
             readers,
             dict(self._labels),
             self._inherited.copy(),
@@ -136,7 +136,7 @@ class InspectorExporter:
             reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
         )
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: InspectorSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 
@@ -289,7 +289,7 @@ def _turn_of(slot: _Slot, ownership: Ownership, durable: bytes | None, *, last: 
 
 SPEC = Spec(
     name="inspector",
-    config=Config,
+    config=InspectorConfig,
     build=InspectorExporter,
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=2.0,

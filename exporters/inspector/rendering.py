@@ -48,13 +48,13 @@ from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
-from exporters.inspector.reading.silence import Silence
+from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.totals.frozen import OriginTotals, Sums
 from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally, SeriesLabels
 from exporters.inspector.totals.losses import Tally
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class InspectorSnapshot(msgspec.Struct, frozen=True):
     """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
 
     Places without a label are not shown yet. ``unpublished``: a reader has not told yet what it holds, so that no sum
@@ -66,11 +66,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     inherited: Inheritance
     busy_readers: int
     unpublished: bool = False
-    silent: Mapping[Silence, int] = {}
+    silent: Mapping[SilenceCause, int] = {}
     reclaimed: tuple[Reclaimed, ...] = ()
 
 
-def render(snapshot: Snapshot) -> Iterable[Metric]:
+def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """Turn a snapshot into families."""
     writers = [writer for reader in snapshot.readers for writer in reader.writers]
     series, withheld = _series(writers, snapshot)
@@ -82,7 +82,9 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
     yield from _reclaimed(snapshot.reclaimed)
 
 
-def _series(writers: list[OriginTotals], snapshot: Snapshot) -> tuple[dict[SeriesLabels, Sums], set[SeriesLabels]]:
+def _series(
+    writers: list[OriginTotals], snapshot: InspectorSnapshot
+) -> tuple[dict[SeriesLabels, Sums], set[SeriesLabels]]:
     """Sum the writers of each series; one that may be below its past withholds the whole of it."""
     series = dict(snapshot.inherited.sums)
     withheld: set[SeriesLabels] = set(series) if snapshot.unpublished else set()
@@ -158,7 +160,7 @@ def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> I
     return [collectives.metric, p2p.metric]
 
 
-def _tallies(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric]:
+def _tallies(writers: list[OriginTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """Counts of a rank as a whole; as with the series, one writer behind withholds the sum."""
     sums: Counter[RankTally] = Counter(snapshot.inherited.tallies)
     withheld: set[RankLabel] = set()
@@ -184,7 +186,7 @@ def _tallies(writers: list[OriginTotals], snapshot: Snapshot) -> Iterable[Metric
     return [missing.metric, seen.metric, untimed.metric]
 
 
-def _reading(snapshot: Snapshot) -> Iterable[Metric]:
+def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
     files: Counter[FileState] = Counter(dict.fromkeys(FileState, 0))
     skipped: Counter[str] = Counter()
@@ -213,7 +215,7 @@ def _reading(snapshot: Snapshot) -> Iterable[Metric]:
     yield LAG_SECONDS.single(max((reader.lag_seconds for reader in snapshot.readers), default=0.0))
     yield BUSY_READERS.single(snapshot.busy_readers)
     rows = SILENT_RANKS.rows()
-    for reason in Silence:
+    for reason in SilenceCause:
         rows.add((reason.value,), snapshot.silent.get(reason, 0))
     yield rows.metric
 

@@ -24,7 +24,7 @@ class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     examples: list[str]
 
 
-class Event(NamedTuple):
+class KernelEvent(NamedTuple):
     """What a line tells: its category, and what of code, PCI address (as sysfs writes it), pid and part it names.
 
     ``pid`` may be the number of a thread; ``part`` is a server's or a file system's name.
@@ -60,7 +60,7 @@ def _compiled() -> tuple[_Compiled, ...]:
     )
 
 
-def classify(text: str) -> Event | None:
+def classify(text: str) -> KernelEvent | None:
     """The event that a line tells of; None for nearly all."""
     lowered = text.lower()
     for each in _compiled():
@@ -70,11 +70,11 @@ def classify(text: str) -> Event | None:
             if match := pattern.search(text):
                 told = match.groupdict(default="")
                 address, pid = _address(told.get("pci", "")), int(told.get("pid") or 0)
-                return Event(each.name, told.get("code", ""), address, pid, told.get("part", ""))
+                return KernelEvent(each.name, told.get("code", ""), address, pid, told.get("part", ""))
     return None
 
 
-def fails(event: Event, seconds: float) -> str:
+def fails(event: KernelEvent, seconds: float) -> str:
     """The check that fails by an event that was told so long after the boot; empty when none does."""
     category = categories()[event.category]
     if seconds < category.after_boot_seconds or (category.codes and event.code not in category.codes):

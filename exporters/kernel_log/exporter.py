@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import NODE, Context, ExporterConfig, Family, Metric, NoData, RankLabel, Spec, Subject, sysfs
-from exporters.kernel_log.classify import Category, Event, categories, classify, fails
-from exporters.kernel_log.follower import Follower
+from exporters.kernel_log.classify import Category, KernelEvent, categories, classify, fails
+from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.mounts import read_mounted, still_told
 from exporters.kernel_log.names import Names
 
@@ -97,7 +97,7 @@ class Past(msgspec.Struct):
 class Told(NamedTuple):
     """An event of the log, its stamp (seconds after the boot), and whether it is too old to fail anything."""
 
-    event: Event
+    event: KernelEvent
     seconds: float
     is_old: bool
 
@@ -126,7 +126,7 @@ class KernelLogExporter:
         self._names = Names()
         self._is_backlog = True
         await self._thread.call(categories)
-        self._follower = Follower(Path(self._config.path), self._past.last)
+        self._follower = KernelLogFollower(Path(self._config.path), self._past.last)
 
     async def update(self) -> None:
         """Count what is new; NoData where there is no log, or none that may be read unless it was asked for."""
@@ -160,7 +160,7 @@ class KernelLogExporter:
     def _look(self) -> Look:
         """New events of the kernel's own (a user's word under a kernel's name is none), and records lost."""
         is_first_start = self._is_backlog and self._follower.last < 0
-        found: list[tuple[Event, float]] = []
+        found: list[tuple[KernelEvent, float]] = []
         lost, newest = 0, 0.0
         for _ in range(MAX_BACKLOG_READS if self._is_backlog else 1):
             batch = self._follower.read()
@@ -204,7 +204,7 @@ class KernelLogExporter:
             told_of = {"code": event.code, "pci": event.pci, "part": event.part} | rank
             self._ctx.log.warning("the kernel tells of trouble", category=event.category, **told_of)
 
-    def _tell(self, event: Event, check: str) -> None:
+    def _tell(self, event: KernelEvent, check: str) -> None:
         category = categories()[event.category]
         if check and event.part:
             parts = self._past.parts.setdefault(check, {})
@@ -219,13 +219,13 @@ class KernelLogExporter:
         elif category.heals and not event.part:
             self._ctx.checks.clear_everywhere(category.heals)
 
-    def _subject(self, category: Category, event: Event) -> Subject:
+    def _subject(self, category: Category, event: KernelEvent) -> Subject:
         """The piece of hardware at the address; by its address where nobody has named it yet."""
         if category.subject == "node" or not event.pci:
             return NODE
         return self._names.subject(category.subject, event.pci)
 
-    def _count_rank(self, event: Event) -> dict[str, str]:
+    def _count_rank(self, event: KernelEvent) -> dict[str, str]:
         """Count an event that names a rank's process, and say whose it is."""
         if not event.pid:
             return {}

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from exporters.kernel_log.records import Record, parse_records
+from exporters.kernel_log.records import KernelRecord, parse_records
 
 MAX_RECORD_BYTES = 16 * 1024
 """One read gives one record, and fails where it would not fit; the kernel's are below 9 KiB (PRINTK_MESSAGE_MAX)."""
@@ -18,12 +18,12 @@ MAX_RECORDS = 20_000
 class Batch(NamedTuple):
     """New records, how many the kernel had overwritten before they were read, and whether these were all there are."""
 
-    records: list[Record]
+    records: list[KernelRecord]
     lost: int
     is_all: bool
 
 
-class Follower:
+class KernelLogFollower:
     """``last``: the number of the last record that was read before, -1 when there is none.
 
     A recorded file in the place of the device is read whole.
@@ -43,7 +43,7 @@ class Follower:
         """What is new; OSError when the log cannot be opened."""
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        found: list[Record] = []
+        found: list[KernelRecord] = []
         lost, is_all = 0, False
         for _ in range(MAX_RECORDS):
             try:

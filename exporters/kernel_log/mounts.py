@@ -16,7 +16,7 @@ _READ_ONLY = {"ro", "emergency_ro", "shutdown"}
 """Options of a file system (ext4 tells of the last two); those of a single mount say nothing of it."""
 
 
-class Device(NamedTuple):
+class BlockDevice(NamedTuple):
     """What a block device is called in mountinfo: its number (major:minor), or the last word of a path to it."""
 
     number: str
@@ -32,7 +32,7 @@ def still_told(told: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[st
     return {name: mounted[name] for name, was in told.items() if name in mounted and (mounted[name] or not was)}
 
 
-def mounted_devices(mountinfo: str, devices: Mapping[str, Device]) -> dict[str, bool]:
+def mounted_devices(mountinfo: str, devices: Mapping[str, BlockDevice]) -> dict[str, bool]:
     """Those of the devices that are mounted, and whether as read-only."""
     by_word = {word: name for name, each in devices.items() for word in (each.number, *each.names) if word}
     found: dict[str, bool] = {}
@@ -56,9 +56,9 @@ def read_mounted(roots: Roots, names: Iterable[str]) -> dict[str, bool] | None:
     return None
 
 
-def _device(path: Path) -> Device:
+def _device(path: Path) -> BlockDevice:
     number, mapped = sysfs.read_text(path / "dev") or "", sysfs.read_text(path / "dm/name") or ""
-    return Device(number, frozenset(name for name in (path.name, mapped) if name))
+    return BlockDevice(number, frozenset(name for name in (path.name, mapped) if name))
 
 
 def _read(path: Path) -> str | None:

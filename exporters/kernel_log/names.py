@@ -6,18 +6,18 @@ from typing import Literal, TypeAlias
 
 from agent.api import Checks, Hardware, Subject
 
-Kind: TypeAlias = Literal["gpu", "nic"]
+DeviceKind: TypeAlias = Literal["gpu", "nic"]
 
 
 class Names:
     """The names by address, as the hardware's own exporters found them last."""
 
     def __init__(self) -> None:
-        self._known: dict[Kind, dict[str, str]] = {"gpu": {}, "nic": {}}
+        self._known: dict[DeviceKind, dict[str, str]] = {"gpu": {}, "nic": {}}
 
     def learn(self, hardware: Hardware, checks: Checks) -> None:
         """Take the names of now; what stands in the ledger under an address that has got another one goes there."""
-        found: dict[Kind, dict[str, str]] = {
+        found: dict[DeviceKind, dict[str, str]] = {
             "gpu": {gpu.pci: gpu.uuid for gpu in hardware.gpus() if _is_name(gpu.uuid)},
             "nic": {nic.pci: nic.device for nic in hardware.nics() if nic.device},
         }
@@ -26,7 +26,7 @@ class Names:
                 self._known[kind] = names
                 checks.rename(kind, names)
 
-    def subject(self, kind: Kind, pci: str) -> Subject:
+    def subject(self, kind: DeviceKind, pci: str) -> Subject:
         """The piece of hardware at the address, by its address where it has no name yet."""
         return Subject(kind, self._known[kind].get(pci, pci))
 

@@ -11,7 +11,7 @@ MAX_TEXT = 1024
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;\n]{0,256};([^\n]{0,8192})")
 
 
-class Record(NamedTuple):
+class KernelRecord(NamedTuple):
     """A record: its number since the boot, when it was made (seconds after the boot), its text."""
 
     sequence: int
@@ -20,7 +20,7 @@ class Record(NamedTuple):
     from_kernel: bool
 
 
-def parse_records(read: bytes) -> list[Record]:
+def parse_records(read: bytes) -> list[KernelRecord]:
     """The records in what was read; lines of a record's dictionary begin with a blank and are left out."""
     found = []
     for line in read.split(b"\n"):
@@ -28,5 +28,5 @@ def parse_records(read: bytes) -> list[Record]:
         if match is not None:
             facility = int(match[1]) >> 3
             text = match[4][:MAX_TEXT].decode("utf-8", "replace")
-            found.append(Record(int(match[2]), int(match[3]) / 1e6, text, facility == 0))
+            found.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, facility == 0))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from exporters.nvml.reading import Reading
+from exporters.nvml.reading import GpuReading
 
 REASONS = {
     0x1: "gpu_idle",
@@ -24,7 +24,7 @@ MAX_ELAPSED_SECONDS = 60.0
 NANOSECONDS_PER_SECOND = 10**9
 
 
-def active(reading: Reading) -> dict[str, bool]:
+def active(reading: GpuReading) -> dict[str, bool]:
     """Whether each reason that this GPU can tell holds; empty where it tells none."""
     if reading.reasons is None:
         return {}
@@ -43,7 +43,7 @@ class ReasonSeconds:
         self._by_driver: dict[str, bool] = {}
         self._summed: dict[str, float] = {}
 
-    def add(self, reading: Reading, elapsed_seconds: float) -> dict[str, float]:
+    def add(self, reading: GpuReading, elapsed_seconds: float) -> dict[str, float]:
         """Take a look, so long after the one before (0: the first); return seconds by reason, as far as known."""
         now = active(reading)
         counted = reading.reason_nanoseconds

@@ -23,9 +23,9 @@ from agent.api import (
     pci_path,
 )
 from exporters.nvml.config import NvmlConfig
-from exporters.nvml.families import FAMILIES, Snapshot, render
-from exporters.nvml.gpus import Gpus, Remembered, Verdict
-from exporters.nvml.reading import Answer, Request
+from exporters.nvml.families import FAMILIES, NvmlSnapshot, render
+from exporters.nvml.gpus import Gpus, GpuVerdict, Remembered
+from exporters.nvml.reading import LookAnswer, LookRequest
 
 NAME = "nvml"
 INTERVAL_SECONDS = 10.0
@@ -37,7 +37,7 @@ ABSENT_SECONDS = 300.0
 REOPEN_SECONDS = 60.0
 """How often NVML is initialised anew while a GPU is lost: only that shows whether it is back."""
 _ABSENT = frozenset({"library_not_found", "driver_not_loaded"})
-HELPER = HelperSpec(NAME, "exporters.nvml.library:look", Answer, memory_bytes=512 * 1024 * 1024)
+HELPER = HelperSpec(NAME, "exporters.nvml.library:look", LookAnswer, memory_bytes=512 * 1024 * 1024)
 
 
 class NvmlFailed(Exception):  # noqa: N818  # named like NVML's own errors
@@ -55,7 +55,7 @@ class NvmlExporter:
         self._reopened_at = float("-inf")
         self._absent_until = float("-inf")
         self._observed: tuple[tuple[str, int, str], ...] = ()
-        self._answer = Answer(error="uninitialized")
+        self._answer = LookAnswer(error="uninitialized")
 
     async def start(self, ctx: Context) -> None:
         """Prepare; the driver is not touched yet."""
@@ -94,17 +94,17 @@ class NvmlExporter:
         else:
             await self._tell_hardware(answer)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> NvmlSnapshot:
         """Copy what is known."""
         errors = dict(self._gpus.errors)
         if self._hung:
-            return Snapshot(hung=True, errors=errors)
+            return NvmlSnapshot(hung=True, errors=errors)
         if self._answer.error:
-            return Snapshot(error=self._answer.error, errors=errors)
+            return NvmlSnapshot(error=self._answer.error, errors=errors)
         answer = self._answer
-        return Snapshot(driver=answer.driver, cuda=answer.cuda, gpus=self._gpus.views, errors=errors)
+        return NvmlSnapshot(driver=answer.driver, cuda=answer.cuda, gpus=self._gpus.views, errors=errors)
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: NvmlSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 
@@ -117,12 +117,12 @@ class NvmlExporter:
         self._thread.stop()
         await self._helper.stop()
 
-    async def _look(self) -> Answer:
+    async def _look(self) -> LookAnswer:
         now = self._ctx.clock.monotonic()
         reopen = self._warm and self._gpus.any_lost() and now - self._reopened_at >= REOPEN_SECONDS
         if reopen:
             self._reopened_at = now
-        request = Request(self._config.library, self._config.pcie_throughput, reopen)
+        request = LookRequest(self._config.library, self._config.pcie_throughput, reopen)
         patience = self._config.hang_seconds * (1.0 if self._warm and not reopen else START_FACTOR)
         return await self._helper.call(request, patience)
 
@@ -144,7 +144,7 @@ class NvmlExporter:
         else:
             raise NvmlFailed(error)
 
-    def _tell(self, verdicts: Iterable[Verdict]) -> None:
+    def _tell(self, verdicts: Iterable[GpuVerdict]) -> None:
         checks = self._ctx.checks
         checks.report(NODE, "gpu_driver_hung", ok=True)
         told = [NODE]
@@ -158,7 +158,7 @@ class NvmlExporter:
                 checks.latch(subject, check)
         checks.forget(told)
 
-    async def _tell_hardware(self, answer: Answer) -> None:
+    async def _tell_hardware(self, answer: LookAnswer) -> None:
         users: dict[int, list[str]] = {}
         unseen = set(self._gpus.remembered)
         for reading in answer.gpus:

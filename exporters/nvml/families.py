@@ -159,7 +159,7 @@ FAMILIES = (
 )
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class NvmlSnapshot(msgspec.Struct, frozen=True):
     """What is rendered. ``error``: why NVML cannot be initialised, empty when it can. ``cuda``: as 13010 for 13.1."""
 
     hung: bool = False
@@ -183,7 +183,7 @@ class _Page:
         return (rows.metric for rows in self._rows.values() if rows.metric.samples)
 
 
-def render(snapshot: Snapshot) -> Iterable[Metric]:
+def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     """Yield the families."""
     page = _Page()
     page.add(DRIVER_HUNG, (), float(snapshot.hung))

@@ -15,7 +15,7 @@ from exporters.nvml import judge
 from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible
 from exporters.nvml.nvlink import LinkView, NvLinks
-from exporters.nvml.reading import MAX_GPUS, Answer, Event, Reading
+from exporters.nvml.reading import MAX_GPUS, DriverEvent, GpuReading, LookAnswer
 from exporters.nvml.windows import Windows
 
 MAX_XIDS = 32
@@ -54,7 +54,7 @@ class GpuView(msgspec.Struct, frozen=True):
     index: int
     pci: str = ""
     name: str = ""
-    reading: Reading | None = None
+    reading: GpuReading | None = None
     reason_seconds: dict[str, float] = {}
     links: tuple[LinkView, ...] = ()
     xids: dict[str, Xid] = {}
@@ -62,7 +62,7 @@ class GpuView(msgspec.Struct, frozen=True):
     resets: int = 0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GpuVerdict(msgspec.Struct, frozen=True):
     """What is to be told of one GPU: faults whose end was seen, levels by check, and faults to latch, in this order."""
 
     subject: str
@@ -78,7 +78,7 @@ class _Watched:
         self.links = NvLinks(set(links))
         self.seconds = ReasonSeconds()
         self.windows: Windows[str] = Windows()
-        self.before: Reading | None = None
+        self.before: GpuReading | None = None
 
 
 class Gpus:
@@ -92,27 +92,27 @@ class Gpus:
         self.changed = False
         self.views: tuple[GpuView, ...] = ()
 
-    def observe(self, answer: Answer, elapsed_seconds: float, now_seconds: float) -> list[Verdict]:
+    def observe(self, answer: LookAnswer, elapsed_seconds: float, now_seconds: float) -> list[GpuVerdict]:
         """Take a look, so long after the one before (0: the first), and say what it means."""
         self.errors.update(answer.errors)
         readings = self._readings(answer.gpus)
         faults = self._take_events(answer.events, now_seconds)
         if answer.error:
             self.views = ()
-            return [Verdict(uuid, {}, tuple(faults.get(uuid, ()))) for uuid in self.remembered]
+            return [GpuVerdict(uuid, {}, tuple(faults.get(uuid, ()))) for uuid in self.remembered]
         views, verdicts = [], []
         for uuid, known in self.remembered.items():
             reading = readings.get(uuid)
             if reading is None:
                 views.append(self._lost(uuid, known))
-                verdicts.append(Verdict(uuid, {"gpu_lost": False}, tuple(faults.get(uuid, ()))))
+                verdicts.append(GpuVerdict(uuid, {"gpu_lost": False}, tuple(faults.get(uuid, ()))))
             else:
                 view, verdict = self._present(known, reading, elapsed_seconds, tuple(faults.get(uuid, ())))
                 views.append(view)
                 verdicts.append(verdict)
         nameless = self._nameless(answer.gpus, views)
         self.views = (*views, *nameless)
-        return [*verdicts, *(Verdict(f"index {view.index}", {"gpu_lost": False}) for view in nameless)]
+        return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": False}) for view in nameless)]
 
     def keep_signs(self) -> None:
         """Remember the last look, by which a restarted agent sees what happened meanwhile."""
@@ -125,9 +125,9 @@ class Gpus:
         """True while a GPU that was there is not."""
         return any(view.reading is None for view in self.views)
 
-    def _readings(self, gpus: Iterable[Reading]) -> dict[str, Reading]:
+    def _readings(self, gpus: Iterable[GpuReading]) -> dict[str, GpuReading]:
         """What is believed of the GPUs that answered, by UUID; new ones are remembered."""
-        found: dict[str, Reading] = {}
+        found: dict[str, GpuReading] = {}
         for reading in gpus:
             if reading.lost:
                 continue
@@ -149,7 +149,7 @@ class Gpus:
             found[reading.uuid] = msgspec.structs.replace(reading, values=values)
         return found
 
-    def _take_events(self, events: Iterable[Event], now_seconds: float) -> dict[str, list[str]]:
+    def _take_events(self, events: Iterable[DriverEvent], now_seconds: float) -> dict[str, list[str]]:
         """Count events; return the faults that they are, by UUID."""
         faults: dict[str, list[str]] = {}
         for event in events:
@@ -175,8 +175,8 @@ class Gpus:
         return self._view(uuid, known)
 
     def _present(
-        self, known: Remembered, reading: Reading, elapsed_seconds: float, faults: tuple[str, ...]
-    ) -> tuple[GpuView, Verdict]:
+        self, known: Remembered, reading: GpuReading, elapsed_seconds: float, faults: tuple[str, ...]
+    ) -> tuple[GpuView, GpuVerdict]:
         watched = self._watched.setdefault(reading.uuid, _Watched(known.links))
         signs = watched.before.values if watched.before else known.signs
         if reset := known.lost or judge.was_reset(reading, signs):
@@ -199,14 +199,14 @@ class Gpus:
         levels = {"gpu_lost": True, **judge.levels(reading), **watched.windows.levels(), **watched.links.checks(links)}
         if reset and all(levels.values()):  # what was told since the last look led to the reset
             faults = ()
-        verdict = Verdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
+        verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
         return self._view(reading.uuid, known, reading, seconds, links), verdict
 
     def _view(
         self,
         uuid: str,
         known: Remembered,
-        reading: Reading | None = None,
+        reading: GpuReading | None = None,
         reason_seconds: dict[str, float] | None = None,
         links: tuple[LinkView, ...] = (),
     ) -> GpuView:
@@ -223,12 +223,12 @@ class Gpus:
             resets=known.resets,
         )
 
-    def _nameless(self, gpus: Iterable[Reading], views: Iterable[GpuView]) -> list[GpuView]:
+    def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
         """Those that were lost before the driver told who they are, unless they are one that is missed."""
         missed = {view.index for view in views if view.reading is None}
         lost = [each for each in gpus if each.lost and each.uuid not in self.remembered]
         return [GpuView("", each.index) for each in lost if each.index not in missed]
 
 
-def _signs(reading: Reading) -> dict[str, int]:
+def _signs(reading: GpuReading) -> dict[str, int]:
     return {name: reading.values[name] for name in judge.SIGNS if name in reading.values}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from exporters.nvml import fabric
 from exporters.nvml.clocks import HARDWARE_SLOWDOWN
-from exporters.nvml.reading import Reading
+from exporters.nvml.reading import GpuReading
 
 CRITICAL_XIDS = frozenset({46, 48, 62, 64, 74, 79, 92, 95, 119, 120, 140})
 """Xids of a GPU that stopped, with broken memory, a broken NVLink, off the bus, or with firmware that hangs: it is of
@@ -25,7 +25,7 @@ SIGNS = (*_COUNTERS, "recovery_action")
 """Values by which a reset shows."""
 
 
-def levels(reading: Reading) -> dict[str, bool]:
+def levels(reading: GpuReading) -> dict[str, bool]:
     """By check: whether it is well, as far as the driver tells."""
     values = reading.values
     found: dict[str, bool] = {}
@@ -43,7 +43,9 @@ def levels(reading: Reading) -> dict[str, bool]:
     return found
 
 
-def votes(reading: Reading, before: Reading | None, elapsed_seconds: float, hot_celsius: float) -> dict[str, bool]:
+def votes(
+    reading: GpuReading, before: GpuReading | None, elapsed_seconds: float, hot_celsius: float
+) -> dict[str, bool]:
     """By check: whether something is amiss now, as far as it can be told."""
     values = reading.values
     found: dict[str, bool] = {}
@@ -60,7 +62,7 @@ def votes(reading: Reading, before: Reading | None, elapsed_seconds: float, hot_
     return found
 
 
-def was_reset(reading: Reading, before: Mapping[str, int]) -> bool:
+def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:
     """True when what only a reset or a new driver takes back has fallen, or the driver's wish for a reset is granted.
 
     ``before``: the SIGNS of an earlier look.

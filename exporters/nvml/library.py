@@ -15,7 +15,7 @@ import pynvml
 from exporters.nvml import queries
 from exporters.nvml.asking import Asker, GpuGone, error_name
 from exporters.nvml.links import Links
-from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, Answer, Event, Reading, Request
+from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, DriverEvent, GpuReading, LookAnswer, LookRequest
 
 _EVENT_KINDS = {
     pynvml.nvmlEventTypeXidCriticalError: "xid",
@@ -24,25 +24,25 @@ _EVENT_KINDS = {
 }
 
 
-def look(request: Request, body: bytes) -> Answer:
+def look(request: LookRequest, body: bytes) -> LookAnswer:
     """Look at all GPUs; what a helper process calls (agent/helper/serve.py). ``body`` is not used."""
     return _LIBRARY.look(request)
 
 
-class Library:
+class NvmlLibrary:
     """NVML, while it is initialised and while it is not."""
 
     def __init__(self) -> None:
-        self._devices: list[Device] | None = None
+        self._devices: list[GpuDevice] | None = None
         self._events: Any = None
         self._driver = ""
         self._cuda = 0
         self._loaded: Any = None
 
-    def look(self, request: Request) -> Answer:
+    def look(self, request: LookRequest) -> LookAnswer:
         """Look at all GPUs, and take the events since the last look."""
         asker = Asker()
-        events: list[Event] = []
+        events: list[DriverEvent] = []
         if self._devices is not None and (request.reopen or not self._is_current()):
             events += self._drain(asker)
             self._close()
@@ -50,13 +50,13 @@ class Library:
             if self._devices is None:
                 self._devices = self._open(request.library, asker)
         except GpuGone:  # every one, as seen from a driver that is there
-            return Answer(driver=self._driver, cuda=self._cuda, events=tuple(events), errors=dict(asker.errors))
+            return LookAnswer(driver=self._driver, cuda=self._cuda, events=tuple(events), errors=dict(asker.errors))
         except pynvml.NVMLError as error:
-            return Answer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
+            return LookAnswer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
         found = (device.read(asker, pcie_throughput=request.pcie_throughput) for device in self._devices)
         gpus = tuple(reading for reading in found if reading is not None)
         events += self._drain(asker)
-        return Answer("", self._driver, self._cuda, gpus, tuple(events), dict(asker.errors))
+        return LookAnswer("", self._driver, self._cuda, gpus, tuple(events), dict(asker.errors))
 
     def _is_current(self) -> bool:
         """False when GPUs came or went, or the driver was loaded anew."""
@@ -65,7 +65,7 @@ class Library:
         except pynvml.NVMLError:
             return False
 
-    def _open(self, library: str, asker: Asker) -> list[Device]:
+    def _open(self, library: str, asker: Asker) -> list[GpuDevice]:
         if library and self._loaded is None:
             try:
                 self._loaded = ctypes.CDLL(library)  # the binding loads by name and gets the one that is there already
@@ -78,13 +78,13 @@ class Library:
             self._close()
             raise
 
-    def _devices_and_events(self, asker: Asker) -> list[Device]:
+    def _devices_and_events(self, asker: Asker) -> list[GpuDevice]:
         self._driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
         self._cuda = asker.ask(pynvml.nvmlSystemGetCudaDriverVersion) or 0
         count = asker.must(_count)
         if count > MAX_GPUS:
             asker.errors["too_many_gpus"] += count - MAX_GPUS
-        devices = [Device(index, _major(self._driver), asker) for index in range(min(count, MAX_GPUS))]
+        devices = [GpuDevice(index, _major(self._driver), asker) for index in range(min(count, MAX_GPUS))]
         self._events = asker.ask(pynvml.nvmlEventSetCreate)
         for device in devices:
             device.register(self._events, asker)
@@ -99,7 +99,7 @@ class Library:
                 continue  # the driver has forgotten us already
         self._events = None
 
-    def _drain(self, asker: Asker) -> Iterator[Event]:
+    def _drain(self, asker: Asker) -> Iterator[DriverEvent]:
         """What the driver has gathered; never waits."""
         if self._events is None:
             return
@@ -115,10 +115,10 @@ class Library:
             if kind is None:
                 asker.errors["unknown_event"] += 1
             else:
-                yield Event(uuids.get(_address(event.device), ""), kind, event.eventData)
+                yield DriverEvent(uuids.get(_address(event.device), ""), kind, event.eventData)
 
 
-class Device:
+class GpuDevice:
     """One GPU, as NVML was initialised."""
 
     def __init__(self, index: int, driver_major: int, asker: Asker) -> None:
@@ -153,7 +153,7 @@ class Device:
         except GpuGone:
             return
 
-    def read(self, asker: Asker, *, pcie_throughput: bool) -> Reading | None:
+    def read(self, asker: Asker, *, pcie_throughput: bool) -> GpuReading | None:
         """Ask for everything; None where this process may not, as where devices are given to it one by one."""
         if self._is_forbidden:
             return None
@@ -162,15 +162,15 @@ class Device:
                 raise GpuGone
             return self._read(asker, self._handle, pcie_throughput)
         except GpuGone:
-            return Reading(self._index, self.uuid, self._name, self._pci, lost=True)
+            return GpuReading(self._index, self.uuid, self._name, self._pci, lost=True)
 
-    def _read(self, asker: Asker, handle: Any, pcie_throughput: bool) -> Reading:
+    def _read(self, asker: Asker, handle: Any, pcie_throughput: bool) -> GpuReading:
         values = queries.values(asker, handle, pcie_throughput=pcie_throughput)
         current, supported = queries.reasons(asker, handle)
         partitioned, mig_handles, mig = queries.mig(asker, handle)
         if partitioned is not None:
             values["mig_enabled"] = int(partitioned)
-        return Reading(
+        return GpuReading(
             index=self._index,
             uuid=self.uuid,
             name=self._name,
@@ -206,4 +206,4 @@ def _major(version: str) -> int:
     return int(major) if major.isascii() and major.isdigit() else 0
 
 
-_LIBRARY = Library()
+_LIBRARY = NvmlLibrary()

@@ -19,7 +19,7 @@ MAX_TEXT = 96
 """Characters of a name or a version."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class LookRequest(msgspec.Struct, frozen=True):
     """``library``: where libnvidia-ml.so.1 is, empty for where the loader finds it.
 
     ``pcie_throughput``: ask for it too, which takes the driver 20 ms for each direction and GPU. ``reopen``: initialise
@@ -60,7 +60,7 @@ class Fabric(msgspec.Struct, frozen=True):
     health: int | None = None
 
 
-class Reading(msgspec.Struct, frozen=True):
+class GpuReading(msgspec.Struct, frozen=True):
     """One GPU. ``lost``: the driver has no more access to it; then only what was known before is set.
 
     ``values``: what the driver says, by our names for it (exporters/nvml/fields.py), in the driver's units; what it
@@ -83,7 +83,7 @@ class Reading(msgspec.Struct, frozen=True):
     links: tuple[Link, ...] = ()
 
 
-class Event(msgspec.Struct, frozen=True):
+class DriverEvent(msgspec.Struct, frozen=True):
     """What a GPU (by UUID, empty if unknown) told of itself since the last look; ``data``: the Xid, for an Xid."""
 
     uuid: str
@@ -91,7 +91,7 @@ class Event(msgspec.Struct, frozen=True):
     data: int
 
 
-class Answer(msgspec.Struct, frozen=True):
+class LookAnswer(msgspec.Struct, frozen=True):
     """One look. ``error``: why there is no more than ``events``, by NVML's name for it in lower case; empty when all
     went well. ``errors``: values that should have been there and were not, by reason.
     """
@@ -99,6 +99,6 @@ class Answer(msgspec.Struct, frozen=True):
     error: str = ""
     driver: str = ""
     cuda: int = 0
-    gpus: tuple[Reading, ...] = ()
-    events: tuple[Event, ...] = ()
+    gpus: tuple[GpuReading, ...] = ()
+    events: tuple[DriverEvent, ...] = ()
     errors: dict[str, int] = {}

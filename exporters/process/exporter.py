@@ -74,7 +74,7 @@ class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_
     exit_status_ioctl: bool = True
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ProcessSnapshot(msgspec.Struct, frozen=True):
     """What ``families`` renders: each live rank's label and the kernel's letter for its state."""
 
     states: tuple[tuple[RankLabel, str], ...]
@@ -117,13 +117,13 @@ class ProcessExporter:
         if not self._processes:
             raise NoData
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ProcessSnapshot:
         """Copy the states of the live ranks."""
         views = self._ctx.ranks.snapshot().ranks
         states = tuple((view.label, view.process.state) for view in views if view.process.exited_at is None)
-        return Snapshot(states, self._processes, self._unknown_exits, self._pidfd_errors)
+        return ProcessSnapshot(states, self._processes, self._unknown_exits, self._pidfd_errors)
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
         """Render."""
         states = PROCESS_STATE.rows()
         for label, letter in snapshot.states:

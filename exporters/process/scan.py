@@ -21,7 +21,7 @@ from agent.api import (
 )
 from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
 from exporters.process.rank_search import RankSearch
-from exporters.process.standing import KnownRank, Standing, standing
+from exporters.process.standing import KnownRank, ProcessStanding, standing
 
 MAX_RANK_PROCESSES = 1024
 FORGET_SECONDS = 60.0
@@ -32,7 +32,7 @@ class Found(msgspec.Struct, frozen=True):
     """What one look found. ``gone``: asked-for processes that are not there any more, or only as zombies."""
 
     new: tuple[ProcessFacts, ...]
-    standing: dict[ProcessKey, Standing]
+    standing: dict[ProcessKey, ProcessStanding]
     gone: tuple[ProcessKey, ...]
     links: tuple[tuple[Origin, ProcessKey], ...]
     held: frozenset[tuple[int, int]]
@@ -120,7 +120,7 @@ class Scanner:
             directory=self._proc.directory(pid),
         )
 
-    def _standing(self, key: ProcessKey, state: str, now: float) -> Standing:
+    def _standing(self, key: ProcessKey, state: str, now: float) -> ProcessStanding:
         if key not in self._ranks:  # known from before a restart of the agent
             self._facts(key, "")
         return standing(self._proc, key, self._ranks[key], state, now)

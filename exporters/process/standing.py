@@ -18,7 +18,7 @@ LOGS_SECONDS = 30.0
 _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ProcessStanding(msgspec.Struct, frozen=True):
     """How one rank process stands: see ``RankTable.observe_state``."""
 
     state: str
@@ -44,7 +44,7 @@ class KnownRank(msgspec.Struct):
     missing_since: float | None = None
 
 
-def standing(proc: ProcFS, key: ProcessKey, rank: KnownRank, state: str, now: float) -> Standing:
+def standing(proc: ProcFS, key: ProcessKey, rank: KnownRank, state: str, now: float) -> ProcessStanding:
     """Look at a rank process that runs; ``rank`` keeps what the next look needs. ``state``: the kernel's letter."""
     status = proc.status(key.pid)
     rank.kill_pending = status is not None and status.kill_pending
@@ -53,7 +53,7 @@ def standing(proc: ProcFS, key: ProcessKey, rank: KnownRank, state: str, now: fl
         rank.threads_at = now
         _look_at_threads(proc, key, rank, now)
     _look_at_logs(proc, key, rank, now)
-    return Standing(state, rank.blocked_since, rank.kill_pending, rank.finalized)
+    return ProcessStanding(state, rank.blocked_since, rank.kill_pending, rank.finalized)
 
 
 def _look_at_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from weakref import WeakSet
 
 from agent.api import Context, Metric, NoData, ProcessKey, Spec
-from exporters.ras.asking.inquiry import READER, Aim, Answer, Inquiry
+from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.asking.jobs import (
+    JobStanding,
     LocalProcess,
     Question,
     Rules,
-    Standing,
     libraries,
     local_processes,
     owner_of,
@@ -32,9 +32,9 @@ from exporters.ras.asking.visits import Due, Visit, Visits
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
-from exporters.ras.protocol.client import Endpoint, Limits
+from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.report.model import Report
-from exporters.ras.show.families import FAMILIES, Snapshot, render
+from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
 INTERVAL_SECONDS = 2.0
 """How often /proc is looked at; queries are rarer."""
@@ -88,7 +88,7 @@ class RasExporter:
         if self._ctx.once and self._config.role == "reporter" and self._sites:
             await self._wait_for_ranks()
         self._visits.keep(self._sites, {each.job_id for each in self._standings()})
-        self._visits.heed(self._monitors.take_wakes(), self._ctx.clock.monotonic())
+        self._visits.reschedule_after_events(self._monitors.take_wakes(), self._ctx.clock.monotonic())
         if self._due() is not None and all(each.done() for each in _ROUNDS):
             self._round = asyncio.get_running_loop().create_task(self._ask_all(), name="ras-queries")
             _ROUNDS.add(self._round)
@@ -104,11 +104,11 @@ class RasExporter:
             await asyncio.wait({self._round})
         await self._end_of_round()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RasSnapshot:
         """Copy what is known, each report under its job."""
         jobs, processes = self._standings(), self._processes()
         visits = self._visits.of(to_ask(jobs))
-        return Snapshot(
+        return RasSnapshot(
             up=self._up(visits),
             visits={
                 question.job_id: (visit.interval_seconds, visit.failures)
@@ -127,7 +127,7 @@ class RasExporter:
             heard=self._monitors.snapshot(),
         )
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: RasSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 
@@ -198,7 +198,7 @@ class RasExporter:
         members = [process for process in processes.values() if process.job_id == question.job_id]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
         ranks = max(visit.pace.ranks, world_size_of(members))
-        limits = Limits(
+        limits = QueryLimits(
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
@@ -217,7 +217,7 @@ class RasExporter:
             lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits),
         )
 
-    async def _keep(self, answers: list[Answer], site: Site, times: tuple[float, float], greet: Greet) -> None:
+    async def _keep(self, answers: list[QueryAnswer], site: Site, times: tuple[float, float], greet: Greet) -> None:
         """Take the best report of each job in the place of its last one; ``times`` as of _keep_one."""
         processes = self._processes()
         here = [processes[key] for key in site.servers if key in processes]
@@ -232,7 +232,7 @@ class RasExporter:
         for job_id, [(owner, best), *others] in of_job.items():
             self._keep_one(owner, best, *times)
             members = [process for process in processes.values() if process.job_id == job_id]
-            await self._witness.testify(job_id, best, [report for _, report in others], members, greet)
+            await self._witness.update_liveness(job_id, best, [report for _, report in others], members, greet)
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Take a report that was asked for then, to be shown until then (monotonic)."""
@@ -254,7 +254,7 @@ class RasExporter:
                 up[question.endpoint.label] = visit.up and up.get(question.endpoint.label, True)
         return up
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self) -> list[JobStanding]:
         return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
 
     def _processes(self) -> dict[ProcessKey, LocalProcess]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from exporters.rdma.tree import Device
+from exporters.rdma.tree import RdmaDevice
 
 ACTIVE = 4
 """IB_PORT_ACTIVE (ib_verbs.h)."""
@@ -59,7 +59,7 @@ def ignore(baseline: Baseline, names: Collection[str]) -> None:
     baseline.functions = kept
 
 
-def learn(baseline: Baseline, devices: Collection[Device], hidden: Collection[str]) -> None:
+def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> None:
     """Raise what is expected to what is there, and count devices that are missing since the last look.
 
     ``hidden``: the functions, of those without a device, whose device may be in another network namespace.
@@ -84,7 +84,7 @@ def learn(baseline: Baseline, devices: Collection[Device], hidden: Collection[st
                 best.rate = max(best.rate, port.rate or 0.0)
 
 
-def judge(baseline: Baseline, devices: Iterable[Device]) -> list[Judgement]:
+def judge(baseline: Baseline, devices: Iterable[RdmaDevice]) -> list[Judgement]:
     """Compare what is there with what is expected. A port whose state or rate cannot be read is not judged by it."""
     found = _by_function(baseline, devices)
     return [
@@ -92,9 +92,9 @@ def judge(baseline: Baseline, devices: Iterable[Device]) -> list[Judgement]:
     ]
 
 
-def _by_function(baseline: Baseline, devices: Iterable[Device]) -> dict[str, Device]:
+def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str, RdmaDevice]:
     """The physical devices by their PCI functions; of several of one function the known one, or the first."""
-    found: dict[str, Device] = {}
+    found: dict[str, RdmaDevice] = {}
     for device in devices:
         known = baseline.functions.get(device.pci)
         if device.physical and (device.pci not in found or (known is not None and known.device == device.name)):
@@ -102,7 +102,7 @@ def _by_function(baseline: Baseline, devices: Iterable[Device]) -> dict[str, Dev
     return found
 
 
-def _judge(expected: Expected, device: Device | None) -> Judgement:
+def _judge(expected: Expected, device: RdmaDevice | None) -> Judgement:
     if device is None:
         return Judgement(expected.device, present=False, up=True, fast=True)
     ports = {port.number: port for port in device.ports}

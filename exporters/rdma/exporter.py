@@ -9,8 +9,8 @@ import msgspec
 
 from agent.api import Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
 from exporters.rdma.baseline import Baseline, ignore, judge, learn
-from exporters.rdma.families import FAMILIES, Snapshot, render
-from exporters.rdma.tree import Device, hidden_functions, read_devices
+from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
+from exporters.rdma.tree import RdmaDevice, hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
 
@@ -31,7 +31,7 @@ class RdmaExporter:
 
     def __init__(self, config: RdmaConfig) -> None:
         self._config = config
-        self._devices: tuple[Device, ...] = ()
+        self._devices: tuple[RdmaDevice, ...] = ()
         self._baseline = Baseline()
 
     async def start(self, ctx: Context) -> None:
@@ -56,17 +56,19 @@ class RdmaExporter:
         if not self._baseline.functions and not self._devices:
             raise NoData
 
-    def _look(self, functions: Iterable[str]) -> tuple[tuple[Device, ...], frozenset[str]]:
+    def _look(self, functions: Iterable[str]) -> tuple[tuple[RdmaDevice, ...], frozenset[str]]:
         """The devices, and which of these PCI functions may have theirs elsewhere. Runs in the thread."""
         root, ignored = self._ctx.roots.sys, frozenset(self._config.ignore_devices)
         devices = tuple(device for device in read_devices(root) if device.name not in ignored)
         return devices, hidden_functions(root, functions)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RdmaSnapshot:
         """Copy what is known: the baseline grows."""
-        return Snapshot(self._devices, msgspec.msgpack.decode(msgspec.msgpack.encode(self._baseline), type=Baseline))
+        return RdmaSnapshot(
+            self._devices, msgspec.msgpack.decode(msgspec.msgpack.encode(self._baseline), type=Baseline)
+        )
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.api import Family, Metric, Rows
 from exporters.rdma.baseline import ACTIVE, Baseline
-from exporters.rdma.tree import WORD_BYTES, Device, Port
+from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
 _PORT = ("device", "port")
 _EACH = "1 per port"
@@ -143,14 +143,14 @@ _VALUES = ("active_", "watermark_")
 """How names begin that tell what is in use, and the most that was (bnxt_re: active_qps, watermark_qps)."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class RdmaSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[RdmaDevice, ...]
     baseline: Baseline
 
 
-def render(snapshot: Snapshot) -> Iterable[Metric]:
+def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     rows = {family.name: family.rows() for family in FAMILIES}
     for expected in snapshot.baseline.functions.values():

@@ -46,7 +46,7 @@ class Port(msgspec.Struct, frozen=True):
     unreadable: int
 
 
-class Device(msgspec.Struct, frozen=True):
+class RdmaDevice(msgspec.Struct, frozen=True):
     """An RDMA device: its driver and firmware by their names, its place in the PCI tree, its ports.
 
     ``physical``: it is that of a PCI function which no software has made: no SR-IOV virtual function, no subfunction
@@ -75,7 +75,7 @@ def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]
     return frozenset(each for each in functions if os.path.lexists(functions_root / each / "driver"))
 
 
-def read_devices(sys_root: Path) -> list[Device]:
+def read_devices(sys_root: Path) -> list[RdmaDevice]:
     """The devices there are, physical ones first, by name."""
     root = sys_root / "class/infiniband"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name)]
@@ -83,11 +83,11 @@ def read_devices(sys_root: Path) -> list[Device]:
     return [_device(root / name, name) for name in names[:MAX_DEVICES]]
 
 
-def _device(folder: Path, name: str) -> Device:
+def _device(folder: Path, name: str) -> RdmaDevice:
     path = pci_path(folder / "device")
     numbers = sorted(int(number) for number in sysfs.entries(folder / "ports") if number.isdecimal())
     numa = sysfs.read_number(folder / "device/numa_node")
-    return Device(
+    return RdmaDevice(
         name=name,
         driver=_link_name(folder / "device/driver"),
         firmware=(sysfs.read_text(folder / "fw_ver") or "")[:64],

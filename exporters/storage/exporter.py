@@ -19,8 +19,8 @@ from agent.api import (
     Subject,
     sysfs,
 )
-from exporters.storage.families import FAMILIES, Snapshot, render
-from exporters.storage.probe import Probe, Request, Room
+from exporters.storage.families import FAMILIES, StorageSnapshot, render
+from exporters.storage.probe import FreeSpace, Probe, ProbeRequest
 
 INTERVAL_SECONDS = 15.0
 HELPER_SECONDS = 5.0
@@ -77,7 +77,7 @@ class StorageExporter:
 
     async def _probe(self) -> tuple[Probe, ...]:
         """Ask the helper, which alone touches what may hang; where nothing has been there so far, seldom."""
-        request = Request(self._config.paths, self._config.dump_paths)
+        request = ProbeRequest(self._config.paths, self._config.dump_paths)
         if not request.paths and not request.optional:
             return ()
         found = await self._helper.call(request, HELPER_SECONDS)
@@ -86,12 +86,12 @@ class StorageExporter:
             self._absent_until = self._ctx.clock.monotonic() + ABSENT_SECONDS
         return tuple(found)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> StorageSnapshot:
         """What the last look gave."""
         hung = frozenset(each.path for each in self._probes if hangs(self._config, each))
-        return Snapshot(self._probes, hung, self._lustre)
+        return StorageSnapshot(self._probes, hung, self._lustre)
 
-    def families(self, snapshot: Snapshot) -> Iterable[Metric]:
+    def families(self, snapshot: StorageSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 
@@ -122,7 +122,7 @@ def _and(found: dict[tuple[Subject, str], bool], check: str, well: bool) -> None
     found[NODE, check] = found.get((NODE, check), True) and well
 
 
-def _is_full(config: StorageConfig, room: Room) -> bool:
+def _is_full(config: StorageConfig, room: FreeSpace) -> bool:
     return (
         room.available_bytes < config.full_ratio * room.size_bytes
         or room.inodes_available < config.full_ratio * room.inodes

@@ -50,7 +50,7 @@ LUSTRE = Family(
 FAMILIES = (SUCCESS, DURATION, HUNG, SIZE, AVAILABLE, INODES, INODES_AVAILABLE, LUSTRE)
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class StorageSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs; ``hung``: the paths whose probe is over its deadline."""
 
     probes: tuple[Probe, ...]
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     lustre: bool | None
 
 
-def render(snapshot: Snapshot) -> Iterable[Metric]:
+def render(snapshot: StorageSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     rows = {family.name: family.rows() for family in FAMILIES}
     for each in snapshot.probes:

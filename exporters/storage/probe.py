@@ -17,14 +17,14 @@ GRACE_SECONDS = 0.5
 STACK_BYTES = 256 * 1024
 
 
-class Request(msgspec.Struct, frozen=True):
+class ProbeRequest(msgspec.Struct, frozen=True):
     """The paths to probe, absolute; of the ``optional`` ones those that do not exist are left out of the answer."""
 
     paths: list[str]
     optional: list[str] = []
 
 
-class Room(msgspec.Struct, frozen=True):
+class FreeSpace(msgspec.Struct, frozen=True):
     """Bytes and inodes of the file system at a path: in all, and left for users."""
 
     size_bytes: int
@@ -44,7 +44,7 @@ class Probe(msgspec.Struct, frozen=True):
     seconds: float
     under_way_seconds: float
     error: str = ""
-    room: Room | None = None
+    room: FreeSpace | None = None
 
 
 class _Prober:
@@ -98,7 +98,7 @@ class _Prober:
 _probers: dict[str, _Prober] = {}
 
 
-def probe(request: Request, _body: bytes) -> list[Probe]:
+def probe(request: ProbeRequest, _body: bytes) -> list[Probe]:
     """Begin a probe of each path, and tell how things stand."""
     threading.stack_size(STACK_BYTES)
     paths = list(dict.fromkeys((*request.paths, *request.optional)))
@@ -124,7 +124,7 @@ def touch(path: str) -> None:
         os.close(fd)
 
 
-def room_at(path: str) -> Room:
+def room_at(path: str) -> FreeSpace:
     """The room on a path's file system. OSError."""
     found = os.statvfs(path)
-    return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)
+    return FreeSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)

@@ -15,7 +15,7 @@ from agent.ranks.snapshot import RankSnapshot
 from exporters.nvml import families as nvml
 from exporters.nvml import nvlink
 from exporters.storage import families as storage
-from exporters.storage.probe import Probe, Room
+from exporters.storage.probe import FreeSpace, Probe
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = ("amdgpu", "nvml", "rdma", "netdev", "kernel_log")
@@ -49,10 +49,10 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))
     yield _rows(nvml.XID_LAST, (("0", "GPU-0", XID), since))
     yield _rows(nvlink.LINK_FLAGGED, (("0", "GPU-0", "3"), 0.6))
-    room = Room(size_bytes=1000, available_bytes=250, inodes=10, inodes_available=5)
+    room = FreeSpace(size_bytes=1000, available_bytes=250, inodes=10, inodes_available=5)
     hung = Probe(HUNG_PATH, ok=True, seconds=0.1, under_way_seconds=60.0, room=room)
     well_answered = Probe("/home", ok=True, seconds=0.1, under_way_seconds=0.0, room=room)
-    yield from storage.render(storage.Snapshot((hung, well_answered), frozenset({HUNG_PATH}), None))
+    yield from storage.render(storage.StorageSnapshot((hung, well_answered), frozenset({HUNG_PATH}), None))
 
 
 def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.api import Admission, Metric, ProcessKey, RankLabel, Silence
-from exporters.ras.asking.jobs import LocalProcess, Standing
+from agent.api import Admission, Metric, ProcessKey, RankLabel, RasSilence
+from exporters.ras.asking.jobs import JobStanding, LocalProcess
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
 from exporters.ras.asking.reports import Reports
@@ -21,7 +21,7 @@ from exporters.ras.asking.witness import silences
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import COLLECTIVES, Report
-from exporters.ras.show.families import Snapshot, render
+from exporters.ras.show.families import RasSnapshot, render
 
 WORLD_HASH = "0xaaaaaaaaaaaaaa01"
 ENDPOINT = "127.0.0.1:28028"
@@ -96,7 +96,7 @@ def families(
 ) -> Iterable[Metric]:
     """Return the exporter's families, of a node with ranks of ``jobs`` and its role in asking each."""
     known = list(jobs)
-    snapshot = Snapshot(
+    snapshot = RasSnapshot(
         up=up,
         visits=visits,
         duration_seconds=None,
@@ -105,7 +105,9 @@ def families(
         timeouts=0,
         skipped=Counter(),
         listeners={},
-        jobs=tuple(Standing(job_id, role, None, None if role != "none" else "not_elected") for job_id, role in known),
+        jobs=tuple(
+            JobStanding(job_id, role, None, None if role != "none" else "not_elected") for job_id, role in known
+        ),
         libraries=frozenset((job_id, "nccl", VERSION) for job_id, _ in known),
         reports=reports,
         heard=Monitored({}, 0, Counter(), Counter(), Counter()),
@@ -123,12 +125,12 @@ class RasAgent:
         self._timing: Timing | None = None
         self._pace = Pace()
         self._reports = Reports(Admission())
-        self._silences: dict[ProcessKey, Silence] = {}
+        self._silences: dict[ProcessKey, RasSilence] = {}
         self._up: bool | None = None
         self._failures = 0
         self._queries = 0
 
-    def look(self, here: Mapping[int, ProcessKey], clock: tuple[float, float]) -> dict[ProcessKey, Silence]:
+    def look(self, here: Mapping[int, ProcessKey], clock: tuple[float, float]) -> dict[ProcessKey, RasSilence]:
         """Ask if it is time, for the ranks ``here``, at monotonic and epoch seconds; return who is not heard."""
         role = role_of("auto", here.keys(), self._network.world)
         timing = self._timing = self._timing or Timing(clock[0] + self._chance.uniform(0, 10))

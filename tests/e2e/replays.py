@@ -23,7 +23,7 @@ from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
 from agent.ranks import families as rank_families
-from exporters.inspector.exporter import Config, InspectorExporter
+from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
 JOB = "4711"
 SCRAPE_SECONDS = 15
@@ -37,7 +37,7 @@ class Node:
         self._name = name
         self._clock = FakeClock()
         self._table = RankTable(self._clock, name)
-        self._exporter = InspectorExporter(Config(paths=[str(directory)]))
+        self._exporter = InspectorExporter(InspectorConfig(paths=[str(directory)]))
         self._runner = asyncio.Runner()
         self._processes = {FIRST_PID + rank: ProcessKey(FIRST_PID + rank, 1) for rank in ranks}
         self._chance = chance

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.tail.file import FINGERPRINT_BYTES, FollowedFile, Position
-from agent.tail.follower import IDLE_SECONDS, Follower, Limits
+from agent.tail.follower import IDLE_SECONDS, Follower, FollowLimits
 
 
 class Time:
@@ -224,14 +224,14 @@ def test_limits(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"d{number}").mkdir()
         (tmp_path / f"d{number}" / "a.log").write_bytes(b"x\n")
-    assert len(follow(tmp_path, limits=Limits(directories=3)).discover()) == 3
-    follower = follow(tmp_path, limits=Limits(directories=2))
+    assert len(follow(tmp_path, limits=FollowLimits(directories=3)).discover()) == 3
+    follower = follow(tmp_path, limits=FollowLimits(directories=2))
     assert len(follower.discover()) == 2
     assert follower.skipped["directory_limit"] == 1
-    follower = follow(tmp_path, limits=Limits(files=2))
+    follower = follow(tmp_path, limits=FollowLimits(files=2))
     assert len(follower.discover()) == 2
     assert follower.skipped["file_limit"] == 1
-    follower = follow(tmp_path, limits=Limits(entries=2))
+    follower = follow(tmp_path, limits=FollowLimits(entries=2))
     follower.discover()
     assert follower.skipped["entry_limit"] == 1
 

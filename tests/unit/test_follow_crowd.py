@@ -5,7 +5,7 @@ import pytest
 from test_follow import Time, drain, follow, poll
 
 from agent.tail import follower as module
-from agent.tail.follower import IDLE_SECONDS, Limits
+from agent.tail.follower import IDLE_SECONDS, FollowLimits
 
 
 def write(path: Path, text: bytes, modified_seconds: int) -> None:
@@ -20,7 +20,7 @@ def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"foreign-{number:02}.log").write_bytes(b"theirs\n")
     (tmp_path / "ours.log").write_bytes(b"ours\n")
-    follower = follow(tmp_path, limits=Limits(files=1))
+    follower = follow(tmp_path, limits=FollowLimits(files=1))
     (file,) = follower.discover(lambda name, _: name.startswith("foreign"))
     assert drain(follower, file) == b"ours\n"
     assert follower.passed_over == 20
@@ -51,7 +51,7 @@ def test_resumed_file_is_never_passed_over(tmp_path: Path) -> None:
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
     """At the limit a new file takes the place of the one idle for longest; that one goes on where it was left."""
     clock = Time()
-    follower = follow(tmp_path, clock=clock, limits=Limits(files=2))
+    follower = follow(tmp_path, clock=clock, limits=FollowLimits(files=2))
     write(tmp_path / "a.log", b"a1\n", 10)
     write(tmp_path / "b.log", b"b1\n", 20)
     assert poll(follower) == b"a1\nb1\n"
@@ -70,7 +70,7 @@ def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
 
 def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
     """A file that is being read keeps its place although newer ones come."""
-    follower = follow(tmp_path, limits=Limits(files=1))
+    follower = follow(tmp_path, limits=FollowLimits(files=1))
     write(tmp_path / "a.log", b"a1\n", 10)
     poll(follower)
     write(tmp_path / "b.log", b"b1\n", 20)

@@ -8,8 +8,8 @@ from agent.tail.file import (
     FINGERPRINT_BYTES,
     MAX_LINE_BYTES,
     Chunk,
+    FileChange,
     FollowedFile,
-    Verdict,
     end_of_lines,
     judge,
     next_lines,
@@ -19,22 +19,22 @@ from agent.tail.file import (
 @pytest.mark.parametrize(
     ("fingerprint", "offset", "size_bytes", "head", "verdict"),
     [
-        (b"", 0, 0, b"", Verdict.FITS),
-        (b"", 0, 9, b"something", Verdict.FITS),
-        (b"abc\n", 4, 4, b"abc\n", Verdict.FITS),
-        (b"abc\n", 4, 9, b"abc\nmore.", Verdict.FITS),
-        (b"abc\n", 4, 3, b"abc", Verdict.BEGUN_ANEW),
-        (b"abc\n", 4, 0, b"", Verdict.BEGUN_ANEW),
-        (b"abc\n", 4, 9, b"xyz\nmore.", Verdict.BEGUN_ANEW),
-        (b"abc\n", 4, 4, b"abc", Verdict.BEGUN_ANEW),
-        (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", Verdict.HOLLOWED),
-        (b"abc\n", 4, 9, b"\0\0\0c\nmore", Verdict.BEGUN_ANEW),
-        (b"abc\n", 4, 2, b"\0\0", Verdict.BEGUN_ANEW),
-        (b"\0\0\0\0", 4, 9, b"\0\0\0\0more\n", Verdict.FITS),
-        (b"\0\0\0\0", 4, 9, b"new.more\n", Verdict.BEGUN_ANEW),
+        (b"", 0, 0, b"", FileChange.FITS),
+        (b"", 0, 9, b"something", FileChange.FITS),
+        (b"abc\n", 4, 4, b"abc\n", FileChange.FITS),
+        (b"abc\n", 4, 9, b"abc\nmore.", FileChange.FITS),
+        (b"abc\n", 4, 3, b"abc", FileChange.TRUNCATED),
+        (b"abc\n", 4, 0, b"", FileChange.TRUNCATED),
+        (b"abc\n", 4, 9, b"xyz\nmore.", FileChange.TRUNCATED),
+        (b"abc\n", 4, 4, b"abc", FileChange.TRUNCATED),
+        (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", FileChange.HOLLOWED),
+        (b"abc\n", 4, 9, b"\0\0\0c\nmore", FileChange.TRUNCATED),
+        (b"abc\n", 4, 2, b"\0\0", FileChange.TRUNCATED),
+        (b"\0\0\0\0", 4, 9, b"\0\0\0\0more\n", FileChange.FITS),
+        (b"\0\0\0\0", 4, 9, b"new.more\n", FileChange.TRUNCATED),
     ],
 )
-def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: Verdict) -> None:
+def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: FileChange) -> None:
     """A file fits while its front is what was read of it, or has become a hole, and it did not shrink."""
     assert judge(fingerprint, offset, size_bytes, head) is verdict
 

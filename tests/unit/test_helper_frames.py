@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.helper.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameError, Kind, frame, parse_header, read_frame
+from agent.helper.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameError, FrameKind, frame, parse_header, read_frame
 
-FRAMES = st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=300)), max_size=8)
+FRAMES = st.lists(st.tuples(st.sampled_from(FrameKind), st.binary(max_size=300)), max_size=8)
 
 
 class Cut(io.RawIOBase):
@@ -33,7 +33,7 @@ class Cut(io.RawIOBase):
 
 
 @given(FRAMES, st.lists(st.integers(0, 3000)))
-def test_frames_survive_any_cutting(frames: list[tuple[Kind, bytes]], cuts: list[int]) -> None:
+def test_frames_survive_any_cutting(frames: list[tuple[FrameKind, bytes]], cuts: list[int]) -> None:
     """However the bytes are cut on their way, the frames that went in come out, and then the end."""
     data = b"".join(frame(kind, payload) for kind, payload in frames)
     places = [0, *sorted(cuts), len(data)]
@@ -46,7 +46,7 @@ def test_frames_survive_any_cutting(frames: list[tuple[Kind, bytes]], cuts: list
 @given(st.binary(max_size=40), st.data())
 def test_a_cut_frame_is_an_end(payload: bytes, data: st.DataObject) -> None:
     """A stream that ends within a frame ends: half a frame is never given."""
-    whole = frame(Kind.BODY, payload)
+    whole = frame(FrameKind.BODY, payload)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(EOFError):
         read_frame(io.BytesIO(whole[:cut]))
@@ -65,8 +65,11 @@ def test_any_header_is_a_frame_or_refused(header: bytes) -> None:
 
 def test_a_payload_is_bounded() -> None:
     """A payload of the bound passes in both directions, one of a byte more in none."""
-    assert parse_header(frame(Kind.ANSWER, bytes(MAX_PAYLOAD_BYTES))[:HEADER_BYTES]) == (Kind.ANSWER, MAX_PAYLOAD_BYTES)
+    assert parse_header(frame(FrameKind.ANSWER, bytes(MAX_PAYLOAD_BYTES))[:HEADER_BYTES]) == (
+        FrameKind.ANSWER,
+        MAX_PAYLOAD_BYTES,
+    )
     with pytest.raises(FrameError):
-        frame(Kind.ANSWER, bytes(MAX_PAYLOAD_BYTES + 1))
+        frame(FrameKind.ANSWER, bytes(MAX_PAYLOAD_BYTES + 1))
     with pytest.raises(FrameError):
         parse_header((MAX_PAYLOAD_BYTES + 1).to_bytes(4, "little") + b"\5")

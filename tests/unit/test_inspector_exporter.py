@@ -29,11 +29,11 @@ from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
-from exporters.inspector.exporter import Config, InspectorExporter
+from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.reading.published import Published
-from exporters.inspector.rendering import Snapshot, render
+from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.frozen import OriginTotals, Sums, Totals
 from exporters.inspector.totals.inheritance import Inheritance, RankTally, SeriesLabels
 from exporters.inspector.totals.losses import Tally
@@ -80,7 +80,7 @@ class Bench:
         self.ranks = Ranks()
         self.state = StateSection("inspector", restored)
         self.admission = Admission()
-        self.exporter = InspectorExporter(Config(paths=[str(path) for path in paths]))
+        self.exporter = InspectorExporter(InspectorConfig(paths=[str(path) for path in paths]))
         self.context = Context(
             roots=Roots(),
             clock=self.clock,
@@ -130,7 +130,7 @@ class Bench:
             self._runner.run(work)
 
 
-def shown(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
+def shown(snapshot: InspectorSnapshot) -> dict[str, dict[tuple[str, ...], float]]:
     """Render a snapshot to plain values; a label set that comes twice fails."""
     values: dict[str, dict[tuple[str, ...], float]] = {}
     for metric in render(snapshot):
@@ -368,7 +368,7 @@ def test_failing_reader_raises_and_comes_back(tmp_path: Path, monkeypatch: pytes
 def test_poll_interval(tmp_path: Path) -> None:
     """Updates that come before the poll is due take no turn."""
     bench = Bench(tmp_path)
-    bench.exporter = InspectorExporter(Config(paths=[str(tmp_path)], poll_interval_seconds=1.0))
+    bench.exporter = InspectorExporter(InspectorConfig(paths=[str(tmp_path)], poll_interval_seconds=1.0))
     bench.start()
     turns = 0
     reader = bench.exporter._slots[0].reader
@@ -418,7 +418,7 @@ def test_a_summand_behind_withholds_the_sum() -> None:
     """No sum is shown while one of its writers may be below its past, in no reader."""
     first, second, third = writer(1), writer(2, caught_up=False), writer(3, comm="fff")
     readers = (view(first, third), view(second, caught_up=False))
-    values = shown(Snapshot(readers, labelled(first, second, third), Inheritance(), 0))
+    values = shown(InspectorSnapshot(readers, labelled(first, second, third), Inheritance(), 0))
     assert values[OPERATIONS] == {("job", "1", "fff", "AllReduce", "8192"): 3}
     assert "rankwatch_inspector_missing_records_total" not in values
     assert "rankwatch_inspector_records_total" not in values
@@ -427,14 +427,14 @@ def test_a_summand_behind_withholds_the_sum() -> None:
 def test_refused_series_are_shown_as_other() -> None:
     """What was not admitted is one series per collective, whatever its communicators."""
     first, second = writer(1, "other"), writer(2, "other", "fff")
-    values = shown(Snapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
+    values = shown(InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
     assert values[OPERATIONS] == {("job", "1", "other", "AllReduce", "other"): 3}
 
 
 def test_bandwidth_is_that_of_the_newest_writer() -> None:
     """Of two writers with the same labels the gauge shows the one that wrote last."""
     first, second = writer(1, progress_us=9), writer(2, progress_us=5)
-    values = shown(Snapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
+    values = shown(InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
     assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1 * 5 * 1_000_000 / 10]
 
 
@@ -442,7 +442,7 @@ def test_rendered_families_are_the_declared_ones() -> None:
     """Every family that can be rendered is declared in the SPEC, with its labels."""
     one = writer(1)
     published = msgspec.structs.replace(view(one), skipped={"EACCES": 1}, files={})
-    rendered = list(render(Snapshot((published,), labelled(one), Inheritance(), 0)))
+    rendered = list(render(InspectorSnapshot((published,), labelled(one), Inheritance(), 0)))
     assert sorted(metric.name for metric in rendered) == sorted(
         family.name.removesuffix("_total") for family in FAMILIES
     )
@@ -480,7 +480,7 @@ def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
     key = SeriesLabels("job", "1", "abc", "AllReduce", "8192")
     inherited = Inheritance({key: Sums(5, 5, 5, 5)}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     one = writer(1)
-    snapshot = Snapshot((view(one),), labelled(one), inherited, 0, unpublished=True)
+    snapshot = InspectorSnapshot((view(one),), labelled(one), inherited, 0, unpublished=True)
     values = shown(snapshot)
     assert OPERATIONS not in values
     assert "rankwatch_inspector_missing_records_total" not in values

@@ -9,7 +9,15 @@ from agent.api import Origin
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness import matching as module
 from exporters.inspector.lateness.arrivals import Arrivals
-from exporters.inspector.lateness.matching import MAX_MEMBERS, MAX_OPEN, MAX_OPEN_ALONE, SLACK, Credit, Matching, Member
+from exporters.inspector.lateness.matching import (
+    MAX_MEMBERS,
+    MAX_OPEN,
+    MAX_OPEN_ALONE,
+    SLACK,
+    BoardMember,
+    Credit,
+    Matching,
+)
 
 ORIGINS = [Origin(1, inode, 0, "here", inode) for inode in range(MAX_MEMBERS + 1)]
 
@@ -32,7 +40,7 @@ class Totals:
 
 def join(
     matching: Matching, totals: Totals, rank: int, n_ranks: int, comm: str = "abc", origin: Origin | None = None
-) -> Member:
+) -> BoardMember:
     """One rank's place."""
     origin = origin or ORIGINS[rank]
     key = SeriesKey(comm, rank, "AllReduce", "8192")
@@ -41,12 +49,12 @@ def join(
     return member
 
 
-def note(member: Member, operations: dict[int, int]) -> None:
+def note(member: BoardMember, operations: dict[int, int]) -> None:
     """Give operations, times by number."""
     member.note(list(operations), max(operations), list(operations.values()), [])
 
 
-def pair() -> tuple[Matching, Totals, list[Member]]:
+def pair() -> tuple[Matching, Totals, list[BoardMember]]:
     """A communicator of two."""
     matching, totals = Matching(), Totals()
     return matching, totals, [join(matching, totals, rank, 2) for rank in range(2)]

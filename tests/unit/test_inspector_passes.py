@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from exporters.inspector.format import passes as module
 from exporters.inspector.format.passes import MAX_STEP_US, SAMPLE_LINES, Run, pieces
-from exporters.inspector.format.records import BROKEN, CollectivePerf, DumpStats, Header, Metadata, P2PPerf, Record
+from exporters.inspector.format.records import (
+    BROKEN,
+    CollectivePerf,
+    DumpStats,
+    Header,
+    InspectorRecord,
+    Metadata,
+    P2PPerf,
+)
 
 RING_LINES = 8
 """In place of the 256 of life, so that few lines make many runs."""
@@ -26,7 +34,7 @@ BODIES = (
 )
 
 
-def begun(record: Record) -> Run | None:
+def begun(record: InspectorRecord) -> Run | None:
     """A run of this one line, if it can begin one."""
     header, metadata, p2p = record.header, record.metadata, record.p2p_perf is not None
     if header is None or metadata is None or not (p2p or record.coll_perf is not None):
@@ -36,14 +44,14 @@ def begun(record: Record) -> Run | None:
     )
 
 
-def close(one: Record, two: Record) -> bool:
+def close(one: InspectorRecord, two: InspectorRecord) -> bool:
     """Whether two lines may be of one pass."""
     if one.metadata is None or two.metadata is None:
         return False
     return 0 <= two.metadata.dump_timestamp_us - one.metadata.dump_timestamp_us <= MAX_STEP_US
 
 
-def plain_pieces(records: list[Record], run: Run | None) -> list[tuple[int, Run | None]]:
+def plain_pieces(records: list[InspectorRecord], run: Run | None) -> list[tuple[int, Run | None]]:
     """What ``pieces`` gives, as numbers of lines with their runs, by a look at every line."""
     looked_at = [*pairwise(records[::SAMPLE_LINES]), *pairwise(records[-2:])]
     if run is None and not any(close(one, two) for one, two in looked_at):
@@ -78,22 +86,22 @@ BATCH = st.tuples(
 
 
 @st.composite
-def files(draw: st.DrawFn) -> list[list[Record]]:
+def files(draw: st.DrawFn) -> list[list[InspectorRecord]]:
     """The lines of a file as they are read, chunk by chunk: batches, broken lines and clocks set back among them."""
     now_us, records = 1_690_000_000_000_000, []
     for comm, rank, pid, body, steps_us in draw(st.lists(BATCH, max_size=20)):
         for step_us in steps_us:
             now_us += step_us
-            records.append(Record(Header(comm, rank, 4), Metadata(now_us, "here", pid), **BODIES[body]))  # type: ignore[arg-type]
+            records.append(InspectorRecord(Header(comm, rank, 4), Metadata(now_us, "here", pid), **BODIES[body]))  # type: ignore[arg-type]
         if draw(st.integers(0, 5)) == 0:
-            records.append(draw(st.sampled_from([BROKEN, Record(coll_perf=COLLECTIVE)])))
+            records.append(draw(st.sampled_from([BROKEN, InspectorRecord(coll_perf=COLLECTIVE)])))
     cuts = sorted(draw(st.lists(st.integers(0, len(records)), max_size=4)))
     return [records[start:end] for start, end in pairwise([0, *cuts, len(records)])]
 
 
 @given(files())
 @settings(max_examples=500, deadline=None)
-def test_the_quick_search_finds_what_a_plain_one_does(chunks: list[list[Record]]) -> None:
+def test_the_quick_search_finds_what_a_plain_one_does(chunks: list[list[InspectorRecord]]) -> None:
     """Chunk by chunk, with the run that the one before left open, pieces and runs are those of a look at every line."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MIN_RING_LINES", RING_LINES)

@@ -12,7 +12,7 @@ from exporters.inspector.format.records import (
     NO_TRACE,
     P2P_RECV,
     P2P_SEND,
-    Record,
+    InspectorRecord,
     Result,
     bus_bytes_per_operation,
     communicator,
@@ -96,7 +96,7 @@ def test_unknown_keys_are_ignored() -> None:
     """Keys of newer formats are passed over; what is read is what was written."""
     [record] = decode_lines(line(HEADER, METADATA, COLLECTIVE, '"more":null'))
     expected = json.loads(line(HEADER, METADATA, COLLECTIVE))
-    assert isinstance(record, Record)
+    assert isinstance(record, InspectorRecord)
     for part in ("header", "metadata", "coll_perf"):
         found = msgspec.structs.asdict(getattr(record, part))
         found.pop("event_trace_ts", None)

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 
 from agent.api import Logger, Membership, Origin, ProcessFacts, ProcessKey, RankTable
 from agent.ranks.environment import MAX_SETTING_CHARACTERS
-from exporters.inspector.reading.silence import MAX_TOLD, Silence, SilenceWatch, silence_of
+from exporters.inspector.reading.silence import MAX_TOLD, SilenceCause, SilenceWatch, silence_of
 
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 GOOD = {
@@ -51,13 +51,13 @@ def test_an_unreadable_environment_is_never_judged() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"without": "NCCL_PROFILER_PLUGIN"}, Silence.NO_PLUGIN),
-        ({"NCCL_PROFILER_PLUGIN": ""}, Silence.NO_PLUGIN),
-        ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "0"}, Silence.NO_DUMP_THREAD),
-        ({"NCCL_INSPECTOR_PROM_DUMP": "1"}, Silence.PROMETHEUS_MODE),
-        ({"without": INTERVAL}, Silence.NO_INTERVAL),
-        ({INTERVAL: "-1"}, Silence.NO_INTERVAL),
-        ({INTERVAL: " -0x10us"}, Silence.NO_INTERVAL),
+        ({"without": "NCCL_PROFILER_PLUGIN"}, SilenceCause.NO_PLUGIN),
+        ({"NCCL_PROFILER_PLUGIN": ""}, SilenceCause.NO_PLUGIN),
+        ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "0"}, SilenceCause.NO_DUMP_THREAD),
+        ({"NCCL_INSPECTOR_PROM_DUMP": "1"}, SilenceCause.PROMETHEUS_MODE),
+        ({"without": INTERVAL}, SilenceCause.NO_INTERVAL),
+        ({INTERVAL: "-1"}, SilenceCause.NO_INTERVAL),
+        ({INTERVAL: " -0x10us"}, SilenceCause.NO_INTERVAL),
         ({INTERVAL: "0x1f4"}, None),
         ({INTERVAL: "0"}, None),
         ({INTERVAL: "-0"}, None),
@@ -67,7 +67,7 @@ def test_an_unreadable_environment_is_never_judged() -> None:
         ({"NCCL_INSPECTOR_PROM_DUMP": "off"}, None),
     ],
 )  # fmt: skip
-def test_settings_that_write_no_lines(changes: dict[str, str], reason: Silence | None) -> None:
+def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCause | None) -> None:
     """No plugin, no dump thread, Prometheus mode or no interval: never a line, as the plugin reads these numbers."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
@@ -76,17 +76,17 @@ def test_settings_that_write_no_lines(changes: dict[str, str], reason: Silence |
     ("changes", "reason"),
     [
         ({"NCCL_INSPECTOR_DUMP_DIR": "/logs"}, None),
-        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/b"}, Silence.OTHER_DIRECTORY),
-        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/../../tmp/x"}, Silence.OTHER_DIRECTORY),
+        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/b"}, SilenceCause.OTHER_DIRECTORY),
+        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/../../tmp/x"}, SilenceCause.OTHER_DIRECTORY),
         ({"NCCL_INSPECTOR_DUMP_DIR": "dump", "directory": "/logs"}, None),
-        ({"without": "NCCL_INSPECTOR_DUMP_DIR"}, Silence.OTHER_DIRECTORY),
+        ({"without": "NCCL_INSPECTOR_DUMP_DIR"}, SilenceCause.OTHER_DIRECTORY),
         ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": ""}, None),
         ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": "/logs", "SLURM_JOBID": "7"}, None),
         ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "container": "abc"}, None),
         ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
     ],
 )  # fmt: skip
-def test_where_the_file_would_be(changes: dict[str, str], reason: Silence | None) -> None:
+def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause | None) -> None:
     """A directory that is neither ours nor right below is another one; where paths cannot be compared none is."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
@@ -97,9 +97,9 @@ def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> Non
     silent = [facts(pid, without=INTERVAL) for pid in (9, 10)]
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert watch.look([*silent, facts(11)]) == {Silence.NO_INTERVAL: 2}
+            assert watch.look([*silent, facts(11)]) == {SilenceCause.NO_INTERVAL: 2}
         assert watch.look([]) == {}
-        assert watch.look(silent) == {Silence.NO_INTERVAL: 2}
+        assert watch.look(silent) == {SilenceCause.NO_INTERVAL: 2}
     fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]  # Logger adds them
     assert [each["pid"] for each in fields] == [9, 10]
     assert all(INTERVAL in each["remedy"] for each in fields)

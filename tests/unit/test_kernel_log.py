@@ -12,8 +12,8 @@ import pytest
 from agent.ranks.health import CHECKS
 from exporters.kernel_log import follower as follower_module
 from exporters.kernel_log.classify import categories, classify, fails
-from exporters.kernel_log.follower import Follower
-from exporters.kernel_log.records import MAX_TEXT, Record, parse_records
+from exporters.kernel_log.follower import KernelLogFollower
+from exporters.kernel_log.records import MAX_TEXT, KernelRecord, parse_records
 
 NVSWITCH = "nvswitch_fatal"
 EXAMPLES = [(name, text) for name, each in categories().items() for text in each.examples]
@@ -116,15 +116,15 @@ def test_records_and_what_are_none() -> None:
     """Number, seconds, text and origin are read; dictionary lines, torn records and odd bytes cost nothing else."""
     read = b"4,7,1500000,c;a\xff;b\n KEY=1\nnonsense\n12,8,1,-;user's\n30,99\n"
     assert parse_records(read) == [
-        Record(7, 1.5, "a\ufffd;b", from_kernel=True),
-        Record(8, 1e-6, "user's", from_kernel=False),
+        KernelRecord(7, 1.5, "a\ufffd;b", from_kernel=True),
+        KernelRecord(8, 1e-6, "user's", from_kernel=False),
     ]
     assert len(parse_records(b"4,7,1,-;" + b"x" * (MAX_TEXT + 1))[0].text) == MAX_TEXT
 
 
 def test_the_real_log_is_read_or_refused() -> None:
     """Where this machine lets us, its own log gives records in order, and nothing twice."""
-    follower = Follower(Path("/dev/kmsg"), -1)
+    follower = KernelLogFollower(Path("/dev/kmsg"), -1)
     try:
         first = follower.read()
     except OSError as error:
@@ -133,7 +133,7 @@ def test_the_real_log_is_read_or_refused() -> None:
     numbers = [record.sequence for record in first.records]
     assert numbers == sorted(set(numbers))
     assert all(record.sequence > follower.last - 1 for record in follower.read().records)
-    again = Follower(Path("/dev/kmsg"), follower.last)
+    again = KernelLogFollower(Path("/dev/kmsg"), follower.last)
     assert all(record.sequence > follower.last for record in again.read().records)
     follower.close()
     again.close()
@@ -143,9 +143,9 @@ def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
     """Numbers that are left out were lost; before the first record nothing was."""
     log = tmp_path / "kmsg"
     log.write_text("4,5,1,-;a\n4,9,1,-;b\n")
-    assert Follower(log, -1).read().lost == 3
-    assert Follower(log, 3).read().lost == 4
-    assert Follower(log, 9).read() == ([], 0, True)
+    assert KernelLogFollower(log, -1).read().lost == 3
+    assert KernelLogFollower(log, 3).read().lost == 4
+    assert KernelLogFollower(log, 9).read() == ([], 0, True)
 
 
 def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return answer
 
     (tmp_path / "kmsg").write_text("")
-    follower = Follower(tmp_path / "kmsg", -1)
+    follower = KernelLogFollower(tmp_path / "kmsg", -1)
     monkeypatch.setattr(os, "read", read)
     batch = follower.read()
     assert ([record.sequence for record in batch.records], batch.lost) == ([5, 8], 2)
@@ -172,7 +172,7 @@ def test_a_flood_is_read_over_several_looks(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(follower_module, "MAX_RECORDS", 1)
     monkeypatch.setattr(follower_module, "MAX_RECORD_BYTES", 10)
     (tmp_path / "kmsg").write_text("4,5,1,-;a\n4,6,1,-;b\n")
-    follower = Follower(tmp_path / "kmsg", -1)
+    follower = KernelLogFollower(tmp_path / "kmsg", -1)
     for sequences, is_all in (([5], False), ([6], False), ([], True)):
         batch = follower.read()
         assert ([record.sequence for record in batch.records], batch.is_all) == (sequences, is_all)

@@ -8,7 +8,7 @@ import pytest
 
 from agent.api import Roots
 from exporters.kernel_log import mounts as module
-from exporters.kernel_log.mounts import Device, mounted_devices, read_mounted, still_told
+from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted, still_told
 
 MOUNTINFO = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw,discard,errors=remount-ro
@@ -21,9 +21,9 @@ torn line
 """
 
 
-def devices(*known: tuple[str, str, str]) -> dict[str, Device]:
+def devices(*known: tuple[str, str, str]) -> dict[str, BlockDevice]:
     """Devices by name, with number and other name."""
-    return {name: Device(number, frozenset({name, other} - {""})) for name, number, other in known}
+    return {name: BlockDevice(number, frozenset({name, other} - {""})) for name, number, other in known}
 
 
 def test_what_is_mounted_and_how() -> None:

@@ -6,7 +6,7 @@ import pytest
 from test_follow import Time, drain, follow, open_descriptors, poll
 
 from agent.tail.file import MAX_LINE_BYTES
-from agent.tail.follower import Follower, Limits
+from agent.tail.follower import Follower, FollowLimits
 
 
 def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
     """With more files than descriptors the one idle longest gives way, and is read at the next look."""
     clock = Time()
-    follower = follow(tmp_path, clock=clock, limits=Limits(open_files=3))
+    follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=3))
     before = open_descriptors()
     for number in range(5):
         clock.now += 1
@@ -58,7 +58,7 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
 def test_file_that_grew_lately_stays_open(tmp_path: Path) -> None:
     """Of two files open, the one that grew last does not give way, although it was opened first."""
     clock = Time()
-    follower = follow(tmp_path, clock=clock, limits=Limits(open_files=2))
+    follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=2))
     for name in ("a.log", "b.log", "a.log", "c.log"):
         clock.now += 1
         with (tmp_path / name).open("ab") as writer:
@@ -71,7 +71,7 @@ def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
     """A file that has more to read does not give way to another one: that one is refused and counted."""
     (tmp_path / "a.log").write_bytes(b"a\na\n")
     (tmp_path / "b.log").write_bytes(b"b\n")
-    follower = follow(tmp_path, limits=Limits(open_files=1))
+    follower = follow(tmp_path, limits=FollowLimits(open_files=1))
     first, second = sorted(follower.discover(), key=lambda file: file.path)
     assert follower.read(first, 2) is not None
     assert follower.read(second) is None
@@ -128,7 +128,7 @@ def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
     """A file that does not change any more is read once others make room, however long that takes."""
     (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
     (tmp_path / "b.log").write_bytes(b"last words\n")
-    follower = follow(tmp_path, limits=Limits(open_files=1))
+    follower = follow(tmp_path, limits=FollowLimits(open_files=1))
     first, second = sorted(follower.discover(), key=lambda file: file.path)
     assert follower.read(first, 4) is not None
     for _ in range(3):
@@ -169,7 +169,7 @@ def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
 
 def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:
     """Where only files without a name are open, one of them gives way; a file with a name gives way before it."""
-    follower = follow(tmp_path, limits=Limits(open_files=2))
+    follower = follow(tmp_path, limits=FollowLimits(open_files=2))
     for name in ("gone", "kept"):
         (tmp_path / f"{name}.log").write_bytes(b"one\n")
         poll(follower)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from exporters import netdev as module
-from exporters.netdev import Device, read_devices
+from exporters.netdev import NetworkDevice, read_devices
 
 PREFIX = "rankwatch_netdev_"
 
 
-def values(device: Device) -> dict[str, float]:
+def values(device: NetworkDevice) -> dict[str, float]:
     """A device's values by family, without the prefix."""
     return {name.removeprefix(PREFIX): value for name, value in device.values.items()}
 

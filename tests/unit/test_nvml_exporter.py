@@ -31,7 +31,7 @@ from agent.helper.client import MAX_BACK_OFF_SECONDS, Helpers
 from exporters.nvml import exporter as exporter_module
 from exporters.nvml.config import NvmlConfig
 from exporters.nvml.exporter import ABSENT_SECONDS, INTERVAL_SECONDS, REOPEN_SECONDS, NvmlExporter, NvmlFailed
-from exporters.nvml.families import Snapshot, render
+from exporters.nvml.families import NvmlSnapshot, render
 from exporters.nvml.reading import MAX_EVENTS
 
 UUID = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e4{}"
@@ -68,7 +68,7 @@ class Bench:
         """Have a GPU tell something."""
         await asyncio.to_thread(self.node.events, [(gpu, kind, data)] * times)
 
-    async def look(self, after_seconds: float = INTERVAL_SECONDS) -> Snapshot:
+    async def look(self, after_seconds: float = INTERVAL_SECONDS) -> NvmlSnapshot:
         self.clock.advance(after_seconds)
         await self.exporter.update()
         return self.exporter.snapshot()

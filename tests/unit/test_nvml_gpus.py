@@ -9,22 +9,22 @@ import msgspec
 import pytest
 import yaml
 
-from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuView, Remembered, Verdict
+from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
 from exporters.nvml.judge import CRITICAL_XIDS
-from exporters.nvml.reading import MAX_GPUS, Answer, Event, Link, Reading
+from exporters.nvml.reading import MAX_GPUS, DriverEvent, GpuReading, Link, LookAnswer
 
 NOW = 1_700_000_000.0
 STEP_SECONDS = 10.0
 
 
-def gpu(index: int, **values: int) -> Reading:
+def gpu(index: int, **values: int) -> GpuReading:
     """A GPU whose UUID is GPU-index."""
-    return Reading(index, f"GPU-{index}", "H100", f"00000000:0{index}:00.0", values=values)
+    return GpuReading(index, f"GPU-{index}", "H100", f"00000000:0{index}:00.0", values=values)
 
 
-def xid(index: int, *codes: int) -> tuple[Event, ...]:
+def xid(index: int, *codes: int) -> tuple[DriverEvent, ...]:
     """What a GPU tells."""
-    return tuple(Event(f"GPU-{index}", "xid", code) for code in codes)
+    return tuple(DriverEvent(f"GPU-{index}", "xid", code) for code in codes)
 
 
 class Bench:
@@ -32,11 +32,11 @@ class Bench:
 
     def __init__(self, remembered: dict[str, Remembered] | None = None) -> None:
         self.gpus = Gpus(85.0, remembered or {})
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, GpuVerdict] = {}
         self.now = NOW
 
-    def look(self, *readings: Reading, events: Iterable[Event] = (), error: str = "") -> None:
-        answer = Answer(error, gpus=readings, events=tuple(events))
+    def look(self, *readings: GpuReading, events: Iterable[DriverEvent] = (), error: str = "") -> None:
+        answer = LookAnswer(error, gpus=readings, events=tuple(events))
         self.now += STEP_SECONDS
         self.verdicts = {each.subject: each for each in self.gpus.observe(answer, STEP_SECONDS, self.now)}
 
@@ -79,7 +79,7 @@ def test_all_lost() -> None:
 
 def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
     """Lost before its UUID was told it goes by its index, but not beside a known one that is missed there."""
-    nameless = Reading(1, lost=True)
+    nameless = GpuReading(1, lost=True)
     bench = Bench()
     bench.look(gpu(0), nameless)
     assert bench.lost() == ["index 1"]
@@ -163,7 +163,7 @@ def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
     assert bench.verdicts["GPU-0"].faults == ("gpu_xid",)
     assert bench.view(0).xids["79"].count == 1
     bench.look(error="driver_not_loaded", events=xid(1, 119))
-    assert bench.verdicts["GPU-1"] == Verdict("GPU-1", {}, ("gpu_xid",))
+    assert bench.verdicts["GPU-1"] == GpuVerdict("GPU-1", {}, ("gpu_xid",))
     assert bench.gpus.views == ()
     bench.look(gpu(0), gpu(1))
     assert bench.view(1).xids["119"].count == 1
@@ -181,7 +181,7 @@ def test_xid_series_are_bounded() -> None:
 def test_ecc_events_and_strangers() -> None:
     """ECC events are counted by kind; an event of an unknown GPU is counted as such."""
     bench = Bench()
-    bench.look(gpu(0), events=[Event("GPU-0", "ecc_corrected", 0)] * 2 + [Event("", "xid", 79)])
+    bench.look(gpu(0), events=[DriverEvent("GPU-0", "ecc_corrected", 0)] * 2 + [DriverEvent("", "xid", 79)])
     assert bench.view(0).ecc_events == {"ecc_corrected": 2}
     assert bench.gpus.errors == {"event_of_unknown_gpu": 1}
 
@@ -190,7 +190,7 @@ def test_strange_gpus_are_left_out() -> None:
     """A second GPU of one UUID, one without, and those beyond the limit make no series and are counted."""
     bench = Bench()
     twin = msgspec.structs.replace(gpu(1), uuid="GPU-0")
-    bench.look(gpu(0), twin, Reading(2), *(Reading(10 + each, f"GPU-x{each}") for each in range(MAX_GPUS)))
+    bench.look(gpu(0), twin, GpuReading(2), *(GpuReading(10 + each, f"GPU-x{each}") for each in range(MAX_GPUS)))
     assert len(bench.gpus.views) == MAX_GPUS
     assert bench.gpus.errors == {"duplicate": 1, "nameless": 1, "too_many_gpus": 1}
 

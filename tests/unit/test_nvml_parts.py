@@ -13,7 +13,7 @@ from exporters.nvml import fabric, judge
 from exporters.nvml.clocks import MAX_ELAPSED_SECONDS, ReasonSeconds, active
 from exporters.nvml.fields import FIELDS, plausible
 from exporters.nvml.nvlink import NvLinks
-from exporters.nvml.reading import Fabric, Link, Reading
+from exporters.nvml.reading import Fabric, GpuReading, Link
 from exporters.nvml.windows import FLAGGED_LOOKS, LOOKS, Windows
 
 NOT_AVAILABLE = (2**32 - 1, 2**64 - 1, -1)
@@ -21,9 +21,9 @@ NOT_AVAILABLE = (2**32 - 1, 2**64 - 1, -1)
 HOT = 85.0
 
 
-def reading(**values: int) -> Reading:
+def reading(**values: int) -> GpuReading:
     """A GPU that says this."""
-    return Reading(0, "GPU-a", values=values)
+    return GpuReading(0, "GPU-a", values=values)
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -65,16 +65,16 @@ def test_most_of_a_field_is_believed_and_no_more() -> None:
 
 def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
     """Only supported reasons are shown, and none where the driver says nothing."""
-    now = Reading(0, reasons=0x44, supported_reasons=0x4C)
+    now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
     assert active(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
-    assert active(Reading(0, supported_reasons=0x4C)) == {}
-    assert len(active(Reading(0, reasons=0))) == 9
+    assert active(GpuReading(0, supported_reasons=0x4C)) == {}
+    assert len(active(GpuReading(0, reasons=0))) == 9
 
 
 def test_seconds_are_the_drivers_where_it_counts() -> None:
     """The driver's nanoseconds are taken as they are, others are summed from look to look."""
     seconds = ReasonSeconds()
-    now = Reading(
+    now = GpuReading(
         0, reasons=0x8 | 0x40, supported_reasons=0x48, reason_nanoseconds={"hw_thermal_slowdown": 2_500_000_000}
     )
     assert seconds.add(now, 0.0) == {"hw_thermal_slowdown": 2.5, "hw_slowdown": 0.0}
@@ -85,7 +85,7 @@ def test_seconds_are_the_drivers_where_it_counts() -> None:
 def test_the_source_of_seconds_never_changes() -> None:
     """A reason that was summed at first stays so, and one that the driver counts is absent when it fails to."""
     seconds = ReasonSeconds()
-    silent = Reading(0, reasons=0x40, supported_reasons=0x40)
+    silent = GpuReading(0, reasons=0x40, supported_reasons=0x40)
     counting = msgspec.structs.replace(silent, reason_nanoseconds={"hw_thermal_slowdown": 10**15})
     seconds.add(silent, 0.0)
     assert seconds.add(counting, 10.0) == {"hw_thermal_slowdown": 10.0}
@@ -97,7 +97,7 @@ def test_the_source_of_seconds_never_changes() -> None:
 def test_a_long_gap_is_not_counted() -> None:
     """Nobody knows what held between looks that are far apart."""
     seconds = ReasonSeconds()
-    now = Reading(0, reasons=0x8, supported_reasons=0x8)
+    now = GpuReading(0, reasons=0x8, supported_reasons=0x8)
     assert seconds.add(now, MAX_ELAPSED_SECONDS) == {"hw_slowdown": MAX_ELAPSED_SECONDS}
     assert seconds.add(now, MAX_ELAPSED_SECONDS + 1) == {"hw_slowdown": MAX_ELAPSED_SECONDS}
 
@@ -195,7 +195,7 @@ def test_votes(values: dict[str, int], votes: dict[str, bool]) -> None:
 @pytest.mark.parametrize(("bits", "slow"), [(0, False), (0x4 | 0x20, False), (0x8, True), (0x40, True), (0x80, True)])
 def test_only_the_hardware_slowing_down_counts(bits: int, slow: bool) -> None:
     """A power cap is normal, the hardware's own slowdown is not."""
-    assert judge.votes(Reading(0, reasons=bits), None, 0.0, HOT) == {"gpu_slowdown": slow}
+    assert judge.votes(GpuReading(0, reasons=bits), None, 0.0, HOT) == {"gpu_slowdown": slow}
 
 
 @pytest.mark.parametrize(("replays", "bad"), [(8, False), (9, True), (-5, False)])

@@ -6,7 +6,7 @@ from agent.core.single_flight import MAX_FLIGHTS
 from agent.export.exposition import Rendered, Selection
 from agent.web.front_page import Overview
 from agent.web.handlers import Pages
-from agent.web.messages import Request
+from agent.web.messages import HttpRequest
 
 
 class Agent:
@@ -31,19 +31,19 @@ class Agent:
 async def test_metrics_are_rendered_as_asked() -> None:
     """A scrape is answered with what was rendered for its query and headers."""
     agent = Agent()
-    request = Request("/metrics", {"collect[]": ["process"]}, {"accept-encoding": "gzip"})
+    request = HttpRequest("/metrics", {"collect[]": ["process"]}, {"accept-encoding": "gzip"})
     response = await agent.pages(request)
     assert (response.status, response.content_type, response.body) == (200, "text/plain; version=0.0.4", b"x 1\n")
     assert ("Content-Encoding", "gzip") in response.headers
     assert agent.asked == [Selection(collect=frozenset({"process"}), gzip=True)]
-    plain = await agent.pages(Request("/metrics"))
+    plain = await agent.pages(HttpRequest("/metrics"))
     assert "Content-Encoding" not in dict(plain.headers)
 
 
 async def test_unknown_exporter_is_named() -> None:
     """A scrape for an exporter that is not there is a 400 that names it, and nothing is rendered."""
     agent = Agent()
-    response = await agent.pages(Request("/metrics", {"collect[]": ["gone\udc80"]}))
+    response = await agent.pages(HttpRequest("/metrics", {"collect[]": ["gone\udc80"]}))
     assert response.status == 400
     assert b"gone" in response.body
     assert agent.asked == []
@@ -53,7 +53,7 @@ async def test_concurrent_scrapes_share_a_render() -> None:
     """Equal scrapes at the same time cost one render."""
     agent = Agent()
     agent.go.clear()
-    tasks = [asyncio.create_task(agent.pages(Request("/metrics"))) for _ in range(5)]
+    tasks = [asyncio.create_task(agent.pages(HttpRequest("/metrics"))) for _ in range(5)]
     while agent.pages.renders.shared < 4:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
     agent.go.set()
@@ -65,10 +65,12 @@ async def test_too_many_different_scrapes_are_refused() -> None:
     """One different scrape more than can be rendered at once is a 503."""
     agent = Agent()
     agent.go.clear()
-    tasks = [asyncio.create_task(agent.pages(Request("/metrics", {"name[]": [str(i)]}))) for i in range(MAX_FLIGHTS)]
+    tasks = [
+        asyncio.create_task(agent.pages(HttpRequest("/metrics", {"name[]": [str(i)]}))) for i in range(MAX_FLIGHTS)
+    ]
     while len(agent.asked) < MAX_FLIGHTS:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
-    assert (await agent.pages(Request("/metrics", {"name[]": ["more"]}))).status == 503
+    assert (await agent.pages(HttpRequest("/metrics", {"name[]": ["more"]}))).status == 503
     agent.go.set()
     await asyncio.gather(*tasks)
 
@@ -76,15 +78,15 @@ async def test_too_many_different_scrapes_are_refused() -> None:
 async def test_health_and_readiness() -> None:
     """The agent is healthy while it answers, and ready when it says so."""
     agent = Agent()
-    assert (await agent.pages(Request("/-/healthy"))).status == 200
-    assert (await agent.pages(Request("/-/ready"))).status == 503
+    assert (await agent.pages(HttpRequest("/-/healthy"))).status == 200
+    assert (await agent.pages(HttpRequest("/-/ready"))).status == 503
     agent.is_ready = True
-    assert (await agent.pages(Request("/-/ready"))).status == 200
+    assert (await agent.pages(HttpRequest("/-/ready"))).status == 200
 
 
 async def test_front_page_is_html_that_may_load_nothing() -> None:
     """The front page forbids the browser to load or run anything."""
-    response = await Agent().pages(Request("/"))
+    response = await Agent().pages(HttpRequest("/"))
     assert (response.status, response.content_type) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in dict(response.headers)["Content-Security-Policy"]
 
@@ -92,4 +94,4 @@ async def test_front_page_is_html_that_may_load_nothing() -> None:
 @pytest.mark.parametrize("path", ["/metrics/", "//metrics", "/favicon.ico", "/%6detrics", "/../etc/passwd"])
 async def test_anything_else_is_not_found(path: str) -> None:
     """What is not a page is a 404."""
-    assert (await Agent().pages(Request(path))).status == 404
+    assert (await Agent().pages(HttpRequest(path))).status == 404

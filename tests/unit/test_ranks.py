@@ -10,7 +10,7 @@ from agent.ranks.binding import BINDING_SECONDS
 from agent.ranks.expiry import TOMBSTONE_SECONDS
 from agent.ranks.process import SIGN_OF_LIFE_SECONDS
 from agent.ranks.table import MAX_MEMBERSHIPS, MAX_PROCESSES, UNSEEN_SECONDS
-from agent.ranks.verdict import Silence
+from agent.ranks.verdict import RasSilence
 from agent.ranks.writers import MAX_FORMER, MAX_ORIGINS, ORIGIN_IDLE_SECONDS
 
 
@@ -129,7 +129,7 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
     """Missed for 15 s it is unresponsive; with newer records the witnesses disagree; heard again it is alive."""
     key = table.add(1, environment(1))
     table.tick(BINDING_SECONDS)
-    missed = Silence(table.clock.monotonic(), table.clock.time(), reports=2)
+    missed = RasSilence(table.clock.monotonic(), table.clock.time(), reports=2)
     table.ranks.observe_silences({key: missed})
     table.tick(14.0)
     assert table.states() == {"1": "alive"}
@@ -151,7 +151,7 @@ def test_what_ras_missed_does_not_outlive_the_agent(table: Table) -> None:
     """A restarted agent has not heard RAS yet: it says nothing of who is missed."""
     key = table.add(1, environment(1))
     table.tick(BINDING_SECONDS)
-    table.ranks.observe_silences({key: Silence(table.clock.monotonic(), table.clock.time(), reports=9)})
+    table.ranks.observe_silences({key: RasSilence(table.clock.monotonic(), table.clock.time(), reports=9)})
     table.tick(60.0)
     assert table.states() == {"1": "unresponsive"}
     again = Table()

@@ -10,9 +10,9 @@ import pytest
 from ras_server import JSON_ANSWERS, Serve, answering, served
 
 from exporters.ras.protocol import client
-from exporters.ras.protocol.client import MAX_LINE_BYTES, Endpoint, Limits, QueryError, Reply
+from exporters.ras.protocol.client import MAX_LINE_BYTES, Endpoint, QueryError, QueryLimits, Reply
 
-QUICK = Limits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
+QUICK = QueryLimits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
 """A report has 0.8 s."""
 SHORT = 64 * 1024
 
@@ -22,12 +22,12 @@ async def whole(_: bool, pieces: AsyncIterator[bytes]) -> bytes:
     return b"".join([piece async for piece in pieces])
 
 
-async def ask(endpoint: Endpoint, limits: Limits) -> Reply[bytes]:
+async def ask(endpoint: Endpoint, limits: QueryLimits) -> Reply[bytes]:
     """Ask, and take whatever comes."""
     return await client.ask(endpoint, limits, whole)
 
 
-async def failure(serve: Serve, limits: Limits = QUICK) -> tuple[str, float]:
+async def failure(serve: Serve, limits: QueryLimits = QUICK) -> tuple[str, float]:
     """The stage at which a query fails, and the seconds that took."""
     async with served(serve) as endpoint:
         began = time.monotonic()
@@ -40,7 +40,7 @@ async def test_json_is_asked_for_and_read_to_its_end() -> None:
     """The client greets, sets the timeout and the format, asks once, and takes the report to its end."""
     heard: list[bytes] = []
     async with served(answering(JSON_ANSWERS, [b'{"a":', b" 1}\n"], heard)) as endpoint:
-        reply = await ask(endpoint, Limits())
+        reply = await ask(endpoint, QueryLimits())
     assert (reply.is_json, reply.body) == (True, b'{"a": 1}\n')
     assert heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", b"SET FORMAT json\n", b"STATUS\n"]
 
@@ -138,7 +138,7 @@ async def test_a_bad_server_costs_at_most_its_deadline(serve: Serve, stage: str,
 
 async def test_gigabytes_are_cut_off_at_the_cap() -> None:
     """A report of one byte more than the cap fails; of the cap it is taken, and no more than a piece beyond is read."""
-    limits = Limits(report_bytes=SHORT)
+    limits = QueryLimits(report_bytes=SHORT)
     async with served(answering(JSON_ANSWERS, [b"x" * SHORT])) as endpoint:
         assert len((await ask(endpoint, limits)).body) == SHORT
     assert (await failure(answering(JSON_ANSWERS, [b"x" * (SHORT + 1)]), limits))[0] == "size"
@@ -164,8 +164,8 @@ async def test_a_line_of_more_than_its_cap_fails() -> None:
 
 def test_the_deadline_lies_beyond_the_library_s_own() -> None:
     """A report has the library's soft timeout, its 5 s after that times the job's factor, and some to be sent."""
-    assert Limits().report_seconds() == 5 + 5 + 5
-    assert Limits(timeout_factor=3.0, collective_seconds=30).report_seconds() == 30 + 15 + 5
+    assert QueryLimits().report_seconds() == 5 + 5 + 5
+    assert QueryLimits(timeout_factor=3.0, collective_seconds=30).report_seconds() == 30 + 15 + 5
 
 
 async def test_a_slow_report_is_waited_for() -> None:

@@ -31,7 +31,7 @@ from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECOND
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.report.model import Skipped
-from exporters.ras.show.families import SKIPPED_REASONS, Snapshot
+from exporters.ras.show.families import SKIPPED_REASONS, RasSnapshot
 
 LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/libnccl.so.2.30.7\n"
@@ -141,14 +141,14 @@ class Node:
         await exporter.start(context)
         return exporter
 
-    async def look(self, exporter: RasExporter, after: float) -> Snapshot:
+    async def look(self, exporter: RasExporter, after: float) -> RasSnapshot:
         """Move the clock and update."""
         self.table.tick(after)
         await exporter.update()
         await exporter.settle()
         return exporter.snapshot()
 
-    async def first_query(self, exporter: RasExporter) -> Snapshot:
+    async def first_query(self, exporter: RasExporter) -> RasSnapshot:
         """Have the listeners found, and wait for as long as the first query may be put off."""
         await self.look(exporter, 1.0)
         return await self.look(exporter, MIN_INTERVAL_SECONDS)
@@ -187,7 +187,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
-def shown(snapshot: Snapshot) -> dict[str, list[tuple[str, int, int]]]:
+def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
     """Hash, answers and missing ranks of each job's communicators."""
     return {
         job_id: [(each.hash, each.responding, each.missing) for each in job.report.communicators]

@@ -18,10 +18,10 @@ from ras_server import JSON_ANSWERS, answering, served
 
 from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
 from agent.helper.client import Helpers
-from exporters.ras.asking.inquiry import MAX_ATTEMPTS, READER, Aim, Answer, Inquiry
+from exporters.ras.asking.inquiry import MAX_ATTEMPTS, READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
-from exporters.ras.protocol.client import MAX_HELD_BYTES, Endpoint, Limits
-from exporters.ras.report.reading import Reading, Request, read
+from exporters.ras.protocol.client import MAX_HELD_BYTES, Endpoint, QueryLimits
+from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
 NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
@@ -40,9 +40,9 @@ async def unchanged(_endpoint: Endpoint, _site: Site) -> bool:
 class Bench:
     """An inquiry with a real helper process; ``as_before``: who listens is still the same."""
 
-    def __init__(self, spec: HelperSpec[Reading]) -> None:
+    def __init__(self, spec: HelperSpec[ReportReading]) -> None:
         self.clock = FakeClock()
-        self.helper: Helper[Reading] = Helpers(self.clock).lend(spec)
+        self.helper: Helper[ReportReading] = Helpers(self.clock).lend(spec)
         self.thread = OwnThread("ras")
         self.inquiry = Inquiry(self.thread, self.helper, NOBODY_KNOWN, self.as_seen, Logger("ras"))
         self.sent_all = False
@@ -51,7 +51,7 @@ class Bench:
     async def as_seen(self, _endpoint: Endpoint, _site: Site) -> bool:
         return self.as_before
 
-    async def ask(self, report: Iterable[bytes], limits: Limits | None = None) -> list[Answer]:
+    async def ask(self, report: Iterable[bytes], limits: QueryLimits | None = None) -> list[QueryAnswer]:
         """Ask a server that sends ``report``; ``sent_all`` is set when it could send the whole of it."""
         self.sent_all = False
 
@@ -60,11 +60,13 @@ class Bench:
             self.sent_all = True
 
         async with served(answering(JSON_ANSWERS, pieces())) as endpoint:
-            return await self.inquiry.reports(Aim(endpoint, SITE, frozenset(SITE.servers), PIDS), limits or Limits())
+            return await self.inquiry.reports(
+                Aim(endpoint, SITE, frozenset(SITE.servers), PIDS), limits or QueryLimits()
+            )
 
 
 @asynccontextmanager
-async def bench_of(spec: HelperSpec[Reading] = READER) -> AsyncIterator[Bench]:
+async def bench_of(spec: HelperSpec[ReportReading] = READER) -> AsyncIterator[Bench]:
     """An inquiry, and its helper stopped at the end."""
     bench = Bench(spec)
     yield bench
@@ -93,7 +95,7 @@ async def test_helper_and_thread_read_alike() -> None:
     body = b"".join(large_report(RANKS, COMMUNICATORS))
     async with bench_of() as bench:
         (answer,) = await bench.ask([body])
-    assert Reading(answer.report) == read(Request(is_json=True, pids=PIDS), body)
+    assert ReportReading(answer.report) == read(ReadRequest(is_json=True, pids=PIDS), body)
 
 
 async def test_who_is_not_known_is_not_asked() -> None:
@@ -133,14 +135,17 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
 @pytest.mark.parametrize(
     ("spec", "result"),
     [
-        (HelperSpec("poor", READER.target, Reading, memory_bytes=2 * 1024 * 1024), "failed"),
-        (HelperSpec("none", "exporters.ras.report.reading:no_such_function", Reading, READER.memory_bytes), "failed"),
-        (HelperSpec("stopping", "helper_targets:stop_at_once", Reading, READER.memory_bytes), "hung"),
+        (HelperSpec("poor", READER.target, ReportReading, memory_bytes=2 * 1024 * 1024), "failed"),
+        (
+            HelperSpec("none", "exporters.ras.report.reading:no_such_function", ReportReading, READER.memory_bytes),
+            "failed",
+        ),
+        (HelperSpec("stopping", "helper_targets:stop_at_once", ReportReading, READER.memory_bytes), "hung"),
     ],
     ids=["out of memory", "crash", "hang"],
 )
 async def test_a_helper_that_fails_costs_one_report(
-    spec: HelperSpec[Reading], result: str, monkeypatch: pytest.MonkeyPatch
+    spec: HelperSpec[ReportReading], result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its query fails at parse; the connection is read to its end all the same."""
     monkeypatch.setattr("exporters.ras.asking.inquiry.READER_SECONDS", 0.5)
@@ -153,11 +158,11 @@ async def test_a_report_beyond_the_cap_leaves_the_helper_alone() -> None:
     """A report of a byte more than the cap, or without end, fails at its own stage, and the same process goes on."""
     body = padded(2 * MAX_HELD_BYTES)
     async with bench_of() as bench:
-        assert await bench.ask([body], Limits(report_bytes=len(body)))
+        assert await bench.ask([body], QueryLimits(report_bytes=len(body)))
         process = bench.helper._process
-        assert await bench.ask([body, b" "], Limits(report_bytes=len(body))) == []
-        assert await bench.ask([body] * 1000, Limits(report_bytes=len(body))) == []
-        assert await bench.ask([body], Limits(report_bytes=len(body)))
+        assert await bench.ask([body, b" "], QueryLimits(report_bytes=len(body))) == []
+        assert await bench.ask([body] * 1000, QueryLimits(report_bytes=len(body))) == []
+        assert await bench.ask([body], QueryLimits(report_bytes=len(body)))
         assert (bench.inquiry.errors, bench.helper.calls) == ({"size": 2}, {"ok": 2})
         assert bench.helper._process is process
 
@@ -165,7 +170,7 @@ async def test_a_report_beyond_the_cap_leaves_the_helper_alone() -> None:
 async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a helper takes no more of it, the report's own deadline waits: the helper is to blame."""
     monkeypatch.setattr("exporters.ras.asking.inquiry.READER_SECONDS", 1.0)
-    limits = Limits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
+    limits = QueryLimits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
     async with bench_of() as bench:
         assert await bench.ask(large_report(RANKS, COMMUNICATORS))
         process = bench.helper._process
@@ -178,9 +183,9 @@ async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPa
 def test_a_reading_survives_its_way() -> None:
     """Report and error come out of msgpack as they went in."""
     body = b"".join(large_report(2, 2))
-    for reading in (read(Request(is_json=True, pids=PIDS), body), Reading(None, "why", cut=True)):
+    for reading in (read(ReadRequest(is_json=True, pids=PIDS), body), ReportReading(None, "why", cut=True)):
         packed = msgspec.msgpack.encode(reading)
-        assert msgspec.msgpack.decode(packed, type=Reading) == reading
+        assert msgspec.msgpack.decode(packed, type=ReportReading) == reading
 
 
 def test_connections_are_made_until_one_should_reach_the_job() -> None:
@@ -224,7 +229,7 @@ async def test_processes_that_answer_a_greeting(
     search = await thread.call(lambda: Reached(accepting))
     inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
-        found = await inquiry.present(Aim(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), Limits())
+        found = await inquiry.present(Aim(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
     thread.stop()
     assert (found, len(search.servers)) == (present, left)
     assert set(heard) - {b""} == {b"CLIENT PROTOCOL 2\n"}
@@ -244,6 +249,6 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
     inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(silent) as endpoint:
         aim = Aim(endpoint, SITE, frozenset({FIRST}), PIDS)
-        assert await inquiry.present(aim, Limits(step_seconds=0.05)) == frozenset()
+        assert await inquiry.present(aim, QueryLimits(step_seconds=0.05)) == frozenset()
     thread.stop()
     assert accepted == [b"CLIENT PROTOCOL 2\n"]

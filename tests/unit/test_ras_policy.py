@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agent.api import ProcessKey, RankLabel
-from exporters.ras.asking.jobs import LocalProcess, Question, Rules, Standing, owner_of, standings, to_ask
+from exporters.ras.asking.jobs import JobStanding, LocalProcess, Question, Rules, owner_of, standings, to_ask
 from exporters.ras.asking.policy import (
     ALERT_SECONDS,
     MAX_INTERVAL_SECONDS,
@@ -80,7 +80,7 @@ def test_role(configured: Configured, ranks: set[int] | None, world_size: int | 
     assert role_of(configured, ranks, world_size) == role
 
 
-def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules = AUTO) -> Standing:
+def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules = AUTO) -> JobStanding:
     """How the one job stands."""
     (standing,) = standings([found], sites, rules, NOW)
     return standing
@@ -89,7 +89,7 @@ def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules =
 def test_a_sound_job_is_asked_where_it_listens() -> None:
     """The reporter asks at the address that a process of the job serves."""
     found = standing_of(process(5), {ELSEWHERE: site(6), HERE: site(5)})
-    assert found == Standing("a", "reporter", HERE, None)
+    assert found == JobStanding("a", "reporter", HERE, None)
     assert to_ask([found]) == {Question(HERE, "a"): "reporter"}
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rank_table import Table
 
-from agent.api import OwnThread, ProcessKey, Silence
+from agent.api import OwnThread, ProcessKey, RasSilence
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
 from exporters.ras.local.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import Communicator, MissingRank, Place, Reason, Report
+from exporters.ras.report.model import Communicator, MissingRank, MissingReason, Place, Report
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
 HERE = "10.0.0.1"
@@ -43,7 +43,7 @@ IF_INET6 = (
 )
 
 
-def report(heard: tuple[int, ...], missed: dict[int, Reason], host: str = HERE) -> Report:
+def report(heard: tuple[int, ...], missed: dict[int, MissingReason], host: str = HERE) -> Report:
     """A report of one communicator of processes on one host, by their pids."""
     named = tuple(MissingRank(pid, Place(host, pid, 0), reason=reason) for pid, reason in missed.items())
     size = len(heard) + len(missed)
@@ -54,9 +54,9 @@ def report(heard: tuple[int, ...], missed: dict[int, Reason], host: str = HERE) 
 def test_a_missed_process_is_counted_on() -> None:
     """Report after report misses process 2: since the first of them, so often; heard again, nothing is left."""
     found = silences({}, report((1,), {2: "unresponsive"}), [], NAMES, (10.0, 1010.0))
-    assert found == {B: Silence(10.0, 1010.0, 1)}
+    assert found == {B: RasSilence(10.0, 1010.0, 1)}
     found = silences(found, report((1,), {2: "dead"}), [], NAMES, (20.0, 1020.0))
-    assert found == {B: Silence(10.0, 1010.0, 2)}
+    assert found == {B: RasSilence(10.0, 1010.0, 2)}
     assert silences(found, report((1, 2), {}), [], NAMES, (30.0, 1030.0)) == {}
 
 
@@ -67,9 +67,9 @@ def test_a_process_that_makes_another_communicator_is_not_missed() -> None:
 
 def test_a_process_that_answers_a_greeting_contradicts() -> None:
     """Missed by a report, it answers when it is greeted: that is remembered, and of another it says nothing."""
-    missed: dict[int, Reason] = {1: "dead", 2: "dead"}
+    missed: dict[int, MissingReason] = {1: "dead", 2: "dead"}
     found = silences({}, report((), missed), [], NAMES, (10.0, 1010.0), {B})
-    assert found == {A: Silence(10.0, 1010.0, 1), B: Silence(10.0, 1010.0, 1, contradicted=True)}
+    assert found == {A: RasSilence(10.0, 1010.0, 1), B: RasSilence(10.0, 1010.0, 1, contradicted=True)}
     assert silences(found, report((), missed), [], NAMES, (20.0, 1020.0))[B].contradicted
 
 
@@ -92,7 +92,9 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
     witness = Witness(table.ranks, table.clock, thread, proc_root)
     here = [LocalProcess(key, (), None, number, 0.0) for number, key in ((1, A), (2, B), (3, C))]
     for _ in range(2):
-        await witness.testify("4711", report((3,), {1: "dead", 2: "unresponsive"}, "192.0.2.2"), [], here, greet)
+        await witness.update_liveness(
+            "4711", report((3,), {1: "dead", 2: "unresponsive"}, "192.0.2.2"), [], here, greet
+        )
     thread.stop()
     assert greeted == [{A, B}, {A}]
 
@@ -101,9 +103,9 @@ def test_a_process_that_answers_for_itself_contradicts() -> None:
     """Dead to all others for ever after a minute's stop, it answers once for itself: that is remembered."""
     alone = report((2,), {1: "dead"})
     found = silences({}, report((1,), {2: "dead"}), [alone], NAMES, (10.0, 1010.0))
-    assert found == {B: Silence(10.0, 1010.0, 1, contradicted=True)}
+    assert found == {B: RasSilence(10.0, 1010.0, 1, contradicted=True)}
     found = silences(found, report((1,), {2: "dead"}), [], NAMES, (20.0, 1020.0))
-    assert found == {B: Silence(10.0, 1010.0, 2, contradicted=True)}
+    assert found == {B: RasSilence(10.0, 1010.0, 2, contradicted=True)}
 
 
 def test_processes_are_found_by_pid() -> None:
@@ -165,10 +167,10 @@ def transcripts(scenario: str) -> list[tuple[str, Report]]:
 def test_a_recorded_stop_is_missed_to_its_end_and_after_it() -> None:
     """NCCL 2.32.3, a process stopped for 87 s: missed in every report from the first on, and never heard again."""
     name = {A: ("127.0.102.4", 30589)}
-    found: dict[ProcessKey, Silence] = {}
+    found: dict[ProcessKey, RasSilence] = {}
     for number, (_, each) in enumerate(transcripts("2.32.3/sigstop")):
         found = silences(found, each, [], name, (float(number), 1000.0 + number))
-    assert found == {A: Silence(1.0, 1001.0, 13)}
+    assert found == {A: RasSilence(1.0, 1001.0, 13)}
 
 
 def test_of_a_lost_node_all_processes_are_missed() -> None:
@@ -177,7 +179,7 @@ def test_of_a_lost_node_all_processes_are_missed() -> None:
     pids = sorted(pid for host, pid in unheard(reports[0]) if host == "127.0.242.4")
     names = {ProcessKey(pid, 1): ("127.0.242.4", pid) for pid in pids}
     assert len(names) == 8
-    found: dict[ProcessKey, Silence] = {}
+    found: dict[ProcessKey, RasSilence] = {}
     for each in reports:
         found = silences(found, each, [], names, (0.0, 0.0))
     assert {key: each.reports for key, each in found.items()} == dict.fromkeys(names, 16)

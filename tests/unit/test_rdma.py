@@ -21,8 +21,8 @@ from exporters.rdma import RdmaConfig, RdmaExporter
 from exporters.rdma import tree as module
 from exporters.rdma.baseline import Baseline, judge, learn
 from exporters.rdma.exporter import MAX_IGNORED
-from exporters.rdma.families import Snapshot, render
-from exporters.rdma.tree import Device, Port, hidden_functions, read_devices
+from exporters.rdma.families import RdmaSnapshot, render
+from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
 EMPTY = Port(1, None, None, None, "", "", {}, {}, 0)
@@ -40,13 +40,13 @@ def device(
     number: int = 1,
     pci: str = "",
     physical: bool = True,
-) -> Device:
+) -> RdmaDevice:
     """A device of one port, at an address that goes with its name unless another is given."""
     port = msgspec.structs.replace(EMPTY, number=number, state=state, rate=rate)
-    return Device(name, "", "", "", pci or f"0000:{name[-1]}8:00.0", (), -1, physical, (port,))
+    return RdmaDevice(name, "", "", "", pci or f"0000:{name[-1]}8:00.0", (), -1, physical, (port,))
 
 
-def failed(baseline: Baseline, *devices: Device, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
+def failed(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
     """Learn and judge: which device falls short of what."""
     learn(baseline, devices, hidden)
     return {
@@ -381,10 +381,10 @@ def test_bytes_of_ionic() -> None:
     """Its firmware's counters of unicast traffic are its bytes; the others stay counters of the driver."""
     read = {"rx_rdma_ucast_bytes": 7, "tx_rdma_ucast_bytes": 8, "tx_rdma_ack_timeout": 9}
     port = msgspec.structs.replace(EMPTY, hardware_counters=read)
-    ionic = Device("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
+    ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
     found = {
         (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
-        for family in render(Snapshot((ionic,), Baseline()))
+        for family in render(RdmaSnapshot((ionic,), Baseline()))
         for sample in family.samples
         if sample.value in read.values()
     }

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.simulate.layout import STEP, Communicator, make_layout
+from agent.simulate.layout import STEP, SimulatedCommunicator, make_layout
 
 
 def test_two_hosts_of_four_with_tp_two() -> None:
@@ -32,7 +32,7 @@ def test_on_one_host_only_dp_uses_the_network() -> None:
 ])  # fmt: skip
 def test_ids_are_cut_as_the_plugin_cuts_them(hash_: int, printed: str) -> None:
     """An id is unpadded hex with 0x, of at most 16 characters."""
-    assert Communicator("world", "world", hash_, (0, 1), 1, network=False).id == printed
+    assert SimulatedCommunicator("world", "world", hash_, (0, 1), 1, network=False).id == printed
 
 
 @pytest.mark.parametrize(("ranks", "hosts", "tp"), [(1, 1, 1), (0, 1, 1), (7, 2, 1), (8, 2, 3), (8, 4, 4)])

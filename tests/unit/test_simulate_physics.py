@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.simulate.layout import Communicator, Operation, make_layout
-from agent.simulate.physics import Accidents, Plan, bus_factor, make_plan, moved_bytes, step_times, transfer_us
+from agent.simulate.layout import Operation, SimulatedCommunicator, make_layout
+from agent.simulate.physics import Accidents, TimingPlan, bus_factor, make_plan, moved_bytes, step_times, transfer_us
 
 STEPS = 40
 TP_OPERATIONS = range(5)
 DP_OPERATIONS = (5, 6)
 
 
-def plan(accidents: Accidents = Accidents(), records_per_second: float = 100.0) -> Plan:  # noqa: B008  # immutable
+def plan(accidents: Accidents = Accidents(), records_per_second: float = 100.0) -> TimingPlan:  # noqa: B008  # immutable
     """Eight ranks on two hosts, TP 4."""
     return make_plan(make_layout(8, 2, 4, "7", 1), 1, records_per_second, accidents)
 
 
-def means_us(of: Plan, place: int, first: int = 0) -> list[float]:
+def means_us(of: TimingPlan, place: int, first: int = 0) -> list[float]:
     """Return each rank's mean kernel time of the step's operation ``place``."""
     steps = [step_times(of, step).operations[place].kernel_us for step in range(first, first + STEPS)]
     return [mean(kernel_us[rank] for kernel_us in steps) for rank in range(8)]
@@ -40,7 +40,7 @@ def test_bus_bandwidth_of_eight_ranks(collective: str, moved: int, factor: float
 def test_transfer_time_by_hand() -> None:
     """8 MiB gathered by 4 ranks move 25165824 bus bytes: 71.9 us at 350 GB/s and 12 us latency; network 45 GB/s, 30."""
     gather = Operation("tp", "AllGather", 8388608)
-    inside = Communicator("tp", "inside", 1, (0, 1, 2, 3), 1, network=False)
+    inside = SimulatedCommunicator("tp", "inside", 1, (0, 1, 2, 3), 1, network=False)
     assert transfer_us(gather, inside) == pytest.approx(12 + 71.902, abs=0.01)
     assert transfer_us(gather, inside._replace(network=True)) == pytest.approx(30 + 559.241, abs=0.01)
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.simulate.board import Board
+from agent.simulate.board import ProgressBoard
 from agent.simulate.layout import make_layout
-from agent.simulate.physics import Accidents, Plan, make_plan
+from agent.simulate.physics import Accidents, TimingPlan, make_plan
 from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
 
 STEP = 8
 FAR_SECONDS = 1e6
 
 
-def plan(records_per_second: float = 10.0) -> Plan:
+def plan(records_per_second: float = 10.0) -> TimingPlan:
     """Four ranks, TP groups (0, 1) and (2, 3), DP groups (0, 2) and (1, 3)."""
     return make_plan(make_layout(4, 1, 2, "7", 1), 1, records_per_second, Accidents())
 
@@ -24,8 +24,8 @@ def plan(records_per_second: float = 10.0) -> Plan:
 class Team:
     """All four ranks in one process, driven by hand."""
 
-    def __init__(self, path: Path, of: Plan, stuck: int | None = None, stuck_at: int | None = None) -> None:
-        self.board = Board(str(path), 4)
+    def __init__(self, path: Path, of: TimingPlan, stuck: int | None = None, stuck_at: int | None = None) -> None:
+        self.board = ProgressBoard(str(path), 4)
         self.ranks = [
             RankProgress(rank, of, Timeline(of), self.board, stuck_at if rank == stuck else None) for rank in range(4)
         ]
@@ -117,7 +117,7 @@ def test_the_timeline_forgets_finished_steps(tmp_path: Path) -> None:
 
 def test_the_board_is_shared(tmp_path: Path) -> None:
     """Two openers see each other's words; a rank counts as initialised before it arrived anywhere."""
-    one, other = Board(str(tmp_path / "board"), 2), Board(str(tmp_path / "board"), 2)
+    one, other = ProgressBoard(str(tmp_path / "board"), 2), ProgressBoard(str(tmp_path / "board"), 2)
     one.show(0, 0)
     assert not other.initialised()
     other.show(1, 2**40)

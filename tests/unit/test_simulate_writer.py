@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from agent.simulate.layout import Communicator
-from agent.simulate.records import Record, escaped, line_end, line_middle, line_start
+from agent.simulate.layout import SimulatedCommunicator
+from agent.simulate.records import SimulatedRecord, escaped, line_end, line_middle, line_start
 from agent.simulate.writer import PIECE_BYTES, RING_RECORDS, CommunicatorLog, InspectorFile
 
 CAPTURED = Path(__file__).parents[1] / "data/simulate/records.log"
-PAIR = Communicator("world", "world", 0xABC, (4, 9), 1, network=False)
+PAIR = SimulatedCommunicator("world", "world", 0xABC, (4, 9), 1, network=False)
 
 
 @pytest.mark.parametrize("captured", CAPTURED.read_text().splitlines(keepends=True))
 def test_lines_equal_the_plugins(captured: str) -> None:
     """Given the same facts, a line is byte for byte what the real plugin wrote."""
     header, metadata, perf = (json.loads(captured)[key] for key in ("header", "metadata", "coll_perf"))
-    communicator = Communicator(
+    communicator = SimulatedCommunicator(
         "tp",
         header["comm_name"],
         int(header["id"], 16),
@@ -26,7 +26,7 @@ def test_lines_equal_the_plugins(captured: str) -> None:
         header["nnodes"],
         network=False,
     )
-    record = Record(perf["coll"], perf["coll_sn"], perf["coll_msg_size_bytes"], perf["coll_exec_time_us"])
+    record = SimulatedRecord(perf["coll"], perf["coll_sn"], perf["coll_msg_size_bytes"], perf["coll_exec_time_us"])
     made = (
         line_start(communicator, header["rank"])
         + str(metadata["dump_timestamp_us"])
@@ -45,7 +45,7 @@ def log_of(records: int) -> CommunicatorLog:
     """Return rank 9's log with ``records`` operations."""
     log = CommunicatorLog(PAIR, 9)
     for sequence in range(records):
-        log.add(Record("AllReduce", sequence, 16384, 100))
+        log.add(SimulatedRecord("AllReduce", sequence, 16384, 100))
     return log
 
 
@@ -103,7 +103,7 @@ def test_the_same_name_is_emptied_in_place(tmp_path: Path) -> None:
 def test_the_newest_communicator_goes_first(tmp_path: Path) -> None:
     """Within a pass communicators come newest first, records in order of completion, each counted from its own 0."""
     newer = CommunicatorLog(PAIR._replace(name="newer"), 4)
-    newer.add(Record("AllGather", 0, 16384, 5))
+    newer.add(SimulatedRecord("AllGather", 0, 16384, 5))
     file = InspectorFile(str(tmp_path), "host", 17)
     file.dump([log_of(2), newer])
     file.close()

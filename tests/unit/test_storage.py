@@ -22,10 +22,10 @@ from agent.helper.client import Helpers
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage import probe as module
 from exporters.storage.exporter import ABSENT_SECONDS, MAX_PATHS, levels
-from exporters.storage.families import Snapshot, render
-from exporters.storage.probe import Probe, Request, Room, probe
+from exporters.storage.families import StorageSnapshot, render
+from exporters.storage.probe import FreeSpace, Probe, ProbeRequest, probe
 
-ROOM = Room(1000, 500, 100, 50)
+ROOM = FreeSpace(1000, 500, 100, 50)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "fifo")
     paths = [str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), str(tmp_path / "none")]
-    found = probe(Request(paths), b"")
+    found = probe(ProbeRequest(paths), b"")
     assert [(each.ok, each.error) for each in found] == [
         (True, ""),
         (True, ""),
@@ -71,7 +71,7 @@ def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
 def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event) -> None:
     """While one path does not answer the others do, look after look; no second probe of it is begun."""
     (tmp_path / "slow").mkdir()
-    request = Request([str(tmp_path / "slow"), str(tmp_path)])
+    request = ProbeRequest([str(tmp_path / "slow"), str(tmp_path)])
     threads = threading.active_count()
     for _ in range(3):
         slow, quick = probe(request, b"")
@@ -89,7 +89,7 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
     path = tmp_path / "slow"
 
     def looked() -> list[tuple[bool | None, str, bool]]:
-        found = probe(Request([], [str(path)]), b"")
+        found = probe(ProbeRequest([], [str(path)]), b"")
         return [(each.ok, each.error, each.under_way_seconds > 0) for each in found]
 
     gate.set()
@@ -109,7 +109,7 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
 def test_a_path_named_twice_is_probed_once_and_wanted(tmp_path: Path) -> None:
     """A dump path that jobs need as well has one answer, and one when it is missing too."""
     for path in (str(tmp_path), str(tmp_path / "none")):
-        assert [each.path for each in probe(Request([path], [path]), b"")] == [path]
+        assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
 def series(
@@ -118,7 +118,7 @@ def series(
     """The series of these, by family (without its prefix) and labels."""
     return {
         (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-        for family in render(Snapshot(probes, hung, lustre))
+        for family in render(StorageSnapshot(probes, hung, lustre))
         for sample in family.samples
     }
 
@@ -163,7 +163,7 @@ class Node:
         finally:
             await self.exporter.drain()
 
-    async def look(self) -> Snapshot:
+    async def look(self) -> StorageSnapshot:
         """Start, look once and end."""
         async with self.under_way() as exporter:
             await exporter.update()
@@ -257,7 +257,7 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
     assert touched == []
 
 
-def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, room: Room | None = None) -> Probe:
+def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, room: FreeSpace | None = None) -> Probe:
     """How the probe of a path went."""
     return Probe(path, ok, 0.1, under_way_seconds, room=room)
 
@@ -273,7 +273,7 @@ def test_one_check_is_told_of_several_paths() -> None:
     assert told(*well) == {"storage_failed": True, "dump_disk_full": True}
     for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1)):
         assert told(*well, bad) == told(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
-    for room in (Room(1000, 49, 100, 50), Room(1000, 500, 100, 4)):
+    for room in (FreeSpace(1000, 49, 100, 50), FreeSpace(1000, 500, 100, 4)):
         full = probed("/e", ok=True, room=room)
         assert told(*well, full) == told(full, *well) == {"storage_failed": True, "dump_disk_full": False}
     assert told(probed("/b", None, 9.9), probed("/e", ok=False)) == {}

@@ -11,7 +11,7 @@ from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, Roots, Spec, Subject
-from agent.app.supervisor import Plan, Prepared, Supervisor
+from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
@@ -61,12 +61,12 @@ class Bench:
         self.events: list[str] = []
         self.supervisor = Supervisor(FakeClock(), "here", Roots(), state)
 
-    def plan(self, **configs: Config) -> Plan:
+    def plan(self, **configs: Config) -> ExporterPlan:
         def prepared(name: str, config: Config) -> Prepared:
             spec = Spec(name, Config, lambda section: Made(name, section, self.events), 60.0, 1.0, (), 1.0)
             return Prepared(spec, config)
 
-        return Plan({name: prepared(name, config) for name, config in configs.items()}, ())
+        return ExporterPlan({name: prepared(name, config) for name, config in configs.items()}, ())
 
     def take(self) -> list[str]:
         taken, self.events[:] = list(self.events), []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.identity import ProcessKey
-from agent.ranks.verdict import STATES, Evidence, ExitStatus, Silence, Verdict, judge_job
+from agent.ranks.verdict import STATES, ExitStatus, ProcessEvidence, RankVerdict, RasSilence, judge_job
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)
@@ -26,27 +26,27 @@ def code(number: int) -> ExitStatus:
     return ExitStatus(known=True, code=number)
 
 
-def running(pid: int = 9, **facts: object) -> Evidence:
+def running(pid: int = 9, **facts: object) -> ProcessEvidence:
     """A process that runs, found long ago."""
-    return Evidence(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
+    return ProcessEvidence(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
 
 
-def left(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> Evidence:
+def left(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> ProcessEvidence:
     """A process that left ``ago`` seconds before NOW."""
-    return Evidence(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
+    return ProcessEvidence(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
 
 
-def silence(ago: float, reports: int, contradicted: bool = False) -> Silence:
+def silence(ago: float, reports: int, contradicted: bool = False) -> RasSilence:
     """Reports of RAS that miss a process, the first of them ``ago`` seconds before NOW."""
-    return Silence(NOW - ago, NOW - ago, reports, contradicted)
+    return RasSilence(NOW - ago, NOW - ago, reports, contradicted)
 
 
-def missed(ago: float, reports: int, contradicted: bool = False, **facts: object) -> Evidence:
+def missed(ago: float, reports: int, contradicted: bool = False, **facts: object) -> ProcessEvidence:
     """A process that runs and that RAS misses."""
     return running(silence=silence(ago, reports, contradicted), **facts)
 
 
-ROWS: list[tuple[str, list[Evidence], str, str]] = [
+ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     # (what, the judged process first and its peers, state, reason)
     ("a process that sleeps is alive", [running(state="S")], "alive", "running"),
     ("a process that runs is alive", [running(state="R")], "alive", "running"),
@@ -144,7 +144,7 @@ ROWS: list[tuple[str, list[Evidence], str, str]] = [
     ("status not asked yet is exited", [left(0, None), running()], "exited", "left"),
     (
         "a peer found after the exit proves nothing",
-        [left(60, TERM), Evidence(ProcessKey(9, 9), NOW - 10)],
+        [left(60, TERM), ProcessEvidence(ProcessKey(9, 9), NOW - 10)],
         "exited",
         "left",
     ),
@@ -170,9 +170,9 @@ ROWS: list[tuple[str, list[Evidence], str, str]] = [
 
 
 @pytest.mark.parametrize(("processes", "state", "reason"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_rows(processes: list[Evidence], state: str, reason: str) -> None:
+def test_rows(processes: list[ProcessEvidence], state: str, reason: str) -> None:
     """Each row of the table of states gives its state and reason."""
-    assert judge_job(processes, NOW)[processes[0].key] == Verdict(state, reason)  # type: ignore[arg-type]
+    assert judge_job(processes, NOW)[processes[0].key] == RankVerdict(state, reason)  # type: ignore[arg-type]
 
 
 def test_one_culprit_of_a_teardown() -> None:
@@ -188,9 +188,11 @@ def test_slow_cancel_is_no_death() -> None:
     """A cancel in which half the ranks need 30 s for their SIGTERM leaves nobody dead at any time."""
     for second in range(200):
         now = float(second)
-        quick = [Evidence(ProcessKey(n, 1), -100.0, exited_at=0.1 * n, exit=TERM) for n in range(4) if 0.1 * n <= now]
+        quick = [
+            ProcessEvidence(ProcessKey(n, 1), -100.0, exited_at=0.1 * n, exit=TERM) for n in range(4) if 0.1 * n <= now
+        ]
         slow = [
-            Evidence(
+            ProcessEvidence(
                 ProcessKey(9 + n, 1), -100.0, exited_at=30.0 if now >= 30 else None, exit=KILL if now >= 30 else None
             )
             for n in range(4)
@@ -210,7 +212,7 @@ def test_many_at_once_are_judged_in_time() -> None:
     """A job of a thousand processes that all crash within a second is judged without comparing each with each."""
     looked = 0
 
-    class Counting(Evidence, frozen=True):
+    class Counting(ProcessEvidence, frozen=True):
         def __getattribute__(self, name: str) -> object:
             nonlocal looked
             looked += name == "exited_at"
@@ -232,7 +234,7 @@ PROCESSES = st.lists(
 def test_any_job_has_one_verdict_each(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
     """Whatever the evidence, each process gets one known state, and those that run are never called gone."""
     processes = [
-        Evidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status, state, finalized=finalized)
+        ProcessEvidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status, state, finalized=finalized)
         for n, (ago, status, state, finalized) in enumerate(raw)
     ]
     verdicts = judge_job(processes, NOW)
@@ -247,7 +249,7 @@ def test_any_job_has_one_verdict_each(raw: list[tuple[float | None, ExitStatus |
 def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
     """Deaths that are declared at once never lie within one minute of each other: the later ones may be victims."""
     processes = [
-        Evidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status)
+        ProcessEvidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status)
         for n, (ago, status, _, _) in enumerate(raw)
     ]
     verdicts = judge_job(processes, NOW)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from agent.core.log import Logger
 from agent.web import server as web
 from agent.web.listen import ListenAddress
-from agent.web.messages import TEXT, Request, Response
-from agent.web.server import Limits, WebServer
+from agent.web.messages import TEXT, HttpRequest, HttpResponse
+from agent.web.server import ServerLimits, WebServer
 
 BIG = b"rankwatch_x 1\n" * 75_000  # 1.05 MB
 HUGE = b"x" * (16 * 1024 * 1024)  # more than the kernel takes for a client that does not read
@@ -23,10 +23,10 @@ class Site:
     """A handler whose answers tests can hold back."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[HttpRequest] = []
         self.go = asyncio.Event()
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
         self.requests.append(request)
         match request.path:
             case "/held":
@@ -34,16 +34,16 @@ class Site:
             case "/broken":
                 raise RuntimeError("broken")
             case "/big":
-                return Response(200, TEXT, BIG)
+                return HttpResponse(200, TEXT, BIG)
             case "/huge":
-                return Response(200, TEXT, HUGE)
-        return Response(200, TEXT, b"small\n", (("X-Own", "1"),))
+                return HttpResponse(200, TEXT, HUGE)
+        return HttpResponse(200, TEXT, b"small\n", (("X-Own", "1"),))
 
 
 class Served:
     """A server under test and how to speak to it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.site = Site()
         self.server = WebServer(self.site, Logger("web"), limits)
         self.port = 0
@@ -71,9 +71,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(limits: Limits | None = None) -> AsyncIterator[Served]:
+async def serving(limits: ServerLimits | None = None) -> AsyncIterator[Served]:
     """Run a server on a free port of the loopback; it must end in order and without a failure of its own."""
-    served = Served(limits or Limits())
+    served = Served(limits or ServerLimits())
     served.port = await served.server.start(ListenAddress("127.0.0.1", 0))
     try:
         yield served
@@ -221,14 +221,14 @@ async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, second
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", GET + b"GET"])
 async def test_header_deadline(sent: bytes) -> None:
     """Who does not send a whole header in time is closed, on a kept connection too."""
-    async with serving(Limits(header_seconds=0.05)) as served:
+    async with serving(ServerLimits(header_seconds=0.05)) as served:
         assert (await served.ask(sent)).count(b"HTTP/1.1 200") == (1 if sent.startswith(GET) else 0)
         assert served.server.stats.closed["header_timeout"] == 1
 
 
 async def test_idle_deadline() -> None:
     """A kept connection may idle longer than a header may take, and is closed when its own deadline is over."""
-    async with serving(Limits(header_seconds=0.02, idle_seconds=0.2)) as served:
+    async with serving(ServerLimits(header_seconds=0.02, idle_seconds=0.2)) as served:
         loop = asyncio.get_running_loop()
         start = loop.time()
         assert (await served.ask(GET)).startswith(b"HTTP/1.1 200")
@@ -238,7 +238,7 @@ async def test_idle_deadline() -> None:
 
 async def test_header_begun_late_gets_its_whole_deadline() -> None:
     """The header deadline of a kept connection runs from the first byte, not from the last answer."""
-    async with serving(Limits(header_seconds=0.05, idle_seconds=30)) as served:
+    async with serving(ServerLimits(header_seconds=0.05, idle_seconds=30)) as served:
         reader, writer = await served.connect()
         writer.write(GET)
         await read_response(reader)
@@ -267,28 +267,28 @@ async def stuck_reader(served: Served, path: bytes) -> socket.socket:
 
 async def test_write_deadline() -> None:
     """Who does not take the answer in time is closed."""
-    async with serving(Limits(write_seconds=0.1)) as served:
+    async with serving(ServerLimits(write_seconds=0.1)) as served:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: served.server.stats.closed["write_timeout"] == 1)
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
     """When unread answers exceed their bound, the one that is written longest gives way; a single one may."""
-    async with serving(Limits(held_bytes=2 * len(HUGE) - 1)) as served:
+    async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: len(served.site.requests) == 1)
             assert served.server.stats.closed["evicted"] == 0
             with await stuck_reader(served, b"/huge"):
                 await served.until(lambda: served.server.stats.closed["evicted"] == 1)
                 assert served.server.stats.open_connections == 1
-    async with serving(Limits(held_bytes=1)) as served:
+    async with serving(ServerLimits(held_bytes=1)) as served:
         answer = await served.ask(LAST_GET.replace(b"/small", b"/huge"))
         assert answer.endswith(HUGE)
 
 
 async def test_oldest_waiting_connection_gives_way() -> None:
     """At the cap a new connection closes the one that waits longest, not one that is being answered."""
-    async with serving(Limits(connections=3)) as served:
+    async with serving(ServerLimits(connections=3)) as served:
         held, held_writer = await served.connect()
         held_writer.write(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
@@ -313,7 +313,7 @@ async def test_oldest_waiting_connection_gives_way() -> None:
 
 async def test_client_that_does_not_read_gives_way() -> None:
     """At the cap, with nobody waiting, the connection that writes longest is closed for the new one."""
-    async with serving(Limits(connections=1)) as served:
+    async with serving(ServerLimits(connections=1)) as served:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: len(served.site.requests) == 1)
             assert (await served.ask(LAST_GET)).endswith(b"small\n")
@@ -322,7 +322,7 @@ async def test_client_that_does_not_read_gives_way() -> None:
 
 async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
     """At the cap, with every handler at work, the new connection is the one to go."""
-    async with serving(Limits(connections=1)) as served:
+    async with serving(ServerLimits(connections=1)) as served:
         held, writer = await served.connect()
         writer.write(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
@@ -344,7 +344,7 @@ async def test_broken_handler_is_a_500_and_counted() -> None:
 
 async def test_late_handler_is_a_503_and_counted() -> None:
     """A handler that does not come back in time is answered for."""
-    async with serving(Limits(response_seconds=0.05)) as served:
+    async with serving(ServerLimits(response_seconds=0.05)) as served:
         assert (await served.ask(LAST_GET.replace(b"/small", b"/held"))).startswith(b"HTTP/1.1 503 ")
         assert served.server.stats.failures == 1
 
@@ -411,7 +411,7 @@ def test_any_bytes_are_answered_or_closed(pieces: list[bytes]) -> None:
     """Whatever a client sends, it is answered or closed in time, and the server goes on without a failure."""
 
     async def check() -> None:
-        async with serving(Limits(header_seconds=0.02, idle_seconds=0.02)) as served:
+        async with serving(ServerLimits(header_seconds=0.02, idle_seconds=0.02)) as served:
             answer = await served.ask(b"".join(pieces))
             assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
             assert (await served.ask(LAST_GET)).endswith(b"small\n")

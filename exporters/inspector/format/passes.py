@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from exporters.inspector.format.records import Record
+from exporters.inspector.format.records import InspectorRecord
 
 MIN_RING_LINES = 256
 """Smaller batches of a power of two come about by chance. The plugin's ring holds 1024 unless told otherwise."""
@@ -33,7 +33,7 @@ class Run(msgspec.Struct):
     lines: int
     last_us: int
 
-    def continues(self, record: Record) -> bool:
+    def continues(self, record: InspectorRecord) -> bool:
         """Whether ``record`` was written together with the last line."""
         header, metadata = record.header, record.metadata
         if header is None or metadata is None or (record.p2p_perf is None) == self.p2p:
@@ -46,7 +46,7 @@ class Run(msgspec.Struct):
         return self.lines >= MIN_RING_LINES and self.lines.bit_count() == 1
 
 
-def pieces(records: list[Record], run: Run | None) -> Iterator[tuple[list[Record], Run | None]]:
+def pieces(records: list[InspectorRecord], run: Run | None) -> Iterator[tuple[list[InspectorRecord], Run | None]]:
     """Cut ``records`` where the runs begin and end that may be or become as long as a ring; ``run`` is the open one.
 
     Each piece comes with its run, ``lines`` and ``last_us`` those at the piece's end.
@@ -69,7 +69,7 @@ def pieces(records: list[Record], run: Run | None) -> Iterator[tuple[list[Record
         yield records[done:], None
 
 
-def _long_or_open(records: list[Record], start: int) -> Iterator[tuple[int, int]]:
+def _long_or_open(records: list[InspectorRecord], start: int) -> Iterator[tuple[int, int]]:
     """From line ``start`` on, first and last line of the runs as long as a ring, and of the one still open at the end.
 
     Most lines are not looked at: a long run that begins at ``start`` or later holds the line a ring further on, or
@@ -91,7 +91,7 @@ def _long_or_open(records: list[Record], start: int) -> Iterator[tuple[int, int]
             yield first, last
 
 
-def _edge(records: list[Record], position: int, beyond: int) -> int:
+def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
     """The last of the lines written at once with the one at ``position``, on the way to, and before, ``beyond``."""
     header, metadata = records[position].header, records[position].metadata
     if header is None or metadata is None:
@@ -113,7 +113,7 @@ def _edge(records: list[Record], position: int, beyond: int) -> int:
     return beyond - step
 
 
-def _run_of(records: list[Record], first: int, last: int) -> Run | None:
+def _run_of(records: list[InspectorRecord], first: int, last: int) -> Run | None:
     record = records[first]
     header, metadata = record.header, record.metadata
     if header is None or metadata is None:
@@ -122,15 +122,15 @@ def _run_of(records: list[Record], first: int, last: int) -> Run | None:
     return Run(header.id, header.rank, header.n_ranks, metadata.hostname, metadata.pid, p2p, lines, last_us)
 
 
-def _is_operation(record: Record) -> bool:
+def _is_operation(record: InspectorRecord) -> bool:
     return record.coll_perf is not None or record.p2p_perf is not None
 
 
-def _written_us(record: Record) -> int:
+def _written_us(record: InspectorRecord) -> int:
     return 0 if record.metadata is None else record.metadata.dump_timestamp_us
 
 
-def _has_batches(records: list[Record]) -> bool:
+def _has_batches(records: list[InspectorRecord]) -> bool:
     """Whether some of the lines were written at once, as far as samples and the last two show."""
     samples = records[::SAMPLE_LINES]
     return any(_are_close(one, two) for one, two in pairwise(samples)) or (
@@ -138,7 +138,7 @@ def _has_batches(records: list[Record]) -> bool:
     )
 
 
-def _are_close(one: Record, two: Record) -> bool:
+def _are_close(one: InspectorRecord, two: InspectorRecord) -> bool:
     if one.metadata is None or two.metadata is None:
         return False
     return 0 <= two.metadata.dump_timestamp_us - one.metadata.dump_timestamp_us <= MAX_STEP_US

@@ -134,7 +134,7 @@ class DumpStats(msgspec.Struct, gc=False):
     p2p_dropped_since_last_dump: int = 0
 
 
-class Record(msgspec.Struct, gc=False):
+class InspectorRecord(msgspec.Struct, gc=False):
     """One line."""
 
     header: Header | None = None
@@ -144,14 +144,14 @@ class Record(msgspec.Struct, gc=False):
     dump_stats: DumpStats | None = None
 
 
-BROKEN = Record()
+BROKEN = InspectorRecord()
 """Stands where a line was that is no record."""
 
-_DECODER = msgspec.json.Decoder(Record)
+_DECODER = msgspec.json.Decoder(InspectorRecord)
 _TRACE_DECODER = msgspec.json.Decoder(EventTimes)
 
 
-def decode_lines(data: bytes) -> list[Record]:
+def decode_lines(data: bytes) -> list[InspectorRecord]:
     """Decode whole lines; each that is no record gives BROKEN, a blank one nothing."""
     try:
         return _DECODER.decode_lines(data)
@@ -159,14 +159,14 @@ def decode_lines(data: bytes) -> list[Record]:
         return [_decode(line) for line in data.split(b"\n") if line.strip()]
 
 
-def _decode(line: bytes) -> Record:
+def _decode(line: bytes) -> InspectorRecord:
     try:
         return _DECODER.decode(line)
     except (ValueError, RecursionError):  # msgspec's errors and UnicodeDecodeError are ValueErrors
         return BROKEN
 
 
-def kind(record: Record) -> Result:
+def kind(record: InspectorRecord) -> Result:
     """Say what a line is, of those that are not an operation with its header and metadata."""
     if record is BROKEN:
         return Result.MALFORMED

@@ -31,7 +31,7 @@ Credit = Callable[[Arrivals], None]
 """Adds what a match says of a member to its totals."""
 
 
-class Kind(NamedTuple):
+class OperationKind(NamedTuple):
     """Operations that can be matched: one collective of one communicator, in one size class."""
 
     comm: str
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 class SavedMember(msgspec.Struct, array_like=True):
-    """One member's part of a Board in the checkpoint."""
+    """One member's part of a OperationBoard in the checkpoint."""
 
     comm_rank: int
     origin: Origin
@@ -50,19 +50,19 @@ class SavedMember(msgspec.Struct, array_like=True):
 
 
 class SavedBoard(msgspec.Struct, array_like=True):
-    """A Board with operations that wait."""
+    """A OperationBoard with operations that wait."""
 
-    kind: Kind
+    kind: OperationKind
     members: list[SavedMember]
 
 
-class Member:
+class BoardMember:
     """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
 
     __slots__ = ("board", "credit", "highest", "origin", "starts", "times")
 
-    def __init__(self, board: Board, origin: Origin, credit: Credit) -> None:
-        self.board: Board | None = board
+    def __init__(self, board: OperationBoard, origin: Origin, credit: Credit) -> None:
+        self.board: OperationBoard | None = board
         self.origin = origin
         self.credit = credit
         self.highest = -1
@@ -98,12 +98,12 @@ class Member:
         self.starts.clear()
 
 
-class Board:
+class OperationBoard:
     """The members of a communicator, for one kind of operation. ``given_up``: not all of them are here."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, BoardMember] = {}
         self.changed = self.given_up = False
 
     def settle(self) -> None:
@@ -141,7 +141,7 @@ class Board:
             members = list(self.members.values())
             self._leave(members, {number for member in members for number in member.times})
 
-    def _match(self, members: list[Member]) -> None:
+    def _match(self, members: list[BoardMember]) -> None:
         fewest = min(members, key=lambda member: len(member.times))
         shared = set(fewest.times)
         for member in members:
@@ -155,14 +155,14 @@ class Board:
             if member.starts:
                 member.drop(shared)
 
-    def _leave(self, members: list[Member], numbers: set[int]) -> None:
+    def _leave(self, members: list[BoardMember], numbers: set[int]) -> None:
         if numbers:
             for member in members:
                 member.drop(numbers)
             self.members[0].credit(Arrivals(unmatched=len(numbers)))
 
 
-def _starts(members: list[Member], numbers: set[int]) -> list[list[int] | None] | None:
+def _starts(members: list[BoardMember], numbers: set[int]) -> list[list[int] | None] | None:
     """Start times of operations by one clock, in the order of ``numbers``; None where a member has none."""
     if not all(member.starts for member in members) or len({member.origin.hostname for member in members}) > 1:
         return None
@@ -174,18 +174,18 @@ class Matching:
     """The boards of one reader."""
 
     def __init__(self) -> None:
-        self._boards: dict[Kind, Board] = {}
+        self._boards: dict[OperationKind, OperationBoard] = {}
         self._members = 0
 
-    def join(self, origin: Origin, key: SeriesKey, n_ranks: int, credit: Credit) -> Member | None:
+    def join(self, origin: Origin, key: SeriesKey, n_ranks: int, credit: Credit) -> BoardMember | None:
         """Return the place of a rank's operations of one kind; None when they cannot be matched.
 
         ``key.size`` is their size class. Another writer in the same place takes over: the job began anew.
         """
         if not 1 < n_ranks <= MAX_MEMBERS:
             return None
-        kind = Kind(key.comm, n_ranks, key.collective, key.size)
-        board = self._boards.get(kind) or Board(kind)
+        kind = OperationKind(key.comm, n_ranks, key.collective, key.size)
+        board = self._boards.get(kind) or OperationBoard(kind)
         before = board.members.get(key.comm_rank)
         if before is not None and before.origin == origin:
             before.credit = credit
@@ -198,7 +198,7 @@ class Matching:
             before.board = None
             board.clear()
         board.given_up = False
-        member = board.members[key.comm_rank] = Member(board, origin, credit)
+        member = board.members[key.comm_rank] = BoardMember(board, origin, credit)
         return member
 
     def settle(self) -> None:
@@ -208,7 +208,9 @@ class Matching:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
         for board in (
-            sorted(self._boards.values(), key=Board.open, reverse=True) if open_in_all > MAX_OPEN_IN_ALL else ()
+            sorted(self._boards.values(), key=OperationBoard.open, reverse=True)
+            if open_in_all > MAX_OPEN_IN_ALL
+            else ()
         ):
             open_in_all -= board.open()
             board.give_way()

@@ -15,8 +15,8 @@ from exporters.inspector.format.records import (
     CollectivePerf,
     DumpStats,
     Header,
+    InspectorRecord,
     Metadata,
-    Record,
     Result,
     decode_lines,
     is_writer,
@@ -74,7 +74,7 @@ class _Intake:
         if run is not None and (aggregate := _aggregate_of_run(run, self._aggregate_of)) is not None:
             aggregate.hold(_header(run), p2p=run.p2p)
 
-    def take(self, records: list[Record]) -> None:
+    def take(self, records: list[InspectorRecord]) -> None:
         """Add records to their aggregates."""
         groups, firsts = self._groups, self._firsts
         latest: Metadata | None = None
@@ -117,7 +117,7 @@ class _Intake:
         self._groups.clear()
         self._firsts.clear()
 
-    def _other(self, record: Record) -> tuple[CollectivePerf, Header, Metadata] | None:
+    def _other(self, record: InspectorRecord) -> tuple[CollectivePerf, Header, Metadata] | None:
         """A line that is not a collective of its own header and metadata: its operation, or None and counted."""
         header, metadata, perf = record.header, record.metadata, record.p2p_perf
         result = kind(record)

@@ -19,7 +19,7 @@ from exporters.inspector.reading.intake import AggregateOf, Writer, finish_run, 
 from exporters.inspector.reading.logs import Log, Logs
 from exporters.inspector.reading.ownership import Ownership, is_foreign, is_log
 from exporters.inspector.reading.published import Published
-from exporters.inspector.reading.turn import Evidence, FileKey, Section, Turn
+from exporters.inspector.reading.turn import FileKey, Section, Turn, WriterEvidence
 from exporters.inspector.totals.aggregate import Admit, Aggregate
 from exporters.inspector.totals.frozen import WINDOW_SECONDS, OriginTotals
 from exporters.inspector.totals.idleness import LOOK_SECONDS, IdleWatch
@@ -263,7 +263,7 @@ class DirectoryReader:
 
     # What is told.
 
-    def _evidence(self) -> Iterable[Evidence]:
+    def _evidence(self) -> Iterable[WriterEvidence]:
         now_us = int(self._clock.time() * 1_000_000)
         for origin, aggregate in self._aggregates.items():
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)  # never in the future
@@ -271,7 +271,7 @@ class DirectoryReader:
             progress_us = aggregate.last_progress_us
             if memberships or self._reported.get(origin) != progress_us:
                 self._reported[origin] = progress_us
-                yield Evidence(origin, memberships, progress_us / 1_000_000 if progress_us else None)
+                yield WriterEvidence(origin, memberships, progress_us / 1_000_000 if progress_us else None)
 
     def _publish(self, now: float, *, due: bool) -> Published | None:
         caught_up = self._follower.looked and all(log.file.caught_up for log in self._logs.followed())

@@ -23,7 +23,7 @@ _DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
 _ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
 
 
-class Silence(StrEnum):
+class SilenceCause(StrEnum):
     """Why no record will ever be read of a process."""
 
     NO_PLUGIN = "no_plugin"
@@ -34,30 +34,30 @@ class Silence(StrEnum):
 
 
 REMEDIES = {
-    Silence.NO_PLUGIN: "set NCCL_PROFILER_PLUGIN to the Inspector plugin",
-    Silence.NO_DUMP_THREAD: "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
-    Silence.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP: it replaces the JSON lines",
-    Silence.NO_INTERVAL: "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS, to 100000 for instance",
-    Silence.OTHER_DIRECTORY: "add NCCL_INSPECTOR_DUMP_DIR to exporters.inspector.paths, or set it to one of them",
+    SilenceCause.NO_PLUGIN: "set NCCL_PROFILER_PLUGIN to the Inspector plugin",
+    SilenceCause.NO_DUMP_THREAD: "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
+    SilenceCause.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP: it replaces the JSON lines",
+    SilenceCause.NO_INTERVAL: "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS, to 100000 for instance",
+    SilenceCause.OTHER_DIRECTORY: "add NCCL_INSPECTOR_DUMP_DIR to exporters.inspector.paths, or set it to one of them",
 }
 
 
-def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> Silence | None:
+def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None:
     """Say why the process will never write records that are read from ``paths``; None while it may, or did not ask."""
     settings = facts.environment
     if settings is None or not _sign(settings.get("NCCL_INSPECTOR_ENABLE", "0"), _DECIMAL):
         return None
     if not settings.get("NCCL_PROFILER_PLUGIN"):
-        return Silence.NO_PLUGIN
+        return SilenceCause.NO_PLUGIN
     if not _sign(settings.get("NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "1"), _DECIMAL):
-        return Silence.NO_DUMP_THREAD
+        return SilenceCause.NO_DUMP_THREAD
     if _sign(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0"), _DECIMAL):
-        return Silence.PROMETHEUS_MODE
+        return SilenceCause.PROMETHEUS_MODE
     # 0 is no thread before 2.30 and a busy one since: it is left to the records to tell.
     if _sign(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1"), _ANY_BASE) < 0:
-        return Silence.NO_INTERVAL
+        return SilenceCause.NO_INTERVAL
     directory = _dump_directory(facts, settings)
-    return Silence.OTHER_DIRECTORY if directory and not _is_read(directory, paths) else None
+    return SilenceCause.OTHER_DIRECTORY if directory and not _is_read(directory, paths) else None
 
 
 class SilenceWatch:
@@ -68,9 +68,9 @@ class SilenceWatch:
         self._log = log
         self._told: set[ProcessKey] = set()
 
-    def look(self, processes: Iterable[ProcessFacts]) -> Counter[Silence]:
+    def look(self, processes: Iterable[ProcessFacts]) -> Counter[SilenceCause]:
         """Judge the processes that have shown no record so far."""
-        counts: Counter[Silence] = Counter()
+        counts: Counter[SilenceCause] = Counter()
         for facts in processes:
             reason = silence_of(facts, self._paths)
             if reason is None:

@@ -15,7 +15,7 @@ from exporters.inspector.totals.aggregate import Saved
 from exporters.inspector.totals.frozen import OriginTotals
 
 
-class Evidence(NamedTuple):
+class WriterEvidence(NamedTuple):
     """What one writer's records say of its ranks since the last turn."""
 
     origin: Origin
@@ -33,7 +33,7 @@ class Turn(NamedTuple):
 
     available: bool
     waiting: bool
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[WriterEvidence, ...]
     published: Published | None
     section: bytes | None
     retired: tuple[OriginTotals, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporters.inspector.format.records import OTHER, Result
-from exporters.inspector.lateness.matching import Member
+from exporters.inspector.lateness.matching import BoardMember
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
 from exporters.inspector.totals.losses import Tally
 
@@ -33,7 +33,7 @@ class Binding:
         self.sequence = sequence
         self.accumulator = Accumulator()
         self.window: Window | None = None
-        self.member: Member | None = None
+        self.member: BoardMember | None = None
         self.place = (OTHER, 0)
         self.untimed: Tally | None = None
         self.size_bytes = self.bus_bytes = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from exporters.inspector.totals.shared import Room
+from exporters.inspector.totals.shared import PlaceBudget
 
 MAX_COMMUNICATORS = 64
 """Per writer; records of further ones are added up under `other`."""
@@ -17,7 +17,7 @@ MAX_RANKS_PER_WRITER = 16
 class Places:
     """A broken writer may make up millions. ``ranks``: as many as it has in one communicator have a budget each."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: PlaceBudget) -> None:
         self.ranks = 1
         self._room = room
         self._places: set[tuple[str, int]] = set()

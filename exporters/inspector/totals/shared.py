@@ -9,7 +9,7 @@ MAX_PLACES_IN_ALL = 8192
 """Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
 
 
-class Room:
+class PlaceBudget:
     """How many places and memberships all writers of one reader hold; ``take`` refuses beyond MAX_PLACES_IN_ALL."""
 
     def __init__(self) -> None:
@@ -27,6 +27,6 @@ class Shared:
     """The room for places, the bound of what is plausible, and the operations that wait to be matched."""
 
     def __init__(self, plausibility: Plausibility | None = None) -> None:
-        self.room = Room()
+        self.room = PlaceBudget()
         self.plausibility = plausibility or Plausibility()
         self.matching = Matching()

@@ -12,13 +12,13 @@ import msgspec
 from agent.api import Helper, HelperError, HelperSpec, Logger, OwnThread, ProcessKey
 from exporters.ras.asking.policy import looks_isolated
 from exporters.ras.local.listeners import ListenerSearch, Site
-from exporters.ras.protocol.client import Endpoint, Limits, QueryError, Reply, Stage, ask, greet
+from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Reply, Stage, ask, greet
 from exporters.ras.report.model import Report
-from exporters.ras.report.reading import Reading, Request, read
+from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
 MAX_REPEATS = 2
 """Further queries when most of a job looks missing: each reaches another process of the node, as like as not."""
-READER = HelperSpec("ras", "exporters.ras.report.reading:read", Reading, memory_bytes=64 * 1024 * 1024)
+READER = HelperSpec("ras", "exporters.ras.report.reading:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """Reads large reports: a hostile one costs this much there, and none of it in the agent."""
 READER_SECONDS = 10.0
 """For each step of the helper; a report of 40 MiB takes it half a second."""
@@ -29,7 +29,7 @@ ATTEMPTS_PER_CHANCE = 4
 """Connections until one reaches a process of the job, at most, and as a multiple of those that it should take."""
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """A report, the seconds it took, and the process that gave it, None where that cannot be told."""
 
     report: Report
@@ -62,7 +62,7 @@ class Inquiry:
     """
 
     def __init__(
-        self, thread: OwnThread, helper: Helper[Reading], search: ListenerSearch, as_seen: AsSeen, log: Logger
+        self, thread: OwnThread, helper: Helper[ReportReading], search: ListenerSearch, as_seen: AsSeen, log: Logger
     ) -> None:
         self._thread = thread
         self._search = search
@@ -75,9 +75,9 @@ class Inquiry:
         self.errors: Counter[Stage] = Counter()
         self.skipped: Counter[str] = Counter()
 
-    async def reports(self, aim: Aim, limits: Limits) -> list[Answer]:
+    async def reports(self, aim: Aim, limits: QueryLimits) -> list[QueryAnswer]:
         """Ask once, and others while the process that answered may itself be cut off; empty when the first fails."""
-        found: list[Answer] = []
+        found: list[QueryAnswer] = []
         limits = msgspec.structs.replace(limits, attempts=aim.attempts())
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in found}
@@ -89,7 +89,7 @@ class Inquiry:
                 break
         return found
 
-    async def present(self, aim: Aim, limits: Limits) -> frozenset[ProcessKey]:
+    async def present(self, aim: Aim, limits: QueryLimits) -> frozenset[ProcessKey]:
         """The wanted processes that answer a greeting, for which no collective runs; some, when one does not answer.
 
         That one may be stopped: it is not waited for again and again, since others can be greeted another time.
@@ -112,7 +112,7 @@ class Inquiry:
             writer.close()
         return frozenset(heard)
 
-    async def _report(self, aim: Aim, limits: Limits) -> Answer | None:
+    async def _report(self, aim: Aim, limits: QueryLimits) -> QueryAnswer | None:
         server: ProcessKey | None = None
 
         async def accept(client: Endpoint) -> bool:
@@ -122,11 +122,11 @@ class Inquiry:
                 return server in aim.wanted
             return aim.site.is_own and await self._as_seen(aim.endpoint, aim.site)
 
-        async def take_large(is_json: bool, pieces: AsyncIterator[bytes]) -> Reading:
+        async def take_large(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
             try:
-                return await self._helper.call_with_body(Request(is_json, aim.pids), pieces, READER_SECONDS)
+                return await self._helper.call_with_body(ReadRequest(is_json, aim.pids), pieces, READER_SECONDS)
             except HelperError as error:
-                return Reading(None, f"{type(error).__name__}: {error}")
+                return ReportReading(None, f"{type(error).__name__}: {error}")
 
         self.queries += 1
         try:
@@ -142,12 +142,12 @@ class Inquiry:
         self.duration_seconds = reply.seconds
         self.timeouts += report.timeouts
         self.skipped.update(report.skipped)
-        return Answer(report, reply.seconds, server)
+        return QueryAnswer(report, reply.seconds, server)
 
-    async def _read(self, reply: Reply[Reading], pids: frozenset[int]) -> Reading:
+    async def _read(self, reply: Reply[ReportReading], pids: frozenset[int]) -> ReportReading:
         if reply.large is not None:
             return reply.large
-        return await self._thread.call(lambda: read(Request(reply.is_json, pids), reply.body))
+        return await self._thread.call(lambda: read(ReadRequest(reply.is_json, pids), reply.body))
 
     def _failed(self, endpoint: Endpoint, stage: Stage, error: str) -> None:
         self.errors[stage] += 1

@@ -37,7 +37,7 @@ class LocalProcess(msgspec.Struct, frozen=True):
         return self.labels[0].job_id if self.labels else ""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class JobStanding(msgspec.Struct, frozen=True):
     """One local job: this node's role in asking it, where it would, and why it does not, if it does not."""
 
     job_id: str
@@ -64,7 +64,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 def standings(
     processes: Iterable[LocalProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
-) -> list[Standing]:
+) -> list[JobStanding]:
     """How each job with processes here stands, in order; those without a published label make one of no name."""
     jobs: dict[str, list[LocalProcess]] = defaultdict(list)
     for process in processes:
@@ -83,7 +83,7 @@ def _standing(
     sites: Mapping[Endpoint, Site],
     rules: Rules,
     youngest: Mapping[Endpoint, float],
-) -> Standing:
+) -> JobStanding:
     labels = [label for each in members for label in each.labels]
     ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
     world_size = world_size_of(members)
@@ -103,7 +103,7 @@ def _standing(
             oldest=rules.oldest,
             youngest_seconds=youngest[endpoint] if endpoint else 0.0,
         )
-    return Standing(job_id, role, endpoint, why)
+    return JobStanding(job_id, role, endpoint, why)
 
 
 def world_size_of(members: Iterable[LocalProcess]) -> int:
@@ -111,7 +111,7 @@ def world_size_of(members: Iterable[LocalProcess]) -> int:
     return max((each.world_size or 0 for each in members), default=0)
 
 
-def to_ask(found: Iterable[Standing]) -> dict[Question, Role]:
+def to_ask(found: Iterable[JobStanding]) -> dict[Question, Role]:
     """The jobs to ask, each where it listens, and this node's role in it."""
     return {
         Question(each.endpoint, each.job_id): each.role

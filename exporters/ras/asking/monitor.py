@@ -15,7 +15,7 @@ import msgspec
 
 from agent.api import Clock, Logger, ProcessKey
 from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, Wake, retry_seconds
-from exporters.ras.protocol.client import Endpoint, Limits, QueryError, Stage, command, greet
+from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, command, greet
 from exporters.ras.protocol.events import EventSplitter, Unread
 
 PIECE_BYTES = 8 * 1024
@@ -25,7 +25,7 @@ SILENCE_SECONDS = 10.0
 """After so long without a word a RAS thread is asked whether it is there, after twice as long it is not: it stopped."""
 
 Servers = frozenset[ProcessKey]
-Accept = Callable[[Endpoint, Endpoint], Awaitable[bool]]
+ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]
 """Whether a connection to the first, with its end on this side the second, has reached a process to be listened to."""
 
 
@@ -54,7 +54,7 @@ class _Stream(msgspec.Struct):
 class Monitors:
     """The streams of all addresses. One is begun in ``follow`` alone, after a look at who listens there now."""
 
-    def __init__(self, clock: Clock, log: Logger, accept: Accept) -> None:
+    def __init__(self, clock: Clock, log: Logger, accept: ServerCheck) -> None:
         self._clock = clock
         self._accept = accept
         self._log = log
@@ -113,7 +113,7 @@ class Monitors:
             stream.retry_at = now + retry_seconds(stream.failures, self._random.random())
 
     async def _listen(self, endpoint: Endpoint, stream: _Stream) -> None:
-        limits = Limits()
+        limits = QueryLimits()
         reader, writer = await greet(endpoint, limits, lambda client: self._accept(endpoint, client))
         try:
             await command(reader, writer, "SET FORMAT json", limits)  # text will do where that is refused

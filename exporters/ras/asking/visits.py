@@ -49,7 +49,7 @@ class Visits:
         """Forget other jobs. One that may not be asked for a while is not: it is not asked the sooner for it."""
         self._known = {at: visit for at, visit in self._known.items() if at.endpoint in sites and at.job_id in jobs}
 
-    def heed(self, wakes: Mapping[Endpoint, Wake], now: float) -> None:
+    def reschedule_after_events(self, wakes: Mapping[Endpoint, Wake], now: float) -> None:
         """Put forward the next query where something happened, for the nodes that ask."""
         for question, visit in self._known.items():
             if wake := wakes.get(question.endpoint):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Clock, Membership, OwnThread, ProcessKey, RankTable, Silence, comm_label
+from agent.api import Clock, Membership, OwnThread, ProcessKey, RankTable, RasSilence, comm_label
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.local.addresses import Addresses, addresses_of
 from exporters.ras.report.model import Report
@@ -32,9 +32,9 @@ class Witness:
         self._clock = clock
         self._thread = thread
         self._root = proc_root
-        self._silences: dict[str, dict[ProcessKey, Silence]] = {}
+        self._silences: dict[str, dict[ProcessKey, RasSilence]] = {}
 
-    async def testify(
+    async def update_liveness(
         self, job_id: str, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
     ) -> None:
         """Take the answers of one moment on a job, of which ``here`` are the processes on this node."""
@@ -95,18 +95,18 @@ def unheard(report: Report) -> set[Host]:
     }
 
 
-def _is_contradicted(silence: Silence | None) -> bool:
+def _is_contradicted(silence: RasSilence | None) -> bool:
     return silence is not None and silence.contradicted
 
 
 def silences(
-    before: Mapping[ProcessKey, Silence],
+    before: Mapping[ProcessKey, RasSilence],
     best: Report,
     others: Iterable[Report],
     here: Mapping[ProcessKey, Host],
     now: tuple[float, float],
     present: Collection[ProcessKey] = (),
-) -> dict[ProcessKey, Silence]:
+) -> dict[ProcessKey, RasSilence]:
     """Which processes ``best`` misses, counted on from the last report.
 
     ``here``: the job's processes of this node as reports name them; ``others``: further answers of the same moment;
@@ -118,7 +118,7 @@ def silences(
     for key, host in here.items():
         if host not in missed:
             continue
-        known = before.get(key) or Silence(*now)
+        known = before.get(key) or RasSilence(*now)
         answers = known.contradicted or host in heard or key in present
         after[key] = msgspec.structs.replace(known, reports=known.reports + 1, contradicted=answers)
     return after

@@ -30,14 +30,14 @@ _HEADER_BYTES = 64
 _SECTION_BYTES = 64
 
 
-class Library(NamedTuple):
+class NcclLibrary(NamedTuple):
     """What a process maps: nccl or rccl (empty: neither is seen), and the version, None where it cannot be told."""
 
     flavor: str
     version: Version | None
 
 
-_NONE = Library("", None)
+_NONE = NcclLibrary("", None)
 
 
 class Libraries:
@@ -47,7 +47,7 @@ class Libraries:
         self._root = proc_root
         self._versions: dict[tuple[int, ...], Version | None] = {}
 
-    def of(self, key: ProcessKey) -> Library:
+    def of(self, key: ProcessKey) -> NcclLibrary:
         """What a process runs."""
         folder = self._root / str(key.pid)
         try:
@@ -60,10 +60,10 @@ class Libraries:
         path = os.fsdecode(mapped[2])
         flavor = "rccl" if "/librccl" in path else "nccl"
         if named := _NAME.search(path):
-            return Library(flavor, (int(named[1]), int(named[2]), int(named[3])))
+            return NcclLibrary(flavor, (int(named[1]), int(named[2]), int(named[3])))
         if mapped[3]:  # what is at the path now is another file
-            return Library(flavor, self._read(f"{folder}/map_files/{mapped[1].decode()}", os.O_RDONLY))
-        return Library(flavor, self._read(f"{folder}/root{path}", os.O_RDONLY | os.O_NOFOLLOW))
+            return NcclLibrary(flavor, self._read(f"{folder}/map_files/{mapped[1].decode()}", os.O_RDONLY))
+        return NcclLibrary(flavor, self._read(f"{folder}/root{path}", os.O_RDONLY | os.O_NOFOLLOW))
 
     def _read(self, path: str, flags: int) -> Version | None:
         try:

@@ -28,7 +28,7 @@ MAX_HELD_BYTES = 256 * 1024
 _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
-Accept: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
+ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
 """Whether to go on with a connection, told by the agent's own end of it: it may have reached anybody there."""
 TakeLarge: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
 """Takes a report of more than MAX_HELD_BYTES: whether it is JSON, and its pieces; what it leaves of them is skipped."""
@@ -54,7 +54,7 @@ class QueryError(Exception):
         self.stage: Stage = stage
 
 
-class Limits(msgspec.Struct, frozen=True):
+class QueryLimits(msgspec.Struct, frozen=True):
     """``timeout_factor`` is the job's NCCL_RAS_TIMEOUT_FACTOR, ``collective_seconds`` the library's soft timeout.
 
     ``attempts`` connections are made until one completes its handshake: each reaches any process of the node, and one
@@ -90,7 +90,9 @@ async def anybody(_: Endpoint) -> bool:
     return True
 
 
-async def ask(endpoint: Endpoint, limits: Limits, take_large: TakeLarge[T], accept: Accept = anybody) -> Reply[T]:
+async def ask(
+    endpoint: Endpoint, limits: QueryLimits, take_large: TakeLarge[T], accept: ConnectionCheck = anybody
+) -> Reply[T]:
     """Ask once for a report, in JSON where the library can; QueryError when there is none."""
     reader, writer = await greet(endpoint, limits, accept)
     try:
@@ -115,7 +117,7 @@ async def ask(endpoint: Endpoint, limits: Limits, take_large: TakeLarge[T], acce
 
 
 async def greet(
-    endpoint: Endpoint, limits: Limits, accept: Accept = anybody
+    endpoint: Endpoint, limits: QueryLimits, accept: ConnectionCheck = anybody
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect until a RAS thread answers that is accepted, or raise QueryError.
 
@@ -148,7 +150,7 @@ async def greet(
     raise silent
 
 
-async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str, limits: Limits) -> str:
+async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str, limits: QueryLimits) -> str:
     """Send one line and return the one that answers it; QueryError when none does."""
     writer.write(line.encode() + b"\n")
     try:
@@ -166,7 +168,7 @@ async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, li
 class _Incoming:
     """A report as it comes; ``seconds`` since it was made grow until it ``ended``."""
 
-    def __init__(self, reader: asyncio.StreamReader, limits: Limits) -> None:
+    def __init__(self, reader: asyncio.StreamReader, limits: QueryLimits) -> None:
         self._reader = reader
         self._limits = limits
         self._now = asyncio.get_running_loop().time

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import msgspec
 
-from exporters.ras.report.launches import Launcher, Spread, compare, with_waits
+from exporters.ras.report.launches import RankLaunches, Spread, compare, with_waits
 from exporters.ras.report.model import (
     MAX_COMMUNICATOR_RANKS,
     MAX_DEVICE,
     MAX_MEMBERS,
     MAX_TROUBLED,
     Communicator,
-    Member,
+    CommunicatorMember,
     MissingRank,
+    MissingReason,
     Place,
-    Reason,
     Report,
     ReportError,
     Skipped,
@@ -154,7 +154,7 @@ class _Reading:
 
     def __init__(self, pids: Collection[int]) -> None:
         self._pids = pids
-        self.members: list[Member] = []
+        self.members: list[CommunicatorMember] = []
         self.skipped: Counter[Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
         self.ahead: dict[str, frozenset[Place]] = {}
@@ -187,7 +187,7 @@ class _Reading:
         spread = self._compare(found, places)
         for place, rank in zip(places, found.ranks, strict=True):
             if place.pid in self._pids and len(self.members) < MAX_MEMBERS:
-                self.members.append(Member(place, found.hash, found.size, rank.rank))
+                self.members.append(CommunicatorMember(place, found.hash, found.size, rank.rank))
         missing = tuple(self._missing(rank) for rank in found.missing_ranks)
         present = ((place, rank.rank) for place, rank in zip(places, found.ranks, strict=True))
         self.world.see(found.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
@@ -212,14 +212,14 @@ class _Reading:
         for rank, place in zip(found.ranks, places, strict=True):
             if rank.collective_counts is None:
                 return None
-            launchers.append(Launcher(rank.rank, place, msgspec.structs.astuple(rank.collective_counts)))
+            launchers.append(RankLaunches(rank.rank, place, msgspec.structs.astuple(rank.collective_counts)))
         spread = compare(launchers, some_silent=any(rank.status.unresponsive for rank in found.missing_ranks))
         if spread is not None and spread.ahead:
             self.ahead[found.hash] = spread.ahead
         return spread
 
     def _missing(self, rank: _Missing) -> MissingRank:
-        reason: Reason = "no_communicator"
+        reason: MissingReason = "no_communicator"
         if rank.status.considered_dead:
             reason = "dead"
         elif rank.status.unresponsive:

@@ -22,7 +22,7 @@ Counts = tuple[int, ...]
 """Launches by collective, in the order of COLLECTIVES."""
 
 
-class Launcher(NamedTuple):
+class RankLaunches(NamedTuple):
     """A rank that answered, and what it has launched."""
 
     comm_rank: int
@@ -37,7 +37,7 @@ class Spread(NamedTuple):
     ahead: frozenset[Place]
 
 
-def compare(ranks: Sequence[Launcher], *, some_silent: bool = False) -> Spread | None:
+def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spread | None:
     """Compare the ranks of one communicator; None when none has launched anything yet, which says nothing.
 
     ``some_silent``: others of the communicator do not answer, so that all that do may wait for them.
@@ -78,7 +78,7 @@ def _with_waits(each: Communicator, ahead: Mapping[str, frozenset[Place]]) -> Co
     return msgspec.structs.replace(each, launches=launches)
 
 
-def _sides(ranks: Sequence[Launcher]) -> tuple[list[Launcher], list[Launcher]]:
+def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
     """Those behind and those ahead. Where all have launched as many, but not the same, the majority is right.
 
     The behind are few: when they are more than the others, the others may as well be too far, and nobody is named.
@@ -95,10 +95,10 @@ def _sides(ranks: Sequence[Launcher]) -> tuple[list[Launcher], list[Launcher]]:
     return (behind if 2 * len(behind) <= len(ranks) else []), ahead
 
 
-def _far_behind(rank: Launcher) -> tuple[int, int]:
+def _far_behind(rank: RankLaunches) -> tuple[int, int]:
     return sum(rank.counts), rank.comm_rank
 
 
-def _behind(rank: Launcher, most: Sequence[int]) -> BehindRank:
+def _behind(rank: RankLaunches, most: Sequence[int]) -> BehindRank:
     lags = {name: most[n] - rank.counts[n] for n, name in enumerate(COLLECTIVES) if rank.counts[n] < most[n]}
     return BehindRank(rank.comm_rank, rank.place, lags=lags)

@@ -28,7 +28,7 @@ MAX_MEMBERS = 4_096
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 """What RAS counts the launches of; no others (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
 
-Reason = Literal["dead", "unresponsive", "no_communicator", "unknown"]
+MissingReason = Literal["dead", "unresponsive", "no_communicator", "unknown"]
 """Why a rank gave no data: its process is declared dead; it did not answer; it answered that it is not in this
 communicator (destroyed it, or makes another one); the report does not tell (text of 2.24 and 2.25)."""
 
@@ -76,7 +76,7 @@ class NamedRank(msgspec.Struct, frozen=True, gc=False):
 class MissingRank(NamedRank, frozen=True, gc=False, kw_only=True):
     """A rank without data."""
 
-    reason: Reason
+    reason: MissingReason
 
 
 class TroubledRank(NamedRank, frozen=True, gc=False, kw_only=True):
@@ -135,7 +135,7 @@ class Communicator(msgspec.Struct, frozen=True):
         return bool(self.missing or self.troubled or self.aborted)
 
 
-class Member(msgspec.Struct, frozen=True, gc=False):
+class CommunicatorMember(msgspec.Struct, frozen=True, gc=False):
     """A rank that answered: what it runs on, its communicator (hash) with the size, and its rank there."""
 
     place: Place
@@ -156,7 +156,7 @@ class Report(msgspec.Struct, frozen=True):
     processes: frozenset[tuple[str, int]]
     timeouts: int
     skipped: dict[Skipped, int]
-    members: tuple[Member, ...] = ()
+    members: tuple[CommunicatorMember, ...] = ()
 
     def ranks(self) -> int:
         """Ranks of the largest communicator."""

@@ -9,14 +9,14 @@ from exporters.ras.report.model import Report, ReportError
 from exporters.ras.report.text_report import read_text
 
 
-class Request(msgspec.Struct, frozen=True):
+class ReadRequest(msgspec.Struct, frozen=True):
     """What to read: JSON or text; of the processes in it only those with one of ``pids`` are of interest."""
 
     is_json: bool
     pids: frozenset[int]
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ReportReading(msgspec.Struct, frozen=True):
     """A report, or why there is none; ``cut``: the reply is the beginning of one."""
 
     report: Report | None
@@ -24,11 +24,11 @@ class Reading(msgspec.Struct, frozen=True):
     cut: bool = False
 
 
-def read(request: Request, body: bytes) -> Reading:
+def read(request: ReadRequest, body: bytes) -> ReportReading:
     """Read a reply."""
     try:
         report = read_json(body, request.pids) if request.is_json else read_text(body)
     except ReportError as error:
-        return Reading(None, str(error), error.cut)
+        return ReportReading(None, str(error), error.cut)
     near = frozenset(process for process in report.processes if process[1] in request.pids)
-    return Reading(msgspec.structs.replace(report, processes=near))
+    return ReportReading(msgspec.structs.replace(report, processes=near))

@@ -21,8 +21,8 @@ from exporters.ras.report.model import (
     Communicator,
     Launches,
     MissingRank,
+    MissingReason,
     Place,
-    Reason,
     Trouble,
     TroubledRank,
     plain_address,
@@ -165,7 +165,7 @@ def _digest(statements: list[_Statement]) -> int:
     return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=7).digest(), "little")
 
 
-def _missing(rank: re.Match[str], reason: Reason, dead: set[tuple[str, str]]) -> MissingRank:
+def _missing(rank: re.Match[str], reason: MissingReason, dead: set[tuple[str, str]]) -> MissingRank:
     number, place = _at(rank)
     if reason == "unresponsive" and (str(place.pid), rank.groupdict().get("host")) in dead:
         reason = "dead"

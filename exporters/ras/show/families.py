@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.api import Family, Metric
-from exporters.ras.asking.jobs import Standing
+from exporters.ras.asking.jobs import JobStanding
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.protocol.client import STAGES, Stage
 from exporters.ras.report.job_report import JobReport
@@ -151,7 +151,7 @@ SKIPPED_REASONS = (
 )
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class RasSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs. ``libraries``: job, flavor, version; ``reports``: the last ones, by job.
 
     ``visits``: of each job that was asked the seconds to its next query, and its failures.
@@ -165,13 +165,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     timeouts: int
     skipped: Counter[str]
     listeners: dict[str, tuple[int, int]]
-    jobs: tuple[Standing, ...]
+    jobs: tuple[JobStanding, ...]
     libraries: frozenset[tuple[str, str, str]]
     reports: dict[str, JobReport]
     heard: Monitored
 
 
-def render(snapshot: Snapshot) -> Iterable[Metric]:
+def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     up = UP.rows()
     for endpoint, value in snapshot.up.items():
@@ -204,7 +204,7 @@ def render(snapshot: Snapshot) -> Iterable[Metric]:
     yield from monitor_families.render(snapshot.heard)
 
 
-def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:
+def _jobs(jobs: tuple[JobStanding, ...]) -> Iterable[Metric]:
     roles, refusals = REPORTER.rows(), NOT_ASKED.rows()
     for job in jobs:
         if not job.job_id:
@@ -216,7 +216,7 @@ def _jobs(jobs: tuple[Standing, ...]) -> Iterable[Metric]:
     yield refusals.metric
 
 
-def _visits(snapshot: Snapshot) -> Iterable[Metric]:
+def _visits(snapshot: RasSnapshot) -> Iterable[Metric]:
     asked, counts, failures, intervals = REPORT_TIMESTAMP.rows(), REPORTS.rows(), FAILURES.rows(), INTERVAL.rows()
     for job_id, report in snapshot.reports.items():
         asked.add((job_id,), report.asked_seconds)
