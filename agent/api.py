@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
-from agent.core.identity import UNKNOWN_RANK, Membership, Origin, ProcessKey, RankLabel, comm_label
+from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey, comm_label
 from agent.core.log import Logger
 from agent.core.metrics import Family, Rows
 from agent.core.series_budget import Admission
@@ -60,7 +60,6 @@ __all__ = [
     "Nic",
     "NoData",
     "OpenFile",
-    "Origin",
     "OwnThread",
     "Position",
     "ProcFS",
@@ -75,6 +74,7 @@ __all__ = [
     "Stat",
     "StateSection",
     "Subject",
+    "WriterKey",
     "comm_label",
     "gpu_families",
     "pci_address",

@@ -25,11 +25,11 @@ class RankLabel(NamedTuple):
     rank: str
 
 
-class Origin(NamedTuple):
-    """Who wrote a stream of records: the file, which filling of it, and the writer by its own words.
+class WriterKey(NamedTuple):
+    """Who wrote a stream of records: the file, which generation of it, and the writer by its own words.
 
     ``pid`` is that of the writer's pid namespace, ``hostname`` that of its UTS namespace. ``generation`` counts how
-    often the file was begun anew (truncated), so that a restarted writer of the same name is another origin.
+    often the file was begun anew (truncated), so that a restarted writer of the same name has another key.
     """
 
     device: int

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from agent.core.clock import Clock
-from agent.core.identity import UNKNOWN_RANK, Origin, ProcessKey, RankLabel
+from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel, WriterKey
 from agent.ranks import environment
 from agent.ranks.labels import LabelBook
 from agent.ranks.process import RankProcess
@@ -20,7 +20,7 @@ BINDING_SECONDS = 10.0
 class RankBinder:
     """Gives processes their labels, and remembers as ``duplicates`` those that did not get all of them.
 
-    A process is named by its key, a writer whose process was never seen by its origin.
+    A process is named by its key, a writer whose process was never seen by its key.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
@@ -28,9 +28,9 @@ class RankBinder:
         self._hostname = hostname
         self._settle_at_once = settle_at_once
         self.labels = LabelBook()
-        self.duplicates: set[ProcessKey | Origin] = set()
+        self.duplicates: set[ProcessKey | WriterKey] = set()
 
-    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[Origin, RankProcess]) -> int:
+    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> int:
         """Bind the processes, and the writers in lieu of one, for which it is time; return how many were bound."""
         now = self._clock.monotonic()
         claimed: Counter[tuple[str, str, int | None]] = Counter(
@@ -42,12 +42,12 @@ class RankBinder:
         for key, process in processes.items():
             if process.slots is None or key in self.duplicates:
                 bound += self._bind_when_due(process, key, now, claimed)
-        for origin, process in unseen.items():
+        for writer_key, process in unseen.items():
             if process.slots is None:
-                bound += self._bind_when_due(process, origin, now, claimed)
+                bound += self._bind_when_due(process, writer_key, now, claimed)
         return bound
 
-    def bind(self, process: RankProcess, name: ProcessKey | Origin, unique: bool = True) -> bool:
+    def bind(self, process: RankProcess, name: ProcessKey | WriterKey, unique: bool = True) -> bool:
         """Freeze the labels of a process; False when they are, and without any word on its rank: it stays unidentified.
 
         ``unique`` False: siblings claim the same rank.
@@ -88,13 +88,13 @@ class RankBinder:
             return None
         return RankLabel(first.job_id, UNKNOWN_RANK)
 
-    def release(self, name: ProcessKey | Origin, process: RankProcess | None) -> None:
+    def release(self, name: ProcessKey | WriterKey, process: RankProcess | None) -> None:
         """Take back the labels of what is gone from the table."""
         self.duplicates.discard(name)
         if process is not None:
             self.labels.release(process)
 
-    def restore(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[Origin, RankProcess]) -> None:
+    def restore(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
         """Give those kept in the checkpoint their labels back."""
         kept = [*processes.values(), *unseen.values()]
         for process in sorted(kept, key=lambda p: p.exited_at is None):  # live ones last: they hold the label
@@ -102,7 +102,11 @@ class RankBinder:
         self.duplicates = {key for key, process in processes.items() if None in (process.slots or ())}
 
     def _bind_when_due(
-        self, process: RankProcess, name: ProcessKey | Origin, now: float, claimed: Counter[tuple[str, str, int | None]]
+        self,
+        process: RankProcess,
+        name: ProcessKey | WriterKey,
+        now: float,
+        claimed: Counter[tuple[str, str, int | None]],
     ) -> bool:
         waited = now - process.found_at
         claim, world = process.claim, process.world()

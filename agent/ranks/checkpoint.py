@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.core.identity import Origin
+from agent.core.identity import WriterKey
 from agent.ranks.process import RankProcess
-from agent.ranks.writers import OriginRecord
+from agent.ranks.writers import WriterRecord
 
 
 class SavedTable(msgspec.Struct):
     """What is kept; ``saved_at`` is monotonic."""
 
     processes: list[RankProcess]
-    origins: list[tuple[Origin, OriginRecord]]
+    writer_keys: list[tuple[WriterKey, WriterRecord]]
     conflicts: int
     saved_at: float = 0.0
 

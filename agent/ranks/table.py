@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.core.clock import Clock
-from agent.core.identity import Membership, Origin, ProcessKey, RankLabel
+from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.hardware.inventory import Hardware
 from agent.ranks import checkpoint, environment, expiry
 from agent.ranks.binding import RankBinder
@@ -20,7 +20,7 @@ from agent.ranks.checkpoint import SavedTable
 from agent.ranks.process import RankGpu, RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.verdict import ExitStatus, RasSilence, judge_job
-from agent.ranks.writers import OriginBook, OriginRecord
+from agent.ranks.writers import WriterBook, WriterRecord
 from agent.system.procfs import ProcessFacts
 
 MAX_PROCESSES = 1024
@@ -37,7 +37,7 @@ class RankTable:
         self._clock = clock
         self._hostname = hostname
         self._processes: dict[ProcessKey, RankProcess] = {}
-        self._origins = OriginBook()
+        self._writers = WriterBook()
         self._binder = RankBinder(clock, hostname, settle_at_once)
         self._conflicts = 0
         self._refused = 0
@@ -148,11 +148,11 @@ class RankTable:
     # -- evidence of records ---------------------------------------------------------------------------------------
 
     def observe_records(
-        self, origin: Origin, memberships: Iterable[Membership], last_progress_seconds: float | None
+        self, writer_key: WriterKey, memberships: Iterable[Membership], last_progress_seconds: float | None
     ) -> None:
-        """Note what records of ``origin`` say: new memberships, and the time (epoch) of the newest record."""
+        """Note what records of ``writer_key`` say: new memberships, and the time (epoch) of the newest record."""
         now = self._clock.monotonic()
-        record = self._origins.see(origin, now)
+        record = self._writers.see(writer_key, now)
         if record is None:
             self._refused += 1
             return
@@ -160,7 +160,7 @@ class RankTable:
         if process is None:
             return
         if record.process is None and last_progress_seconds is not None:
-            self._link_former(origin, last_progress_seconds)
+            self._link_former(writer_key, last_progress_seconds)
             process = self._process_of(record) or process
         for membership in memberships:
             self._add_member(process, membership, now)
@@ -168,30 +168,30 @@ class RankTable:
             newest = min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS)
             process.progress_seconds = max(process.progress_seconds or 0.0, newest)
 
-    def _link_former(self, origin: Origin, last_progress_seconds: float) -> None:
+    def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """A process that began its file anew just before it left: nobody holds the file, but the records are its."""
-        key = self._origins.former(origin)
+        key = self._writers.former(writer_key)
         process = None if key is None else self._processes.get(key)
         if key is None or process is None or process.exited_at is None:
             return
         if last_progress_seconds <= process.exited_seconds:
-            self.link(origin, key)
+            self.link(writer_key, key)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Take the ranks' bus bandwidths of the moment, in bytes per second, for the tables people read."""
         self._bandwidths = bandwidths
 
-    def unlinked_origins(self) -> tuple[Origin, ...]:
+    def unlinked_writers(self) -> tuple[WriterKey, ...]:
         """Writers whose process is not known yet, while it is worth looking for."""
-        return self._origins.unlinked(self._clock.monotonic())
+        return self._writers.unlinked(self._clock.monotonic())
 
-    def link(self, origin: Origin, key: ProcessKey) -> None:
-        """Say that ``origin`` was written by process ``key``: what was learnt of the one belongs to the other."""
-        record, process = self._origins.records.get(origin), self._processes.get(key)
+    def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
+        """Say that ``writer_key`` was written by process ``key``: what was learnt of the one belongs to the other."""
+        record, process = self._writers.records.get(writer_key), self._processes.get(key)
         if record is None or process is None or record.process is not None:
             return
         unseen, record.process, record.unseen = record.unseen, key, None
-        self.hostnames |= {origin.hostname}
+        self.hostnames |= {writer_key.hostname}
         if unseen is None:
             return
         for membership in unseen.members.values():
@@ -216,15 +216,15 @@ class RankTable:
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def label(self, origin: Origin, comm: str, comm_rank: int) -> RankLabel | None:
+    def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
         """The frozen label of one rank of a writer; None while it is not published."""
-        record = self._origins.records.get(origin)
+        record = self._writers.records.get(writer_key)
         process = None if record is None else self._process_of(record)
         return None if process is None else self._binder.label(process, comm, comm_rank)
 
-    def is_expired(self, origin: Origin) -> bool:
+    def is_expired(self, writer_key: WriterKey) -> bool:
         """True when the series of a writer must go: its rank's tombstone was taken down."""
-        return self._origins.is_expired(origin)
+        return self._writers.is_expired(writer_key)
 
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
@@ -251,7 +251,7 @@ class RankTable:
     def tick(self) -> None:
         """Publish bindings that are due, judge every job, and take down old expiry. Called at 1 Hz."""
         now = self._clock.monotonic()
-        self.revision += self._binder.bind_due(self._processes, self._origins.unseen())
+        self.revision += self._binder.bind_due(self._processes, self._writers.unseen())
         for process in self.processes().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
@@ -278,8 +278,8 @@ class RankTable:
         ]
         for key in gone:
             self._drop(key)
-        for origin, unseen in self._origins.expire(now, self._processes):
-            self._binder.release(origin, unseen)
+        for writer_key, unseen in self._writers.expire(now, self._processes):
+            self._binder.release(writer_key, unseen)
         self._name_hosts()
 
     def _drop(self, key: ProcessKey) -> None:
@@ -295,15 +295,15 @@ class RankTable:
 
     def _name_hosts(self) -> None:
         """This node's host name and those of its containers: a name may move to another node with its pod."""
-        linked = self._origins.hostnames(self._processes)
+        linked = self._writers.hostnames(self._processes)
         self.hostnames = frozenset({self._hostname, *linked})
 
     # -- the checkpoint --------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
-        processes, origins = list(self._processes.values()), list(self._origins.records.items())
-        return checkpoint.encode(SavedTable(processes, origins, self._conflicts, self._clock.monotonic()))
+        processes, writer_keys = list(self._processes.values()), list(self._writers.records.items())
+        return checkpoint.encode(SavedTable(processes, writer_keys, self._conflicts, self._clock.monotonic()))
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
@@ -313,12 +313,12 @@ class RankTable:
         saved = checkpoint.decode(section)
         self._conflicts = saved.conflicts
         self._processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
-        self._origins.records.update(saved.origins)
-        self._binder.restore(self._processes, self._origins.unseen())
+        self._writers.records.update(saved.writer_keys)
+        self._binder.restore(self._processes, self._writers.unseen())
         self._name_hosts()
         self._judge()
 
-    def _process_of(self, record: OriginRecord) -> RankProcess | None:
+    def _process_of(self, record: WriterRecord) -> RankProcess | None:
         return self._processes.get(record.process) if record.process is not None else record.unseen
 
     def _add_member(self, process: RankProcess, membership: Membership, now: float) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Container
 
 import msgspec
 
-from agent.core.identity import Origin, ProcessKey
+from agent.core.identity import ProcessKey, WriterKey
 from agent.ranks.process import RankProcess
 
-MAX_ORIGINS = 4096
+MAX_WRITERS = 4096
 LINK_SECONDS = 60.0
 """A writer whose process was not found in this time has none here any more."""
-ORIGIN_IDLE_SECONDS = 900.0
+WRITER_IDLE_SECONDS = 900.0
 MAX_FORMER = 8
-"""Fillings of a file that are looked through for the one before: some may have held no record."""
+"""Generations of a file that are looked through for the one before: some may have held no record."""
 
 
-class OriginRecord(msgspec.Struct):
+class WriterRecord(msgspec.Struct):
     """One writer of records: the process it belongs to, or itself (``unseen``) in lieu of one."""
 
     seen_at: float
@@ -26,73 +26,73 @@ class OriginRecord(msgspec.Struct):
     expired_at: float | None = None
 
 
-class OriginBook:
+class WriterBook:
     """The writers known, MAX_ORIGINS of them. An expired one is kept a while, so that its series can be taken down."""
 
     def __init__(self) -> None:
-        self.records: dict[Origin, OriginRecord] = {}
+        self.records: dict[WriterKey, WriterRecord] = {}
 
-    def see(self, origin: Origin, now: float) -> OriginRecord | None:
+    def see(self, writer_key: WriterKey, now: float) -> WriterRecord | None:
         """Return the record of a writer that has just written, a new one if need be; None when the book is full."""
-        record = self.records.get(origin)
-        if record is None and len(self.records) >= MAX_ORIGINS:
+        record = self.records.get(writer_key)
+        if record is None and len(self.records) >= MAX_WRITERS:
             return None
         if record is None or record.expired_at is not None:
-            record = self.records[origin] = OriginRecord(now, None, RankProcess(found_at=now))
+            record = self.records[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
         record.seen_at = now
         return record
 
-    def unseen(self) -> dict[Origin, RankProcess]:
+    def unseen(self) -> dict[WriterKey, RankProcess]:
         """The writers whose process was never seen, each with what stands in for it."""
-        return {origin: record.unseen for origin, record in self.records.items() if record.unseen is not None}
+        return {writer_key: record.unseen for writer_key, record in self.records.items() if record.unseen is not None}
 
-    def unlinked(self, now: float) -> tuple[Origin, ...]:
+    def unlinked(self, now: float) -> tuple[WriterKey, ...]:
         """Writers whose process is not known yet, while it is worth looking for."""
         return tuple(
-            origin
-            for origin, record in self.records.items()
+            writer_key
+            for writer_key, record in self.records.items()
             if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
         )
 
-    def former(self, origin: Origin) -> ProcessKey | None:
+    def former(self, writer_key: WriterKey) -> ProcessKey | None:
         """The process that wrote what the same file held before, under the same host name and pid."""
-        for generation in range(origin.generation - 1, max(-1, origin.generation - 1 - MAX_FORMER), -1):
-            record = self.records.get(origin._replace(generation=generation))
+        for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
+            record = self.records.get(writer_key._replace(generation=generation))
             if record is not None and record.process is not None:
                 return record.process
         return None
 
-    def is_expired(self, origin: Origin) -> bool:
+    def is_expired(self, writer_key: WriterKey) -> bool:
         """True when a writer was let go."""
-        record = self.records.get(origin)
+        record = self.records.get(writer_key)
         return record is not None and record.expired_at is not None
 
-    def expire(self, now: float, processes: Container[ProcessKey]) -> list[tuple[Origin, RankProcess | None]]:
+    def expire(self, now: float, processes: Container[ProcessKey]) -> list[tuple[WriterKey, RankProcess | None]]:
         """Let go of writers whose process is none of ``processes``, and of idle ones that have none or began anew.
 
         Returns those let go, each with what stood in for its process.
         """
         newest: dict[tuple[int, int], int] = {}
-        for origin in self.records:
-            file = (origin.device, origin.inode)
-            newest[file] = max(newest.get(file, 0), origin.generation)
+        for writer_key in self.records:
+            file = (writer_key.device, writer_key.inode)
+            newest[file] = max(newest.get(file, 0), writer_key.generation)
         gone = []
-        for origin, record in list(self.records.items()):
+        for writer_key, record in list(self.records.items()):
             if record.expired_at is None:
-                older = origin.generation < newest[origin.device, origin.inode]
-                idle = (record.process is None or older) and now - record.seen_at > ORIGIN_IDLE_SECONDS
+                older = writer_key.generation < newest[writer_key.device, writer_key.inode]
+                idle = (record.process is None or older) and now - record.seen_at > WRITER_IDLE_SECONDS
                 orphaned = record.unseen is None if record.process is None else record.process not in processes
                 if idle or orphaned:
-                    gone.append((origin, record.unseen))
+                    gone.append((writer_key, record.unseen))
                     record.expired_at, record.unseen = now, None
-            elif now - record.expired_at > ORIGIN_IDLE_SECONDS:
-                del self.records[origin]
+            elif now - record.expired_at > WRITER_IDLE_SECONDS:
+                del self.records[writer_key]
         return gone
 
     def hostnames(self, processes: Container[ProcessKey]) -> set[str]:
         """The host names under which ``processes`` write: those of containers here."""
         return {
-            origin.hostname
-            for origin, record in self.records.items()
+            writer_key.hostname
+            for writer_key, record in self.records.items()
             if record.process is not None and record.process in processes
         }

@@ -118,7 +118,7 @@ class FollowedFile:
 def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> FileChange:
     """Say whether a file is still what was read up to ``offset``; ``head`` is at least as long as ``fingerprint``.
 
-    A head of NULs is the same filling with a hole at its front (copytruncate under a writer without O_APPEND, or a
+    A head of NULs is the same generation with a hole at its front (copytruncate under a writer without O_APPEND, or a
     punched hole): what follows the offset is still ours to read.
     """
     if size_bytes < offset:

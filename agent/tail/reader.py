@@ -131,7 +131,7 @@ class LineReader:
             file.from_start = file.offset == 0
         start, tail = file.offset, file.tail
         chunk = next_lines(descriptor, file, budget_bytes)
-        # Replaced between the two looks at its head: what was read may be of either filling, so none of it counts.
+        # Replaced between the two looks at its head: what was read may be of either generation, so none of it counts.
         if not os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head):
             file.offset, file.tail = start, tail
             file.scanned = 0

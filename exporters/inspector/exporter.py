@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, Origin, OwnThread, ProcFS, RankLabel, Spec
+from agent.api import Context, ExporterConfig, Metric, NoData, OwnThread, ProcFS, RankLabel, Spec, WriterKey
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
 from exporters.inspector.reading.ownership import Ownership
@@ -22,7 +22,7 @@ from exporters.inspector.reading.silence import GRACE_SECONDS, SilenceCause, Sil
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
-from exporters.inspector.totals.frozen import OriginTotals
+from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
 WAIT_SECONDS = 1.0
@@ -75,7 +75,7 @@ class _Slot:
         self.waiting = self.failed = False
         self.published: Published | None = None
         self.section: bytes | None = None
-        self.expired: list[Origin] = []
+        self.expired: list[WriterKey] = []
 
 
 class InspectorExporter:
@@ -144,7 +144,7 @@ class InspectorExporter:
         """Take a last turn with each reader that is free, publish the checkpoint and end the threads."""
         await self._turns(last=True)
         for writer in self._writers():  # a successor asks anew for what it restores
-            self._ctx.admit.release(writer.origin)
+            self._ctx.admit.release(writer.writer_key)
         for slot in self._slots:
             if slot.running is None:
                 await slot.thread.call(slot.reader.close)
@@ -219,16 +219,16 @@ class InspectorExporter:
             return error
         turn = task.result()
         slot.available, slot.waiting = turn.available, turn.waiting
-        for origin, memberships, progress in turn.evidence:
-            self._ctx.ranks.observe_records(origin, memberships, progress)
+        for writer_key, memberships, progress in turn.evidence:
+            self._ctx.ranks.observe_records(writer_key, memberships, progress)
         if turn.published is not None:
             slot.published = turn.published
             self._ctx.ranks.observe_bandwidths(self._bandwidths())
         for writer in turn.retired:
-            self._ctx.admit.release(writer.origin)
+            self._ctx.admit.release(writer.writer_key)
             self._inherited.take(writer, self._labels)
         for left in turn.ended:
-            self._ctx.admit.give_back(left.origin, left.series())
+            self._ctx.admit.give_back(left.writer_key, left.series())
             self._inherited.take(left, self._labels)
         if turn.retired or turn.ended:
             self._forget()
@@ -237,7 +237,7 @@ class InspectorExporter:
             self._checkpoint()
         return None
 
-    def _writers(self) -> list[OriginTotals]:
+    def _writers(self) -> list[WriterTotals]:
         return [writer for slot in self._slots if slot.published is not None for writer in slot.published.writers]
 
     def _bandwidths(self) -> dict[RankLabel, float]:
@@ -245,7 +245,7 @@ class InspectorExporter:
         sums: dict[RankLabel, tuple[int, int]] = {}
         for writer in self._writers():
             for comm, comm_rank, name, bus_bytes, microseconds in writer.windows:
-                label = self._labels.get((writer.origin, comm, comm_rank))
+                label = self._labels.get((writer.writer_key, comm, comm_rank))
                 if label is not None and name not in P2P_SERIES:  # these wait for a peer's whole turn
                     before = sums.get(label, (0, 0))
                     sums[label] = (before[0] + bus_bytes, before[1] + microseconds)
@@ -254,7 +254,7 @@ class InspectorExporter:
     def _forget(self) -> None:
         """Let go of labels and inherited totals that no writer has any more."""
         writers = self._writers()
-        living = {(writer.origin, *place) for writer in writers for place in writer.places}
+        living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}
         self._inherited.prune(writers, self._labels)
 
@@ -263,10 +263,10 @@ class InspectorExporter:
         ranks = self._ctx.ranks
         for slot in self._slots:
             writers = () if slot.published is None else slot.published.writers
-            slot.expired = [writer.origin for writer in writers if ranks.is_expired(writer.origin)]
+            slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]
             for writer in writers:
                 for comm, comm_rank in writer.places:
-                    place = (writer.origin, comm, comm_rank)
+                    place = (writer.writer_key, comm, comm_rank)
                     if place not in self._labels and (label := ranks.label(*place)) is not None:
                         self._labels[place] = label
 

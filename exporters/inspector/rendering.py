@@ -49,7 +49,7 @@ from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import SilenceCause
-from exporters.inspector.totals.frozen import OriginTotals, Sums
+from exporters.inspector.totals.frozen import Sums, WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally, SeriesLabels
 from exporters.inspector.totals.losses import Tally
 
@@ -83,14 +83,14 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
 
 
 def _series(
-    writers: list[OriginTotals], snapshot: InspectorSnapshot
+    writers: list[WriterTotals], snapshot: InspectorSnapshot
 ) -> tuple[dict[SeriesLabels, Sums], set[SeriesLabels]]:
     """Sum the writers of each series; one that may be below its past withholds the whole of it."""
     series = dict(snapshot.inherited.sums)
     withheld: set[SeriesLabels] = set(series) if snapshot.unpublished else set()
     for writer in writers:
         for total in writer.totals:
-            label = snapshot.labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+            label = snapshot.labels.get((writer.writer_key, total.key.comm, total.key.comm_rank))
             if label is None:
                 continue
             key = SeriesLabels.of(label, total.key)
@@ -146,13 +146,13 @@ def _arrivals(series: dict[SeriesLabels, Sums], withheld: set[SeriesLabels]) -> 
     return [row.metric for row in (lateness, last, matched, unmatched, floor, spread)]
 
 
-def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
+def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
     """Of several writers with the same labels (a restarted rank) the newest is shown."""
     collectives, p2p = BUS_BANDWIDTH.rows(), P2P_BUS_BANDWIDTH.rows()
     newest: dict[tuple[str, str, str, str], float] = {}
     for writer in sorted(writers, key=lambda one: one.last_progress_us):
         for comm, comm_rank, collective, bus_bytes, microseconds in writer.windows:
-            if (label := labels.get((writer.origin, comm, comm_rank))) is not None:
+            if (label := labels.get((writer.writer_key, comm, comm_rank))) is not None:
                 newest[label.job_id, label.rank, comm, collective] = bus_bytes * 1_000_000 / microseconds
     for (job_id, rank, comm, name), value in newest.items():
         direction = DIRECTIONS.get(name)
@@ -160,7 +160,7 @@ def _bandwidth(writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> I
     return [collectives.metric, p2p.metric]
 
 
-def _tallies(writers: list[OriginTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
+def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """Counts of a rank as a whole; as with the series, one writer behind withholds the sum."""
     sums: Counter[RankTally] = Counter(snapshot.inherited.tallies)
     withheld: set[RankLabel] = set()
@@ -168,7 +168,7 @@ def _tallies(writers: list[OriginTotals], snapshot: InspectorSnapshot) -> Iterab
         withheld.update(RankLabel(key.job_id, key.rank) for key in sums)
     for writer in writers:
         for comm, comm_rank, tally, count in writer.tallies:
-            if (label := snapshot.labels.get((writer.origin, comm, comm_rank))) is None:
+            if (label := snapshot.labels.get((writer.writer_key, comm, comm_rank))) is None:
                 continue
             sums[RankTally(*label, tally)] += count
             if not writer.caught_up:

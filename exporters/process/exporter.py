@@ -16,12 +16,12 @@ from agent.api import (
     Family,
     Metric,
     NoData,
-    Origin,
     OwnThread,
     ProcessKey,
     ProcFS,
     RankLabel,
     Spec,
+    WriterKey,
 )
 from exporters.process.exit_status import from_pidfd, from_zombie, open_pidfd
 from exporters.process.scan import Found, Scanner
@@ -111,9 +111,9 @@ class ProcessExporter:
             except FileNotFoundError:
                 raise NoData from None
         scanner, ranks, now = self._scanner, self._ctx.ranks, self._ctx.clock.monotonic()
-        known, origins = tuple(ranks.processes()), ranks.unlinked_origins()
+        known, writer_keys = tuple(ranks.processes()), ranks.unlinked_writers()
         watched = frozenset(self._watched)
-        self._apply(*await self._thread.call(lambda: self._look(scanner, now, known, origins, watched)))
+        self._apply(*await self._thread.call(lambda: self._look(scanner, now, known, writer_keys, watched)))
         if not self._processes:
             raise NoData
 
@@ -151,11 +151,11 @@ class ProcessExporter:
         scanner: Scanner,
         now: float,
         known: tuple[ProcessKey, ...],
-        origins: tuple[Origin, ...],
+        writer_keys: tuple[WriterKey, ...],
         watched: frozenset[ProcessKey],
     ) -> tuple[Found, dict[ProcessKey, int | OSError | None]]:
         """One look, and pidfds of those that run and are not ``watched`` (blocking; on the scanner's thread)."""
-        found = scanner.look(now, known, origins)
+        found = scanner.look(now, known, writer_keys)
         return found, {key: open_pidfd(self._proc, key) for key in found.standing if key not in watched}
 
     def _apply(self, found: Found, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
@@ -179,8 +179,8 @@ class ProcessExporter:
         for key, standing in found.standing.items():
             ranks.confirm(key)
             ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
-        for origin, key in found.links:
-            ranks.link(origin, key)
+        for writer_key, key in found.links:
+            ranks.link(writer_key, key)
         for key in found.gone:
             if key in running:
                 self._on_exit(key)

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from agent.api import Origin, ProcessKey, ProcFS, Stat
+from agent.api import ProcessKey, ProcFS, Stat, WriterKey
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
@@ -76,22 +76,22 @@ class RankSearch:
         return sum(not seen.kernel for seen in self._seen.values())
 
     def proven(
-        self, strangers: Iterable[Stat], now: float, origins: tuple[Origin, ...], ranks: Container[ProcessKey]
+        self, strangers: Iterable[Stat], now: float, writer_keys: tuple[WriterKey, ...], ranks: Container[ProcessKey]
     ) -> list[tuple[ProcessKey, str]]:
         """The ranks among ``strangers``, each with what proves it.
 
-        ``origins``: writers to find; ``ranks``: the rank processes found before, whose children are none.
+        ``writer_keys``: writers to find; ``ranks``: the rank processes found before, whose children are none.
         """
         found = [(stat, self._seen[stat.pid]) for stat in strangers]
         for stat, seen in found:
-            self._inspect(stat, seen, now, origins)
+            self._inspect(stat, seen, now, writer_keys)
         # Only when all were looked at: a child may come before its parent.
         reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in found]
         return [(key, reason) for key, reason in reasons if reason]
 
-    def _inspect(self, stat: Stat, seen: _Seen, now: float, origins: tuple[Origin, ...]) -> None:
+    def _inspect(self, stat: Stat, seen: _Seen, now: float, writer_keys: tuple[WriterKey, ...]) -> None:
         """Look at a process closely, when something may have changed since the last time."""
-        if origins and self._wrote(stat.key, origins):
+        if writer_keys and self._wrote(stat.key, writer_keys):
             seen.evidence = "records"
             return
         if seen.threads == stat.threads and now - seen.looked_at < LOOK_AGAIN_SECONDS:
@@ -108,8 +108,8 @@ class RankSearch:
         seen.inherited = seen.inherited or self._ancestor_uses_gpu(seen.parent_pid, ranks)
         return "" if seen.inherited else "library"
 
-    def _wrote(self, key: ProcessKey, origins: tuple[Origin, ...]) -> bool:
-        """True when the process is the writer of one of ``origins``.
+    def _wrote(self, key: ProcessKey, writer_keys: tuple[WriterKey, ...]) -> bool:
+        """True when the process is the writer of one of ``writer_keys``.
 
         A forked child holds the file too, but has another pid. Where descriptors may not be read, the pid alone
         decides, and only outside containers.
@@ -118,7 +118,7 @@ class RankSearch:
         if status is None:
             return False
         inner = status.namespace_pids[-1]
-        mine = {(origin.device, origin.inode) for origin in origins if origin.pid == inner}
+        mine = {(writer_key.device, writer_key.inode) for writer_key in writer_keys if writer_key.pid == inner}
         if not mine:
             return False
         files = self._proc.open_files(key.pid)

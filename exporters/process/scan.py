@@ -12,12 +12,12 @@ from agent.api import (
     KEPT_VARIABLES,
     RECORDING_VARIABLES,
     OpenFile,
-    Origin,
     ProcessFacts,
     ProcessKey,
     ProcFS,
     Roots,
     Stat,
+    WriterKey,
 )
 from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
 from exporters.process.rank_search import RankSearch
@@ -34,7 +34,7 @@ class Found(msgspec.Struct, frozen=True):
     new: tuple[ProcessFacts, ...]
     standing: dict[ProcessKey, ProcessStanding]
     gone: tuple[ProcessKey, ...]
-    links: tuple[tuple[Origin, ProcessKey], ...]
+    links: tuple[tuple[WriterKey, ProcessKey], ...]
     held: frozenset[tuple[int, int]]
     processes: int
     unreadable: int
@@ -55,17 +55,17 @@ class Scanner:
         self._ranks: dict[ProcessKey, KnownRank] = {}
         self._strikes: dict[str, int] = {}
 
-    def look(self, now: float, known: Iterable[ProcessKey], origins: tuple[Origin, ...]) -> Found:
-        """Look once. ``known``: the rank processes the table holds as running; ``origins``: writers to find."""
+    def look(self, now: float, known: Iterable[ProcessKey], writer_keys: tuple[WriterKey, ...]) -> Found:
+        """Look once. ``known``: the rank processes the table holds as running; ``writer_keys``: writers to find."""
         known = set(known)
         pids = self._proc.pids()
-        stats = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(origins))
+        stats = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
         gone = tuple(key for key in known if not _runs(stats.get(key.pid), key))
         self._search.forget(set(pids))
         self._forget(known, now)
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
-        for key, evidence in self._search.proven(strangers, now, origins, known | self._ranks.keys()):
+        for key, evidence in self._search.proven(strangers, now, writer_keys, known | self._ranks.keys()):
             if len(known) + len(new) < MAX_RANK_PROCESSES:
                 new.append(self._facts(key, evidence))
         running = [key for key in known if key not in gone] + [facts.key for facts in new]
@@ -74,7 +74,7 @@ class Scanner:
             new=tuple(new),
             standing=standings,
             gone=gone,
-            links=self._links(origins, running),
+            links=self._links(writer_keys, running),
             held=frozenset(_identity(file) for key in running for file in self._ranks[key].logs.values()),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
@@ -125,17 +125,21 @@ class Scanner:
             self._facts(key, "")
         return standing(self._proc, key, self._ranks[key], state, now)
 
-    def _links(self, origins: tuple[Origin, ...], running: list[ProcessKey]) -> tuple[tuple[Origin, ProcessKey], ...]:
+    def _links(
+        self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]
+    ) -> tuple[tuple[WriterKey, ProcessKey], ...]:
         """Match writers with processes: the pid they give themselves, and the file held open where that can be seen."""
         links = []
-        for origin in origins:
-            same_pid = [key for key in running if self._ranks[key].namespace_pid == origin.pid]
+        for writer_key in writer_keys:
+            same_pid = [key for key in running if self._ranks[key].namespace_pid == writer_key.pid]
             holders = [
-                k for k in same_pid if (origin.device, origin.inode) in map(_identity, self._ranks[k].logs.values())
+                k
+                for k in same_pid
+                if (writer_key.device, writer_key.inode) in map(_identity, self._ranks[k].logs.values())
             ]
-            blind = [k for k in same_pid if k.pid == origin.pid and self._proc.open_files(k.pid) is None]
+            blind = [k for k in same_pid if k.pid == writer_key.pid and self._proc.open_files(k.pid) is None]
             if matches := holders or blind:
-                links.append((origin, matches[0]))
+                links.append((writer_key, matches[0]))
         return tuple(links)
 
     def _forget(self, known: set[ProcessKey], now: float) -> None:

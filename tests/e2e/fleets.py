@@ -14,7 +14,7 @@ from typing import Any
 from ras_views import RasAgent
 
 from agent.api import Metric
-from agent.core.identity import Membership, Origin, ProcessKey
+from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
 from agent.ranks import families as rank_families
 from agent.ranks import health
@@ -120,9 +120,9 @@ class Node:
     def progress(self, job_id: str, rank: int, world: int) -> None:
         """Let a rank complete an operation now."""
         key = self.processes[(job_id, rank)]
-        origin = Origin(64, key.pid, 0, self.name, key.pid)
-        self.table.observe_records(origin, [Membership(WORLD, rank, world)], self._clock.time())
-        self.table.link(origin, key)
+        writer_key = WriterKey(64, key.pid, 0, self.name, key.pid)
+        self.table.observe_records(writer_key, [Membership(WORLD, rank, world)], self._clock.time())
+        self.table.link(writer_key, key)
 
     def restart_agent(self) -> None:
         """Start the agent anew from its checkpoint: ranks are shown again once they are confirmed."""

@@ -77,8 +77,10 @@ class Node:
         """Let a second pass: read what was written in it, and be scraped if it is time."""
         self._clock.advance(1.0)
         self._runner.run(self._exporter.update())
-        for origin in self._table.unlinked_origins():
-            self._table.link(origin, self._processes[origin.pid])  # the process exporter finds who holds the file
+        for writer_key in self._table.unlinked_writers():
+            self._table.link(
+                writer_key, self._processes[writer_key.pid]
+            )  # the process exporter finds who holds the file
         self._table.tick()
         if second % SCRAPE_SECONDS == 0:
             jitter = self._chance.randint(-JITTER_SECONDS, JITTER_SECONDS)

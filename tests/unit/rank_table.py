@@ -6,7 +6,7 @@ from signal import SIGKILL
 
 from fake_clock import FakeClock
 
-from agent.core.identity import Origin, ProcessKey, RankLabel
+from agent.core.identity import ProcessKey, RankLabel, WriterKey
 from agent.ranks.table import RankTable
 from agent.ranks.verdict import ExitStatus
 from agent.system.procfs import ProcessFacts
@@ -33,9 +33,9 @@ def facts(pid: int, env: dict[str, str] | None = None) -> ProcessFacts:
     return ProcessFacts(ProcessKey(pid, 5000), 1.7e9, pid, "alice", "thread", env)
 
 
-def origin(pid: int, generation: int = 0) -> Origin:
+def writer_key(pid: int, generation: int = 0) -> WriterKey:
     """A writer with its own file."""
-    return Origin(64, pid, generation, "here", pid)
+    return WriterKey(64, pid, generation, "here", pid)
 
 
 class Table:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from proc_tree import ProcTree
 
-from agent.api import Origin, ProcessKey, Roots
+from agent.api import ProcessKey, Roots, WriterKey
 from exporters.process.scan import Found, Scanner
 
 NCCL_MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7\n"
@@ -24,17 +24,17 @@ class Node:
         self.known: list[ProcessKey] = []
         self.scanner = Scanner(Roots(proc=self.proc.root, sys=self.sys))
 
-    def look(self, *origins: Origin, after: float = 1.0) -> Found:
+    def look(self, *writer_keys: WriterKey, after: float = 1.0) -> Found:
         self.now += after
-        found = self.scanner.look(self.now, self.known, origins)
+        found = self.scanner.look(self.now, self.known, writer_keys)
         self.known = [key for key in [*self.known, *(facts.key for facts in found.new)] if key not in found.gone]
         return found
 
-    def evidence(self, *origins: Origin, after: float = 1.0) -> dict[int, str]:
-        return {facts.key.pid: facts.evidence for facts in self.look(*origins, after=after).new}
+    def evidence(self, *writer_keys: WriterKey, after: float = 1.0) -> dict[int, str]:
+        return {facts.key.pid: facts.evidence for facts in self.look(*writer_keys, after=after).new}
 
-    def log(self, pid: int, host: str = "h") -> tuple[Path, Origin]:
+    def log(self, pid: int, host: str = "h") -> tuple[Path, WriterKey]:
         path = self.path / f"{host}-pid{pid}.log"
         path.touch()
         info = path.stat()
-        return path, Origin(info.st_dev, info.st_ino, 0, host, pid)
+        return path, WriterKey(info.st_dev, info.st_ino, 0, host, pid)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.api import Membership, Origin
+from agent.api import Membership, WriterKey
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.arrivals import Arrivals
-from exporters.inspector.reading.intake import Writer, finish_run, take
+from exporters.inspector.reading.intake import WriterName, finish_run, take
 from exporters.inspector.totals import aggregate as module
 from exporters.inspector.totals import shared as shared_module
 from exporters.inspector.totals.accumulators import REORDER, Accumulator, Sequence
@@ -25,7 +25,7 @@ from exporters.inspector.totals.aggregate import (
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
 
-ORIGIN = Origin(1, 2, 0, "gpu-node-00", 7)
+WRITER_KEY = WriterKey(1, 2, 0, "gpu-node-00", 7)
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
         held += series
         return True
 
-    return Aggregate(ORIGIN, admit, from_start=from_start)
+    return Aggregate(WRITER_KEY, admit, from_start=from_start)
 
 
 def test_sums() -> None:
@@ -99,7 +99,7 @@ def test_sums() -> None:
 def test_each_rank_of_a_writer_has_its_budget() -> None:
     """A writer of three ranks in one communicator asks for three ranks' budgets; more than sixteen are one too many."""
     asked: list[int] = []
-    aggregate = Aggregate(ORIGIN, lambda _owner, _series, ranks: asked.append(ranks) is None, from_start=True)
+    aggregate = Aggregate(WRITER_KEY, lambda _owner, _series, ranks: asked.append(ranks) is None, from_start=True)
     feed([record(), record(rank=2), record(rank=0), record(id="0xdef", rank=3)], aggregate)
     assert max(asked) == 3
     feed([record(rank=rank, n_ranks=64) for rank in range(MAX_RANKS_PER_WRITER + 1)], aggregate)
@@ -291,7 +291,7 @@ def test_save_and_restore() -> None:
 
 def test_writers_are_kept_apart() -> None:
     """Records of two processes in one file go to two aggregates; one writer too many is counted."""
-    aggregates = {Writer("gpu-node-00", 7): fresh(), Writer("gpu-node-00", 8): fresh()}
+    aggregates = {WriterName("gpu-node-00", 7): fresh(), WriterName("gpu-node-00", 8): fresh()}
     data = b"".join(json.dumps(record(pid=pid)).encode() + b"\n" for pid in (7, 8, 8, 9))
     results: Counter[Result] = Counter()
     take(data, aggregates.get, results)
@@ -316,7 +316,7 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the places of all writers together records go to `other`; a writer that leaves gives its places back."""
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 6)
     shared = shared_module.Shared()
-    first, second, third = (Aggregate(ORIGIN, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
+    first, second, third = (Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
     feed([record(id="0x1"), record(id="0x2")], first)  # a place and a membership each
     feed([record(id="0x3"), record(id="0x4")], second)
     assert {key.comm for key in second.accumulators} == {"3", "other"}
@@ -344,7 +344,7 @@ def test_matched_operations_need_a_budget_too() -> None:
         asked.append(series)
         return series <= 4
 
-    first, second = (Aggregate(ORIGIN._replace(inode=n), admit, from_start=True, shared=shared) for n in (1, 2))
+    first, second = (Aggregate(WRITER_KEY._replace(inode=n), admit, from_start=True, shared=shared) for n in (1, 2))
     match(first, second, 0, shared)
     match(first, second, 1, shared)
     assert asked == [4, 1, 4, 1, 6, 2]
@@ -360,7 +360,7 @@ def test_a_communicator_that_ended_takes_its_matches_along() -> None:
     """What matches said of an ended communicator leaves with it; one that returns begins at nothing."""
     shared = shared_module.Shared()
     first, second = (
-        Aggregate(ORIGIN._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
+        Aggregate(WRITER_KEY._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
     )
     match(first, second, 0, shared)
     feed([record(rank=0, n_ranks=2, coll_sn=1)], first)
@@ -380,7 +380,7 @@ def test_restored_matches_keep_their_room_in_the_budget() -> None:
     """A restored writer asks for the series of its matches too."""
     shared = shared_module.Shared()
     first, second = (
-        Aggregate(ORIGIN._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
+        Aggregate(WRITER_KEY._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
     )
     match(first, second, 0, shared)
     asked: list[int] = []

@@ -16,13 +16,13 @@ from agent.api import (
     Logger,
     Membership,
     NoData,
-    Origin,
     OwnThread,
     ProcessFacts,
     ProcessKey,
     RankLabel,
     Roots,
     StateSection,
+    WriterKey,
 )
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
@@ -34,7 +34,7 @@ from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.reading.published import Published
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.frozen import OriginTotals, Sums, Totals
+from exporters.inspector.totals.frozen import Sums, Totals, WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, RankTally, SeriesLabels
 from exporters.inspector.totals.losses import Tally
 
@@ -45,18 +45,18 @@ class Ranks:
     def __init__(self) -> None:
         self.held_files: frozenset[tuple[int, int]] = frozenset()
         self.hostnames = frozenset({"here"})
-        self.observed: list[tuple[Origin, tuple[Membership, ...], float | None]] = []
-        self.expired: set[Origin] = set()
+        self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
+        self.expired: set[WriterKey] = set()
         self.silent: list[Any] = []
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
 
-    def observe_records(self, origin: Origin, memberships: Any, last_progress_seconds: float | None) -> None:
+    def observe_records(self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None) -> None:
         """Keep what was told."""
-        self.observed.append((origin, tuple(memberships), last_progress_seconds))
+        self.observed.append((writer_key, tuple(memberships), last_progress_seconds))
 
-    def label(self, origin: Origin, comm: str, comm_rank: int) -> RankLabel | None:
+    def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
         """The label of the writer's pid; none once it has expired."""
-        return None if origin in self.expired else self.labels.get(origin.pid)
+        return None if writer_key in self.expired else self.labels.get(writer_key.pid)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Keep the newest."""
@@ -66,9 +66,9 @@ class Ranks:
         """The processes that the test names."""
         return self.silent
 
-    def is_expired(self, origin: Origin) -> bool:
+    def is_expired(self, writer_key: WriterKey) -> bool:
         """Whether the test let it expire."""
-        return origin in self.expired
+        return writer_key in self.expired
 
 
 class Bench:
@@ -179,7 +179,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     (tmp_path / "here-pid9.log").write_bytes(line(0, pid=9))
     values = bench.look()
     assert values[OPERATIONS] == {SERIES: 1}
-    assert {origin.pid: [member.comm for member in members] for origin, members, _ in bench.ranks.observed} == {
+    assert {writer_key.pid: [member.comm for member in members] for writer_key, members, _ in bench.ranks.observed} == {
         7: ["abc"],
         9: ["abc"],
     }
@@ -275,7 +275,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     }
     assert values[OPERATIONS] == {SERIES: 4, dead: 1}
     assert values["rankwatch_inspector_missing_records_total"] == missing
-    bench.ranks.expired = {origin for origin, *_ in bench.ranks.observed if origin.pid == 7}
+    bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed if writer_key.pid == 7}
     bench.look()
     values = bench.look()
     assert values[OPERATIONS] == {SERIES: 4}
@@ -296,7 +296,7 @@ def test_expired_writer_gives_its_budget_back(tmp_path: Path) -> None:
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     bench.look()
     assert bench.admission._total == 5  # four counters and a gauge
-    bench.ranks.expired = {origin for origin, *_ in bench.ranks.observed}
+    bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed}
     bench.look()
     values = bench.look()
     assert OPERATIONS not in values
@@ -386,7 +386,7 @@ def test_poll_interval(tmp_path: Path) -> None:
     bench.drain()
 
 
-def view(*writers: OriginTotals, caught_up: bool = True) -> Published:
+def view(*writers: WriterTotals, caught_up: bool = True) -> Published:
     """A publication of these writers."""
     return Published(
         writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0, lag_seconds=0, hole_bytes=0
@@ -395,11 +395,11 @@ def view(*writers: OriginTotals, caught_up: bool = True) -> Published:
 
 def writer(
     pid: int, size: str = "8192", comm: str = "abc", *, caught_up: bool = True, progress_us: int = 0
-) -> OriginTotals:
+) -> WriterTotals:
     """A writer with one accumulator."""
     total = Totals(SeriesKey(comm, 0, "AllReduce", size), Sums(pid, 10, 20, 30))
-    return OriginTotals(
-        Origin(1, pid, 0, "here", pid),
+    return WriterTotals(
+        WriterKey(1, pid, 0, "here", pid),
         caught_up,
         progress_us,
         frozenset({(comm, 0)}),
@@ -409,9 +409,9 @@ def writer(
     )
 
 
-def labelled(*writers: OriginTotals, rank: str = "1") -> dict[tuple[Origin, str, int], RankLabel]:
+def labelled(*writers: WriterTotals, rank: str = "1") -> dict[tuple[WriterKey, str, int], RankLabel]:
     """All of these writers are one rank."""
-    return {(one.origin, one.totals[0].key.comm, 0): RankLabel("job", rank) for one in writers}
+    return {(one.writer_key, one.totals[0].key.comm, 0): RankLabel("job", rank) for one in writers}
 
 
 def test_a_summand_behind_withholds_the_sum() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inspector_expected import expected, unpacked
 from inspector_records import DATA, line
 
-from agent.api import Origin
+from agent.api import WriterKey
 from exporters.inspector.format.context import MAX_BATCH_LINES, FileContext
 from exporters.inspector.format.passes import MAX_STEP_US, MIN_RING_LINES
 from exporters.inspector.format.records import Result
@@ -45,11 +45,11 @@ def read(reader: DirectoryReader) -> Published:
 
 
 def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
-    """Published totals by host, pid and series, those of all fillings of a file together."""
+    """Published totals by host, pid and series, those of all generations of a file together."""
     sums: dict[tuple[Any, ...], list[int]] = {}
     for writer in view.writers:
         for total in writer.totals:
-            own = sums.setdefault((writer.origin.hostname, writer.origin.pid, *total.key), [0, 0, 0, 0])
+            own = sums.setdefault((writer.writer_key.hostname, writer.writer_key.pid, *total.key), [0, 0, 0, 0])
             new = (total.sums.operations, total.sums.message_bytes, total.sums.microseconds, total.sums.bus_bytes)
             own[:] = map(sum, zip(own, new, strict=True))
     return sums
@@ -98,7 +98,7 @@ class Sink:
     """One aggregate that takes lines in any number of reads."""
 
     def __init__(self, *, from_start: bool = True) -> None:
-        self.aggregate = Aggregate(Origin(1, 2, 0, "here", 7), lambda *_: True, from_start=from_start)
+        self.aggregate = Aggregate(WriterKey(1, 2, 0, "here", 7), lambda *_: True, from_start=from_start)
         self.context = FileContext()
         self.results: Counter[Result] = Counter()
 
@@ -421,7 +421,7 @@ def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_batch_cut_short_by_a_new_filling(tmp_path: Path) -> None:
+def test_a_batch_cut_short_by_a_new_generation(tmp_path: Path) -> None:
     """When a file is begun anew the gaps of its last batch have no cause that is known."""
     path = tmp_path / "here-pid7.log"
     clock = FakeClock()

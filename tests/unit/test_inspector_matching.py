@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.api import Origin
+from agent.api import WriterKey
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness import matching as module
 from exporters.inspector.lateness.arrivals import Arrivals
@@ -19,32 +19,32 @@ from exporters.inspector.lateness.matching import (
     Matching,
 )
 
-ORIGINS = [Origin(1, inode, 0, "here", inode) for inode in range(MAX_MEMBERS + 1)]
+WRITER_KEYS = [WriterKey(1, inode, 0, "here", inode) for inode in range(MAX_MEMBERS + 1)]
 
 
 class Totals:
     """What was credited, by writer."""
 
     def __init__(self) -> None:
-        self.of: dict[Origin, Arrivals] = defaultdict(Arrivals)
+        self.of: dict[WriterKey, Arrivals] = defaultdict(Arrivals)
 
-    def credit(self, origin: Origin, arrivals: Arrivals) -> None:
+    def credit(self, writer_key: WriterKey, arrivals: Arrivals) -> None:
         """Add."""
-        self.of[origin] = self.of[origin].plus(arrivals)
+        self.of[writer_key] = self.of[writer_key].plus(arrivals)
 
-    def credit_of(self, origin: Origin, key: SeriesKey) -> Credit:
+    def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit:
         """What a reader gives for a writer that it has."""
         assert key.comm == "abc"
-        return partial(self.credit, origin)
+        return partial(self.credit, writer_key)
 
 
 def join(
-    matching: Matching, totals: Totals, rank: int, n_ranks: int, comm: str = "abc", origin: Origin | None = None
+    matching: Matching, totals: Totals, rank: int, n_ranks: int, comm: str = "abc", writer_key: WriterKey | None = None
 ) -> BoardMember:
     """One rank's place."""
-    origin = origin or ORIGINS[rank]
+    writer_key = writer_key or WRITER_KEYS[rank]
     key = SeriesKey(comm, rank, "AllReduce", "8192")
-    member = matching.join(origin, key, n_ranks, partial(totals.credit, origin))
+    member = matching.join(writer_key, key, n_ranks, partial(totals.credit, writer_key))
     assert member is not None
     return member
 
@@ -80,9 +80,9 @@ def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) ->
             matching.restore(saved, totals.credit_of)
     matching.settle()
     leads = [sorted(row)[1] - min(row) for row in operations]
-    assert totals.of[ORIGINS[0]].matched == len(operations)
-    assert totals.of[ORIGINS[0]].unmatched == 0
-    assert totals.of[ORIGINS[0]].floor_us == sum(map(min, operations))
+    assert totals.of[WRITER_KEYS[0]].matched == len(operations)
+    assert totals.of[WRITER_KEYS[0]].unmatched == 0
+    assert totals.of[WRITER_KEYS[0]].floor_us == sum(map(min, operations))
     late = [
         sum(
             lead
@@ -91,7 +91,7 @@ def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) ->
         )
         for rank in range(3)
     ]
-    assert [totals.of[origin].lateness_us for origin in ORIGINS[:3]] == late
+    assert [totals.of[writer_key].lateness_us for writer_key in WRITER_KEYS[:3]] == late
     assert matching.save() == []
 
 
@@ -104,17 +104,17 @@ def test_what_one_rank_has_no_record_of_is_let_go_and_counted() -> None:
     note(one, dict.fromkeys(range(2, SLACK + 2), 10))
     note(two, {SLACK: 10})
     matching.settle()
-    assert (totals.of[ORIGINS[0]].matched, totals.of[ORIGINS[0]].unmatched) == (2, 0)
+    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (2, 0)
     note(two, {SLACK + 1: 10})
     matching.settle()
-    assert (totals.of[ORIGINS[0]].matched, totals.of[ORIGINS[0]].unmatched) == (3, 1)
+    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (3, 1)
 
 
 @pytest.mark.parametrize("n_ranks", [1, MAX_MEMBERS + 1])
 def test_communicators_that_cannot_be_matched(n_ranks: int) -> None:
     """A communicator of one, or of more ranks than a node has GPUs, has no place."""
-    assert Matching().join(ORIGINS[0], SeriesKey("abc", 0, "AllReduce", "8192"), n_ranks, lambda _: None) is None
-    assert Matching().join(ORIGINS[0], SeriesKey("abc", 0, "AllReduce", "8192"), MAX_MEMBERS, lambda _: None)
+    assert Matching().join(WRITER_KEYS[0], SeriesKey("abc", 0, "AllReduce", "8192"), n_ranks, lambda _: None) is None
+    assert Matching().join(WRITER_KEYS[0], SeriesKey("abc", 0, "AllReduce", "8192"), MAX_MEMBERS, lambda _: None)
 
 
 def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
@@ -133,7 +133,7 @@ def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
     note(one, {MAX_OPEN_ALONE + 2: 9})
     note(two, {MAX_OPEN_ALONE + 1: 9, MAX_OPEN_ALONE + 2: 9})
     matching.settle()
-    assert totals.of[ORIGINS[0]] == Arrivals(matched=1, floor_us=9)
+    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9)
 
 
 def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
@@ -146,7 +146,7 @@ def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
     assert len(one.times) == MAX_OPEN
     note(one, {MAX_OPEN + 1: 9})
     assert len(one.times) == MAX_OPEN // 2
-    assert totals.of[ORIGINS[0]] == Arrivals(matched=1, floor_us=9, unmatched=MAX_OPEN + 1 - MAX_OPEN // 2)
+    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9, unmatched=MAX_OPEN + 1 - MAX_OPEN // 2)
     matching.settle()
 
 
@@ -162,11 +162,11 @@ def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     note(alone, {3: 9})
     matching.settle()
     assert (len(one.times), len(alone.times)) == (0, 4)
-    assert totals.of[ORIGINS[0]].unmatched == 6
+    assert totals.of[WRITER_KEYS[0]].unmatched == 6
     note(alone, dict.fromkeys(range(4, 10), 9))
     matching.settle()
     assert len(alone.times) == 0
-    assert totals.of[ORIGINS[0]].unmatched == 6
+    assert totals.of[WRITER_KEYS[0]].unmatched == 6
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +174,9 @@ def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 2)
     matching, totals, _ = pair()
     key = SeriesKey("def", 0, "AllReduce", "8192")
-    assert matching.join(ORIGINS[5], key, 2, partial(totals.credit, ORIGINS[5])) is None
-    matching.leave(ORIGINS[0])
-    assert matching.join(ORIGINS[5], key, 2, partial(totals.credit, ORIGINS[5])) is not None
+    assert matching.join(WRITER_KEYS[5], key, 2, partial(totals.credit, WRITER_KEYS[5])) is None
+    matching.leave(WRITER_KEYS[0])
+    assert matching.join(WRITER_KEYS[5], key, 2, partial(totals.credit, WRITER_KEYS[5])) is not None
 
 
 def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
@@ -184,15 +184,15 @@ def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
     matching, totals, (one, two) = pair()
     note(two, {0: 9})
     note(one, {1: 9})
-    successor = join(matching, totals, 0, 2, origin=ORIGINS[7])
+    successor = join(matching, totals, 0, 2, writer_key=WRITER_KEYS[7])
     note(successor, {0: 9})
     note(one, {0: 9})
     matching.settle()
-    assert not totals.of[ORIGINS[7]].matched
+    assert not totals.of[WRITER_KEYS[7]].matched
     note(two, {0: 7})
     matching.settle()
-    assert totals.of[ORIGINS[7]] == Arrivals(matched=1, floor_us=7, spread_us=2)
-    assert not totals.of[ORIGINS[0]].matched
+    assert totals.of[WRITER_KEYS[7]] == Arrivals(matched=1, floor_us=7, spread_us=2)
+    assert not totals.of[WRITER_KEYS[0]].matched
 
 
 def test_communicators_that_ended_are_let_go() -> None:
@@ -201,7 +201,7 @@ def test_communicators_that_ended_are_let_go() -> None:
     other = join(matching, totals, 0, 2, comm="def")
     note(one, {0: 9})
     note(other, {0: 9})
-    matching.leave(ORIGINS[0], frozenset({"abc"}))
+    matching.leave(WRITER_KEYS[0], frozenset({"abc"}))
     note(one, {1: 9})
     note(two, {0: 9, 1: 9})
     matching.settle()
@@ -223,12 +223,12 @@ def test_a_writer_that_is_gone_is_not_restored() -> None:
 def test_start_times_go_with_their_operations(hostname: str, traced: set[int]) -> None:
     """Start times decide only where all members have them by one clock, and none stays when its operation is done."""
     matching, totals = Matching(), Totals()
-    origins = [ORIGINS[0], ORIGINS[1]._replace(hostname=hostname)]
-    members = [join(matching, totals, rank, 2, origin=origins[rank]) for rank in range(2)]
+    writer_keys = [WRITER_KEYS[0], WRITER_KEYS[1]._replace(hostname=hostname)]
+    members = [join(matching, totals, rank, 2, writer_key=writer_keys[rank]) for rank in range(2)]
     for rank, (time, start) in enumerate([(2000, 7000), (2010, 7900)]):  # by kernel times nobody was last
         members[rank].note([0], 0, [time], [start] if rank in traced else [])
     members[0].note([1], 1, [10], [8000])
     matching.settle()
     believed = hostname == "here" and traced == {0, 1}
-    assert totals.of[origins[1]].lateness_us == (900 if believed else 0)
+    assert totals.of[writer_keys[1]].lateness_us == (900 if believed else 0)
     assert [set(member.starts) for member in members] == [{1}, set()]

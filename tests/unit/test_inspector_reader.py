@@ -23,7 +23,7 @@ from exporters.inspector.reading.ownership import (
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.turn import Turn
-from exporters.inspector.totals.frozen import OriginTotals
+from exporters.inspector.totals.frozen import WriterTotals
 
 HERE = Ownership(hostnames=frozenset({"here"}))
 EVERYONE = Ownership(everyone=True)
@@ -57,7 +57,7 @@ def published(turn: Turn) -> Published:
 def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[int]]:
     """Published totals in the form of ``expected_sums``."""
     return {
-        (writer.origin.hostname, writer.origin.pid, *total.key): [
+        (writer.writer_key.hostname, writer.writer_key.pid, *total.key): [
             total.sums.operations,
             total.sums.message_bytes,
             total.sums.microseconds,
@@ -68,7 +68,7 @@ def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[i
     }
 
 
-def missing_of(writer: OriginTotals) -> int:
+def missing_of(writer: WriterTotals) -> int:
     """The records missing of a writer, whatever the cause."""
     return sum(count for _, _, tally, count in writer.tallies if tally.startswith("missing"))
 
@@ -180,7 +180,7 @@ def test_begun_anew_while_the_agent_was_away(tmp_path: Path) -> None:
     path.write_bytes(line(50))
     view = published(read(make(tmp_path, clock, section)))
     assert [
-        (writer.origin.generation, writer.totals[0].sums.operations, writer.caught_up) for writer in view.writers
+        (writer.writer_key.generation, writer.totals[0].sums.operations, writer.caught_up) for writer in view.writers
     ] == [
         (0, 2, True),
         (1, 1, True),
@@ -198,7 +198,7 @@ def test_begun_anew_by_a_writer_of_the_same_name(tmp_path: Path) -> None:
     clock.advance(1.0)
     view = published(read(reader))
     assert [
-        (writer.origin.generation, writer.totals[0].sums.operations, missing_of(writer)) for writer in view.writers
+        (writer.writer_key.generation, writer.totals[0].sums.operations, missing_of(writer)) for writer in view.writers
     ] == [
         (0, 2, 0),
         (1, 1, 2),
@@ -230,7 +230,7 @@ def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "here-pid8.log").write_bytes(line(2, pid=8))
     clock.advance(1.0)
     view = published(read(reader))
-    assert {writer.origin.pid: missing_of(writer) for writer in view.writers} == {7: 0, 8: 2}
+    assert {writer.writer_key.pid: missing_of(writer) for writer in view.writers} == {7: 0, 8: 2}
 
 
 def test_foreign_files_are_left(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_foreign_files_are_left(tmp_path: Path) -> None:
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     view = published(read(make(tmp_path, FakeClock())))
     assert view.files == {FileState.FOLLOWED: 1, FileState.FOREIGN: 2, FileState.UNIDENTIFIED: 1}
-    assert [writer.origin.hostname for writer in view.writers] == ["here"]
+    assert [writer.writer_key.hostname for writer in view.writers] == ["here"]
 
 
 def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_retired_writer(tmp_path: Path) -> None:
     path.write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock)
     [writer] = published(read(reader)).writers
-    turn = reader.turn(HERE, [writer.origin])
+    turn = reader.turn(HERE, [writer.writer_key])
     assert [retired.totals for retired in turn.retired] == [writer.totals]
     assert published(turn).writers == ()
     assert published(make(tmp_path, clock, turn.section).turn(HERE)).writers == ()
@@ -386,7 +386,7 @@ def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     view = published(read(make(tmp_path, FakeClock())))
     assert len(view.writers) == module.MAX_WRITERS_PER_FILE
     assert view.results[Result.ORIGIN_LIMIT] == 1
-    monkeypatch.setattr(module, "MAX_ORIGINS", 3)
+    monkeypatch.setattr(module, "MAX_WRITERS", 3)
     assert len(published(read(make(tmp_path, FakeClock()))).writers) == 3
 
 

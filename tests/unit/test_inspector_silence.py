@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import Logger, Membership, Origin, ProcessFacts, ProcessKey, RankTable
+from agent.api import Logger, Membership, ProcessFacts, ProcessKey, RankTable, WriterKey
 from agent.ranks.environment import MAX_SETTING_CHARACTERS
 from exporters.inspector.reading.silence import MAX_TOLD, SilenceCause, SilenceWatch, silence_of
 
@@ -118,9 +118,9 @@ def test_the_table_knows_who_showed_no_record() -> None:
     clock.advance(1.0)
     [found] = table.without_records(60.0)
     assert found.environment == {**GOOD, "NCCL_INSPECTOR_DUMP_DIR": long[:-1]}
-    origin = Origin(1, 2, 0, "here", 9)
-    table.observe_records(origin, [Membership("abc", 0, 2)], clock.time())
-    table.link(origin, ProcessKey(9, 1))
+    writer_key = WriterKey(1, 2, 0, "here", 9)
+    table.observe_records(writer_key, [Membership("abc", 0, 2)], clock.time())
+    table.link(writer_key, ProcessKey(9, 1))
     assert table.without_records(60.0) == []
     table.observe_process(facts(10))
     clock.advance(60.0)

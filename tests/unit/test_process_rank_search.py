@@ -35,14 +35,14 @@ def test_other_threads_do_not(node: Node, thread: str) -> None:
 
 def test_launcher_shell_and_loaders(node: Node) -> None:
     """Of a launcher, a shell, a rank and its data loaders (forked: same files, same maps) only the rank is one."""
-    log, origin = node.log(30)
+    log, writer_key = node.log(30)
     rank = {"environment": {"RANK": "0"}, "maps": NCCL_MAPS, "files": {3: log, **GPU}}
     node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "8"})
     node.proc.add(20, name="bash", parent=10, environment={"RANK": "0"})
     node.proc.add(30, parent=20, threads={31: "cuda-EvtHandlr"}, **rank)  # type: ignore[arg-type]
     node.proc.add(40, parent=30, **rank)  # type: ignore[arg-type]
     node.proc.add(41, parent=40, **rank)  # type: ignore[arg-type]
-    assert node.evidence(origin) == {30: "records"}
+    assert node.evidence(writer_key) == {30: "records"}
 
 
 def test_library_and_gpu_without_records(node: Node) -> None:

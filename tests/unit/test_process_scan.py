@@ -29,15 +29,15 @@ def test_reused_pid(node: Node) -> None:
 
 def test_writer_in_another_pid_namespace(node: Node) -> None:
     """A writer's own pid is matched in its pid namespace, and by the file held open among equals."""
-    first, origin = node.log(7, "a")
+    first, writer_key = node.log(7, "a")
     second, _ = node.log(7, "b")
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
     node.proc.add(200, namespace_pids=(200, 7), files={3: second})
-    found = node.look(origin)
+    found = node.look(writer_key)
     assert [facts.key.pid for facts in found.new] == [100]
     assert found.new[0].namespace_pid == 7
-    assert found.links == ((origin, ProcessKey(100, 5000)),)
-    assert found.held == {(origin.device, origin.inode)}
+    assert found.links == ((writer_key, ProcessKey(100, 5000)),)
+    assert found.held == {(writer_key.device, writer_key.inode)}
 
 
 def test_descriptors_unreadable(node: Node) -> None:

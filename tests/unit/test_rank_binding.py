@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, origin
+from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks.binding import BINDING_SECONDS
@@ -30,18 +30,18 @@ def test_environment_names_the_rank(table: Table) -> None:
 def test_world_communicator_settles_at_once(table: Table) -> None:
     """Once the world communicator is seen there is nothing to wait for."""
     key = table.add(1, environment(3))
-    table.ranks.observe_records(origin(1), [Membership(WORLD, 3, 8)], None)
-    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 3, 8)], None)
+    table.ranks.link(writer_key(1), key)
     table.tick()
     assert table.labels() == {RankLabel("4711", "3"): 1}
-    assert table.ranks.label(origin(1), WORLD, 3) == RankLabel("4711", "3")
+    assert table.ranks.label(writer_key(1), WORLD, 3) == RankLabel("4711", "3")
 
 
 def test_without_environment_the_largest_communicator_names_the_rank(table: Table) -> None:
     """Without an environment the binding waits ten seconds and takes the rank in the largest communicator."""
     key = table.add(1, None)
-    table.ranks.observe_records(origin(1), [Membership(TENSOR, 1, 4), Membership(WORLD, 5, 8)], None)
-    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(writer_key(1), [Membership(TENSOR, 1, 4), Membership(WORLD, 5, 8)], None)
+    table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS - 0.1)
     assert table.labels() == {}
     table.tick(0.1)
@@ -59,8 +59,8 @@ def test_binding_is_frozen(table: Table) -> None:
     """A world communicator that contradicts a published label is counted and changes nothing."""
     key = table.add(1, environment(3))
     table.tick(1.0)
-    table.ranks.observe_records(origin(1), [Membership(WORLD, 6, 8)], None)
-    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 6, 8)], None)
+    table.ranks.link(writer_key(1), key)
     table.tick(60.0)
     assert table.labels() == {RankLabel("4711", "3"): 1}
     assert table.ranks.snapshot().conflicts == 1
@@ -70,8 +70,8 @@ def test_node_rank_in_the_environment(table: Table) -> None:
     """Siblings that all claim RANK 1 carry their node's rank: the world communicator names them."""
     for pid in (1, 2):
         key = table.add(pid, environment(1))
-        table.ranks.observe_records(origin(pid), [Membership(WORLD, 7 + pid, 16)], None)
-        table.ranks.link(origin(pid), key)
+        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, 7 + pid, 16)], None)
+        table.ranks.link(writer_key(pid), key)
     table.tick(1.0)
     assert table.labels() == {}
     table.tick(BINDING_SECONDS)
@@ -127,11 +127,11 @@ def test_partial_duplicate_keeps_its_labels(table: Table) -> None:
     """A process of two ranks, one of them another's, keeps the other label when a larger communicator appears."""
     table.add(1, environment(0, world=2))
     key = table.add(2, environment(7) | {"RANK": ""})
-    table.ranks.observe_records(origin(2), [Membership(TENSOR, 0, 2), Membership(TENSOR, 1, 2)], None)
-    table.ranks.link(origin(2), key)
+    table.ranks.observe_records(writer_key(2), [Membership(TENSOR, 0, 2), Membership(TENSOR, 1, 2)], None)
+    table.ranks.link(writer_key(2), key)
     table.tick(BINDING_SECONDS)
     bound = table.labels()
-    table.ranks.observe_records(origin(2), [Membership(WORLD, 4, 8), Membership(WORLD, 5, 8)], None)
+    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 4, 8), Membership(WORLD, 5, 8)], None)
     table.tick(1.0)
     assert table.labels() == bound == {RankLabel("4711", "0"): 1, RankLabel("4711", "1"): 2}
 
@@ -151,36 +151,36 @@ def test_several_ranks_in_one_process(table: Table) -> None:
     """A process of four ranks gets four labels, and smaller communicators are matched by order."""
     key = table.add(1, environment(1))
     places = [Membership(WORLD, n, 8) for n in (4, 5, 6, 7)] + [Membership(TENSOR, n, 4) for n in range(4)]
-    table.ranks.observe_records(origin(1), places, None)
-    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(writer_key(1), places, None)
+    table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)
     assert sorted(label.rank for label in table.labels()) == ["4", "5", "6", "7"]
-    assert table.ranks.label(origin(1), TENSOR, 2) == RankLabel("4711", "6")
+    assert table.ranks.label(writer_key(1), TENSOR, 2) == RankLabel("4711", "6")
 
 
 def test_rank_that_cannot_be_told(table: Table) -> None:
     """In a process of several ranks, a communicator of some of them has the rank `unknown` after ten seconds."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(origin(1), [Membership(WORLD, n, 8) for n in (4, 5, 6, 7)], None)
-    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, n, 8) for n in (4, 5, 6, 7)], None)
+    table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)
-    table.ranks.observe_records(origin(1), [Membership(TENSOR, 0, 2)], None)
-    assert table.ranks.label(origin(1), TENSOR, 0) is None
+    table.ranks.observe_records(writer_key(1), [Membership(TENSOR, 0, 2)], None)
+    assert table.ranks.label(writer_key(1), TENSOR, 0) is None
     table.tick(BINDING_SECONDS)
-    assert table.ranks.label(origin(1), TENSOR, 0) == RankLabel("4711", "unknown")
+    assert table.ranks.label(writer_key(1), TENSOR, 0) == RankLabel("4711", "unknown")
 
 
 def test_unseen_writer_gives_way(table: Table) -> None:
     """Records whose process is found late keep their label when it is the same, without a conflict."""
-    table.ranks.observe_records(origin(1), [Membership(WORLD, 5, 8)], None)
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)
-    label = table.ranks.label(origin(1), WORLD, 5)
+    label = table.ranks.label(writer_key(1), WORLD, 5)
     assert label == RankLabel(communicator_job_id(WORLD), "5")
     assert table.labels() == {}  # no process was seen: nothing is said of its life
     key = table.add(1, None)
-    table.ranks.link(origin(1), key)
+    table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)
-    assert table.ranks.label(origin(1), WORLD, 5) == label
+    assert table.ranks.label(writer_key(1), WORLD, 5) == label
     assert table.ranks.snapshot().conflicts == 0
 
 
@@ -188,6 +188,6 @@ def test_single_pass_settles_at_once() -> None:
     """In a single pass over files every writer is bound at the first tick by its largest communicator."""
     table = Table(once=True)
     for pid in (1, 2):
-        table.ranks.observe_records(origin(pid), [Membership(TENSOR, 0, 4), Membership(WORLD, pid, 8)], None)
+        table.ranks.observe_records(writer_key(pid), [Membership(TENSOR, 0, 4), Membership(WORLD, pid, 8)], None)
     table.tick()
-    assert table.ranks.label(origin(2), TENSOR, 0) == RankLabel(communicator_job_id(WORLD), "2")
+    assert table.ranks.label(writer_key(2), TENSOR, 0) == RankLabel(communicator_job_id(WORLD), "2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, WORLD, Table, environment, origin
+from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.ranks.binding import BINDING_SECONDS
@@ -56,8 +56,8 @@ def test_duplicate_after_a_restart_of_the_agent(table: Table) -> None:
 def test_checkpoint_keeps_everything(table: Table) -> None:
     """A new table from the checkpoint shows tombstones at once, and live ranks when they are confirmed."""
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
-    table.ranks.observe_records(origin(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
-    table.ranks.link(origin(2), lives)
+    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
+    table.ranks.link(writer_key(2), lives)
     table.tick(1.0)
     table.ranks.observe_exit(gone, ExitStatus(known=True, signal=SIGSEGV))
     again = RankTable(table.clock, "here")
@@ -67,7 +67,7 @@ def test_checkpoint_keeps_everything(table: Table) -> None:
     again.confirm(lives)
     again.tick()
     assert again.snapshot() == table.ranks.snapshot()
-    assert again.label(origin(2), WORLD, 2) == RankLabel("4711", "2")
+    assert again.label(writer_key(2), WORLD, 2) == RankLabel("4711", "2")
 
 
 def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import SIGKILL, SIGSEGV
 
 import pytest
-from rank_table import KILLED, WORLD, Table, environment, origin
+from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership
 from agent.ranks import families as rank_families
@@ -31,8 +31,8 @@ def test_families_of_live_and_dead(table: Table) -> None:
     """A live rank has info, a dead one exit series and no info; members and jobs are counted."""
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     for pid, key in zip((1, 2), keys, strict=True):
-        table.ranks.observe_records(origin(pid), [Membership(WORLD, pid, 8, "world", 2)], None)
-        table.ranks.link(origin(pid), key)
+        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, pid, 8, "world", 2)], None)
+        table.ranks.link(writer_key(pid), key)
     table.tick(1.0)
     table.ranks.observe_exit(keys[0], KILLED)
     lines = exposition(table)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, origin
+from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
-from agent.core.identity import Membership, Origin, RankLabel
+from agent.core.identity import Membership, RankLabel, WriterKey
 from agent.ranks.binding import BINDING_SECONDS
 from agent.ranks.expiry import TOMBSTONE_SECONDS
 from agent.ranks.process import SIGN_OF_LIFE_SECONDS
 from agent.ranks.table import MAX_MEMBERSHIPS, MAX_PROCESSES, UNSEEN_SECONDS
 from agent.ranks.verdict import RasSilence
-from agent.ranks.writers import MAX_FORMER, MAX_ORIGINS, ORIGIN_IDLE_SECONDS
+from agent.ranks.writers import MAX_FORMER, MAX_WRITERS, WRITER_IDLE_SECONDS
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def table() -> Table:
 def test_host_names_go_with_their_ranks(table: Table) -> None:
     """A container's host name counts as this node's while its rank is in the table, also after a restart."""
     key = table.add(1, environment(1))
-    writer = Origin(64, 1, 0, "trainer-0", 1)
+    writer = WriterKey(64, 1, 0, "trainer-0", 1)
     table.ranks.observe_records(writer, [Membership(WORLD, 1, 8)], None)
     table.ranks.link(writer, key)
     assert table.ranks.hostnames == {"here", "trainer-0"}
@@ -37,47 +37,47 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
 
 
 def test_earlier_fillings_of_a_file_expire(table: Table) -> None:
-    """Of a file that its live rank begins anew, earlier fillings expire when idle; the last one never does."""
+    """Of a file that its live rank begins anew, earlier generations expire when idle; the last one never does."""
     key = table.add(1, environment(1))
     for generation in range(2):
-        table.ranks.observe_records(origin(1, generation), [Membership(WORLD, 1, 8)], None)
-        table.ranks.link(origin(1, generation), key)
+        table.ranks.observe_records(writer_key(1, generation), [Membership(WORLD, 1, 8)], None)
+        table.ranks.link(writer_key(1, generation), key)
     table.tick(1.0)
-    table.tick(ORIGIN_IDLE_SECONDS)
-    assert table.ranks.is_expired(origin(1, 0))
-    assert not table.ranks.is_expired(origin(1, 1))
+    table.tick(WRITER_IDLE_SECONDS)
+    assert table.ranks.is_expired(writer_key(1, 0))
+    assert not table.ranks.is_expired(writer_key(1, 1))
     assert table.labels() == {RankLabel("4711", "1"): 1}
 
 
 def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
     """A file begun anew just before its process left is that process's, as its records are no later than the exit."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(origin(1), [Membership(WORLD, 1, 8)], table.clock.time())
-    table.ranks.link(origin(1), key)
-    table.ranks.observe_records(origin(1, 2), [Membership(TENSOR, 1, 4)], table.clock.time())
-    assert table.ranks.label(origin(1, 2), TENSOR, 1) is None  # it runs: who wrote that will be seen
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], table.clock.time())
+    table.ranks.link(writer_key(1), key)
+    table.ranks.observe_records(writer_key(1, 2), [Membership(TENSOR, 1, 4)], table.clock.time())
+    assert table.ranks.label(writer_key(1, 2), TENSOR, 1) is None  # it runs: who wrote that will be seen
     table.tick(1.0)
     table.ranks.observe_exit(key, KILLED)
     left = table.clock.time()
-    table.ranks.observe_records(origin(1, 3), [Membership(TENSOR, 1, 4)], None)
-    table.ranks.observe_records(origin(2, 3), [Membership(TENSOR, 2, 4)], left)
-    assert table.ranks.label(origin(1, 3), TENSOR, 1) is None
-    table.ranks.observe_records(origin(1, 3), [], left)
-    assert table.ranks.label(origin(1, 3), TENSOR, 1) == RankLabel("4711", "1")
+    table.ranks.observe_records(writer_key(1, 3), [Membership(TENSOR, 1, 4)], None)
+    table.ranks.observe_records(writer_key(2, 3), [Membership(TENSOR, 2, 4)], left)
+    assert table.ranks.label(writer_key(1, 3), TENSOR, 1) is None
+    table.ranks.observe_records(writer_key(1, 3), [], left)
+    assert table.ranks.label(writer_key(1, 3), TENSOR, 1) == RankLabel("4711", "1")
     table.clock.advance(5.0)
-    table.ranks.observe_records(origin(1, 4), [], left + 1)
-    assert {origin(1, 2), origin(1, 4), origin(2, 3)} == set(table.ranks.unlinked_origins())
+    table.ranks.observe_records(writer_key(1, 4), [], left + 1)
+    assert {writer_key(1, 2), writer_key(1, 4), writer_key(2, 3)} == set(table.ranks.unlinked_writers())
 
 
 def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
-    """Among so many fillings before it one of the process is found, and not among more."""
+    """Among so many generations before it one of the process is found, and not among more."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(origin(1), [], table.clock.time())
-    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(writer_key(1), [], table.clock.time())
+    table.ranks.link(writer_key(1), key)
     table.ranks.observe_exit(key, KILLED)
     for generation in (MAX_FORMER + 1, MAX_FORMER):
-        table.ranks.observe_records(origin(1, generation), [], table.clock.time())
-    assert table.ranks.unlinked_origins() == (origin(1, MAX_FORMER + 1),)
+        table.ranks.observe_records(writer_key(1, generation), [], table.clock.time())
+    assert table.ranks.unlinked_writers() == (writer_key(1, MAX_FORMER + 1),)
 
 
 def test_unidentified_and_unreadable_are_counted(table: Table) -> None:
@@ -92,21 +92,21 @@ def test_idle_writer_expires(table: Table) -> None:
     """Records without a process expire after 15 idle minutes; a linked writer lives as long as its process."""
     key = table.add(1, environment(1))
     for pid in (1, 2):
-        table.ranks.observe_records(origin(pid), [Membership(WORLD, pid, 8)], None)
-    table.ranks.link(origin(1), key)
-    table.tick(ORIGIN_IDLE_SECONDS + 0.1)
-    assert table.ranks.is_expired(origin(2))
-    assert not table.ranks.is_expired(origin(1))
-    table.ranks.observe_records(origin(2), [], None)
-    assert not table.ranks.is_expired(origin(2))
+        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, pid, 8)], None)
+    table.ranks.link(writer_key(1), key)
+    table.tick(WRITER_IDLE_SECONDS + 0.1)
+    assert table.ranks.is_expired(writer_key(2))
+    assert not table.ranks.is_expired(writer_key(1))
+    table.ranks.observe_records(writer_key(2), [], None)
+    assert not table.ranks.is_expired(writer_key(2))
 
 
 def test_progress_is_never_in_the_future(table: Table) -> None:
     """A record from a clock ahead of ours counts as now, and an older one does not turn progress back."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(origin(1), [], table.clock.time() + 3600)
-    table.ranks.link(origin(1), key)
-    table.ranks.observe_records(origin(1), [], table.clock.time() - 3600)
+    table.ranks.observe_records(writer_key(1), [], table.clock.time() + 3600)
+    table.ranks.link(writer_key(1), key)
+    table.ranks.observe_records(writer_key(1), [], table.clock.time() - 3600)
     table.tick(1.0)
     progress = table.ranks.snapshot().ranks[0].process.progress_seconds
     assert progress is not None
@@ -118,10 +118,10 @@ def test_bounds(table: Table) -> None:
     for pid in range(MAX_PROCESSES):
         table.add(pid)
     assert not table.ranks.observe_process(facts(MAX_PROCESSES))
-    for pid in range(MAX_ORIGINS + 1):
-        table.ranks.observe_records(origin(pid), [], None)
-    table.ranks.observe_records(origin(0), [Membership(f"{n:x}", 0, 2) for n in range(MAX_MEMBERSHIPS + 1)], None)
-    assert table.ranks.label(origin(MAX_ORIGINS), WORLD, 0) is None
+    for pid in range(MAX_WRITERS + 1):
+        table.ranks.observe_records(writer_key(pid), [], None)
+    table.ranks.observe_records(writer_key(0), [Membership(f"{n:x}", 0, 2) for n in range(MAX_MEMBERSHIPS + 1)], None)
+    assert table.ranks.label(writer_key(MAX_WRITERS), WORLD, 0) is None
     assert table.ranks.snapshot().refused == 3
 
 
@@ -135,11 +135,11 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
     assert table.states() == {"1": "alive"}
     table.tick(1.0)
     assert table.states() == {"1": "unresponsive"}
-    table.ranks.observe_records(origin(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS)
-    table.ranks.link(origin(1), key)
+    table.ranks.observe_records(writer_key(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS)
+    table.ranks.link(writer_key(1), key)
     table.tick()
     assert table.states() == {"1": "unresponsive"}
-    table.ranks.observe_records(origin(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS + 0.1)
+    table.ranks.observe_records(writer_key(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS + 0.1)
     table.tick()
     assert table.states() == {"1": "unknown"}
     table.ranks.observe_silences({})

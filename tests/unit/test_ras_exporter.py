@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from lent import lent
 from proc_tree import ProcTree
-from rank_table import Table, environment, facts, origin
+from rank_table import Table, environment, facts, writer_key
 from ras_server import conversing, served
 
 from agent.api import (
@@ -87,8 +87,8 @@ class Node:
         self.listen(pid)
         assert self.table.ranks.observe_process(facts(pid, env))
         if place is not None:
-            self.table.ranks.observe_records(origin(pid), [place], None)
-            self.table.ranks.link(origin(pid), ProcessKey(pid, 5000))
+            self.table.ranks.observe_records(writer_key(pid), [place], None)
+            self.table.ranks.link(writer_key(pid), ProcessKey(pid, 5000))
         self.table.tick(20.0)
 
     def listen(self, inode: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, WORLD, Table, environment, facts, origin
+from rank_table import KILLED, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks.expiry import FINISHED_SECONDS, TOMBSTONE_SECONDS
@@ -98,8 +98,8 @@ def test_tombstones_give_way_to_live_ranks(table: Table) -> None:
 def test_tombstones(table: Table) -> None:
     """A dead rank is shown for 15 minutes, a finished one for one; then their records' series may go too."""
     dead, well = table.add(1, environment(1, job="1")), table.add(2, environment(2, job="2"))
-    table.ranks.observe_records(origin(1), [Membership(WORLD, 1, 8)], None)
-    table.ranks.link(origin(1), dead)
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], None)
+    table.ranks.link(writer_key(1), dead)
     table.tick(1.0)
     table.ranks.observe_exit(dead, ExitStatus(known=True, signal=SIGSEGV))
     table.ranks.observe_exit(well, ExitStatus(known=True))
@@ -108,7 +108,7 @@ def test_tombstones(table: Table) -> None:
     assert table.states() == {"1": "dead"}
     table.tick(TOMBSTONE_SECONDS - FINISHED_SECONDS - 0.1)
     assert table.states() == {"1": "dead"}
-    assert not table.ranks.is_expired(origin(1))
+    assert not table.ranks.is_expired(writer_key(1))
     table.tick(0.2)
     assert table.states() == {}
-    assert table.ranks.is_expired(origin(1))
+    assert table.ranks.is_expired(writer_key(1))

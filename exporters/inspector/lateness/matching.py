@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Origin
+from agent.api import WriterKey
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.arrivals import Arrivals, judge
 
@@ -44,7 +44,7 @@ class SavedMember(msgspec.Struct, array_like=True):
     """One member's part of a OperationBoard in the checkpoint."""
 
     comm_rank: int
-    origin: Origin
+    writer_key: WriterKey
     highest: int
     times: dict[int, int]
 
@@ -59,11 +59,11 @@ class SavedBoard(msgspec.Struct, array_like=True):
 class BoardMember:
     """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
 
-    __slots__ = ("board", "credit", "highest", "origin", "starts", "times")
+    __slots__ = ("board", "credit", "highest", "starts", "times", "writer_key")
 
-    def __init__(self, board: OperationBoard, origin: Origin, credit: Credit) -> None:
+    def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit) -> None:
         self.board: OperationBoard | None = board
-        self.origin = origin
+        self.writer_key = writer_key
         self.credit = credit
         self.highest = -1
         self.times: dict[int, int] = {}
@@ -164,7 +164,7 @@ class OperationBoard:
 
 def _starts(members: list[BoardMember], numbers: set[int]) -> list[list[int] | None] | None:
     """Start times of operations by one clock, in the order of ``numbers``; None where a member has none."""
-    if not all(member.starts for member in members) or len({member.origin.hostname for member in members}) > 1:
+    if not all(member.starts for member in members) or len({member.writer_key.hostname for member in members}) > 1:
         return None
     rows = [[member.starts.get(number, 0) for member in members] for number in numbers]
     return [row if all(row) else None for row in rows]
@@ -177,7 +177,7 @@ class Matching:
         self._boards: dict[OperationKind, OperationBoard] = {}
         self._members = 0
 
-    def join(self, origin: Origin, key: SeriesKey, n_ranks: int, credit: Credit) -> BoardMember | None:
+    def join(self, writer_key: WriterKey, key: SeriesKey, n_ranks: int, credit: Credit) -> BoardMember | None:
         """Return the place of a rank's operations of one kind; None when they cannot be matched.
 
         ``key.size`` is their size class. Another writer in the same place takes over: the job began anew.
@@ -187,7 +187,7 @@ class Matching:
         kind = OperationKind(key.comm, n_ranks, key.collective, key.size)
         board = self._boards.get(kind) or OperationBoard(kind)
         before = board.members.get(key.comm_rank)
-        if before is not None and before.origin == origin:
+        if before is not None and before.writer_key == writer_key:
             before.credit = credit
             return before
         if before is None and self._members >= MAX_MEMBERS_IN_ALL:
@@ -198,7 +198,7 @@ class Matching:
             before.board = None
             board.clear()
         board.given_up = False
-        member = board.members[key.comm_rank] = BoardMember(board, origin, credit)
+        member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit)
         return member
 
     def settle(self) -> None:
@@ -217,12 +217,12 @@ class Matching:
             if open_in_all <= MAX_OPEN_IN_ALL:
                 break
 
-    def leave(self, origin: Origin, comms: frozenset[str] | None = None) -> None:
+    def leave(self, writer_key: WriterKey, comms: frozenset[str] | None = None) -> None:
         """A writer is gone, or (``comms``) has done with some communicators."""
         for kind, board in list(self._boards.items()):
             if comms is not None and kind.comm not in comms:
                 continue
-            for comm_rank in [rank for rank, member in board.members.items() if member.origin == origin]:
+            for comm_rank in [rank for rank, member in board.members.items() if member.writer_key == writer_key]:
                 board.clear()
                 board.members.pop(comm_rank).board = None
                 self._members -= 1
@@ -234,20 +234,23 @@ class Matching:
         return [
             SavedBoard(
                 board.kind,
-                [SavedMember(rank, own.origin, own.highest, dict(own.times)) for rank, own in board.members.items()],
+                [
+                    SavedMember(rank, own.writer_key, own.highest, dict(own.times))
+                    for rank, own in board.members.items()
+                ],
             )
             for board in self._boards.values()
             if board.open()
         ]
 
-    def restore(self, saved: list[SavedBoard], credit_of: Callable[[Origin, SeriesKey], Credit | None]) -> None:
+    def restore(self, saved: list[SavedBoard], credit_of: Callable[[WriterKey, SeriesKey], Credit | None]) -> None:
         """Take back what ``save`` gave; ``credit_of`` is None for a writer that is not there any more."""
         for one in saved:
             kind = one.kind
             for own in one.members:
                 key = SeriesKey(kind.comm, own.comm_rank, kind.collective, kind.size)
-                credit = credit_of(own.origin, key)
-                member = None if credit is None else self.join(own.origin, key, kind.n_ranks, credit)
+                credit = credit_of(own.writer_key, key)
+                member = None if credit is None else self.join(own.writer_key, key, kind.n_ranks, credit)
                 if member is not None and member.board is not None:
                     member.highest = own.highest
                     member.times.update(own.times)

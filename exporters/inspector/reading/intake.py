@@ -25,7 +25,7 @@ from exporters.inspector.format.records import (
 from exporters.inspector.totals.aggregate import Aggregate
 
 
-class Writer(NamedTuple):
+class WriterName(NamedTuple):
     """Who wrote a record, by its own words."""
 
     hostname: str
@@ -34,7 +34,7 @@ class Writer(NamedTuple):
 
 GroupKey = tuple[str, int, int, str, int, str, int]
 """A RecordKey and the writer's pid: a rank of a communicator is on one host."""
-AggregateOf = Callable[[Writer], Aggregate | None]
+AggregateOf = Callable[[WriterName], Aggregate | None]
 """Gives None for a writer that is one too many."""
 
 
@@ -110,7 +110,7 @@ class _Intake:
         for (key, perfs), (header, metadata) in zip(self._groups.items(), self._firsts, strict=True):
             if not is_writer(metadata.hostname, metadata.pid):
                 self._results[Result.GARBAGE] += len(perfs)
-            elif (aggregate := self._aggregate_of(Writer(metadata.hostname, metadata.pid))) is None:
+            elif (aggregate := self._aggregate_of(WriterName(metadata.hostname, metadata.pid))) is None:
                 self._results[Result.ORIGIN_LIMIT] += len(perfs)
             else:
                 aggregate.add(key[:6], header, perfs, self._results)
@@ -139,7 +139,7 @@ class _Intake:
         """A batch's first line: what its lines leave out, and who is in the communicator."""
         if not self.context.begin(header, metadata, stats) or not is_writer(metadata.hostname, metadata.pid):
             return Result.GARBAGE
-        aggregate = self._aggregate_of(Writer(metadata.hostname, metadata.pid))
+        aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
         if aggregate is None:
             return Result.ORIGIN_LIMIT
         if not aggregate.note_member(header):
@@ -152,7 +152,7 @@ class _Intake:
 
 
 def _aggregate_of_run(run: Run, aggregate_of: AggregateOf) -> Aggregate | None:
-    return aggregate_of(Writer(run.hostname, run.pid)) if is_writer(run.hostname, run.pid) else None
+    return aggregate_of(WriterName(run.hostname, run.pid)) if is_writer(run.hostname, run.pid) else None
 
 
 def _header(run: Run) -> Header:
@@ -162,4 +162,4 @@ def _header(run: Run) -> Header:
 def _find(metadata: Metadata, aggregate_of: AggregateOf) -> Aggregate | None:
     if not is_writer(metadata.hostname, metadata.pid):
         return None
-    return aggregate_of(Writer(metadata.hostname, metadata.pid))
+    return aggregate_of(WriterName(metadata.hostname, metadata.pid))

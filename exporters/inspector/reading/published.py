@@ -6,13 +6,13 @@ import msgspec
 
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading.ownership import FileState
-from exporters.inspector.totals.frozen import OriginTotals
+from exporters.inspector.totals.frozen import WriterTotals
 
 
 class Published(msgspec.Struct, frozen=True):
     """One reader's state at the time of publication."""
 
-    writers: tuple[OriginTotals, ...]
+    writers: tuple[WriterTotals, ...]
     caught_up: bool
     results: dict[Result, int]
     files: dict[FileState, int]

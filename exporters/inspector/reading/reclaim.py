@@ -42,7 +42,7 @@ _PID_IN_NAME = re.compile(r"-pid([0-9]{1,10})\.(?:log|jsonl)$", re.ASCII)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
-Filling = tuple[int, int, int]
+FileKey = tuple[int, int, int]
 """Device, inode and generation."""
 
 
@@ -93,7 +93,7 @@ class Reclaimer:
         self._durable: bytes | None = None
         self._positions: list[Position] = []
         self._waiting: list[Position] = []
-        self._punched: dict[Filling, int] = {}
+        self._punched: dict[FileKey, int] = {}
         self._freed: Counter[How] = Counter(dict.fromkeys(How, 0))
         self._errors: Counter[str] = Counter()
         self._run_at = float("-inf")
@@ -114,13 +114,13 @@ class Reclaimer:
             file = owned.get((position.device, position.inode))
             if file is not None and file.generation == position.generation and not file.unlinked:
                 self._look(position, file)
-        self._punched = {filling: end for filling, end in self._punched.items() if filling[:2] in owned}
+        self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
         self.totals = Reclaimed(dict(self._freed), dict(self._errors))
 
     def _look(self, position: Position, file: FollowedFile) -> None:
         """Do what is due for one file; nothing is asked of the file system when nothing is."""
-        filling = (position.device, position.inode, position.generation)
-        due = self._config.punch_holes and position.offset - self._punched.get(filling, 0) >= PUNCH_STEP_BYTES
+        file_key = (position.device, position.inode, position.generation)
+        due = self._config.punch_holes and position.offset - self._punched.get(file_key, 0) >= PUNCH_STEP_BYTES
         old = self._is_old(file.modified_ns)
         if not due and not old:
             return
@@ -152,15 +152,15 @@ class Reclaimer:
             os.close(descriptor)
 
     def _punch(self, descriptor: int, status: os.stat_result, position: Position) -> None:
-        filling = (position.device, position.inode, position.generation)
+        file_key = (position.device, position.inode, position.generation)
         block_bytes = max(KEPT_BYTES, status.st_blksize)
-        start = max(block_bytes, self._punched.get(filling, 0))
+        start = max(block_bytes, self._punched.get(file_key, 0))
         end = position.offset // block_bytes * block_bytes
         if end <= start:
             return
         if _LIBC.fallocate(descriptor, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, start, end - start):
             raise OSError(ctypes.get_errno(), "fallocate")
-        self._punched[filling] = end
+        self._punched[file_key] = end
         freed_blocks = status.st_blocks - os.fstat(descriptor).st_blocks
         self._freed[How.PUNCHED] += max(0, freed_blocks) * _STAT_BLOCK_BYTES  # the writer goes on meanwhile
 

@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Membership, Origin, Position
+from agent.api import Membership, Position, WriterKey
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.records import Result
 from exporters.inspector.lateness.matching import SavedBoard
 from exporters.inspector.reading.published import Published
 from exporters.inspector.totals.aggregate import Saved
-from exporters.inspector.totals.frozen import OriginTotals
+from exporters.inspector.totals.frozen import WriterTotals
 
 
 class WriterEvidence(NamedTuple):
     """What one writer's records say of its ranks since the last turn."""
 
-    origin: Origin
+    writer_key: WriterKey
     memberships: tuple[Membership, ...]
     last_progress_seconds: float | None
 
@@ -36,12 +36,12 @@ class Turn(NamedTuple):
     evidence: tuple[WriterEvidence, ...]
     published: Published | None
     section: bytes | None
-    retired: tuple[OriginTotals, ...]
-    ended: tuple[OriginTotals, ...] = ()
+    retired: tuple[WriterTotals, ...]
+    ended: tuple[WriterTotals, ...] = ()
 
 
 FileKey = tuple[int, int, int]
-"""Device, inode and generation: one filling of a file."""
+"""Device, inode and generation: one generation of a file."""
 
 
 class Section(msgspec.Struct):

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.api import Membership, Origin
+from agent.api import Membership, WriterKey
 from exporters.inspector.format.records import (
     COLLECTIVES,
     KERNEL_TIMING,
@@ -62,7 +62,7 @@ Admit = Callable[[Hashable, int, int], bool]
 class Saved(msgspec.Struct, array_like=True):
     """One writer's totals in the checkpoint."""
 
-    origin: Origin
+    writer_key: WriterKey
     from_start: bool
     last_progress_us: int
     memberships: list[Membership]
@@ -79,14 +79,14 @@ class Aggregate:
 
     def __init__(
         self,
-        origin: Origin,
+        writer_key: WriterKey,
         admit: Admit,
         *,
         from_start: bool,
         shared: Shared | None = None,
         saved: Saved | None = None,
     ) -> None:
-        self.origin = origin
+        self.writer_key = writer_key
         self.memberships: dict[tuple[str, int], Membership] = {}
         self.accumulators: dict[SeriesKey, Accumulator] = {}
         self.sequences: dict[tuple[str, int, str], Sequence] = {}
@@ -204,13 +204,13 @@ class Aggregate:
 
     def leave(self) -> None:
         """Give back its share of the room; nothing is added afterwards."""
-        self._shared.matching.leave(self.origin)
+        self._shared.matching.leave(self.writer_key)
         self._places.leave()
         self._shared.room.taken -= len(self.memberships)
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
-        ended = Aggregate(self.origin, self._admit, from_start=False)
+        ended = Aggregate(self.writer_key, self._admit, from_start=False)
         _move(self.accumulators, ended.accumulators, comms)
         _move(self.sequences, ended.sequences, comms)
         self.losses.end(comms, ended.losses)
@@ -219,7 +219,7 @@ class Aggregate:
         self._reported -= len(told)
         self._places.leave(comms)
         self._shared.room.taken -= _move(self.memberships, ended.memberships, comms)
-        self._shared.matching.leave(self.origin, comms)
+        self._shared.matching.leave(self.writer_key, comms)
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
         self.forget()
@@ -250,7 +250,7 @@ class Aggregate:
             if collective in SYNCHRONISING and comm != OTHER:
                 series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
                 credit = partial(self.credit, series)
-                binding.member = self._shared.matching.join(self.origin, series, n_ranks, credit)
+                binding.member = self._shared.matching.join(self.writer_key, series, n_ranks, credit)
         binding.place = (comm, comm_rank)
         return binding
 
@@ -289,7 +289,7 @@ class Aggregate:
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
 
     def _admitted(self, series: int) -> bool:
-        return self._admit(self.origin, series, self._places.ranks)
+        return self._admit(self.writer_key, series, self._places.ranks)
 
     # What others are told.
 
@@ -315,7 +315,7 @@ class Aggregate:
         """Return all that must survive the agent."""
         sequences = [(*place, sequence) for place, sequence in self.sequences.items()]
         return Saved(
-            self.origin,
+            self.writer_key,
             self._from_start,
             self.last_progress_us,
             list(self.memberships.values()),
@@ -327,7 +327,7 @@ class Aggregate:
     @classmethod
     def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.origin, admit, from_start=saved.from_start, shared=shared, saved=saved)
+        made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, saved=saved)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
         made._shared.room.taken += len(made.memberships)  # of this class

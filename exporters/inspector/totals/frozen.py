@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.api import Origin
+from agent.api import WriterKey
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.format.series import MAX_TOTAL, SeriesKey
 from exporters.inspector.lateness.arrivals import Arrivals
@@ -46,14 +46,14 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
     sums: Sums
 
 
-class OriginTotals(msgspec.Struct, frozen=True):
+class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
     (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted).
     """
 
-    origin: Origin
+    writer_key: WriterKey
     caught_up: bool
     last_progress_us: int
     places: frozenset[tuple[str, int]]
@@ -62,10 +62,10 @@ class OriginTotals(msgspec.Struct, frozen=True):
     tallies: tuple[tuple[str, int, Tally, int], ...]
 
     @classmethod
-    def of(cls, aggregate: Aggregate, *, caught_up: bool) -> OriginTotals:
+    def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
         """Copy what is to be shown of ``aggregate``."""
         return cls(
-            aggregate.origin,
+            aggregate.writer_key,
             caught_up,
             aggregate.last_progress_us,
             aggregate.places(),

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Origin, RankLabel
+from agent.api import RankLabel, WriterKey
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.format.series import MAX_TOTAL, SeriesKey
-from exporters.inspector.totals.frozen import OriginTotals, Sums
+from exporters.inspector.totals.frozen import Sums, WriterTotals
 from exporters.inspector.totals.losses import Tally
 
-Place = tuple[Origin, str, int]
+Place = tuple[WriterKey, str, int]
 """A writer, a communicator, and a rank in it."""
 
 
@@ -46,20 +46,20 @@ class Inheritance(msgspec.Struct):
     sums: dict[SeriesLabels, Sums] = {}
     tallies: dict[RankTally, int] = {}
 
-    def take(self, writer: OriginTotals, labels: dict[Place, RankLabel]) -> None:
+    def take(self, writer: WriterTotals, labels: dict[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""
         for total in writer.totals:
-            label = labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+            label = labels.get((writer.writer_key, total.key.comm, total.key.comm_rank))
             if label is not None:
                 series = SeriesLabels.of(label, total.key)
                 self.sums[series] = self.sums.get(series, Sums()).plus(total.sums)
         for comm, comm_rank, tally, count in writer.tallies:
-            label = labels.get((writer.origin, comm, comm_rank))
+            label = labels.get((writer.writer_key, comm, comm_rank))
             if label is not None:
                 key = RankTally(*label, tally)
                 self.tallies[key] = min(MAX_TOTAL, self.tallies.get(key, 0) + count)
 
-    def prune(self, writers: list[OriginTotals], labels: dict[Place, RankLabel]) -> None:
+    def prune(self, writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> None:
         """Drop what none of the living ``writers`` continues.
 
         `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer.
@@ -67,10 +67,10 @@ class Inheritance(msgspec.Struct):
         ranks: set[RankLabel] = set()
         series: set[SeriesLabels] = set()
         for writer in writers:
-            own = (labels.get((writer.origin, comm, comm_rank)) for comm, comm_rank in writer.places)
+            own = (labels.get((writer.writer_key, comm, comm_rank)) for comm, comm_rank in writer.places)
             ranks.update(label for label in own if label is not None)
             for total in writer.totals:
-                label = labels.get((writer.origin, total.key.comm, total.key.comm_rank))
+                label = labels.get((writer.writer_key, total.key.comm, total.key.comm_rank))
                 if label is not None:
                     series.add(SeriesLabels.of(label, total.key))
         self.tallies = {key: count for key, count in self.tallies.items() if RankLabel(key.job_id, key.rank) in ranks}

@@ -1,0 +1,93 @@
+"""The files of one directory: which of them are ours to read, and who writes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from agent.api import FollowedFile, Follower, WriterKey
+from exporters.inspector.reading.intake import WriterName
+from exporters.inspector.reading.ownership import (
+    FileState,
+    Ownership,
+    is_local,
+    named_hostname,
+    state_of,
+    written_hostname,
+)
+from exporters.inspector.totals.aggregate import Aggregate
+
+
+class RecordFile:
+    """One file, and who writes it."""
+
+    __slots__ = ("file", "generation", "hostname", "known", "looked_size", "path", "read_at", "state", "writers")
+
+    def __init__(self, file: FollowedFile, now: float) -> None:
+        self.file = file
+        self.generation = file.generation
+        self.hostname: str | None = None
+        self.path = ""
+        self.looked_size = 0
+        self.read_at = now
+        self.state = FileState.UNIDENTIFIED
+        self.writers: dict[WriterName, Aggregate] = {}
+        self.known: set[WriterName] = set()
+
+
+class RecordFiles:
+    """The files that are there. ``restored``: (device, inode) of those that were ours before the agent's restart."""
+
+    def __init__(self, follower: Follower, restored: frozenset[tuple[int, int]]) -> None:
+        self._restored = restored
+        self._follower = follower
+        self._files: dict[tuple[int, int], RecordFile] = {}
+
+    def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> list[RecordFile]:
+        """Take in the files that are there now, at the monotonic time ``now``; return those that became ours."""
+        self._files = {file.identity: self._files.get(file.identity) or RecordFile(file, now) for file in files}
+        unread = [record_file for record_file in self._files.values() if record_file.state is not FileState.FOLLOWED]
+        for record_file in unread:
+            record_file.state = self._state(record_file, ownership)
+        return [record_file for record_file in unread if record_file.state is FileState.FOLLOWED]
+
+    def get(self, identity: tuple[int, int]) -> RecordFile | None:
+        """The file of that device and inode, if it is there."""
+        return self._files.get(identity)
+
+    def followed(self) -> list[RecordFile]:
+        """The files that are ours."""
+        return [record_file for record_file in self._files.values() if record_file.state is FileState.FOLLOWED]
+
+    def states(self) -> Counter[FileState]:
+        """How many files are in each state."""
+        passed_over = Counter({FileState.FOREIGN: self._follower.passed_over})
+        return Counter(record_file.state for record_file in self._files.values()) + passed_over
+
+    def is_caught_up(self, writer_key: WriterKey) -> bool:
+        """Whether a writer's totals are those of before the agent's restart, or more."""
+        record_file = self._files.get((writer_key.device, writer_key.inode))
+        if record_file is None:
+            return self._follower.looked or (writer_key.device, writer_key.inode) not in self._restored
+        return record_file.file.caught_up or record_file.file.generation != writer_key.generation
+
+    def _state(self, record_file: RecordFile, ownership: Ownership) -> FileState:
+        """Decide whether a file is ours; it is opened at most once for that, unless it changed."""
+        file = record_file.file
+        if file.identity in self._restored and not file.caught_up:  # ours before the agent's restart
+            return FileState.FOLLOWED
+        return state_of(file.identity, self._hostname(record_file, ownership), ownership)
+
+    def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
+        """The writer's host name: by the file's name if that is foreign already, else by its first record."""
+        file = record_file.file
+        named = named_hostname(file.path)
+        if ownership.everyone or (named is not None and not is_local(named, ownership.hostnames)):
+            return named
+        same = record_file.path == file.path and record_file.generation == file.generation
+        if same and (record_file.hostname is not None or file.size_bytes == record_file.looked_size):
+            return record_file.hostname
+        record_file.looked_size, record_file.path, record_file.generation = file.size_bytes, file.path, file.generation
+        head = self._follower.head(file)
+        front_is_a_hole = head != b"" and not head.strip(b"\0")
+        record_file.hostname = named if front_is_a_hole else written_hostname(head)
+        return record_file.hostname
