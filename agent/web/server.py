@@ -115,11 +115,15 @@ class WebServer:
         port: int = sockets[0].getsockname()[1]
         return port
 
+    def stop_listening(self) -> None:
+        """Close the listeners; connections that there are go on, and ``start`` may be called again."""
+        while self._servers:
+            self._servers.pop().close()
+
     async def stop(self, deadline_seconds: float) -> None:
         """Close the listeners, let answers under way end within ``deadline_seconds``, then close the rest."""
         self._stopping = True
-        for server in self._servers:
-            server.close()
+        self.stop_listening()
         for connection in list(self._waiting):
             self._close(connection, "stopped")
         if self._tasks:
