@@ -18,7 +18,7 @@ from agent.core.metrics import Family, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.hardware import gpu_families
-from agent.hardware.inventory import Gpu, Hardware, Nic
+from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.environment import KEPT_VARIABLES, RECORDING_VARIABLES
@@ -46,7 +46,7 @@ __all__ = [
     "FollowedFile",
     "Follower",
     "Gpu",
-    "Hardware",
+    "HardwareSource",
     "Helper",
     "HelperError",
     "HelperFailed",
@@ -123,7 +123,7 @@ class Context:
     thread: Callable[[str], OwnThread]
     helper: LendHelper
     checks: Checks
-    hardware: Hardware
+    hardware: HardwareSource
     log: Logger
     once: bool = False
 

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Exporter, ExporterConfig, NoData, Spec
+from agent.app.lease import Lease
 from agent.core.clock import Clock
 from agent.core.log import Logger
-from agent.hardware.ledger import Checks
 
+REST_RATIO = 0.5
+"""After an update that took longer than its interval, this part of an interval passes before the next one begins."""
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
 """A source that fails, hangs or is not there keeps its series for three intervals, and at least this long."""
@@ -23,15 +25,13 @@ class Running:
     Cancelling would leave its thread behind, and could close a connection early that must not be.
     """
 
-    def __init__(
-        self, spec: Spec, config: ExporterConfig, exporter: Exporter, checks: Checks, clock: Clock, log: Logger
-    ) -> None:
+    def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, lease: Lease, clock: Clock) -> None:
         self.spec = spec
         self.config = config
         self.exporter = exporter
-        self._checks = checks
+        self._lease = lease
         self._clock = clock
-        self._log = log
+        self._log = Logger(spec.name)
         self._update: asyncio.Task[None] | None = None
         self._schedule: asyncio.Task[None] | None = None
         self.ok = False
@@ -70,7 +70,7 @@ class Running:
     async def end(self) -> None:
         """End the schedule and drain the exporter within its limit, half of which an update under way may use.
 
-        What it told the health ledger goes with it, but for latched faults: nobody would withdraw it.
+        What it was lent is taken back, also where the drain failed or is late.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.spec.drain_seconds
@@ -86,7 +86,7 @@ class Running:
             drain.add_done_callback(_retrieve)
         elif (error := drain.exception()) is not None:
             self._log.error("exporter failed to drain", exporter=self.name, error=error)
-        self._checks.close()
+        await self._lease.close()
 
     async def update_once(self) -> None:
         """Run one update to its end, however long it takes, marking it late at its deadline."""
@@ -130,13 +130,18 @@ class Running:
             self._log.error("update failed", exporter=self.name, error=error)
 
     async def _run(self) -> None:
-        interval = self.spec.interval_seconds
-        due = self._clock.monotonic()
         while True:
+            began = self._clock.monotonic()
             await self.update_once()
-            now = self._clock.monotonic()
-            due = max(due + interval, now)  # what was missed is not made up for
-            await asyncio.sleep(due - now)
+            await asyncio.sleep(rest_seconds(self._clock.monotonic() - began, self.spec.interval_seconds))
+
+
+def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
+    """How long after an update the next one begins: one interval after its start, or REST_RATIO of one after its end.
+
+    Intervals that were missed are not made up for.
+    """
+    return max(interval_seconds - took_seconds, REST_RATIO * interval_seconds)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

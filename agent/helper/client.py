@@ -33,7 +33,7 @@ IDLE_SECONDS = 120.0
 
 CallResult: TypeAlias = Literal["ok", "failed", "hung"]
 CALL_RESULTS: tuple[CallResult, ...] = ("ok", "failed", "hung")
-AnswerT = TypeVar("AnswerT")
+Answer = TypeVar("Answer")
 T = TypeVar("T")
 
 
@@ -50,7 +50,7 @@ class HelperHung(HelperError):  # noqa: N818  # likewise
 
 
 @dataclass(frozen=True, slots=True)
-class HelperSpec(Generic[AnswerT]):
+class HelperSpec(Generic[Answer]):
     """``target``: MODULE:FUNCTION that answers calls, see ``agent.helper.serve``; ``answer``: the type it returns.
 
     ``memory_bytes``: what calls may take there beyond the interpreter and the module's imports. The module is imported
@@ -59,17 +59,17 @@ class HelperSpec(Generic[AnswerT]):
 
     name: str
     target: str
-    answer: type[AnswerT]
+    answer: type[Answer]
     memory_bytes: int
 
 
-class Helper(Generic[AnswerT]):
+class Helper(Generic[Answer]):
     """One helper: at most one process, started by the first call; calls wait for each other.
 
     ``calls`` and ``restarts`` count since the agent started; ``ok`` is how the last call went, None before the first.
     """
 
-    def __init__(self, spec: HelperSpec[AnswerT], clock: Clock) -> None:
+    def __init__(self, spec: HelperSpec[Answer], clock: Clock) -> None:
         self.spec = spec
         self.ok: bool | None = None
         self.calls: Counter[CallResult] = Counter()
@@ -93,14 +93,14 @@ class Helper(Generic[AnswerT]):
         """Count one more user; each must ``stop`` once."""
         self._users += 1
 
-    async def call(self, request: object, deadline_seconds: float) -> AnswerT:
+    async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send what msgspec can encode and return the answer; HelperHung, HelperFailed.
 
         ``deadline_seconds`` is for the process to take the request (and to start, if need be), and again to answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
-    async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> AnswerT:
+    async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
         """Likewise, with a body that need never be whole in this process; ``pieces`` of up to 4 MiB.
 
         The process gets the deadline for each piece too; the time that the pieces take to come is not counted. What
@@ -181,7 +181,7 @@ class Helper(Generic[AnswerT]):
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
-    async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> AnswerT:
+    async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
         process = await self._running()
         try:
             answer = await self._exchange(_Patience(process, deadline_seconds), request, pieces)
@@ -195,7 +195,7 @@ class Helper(Generic[AnswerT]):
         self._failures = 0
         return answer
 
-    async def _exchange(self, process: _Patience, request: object, pieces: AsyncIterable[bytes]) -> AnswerT:
+    async def _exchange(self, process: _Patience, request: object, pieces: AsyncIterable[bytes]) -> Answer:
         await process.send(FrameKind.REQUEST, msgspec.msgpack.encode(request))
         iterator = aiter(pieces)
         while True:
@@ -250,7 +250,7 @@ class Helpers:
         self._clock = clock
         self._helpers: dict[str, Helper[Any]] = {}
 
-    def lend(self, spec: HelperSpec[AnswerT]) -> Helper[AnswerT]:
+    def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
         """The helper of that name, for one more user; ValueError when another has the name."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
@@ -266,7 +266,7 @@ class Helpers:
 class LendHelper(Protocol):
     """How an exporter is lent a helper; its ``drain`` must ``stop`` it."""
 
-    def __call__(self, spec: HelperSpec[AnswerT]) -> Helper[AnswerT]:
+    def __call__(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
         """Return the helper; no process is started before its first call."""
         ...
 

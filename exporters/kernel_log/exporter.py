@@ -267,7 +267,6 @@ class KernelLogExporter:
     async def drain(self) -> None:
         """Let go of the log."""
         await self._thread.call(self._follower.close)
-        self._thread.stop()
 
 
 SPEC = Spec(

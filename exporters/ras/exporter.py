@@ -137,11 +137,9 @@ class RasExporter:
         await self._monitors.drain()
         if self._round is not None:
             await asyncio.wait({self._round})
-        await self._helper.stop()
         for job_id in list(self._kept.by_job):
             self._kept.release(job_id)
         self._witness.forget(())
-        self._thread.stop()
 
     async def _end_of_round(self) -> None:
         """Take note of the end of the last round, and raise what it failed with, if it did."""

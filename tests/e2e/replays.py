@@ -61,7 +61,7 @@ class Node:
                     thread=OwnThread,
                     helper=Helpers(self._clock).lend,
                     checks=HealthLedger(self._clock).of("test"),
-                    hardware=Hardware(),
+                    hardware=Hardware().of("inspector"),
                     log=Logger("inspector"),
                 )
             )

@@ -11,8 +11,17 @@ from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
 
 
+async def stop_all(helpers: Helpers) -> None:
+    """End every helper process, as the agent does at the end of an exporter's run."""
+    for helper in helpers.all():
+        await helper.stop()
+
+
 def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> Context:
-    """Lend tables of its own to exporter ``name``, and the trees below ``root``; ``changed`` are other fields."""
+    """Lend tables of its own to exporter ``name``, and the trees below ``root``.
+
+    ``changed``: other fields; ``hardware`` is a whole Hardware.
+    """
     fields: dict[str, Any] = {
         "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"),
         "clock": clock,
@@ -26,4 +35,5 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
         "hardware": Hardware(),
         "log": Logger(name),
     }
-    return Context(**(fields | changed))
+    given = fields | changed
+    return Context(**(given | {"hardware": given["hardware"].of(name)}))

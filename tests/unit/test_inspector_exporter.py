@@ -91,7 +91,7 @@ class Bench:
             thread=OwnThread,
             helper=Helpers(self.clock).lend,
             checks=HealthLedger(self.clock).of("test"),
-            hardware=Hardware(),
+            hardware=Hardware().of("inspector"),
             log=Logger("inspector"),
             once=once,
         )

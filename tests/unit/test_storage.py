@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from lent import lent
+from lent import lent, stop_all
 
 from agent.api import NoData
 from agent.hardware.ledger import HealthLedger
@@ -162,6 +162,7 @@ class Node:
             yield self.exporter
         finally:
             await self.exporter.drain()
+            await stop_all(self.helpers)
 
     async def look(self) -> StorageSnapshot:
         """Start, look once and end."""
