@@ -101,12 +101,12 @@ class Daemon:
         ticked = asyncio.Event()
         parts: list[Coroutine[Any, Any, object]] = [
             self._supervisor.run(ticked),
-            self._lag.run(),
             self._reloads(),
             self._watch_config(),
             self._beat(ticked),
             self._stop_asked.wait(),
         ]
+        self._lag.begin()
         interval = watchdog_interval_seconds(self._environ, os.getpid())
         if interval is not None:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]

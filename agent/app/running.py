@@ -32,8 +32,9 @@ class Running:
         self._lease = lease
         self._clock = clock
         self._log = Logger(spec.name)
-        self._update: asyncio.Task[None] | None = None
         self._schedule: asyncio.Task[None] | None = None
+        self._rest: asyncio.Future[None] | None = None
+        self._ending = False
         self.ok = False
         self.present = False
         self.looked = False
@@ -74,11 +75,11 @@ class Running:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.spec.drain_seconds
+        self._ending = True
+        if self._rest is not None:
+            _wake(self._rest)
         if self._schedule is not None:
-            self._schedule.cancel()
-            await asyncio.gather(self._schedule, return_exceptions=True)
-        if self._update is not None:
-            await asyncio.wait({self._update}, timeout=self.spec.drain_seconds / 2)
+            await asyncio.wait({self._schedule}, timeout=self.spec.drain_seconds / 2)
         drain = loop.create_task(self.exporter.drain(), name=f"drain-{self.name}")
         done, _ = await asyncio.wait({drain}, timeout=until - loop.time())
         if not done:
@@ -91,18 +92,26 @@ class Running:
     async def update_once(self) -> None:
         """Run one update to its end, however long it takes, marking it late at its deadline."""
         started = self._clock.monotonic()
-        update = self._update = asyncio.get_running_loop().create_task(
-            self.exporter.update(), name=f"update-{self.name}"
-        )
-        update.add_done_callback(_retrieve)
-        done, _ = await asyncio.wait({update}, timeout=self.spec.deadline_seconds)
-        if not done:
-            self.late += 1
-            self.ok = False
-            self._log.warning("update is late", exporter=self.name, deadline_seconds=self.spec.deadline_seconds)
-            await asyncio.wait({update})
+        late = asyncio.get_running_loop().call_later(self.spec.deadline_seconds, self._mark_late)
+        error: BaseException | None = None
+        try:
+            await self.exporter.update()
+        except asyncio.CancelledError as caught:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # the loop is being closed
+                raise
+            error = caught  # something that the exporter waited for was cancelled
+        except Exception as caught:  # noqa: BLE001  # whatever an exporter raises costs its own series; counted, logged
+            error = caught
+        finally:
+            late.cancel()
         self.last_duration_seconds = self._clock.monotonic() - started
-        self._note(update)
+        self._note(error)
+
+    def _mark_late(self) -> None:
+        self.late += 1
+        self.ok = False
+        self._log.warning("update is late", exporter=self.name, deadline_seconds=self.spec.deadline_seconds)
 
     def snapshot(self) -> object:
         """The exporter's frozen state."""
@@ -112,8 +121,7 @@ class Running:
         """The exporter's families of ``snapshot``; on the render thread."""
         return self.exporter.families(snapshot)
 
-    def _note(self, update: asyncio.Task[None]) -> None:
-        error = update.exception()
+    def _note(self, error: BaseException | None) -> None:
         self.looked = True
         if error is None:
             self.ok = self.present = True
@@ -130,10 +138,20 @@ class Running:
             self._log.error("update failed", exporter=self.name, error=error)
 
     async def _run(self) -> None:
-        while True:
+        loop = asyncio.get_running_loop()
+        while not self._ending:
             began = self._clock.monotonic()
             await self.update_once()
-            await asyncio.sleep(rest_seconds(self._clock.monotonic() - began, self.spec.interval_seconds))
+            if not self._ending:
+                rest = self._rest = loop.create_future()
+                seconds = rest_seconds(self._clock.monotonic() - began, self.spec.interval_seconds)
+                loop.call_later(seconds, _wake, rest)
+                await rest
+
+
+def _wake(rest: asyncio.Future[None]) -> None:
+    if not rest.done():
+        rest.set_result(None)
 
 
 def rest_seconds(took_seconds: float, interval_seconds: float) -> float:

@@ -57,7 +57,7 @@ class StateSection:
 
     def publish(self, section: bytes) -> None:
         """Keep ``section`` as what a restart must find."""
-        if not self._closed:
+        if not self._closed and section != self.published:
             self.published = section
             self.changes += 1
 

@@ -138,7 +138,7 @@ async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path) -
     await own.begin(plan(late))
     while not own.running["greedy"].late:
         await asyncio.sleep(0.001)
-    update = own.running["greedy"]._update
+    update = own.running["greedy"]._schedule
     assert update is not None
     assert await own.apply(plan())
     late.go.set()
