@@ -119,6 +119,11 @@ class Helper(Generic[Answer]):
             self._note("ok")
             return answer
 
+    def rest(self) -> None:
+        """End the process now, as after two idle minutes, when the next call is long in coming: it holds memory."""
+        if not self._turn.locked():
+            self._kill()
+
     async def stop(self) -> None:
         """End the process for its last user: it may answer a call under way, within STOP_SECONDS."""
         self._users -= 1

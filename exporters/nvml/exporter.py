@@ -136,6 +136,8 @@ class NvmlExporter:
             self._ctx.log.warning("NVML cannot be initialised", error=error)
         elif error in _ABSENT:
             self._absent_until = self._ctx.clock.monotonic() + ABSENT_SECONDS
+            self._warm = False
+            self._helper.rest()
             raise NoData(error)
         else:
             raise NvmlFailed(error)

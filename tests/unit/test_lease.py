@@ -10,6 +10,7 @@ from typing import Any
 
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
+from lent import children
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, Gpu, HelperSpec, Nic, Roots, Spec, Subject
@@ -81,16 +82,10 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
-async def children() -> list[str]:
-    """This process' children."""
-    path = Path(f"/proc/{threading.get_native_id()}/task/{threading.get_native_id()}/children")
-    return (await asyncio.to_thread(path.read_text)).split()
-
-
 async def until_gone() -> None:
     """Wait until no thread of the exporter and no child is left; threads end without a word."""
     async with asyncio.timeout(10.0):
-        while "greedy" in threads() or await children():
+        while "greedy" in threads() or await asyncio.to_thread(children):
             await asyncio.sleep(0.01)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 import pytest
 from fake_clock import FakeClock
-from lent import lent, stop_all
+from lent import children, lent, stop_all
 from nvml_stub import ECC_CORRECTED, ECC_UNCORRECTED, XID, Node
 
 from agent.api import (
@@ -118,11 +118,6 @@ def start(tmp_path: Path) -> Start:
         assert not await asyncio.to_thread(children)
 
     return started
-
-
-def children() -> list[str]:
-    """This process' children."""
-    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
 
 
 async def test_a_healthy_node(start: Start) -> None:
