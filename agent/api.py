@@ -7,6 +7,7 @@ from prometheus_client.metrics_core import Metric
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
+from agent.core.guard import Guard
 from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey, comm_label
 from agent.core.log import Logger
 from agent.core.metrics import Family, Rows
@@ -43,6 +44,7 @@ __all__ = [
     "FollowedFile",
     "Follower",
     "Gpu",
+    "Guard",
     "HardwareSource",
     "Helper",
     "HelperError",

@@ -8,6 +8,7 @@ from typing import Any
 from agent.api import Context, Roots
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock
+from agent.core.guard import Guard
 from agent.core.log import Logger
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
@@ -55,6 +56,7 @@ class Lease:
         self._state = lender.state.section(f"exporter {name}")
         self._checks = lender.ledger.of(name)
         self._hardware = lender.hardware.of(name)
+        log = Logger(name)
         self.context = Context(
             roots=lender.roots,
             clock=lender.clock,
@@ -66,7 +68,8 @@ class Lease:
             helper=self._helper,
             checks=self._checks,
             hardware=self._hardware,
-            log=Logger(name),
+            log=log,
+            guard=Guard(log),
             once=lender.once,
         )
 

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
+from agent.core.guard import Guard
 from agent.core.log import Logger
 from agent.core.metrics import Family
 from agent.core.series_budget import Admission
@@ -40,7 +41,8 @@ class Context:
     """What the agent lends to one exporter.
 
     ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
-    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; ``once`` is set for a
+    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; with ``guard`` one odd
+    piece of a source (a record, a process) costs itself alone; ``once`` is set for a
     single pass over recorded data (no streams, no state, files of every host).
     """
 
@@ -55,6 +57,7 @@ class Context:
     checks: Checks
     hardware: HardwareSource
     log: Logger
+    guard: Guard
     once: bool = False
 
 

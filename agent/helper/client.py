@@ -194,7 +194,9 @@ class Helper(Generic[Answer]):
             self._back_off()
             await self._dismiss()
             raise
-        except asyncio.CancelledError:
+        except _PiecesFailed as failed:
+            raise failed.error from None
+        except BaseException:  # cancelled, or a fault of ours
             self._kill()  # in the middle of a call: what it says cannot be told from the next call's answer
             raise
         self._failures = 0
@@ -206,9 +208,9 @@ class Helper(Generic[Answer]):
         while True:
             try:
                 piece = await anext(iterator, None)
-            except Exception:  # whatever the pieces raise is the caller's; the process is told that no more come
+            except Exception as error:  # noqa: BLE001  # whatever the pieces raise is the caller's: raised there
                 await process.send(FrameKind.ABORT)
-                raise
+                raise _PiecesFailed(error) from None
             if piece is None:
                 break
             await process.send(FrameKind.BODY, piece)
@@ -220,6 +222,14 @@ class Helper(Generic[Answer]):
             return self._decoder.decode(answer)
         except ValueError as error:  # not msgpack, another type, bad UTF-8
             raise HelperFailed(str(error)) from None
+
+
+class _PiecesFailed(Exception):  # noqa: N818  # a way out, not an error
+    """The caller's pieces ended in ``error``; the process was told that no more come."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class _Patience:

@@ -38,9 +38,13 @@ class Bench:
         lender = Lender(roots=roots, clock=clock, hostname=HOSTNAME, ranks=self.ranks, state=state, once=True)
         self._lease = lender.lend(name)
 
+    async def begin(self) -> None:
+        """Start the exporter."""
+        await self.exporter.start(self._lease.context)
+
     async def look(self) -> Any:
         """Start, update once, bind the ranks, and return the snapshot."""
-        await self.exporter.start(self._lease.context)
+        await self.begin()
         await self.exporter.update()
         self.ranks.tick()
         return self.exporter.snapshot()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.api import Admission, Clock, Context, Logger, OwnThread, RankTable, Roots, StateSection
+from agent.core.guard import Guard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
@@ -40,6 +41,7 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
         "checks": HealthLedger(clock).of(name),
         "hardware": Hardware(),
         "log": Logger(name),
+        "guard": Guard(Logger(name)),
     }
     given = fields | changed
     return Context(**(given | {"hardware": given["hardware"].of(name)}))

@@ -24,6 +24,7 @@ from agent.api import (
     StateSection,
     WriterKey,
 )
+from agent.core.guard import Guard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
@@ -93,6 +94,7 @@ class Bench:
             checks=HealthLedger(self.clock).of("test"),
             hardware=Hardware().of("inspector"),
             log=Logger("inspector"),
+            guard=Guard(Logger("inspector")),
             once=once,
         )
 
