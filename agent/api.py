@@ -17,7 +17,7 @@ from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
 from agent.export.sysfs_exporter import SysfsExporter
 from agent.hardware import gpu_families
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
-from agent.hardware.ledger import NODE, Checks, Levels, Subject
+from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.environment import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.ranks.table import RankTable
@@ -34,6 +34,7 @@ __all__ = [
     "RECORDING_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
+    "CheckState",
     "Checks",
     "Clock",
     "Context",

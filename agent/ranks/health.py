@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from agent.core.metrics import Family
 from agent.hardware.inventory import Affinity
-from agent.hardware.ledger import NODE, Entry, Subject
+from agent.hardware.ledger import NODE, CheckState, Entry, Subject
 from agent.ranks.snapshot import RankSnapshot, RankView
 
 CHECKS: Mapping[str, bool] = {
@@ -117,7 +117,7 @@ def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset
 
 def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     """Render the roll-up."""
-    failed = [each for each in snapshot.entries if not each.finding.ok]
+    failed = [each for each in snapshot.entries if each.finding.state is CheckState.FAILED]
     counting = [each for each in failed if each.check in snapshot.counted]
     yield from _ranks(snapshot.ranks.ranks, snapshot.entries, counting)
     if snapshot.entries:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from fake_clock import FakeClock
-from lent import lent
+from lent import failed, lent
 from rank_table import environment, facts
 
 from agent.api import Gpu, Nic, RankTable, StateSection
@@ -101,4 +101,4 @@ class Node:
 
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}
+        return {(each.subject.name, each.check) for each in failed(self.ledger)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from lent import lent
+from lent import failed, lent, well
 
 from agent.api import NoData, StateSection
 from agent.hardware.inventory import Hardware
@@ -51,7 +51,7 @@ def view(raw: RawGpu | None) -> View:
 def test_what_is_wrong_with_a_gpu(raw: RawGpu | dict[str, object] | None, expected: dict[str, bool]) -> None:
     """Each check is made of what is told, and only then."""
     found = msgspec.structs.replace(WELL, **raw) if isinstance(raw, dict) else raw
-    assert verdicts(view(found)) == expected
+    assert well(verdicts(view(found))) == expected
 
 
 def test_the_made_up_node() -> None:
@@ -110,7 +110,7 @@ class Node:
 
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}
+        return {(each.subject.name, each.check) for each in failed(self.ledger)}
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 import pytest
 from fake_clock import FakeClock
-from lent import children, lent, stop_all
+from lent import children, failed, lent, stop_all
 from nvml_stub import ECC_CORRECTED, ECC_UNCORRECTED, XID, Node
 
 from agent.api import (
@@ -26,7 +26,7 @@ from agent.api import (
     Subject,
 )
 from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
+from agent.hardware.ledger import CheckState, HealthLedger
 from agent.helper.client import MAX_BACK_OFF_SECONDS, Helpers
 from exporters.nvml import exporter as exporter_module
 from exporters.nvml.config import NvmlConfig
@@ -92,7 +92,11 @@ class Bench:
 
     def failed(self) -> set[tuple[str, str]]:
         """What the ledger has against whom: (the end of the subject's name, check)."""
-        return {(each.subject.name[-1:], each.check) for each in self.ledger.entries() if not each.finding.ok}
+        return {
+            (each.subject.name[-1:], each.check)
+            for each in self.ledger.entries()
+            if each.finding.state is CheckState.FAILED
+        }
 
 
 Start = Callable[..., "contextlib.AbstractAsyncContextManager[Bench]"]
@@ -409,9 +413,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
             assert bench.value("rankwatch_gpu_driver_hung") == 1.0
             assert bench.value("rankwatch_gpu_driver_up") == 0.0
             assert bench.series("rankwatch_gpu_present") == {}
-            assert [(each.subject, each.check) for each in bench.ledger.entries() if not each.finding.ok] == [
-                (NODE, "gpu_driver_hung")
-            ]
+            assert [(each.subject, each.check) for each in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
             assert len(await asyncio.to_thread(children)) <= 1
         assert bench.helpers.all()[0].calls == {"ok": 1, "hung": 2, "failed": 2}
         assert len(bench.hardware.gpus_of(4713)) == 1  # ranks keep their GPUs

@@ -15,6 +15,7 @@ from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
+from agent.hardware.ledger import CheckState
 
 
 class Config(ExporterConfig, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ class Made:
         self._events = events
 
     async def start(self, ctx: Context) -> None:
-        ctx.checks.report(Subject("nic", self.label), "rdma_port_down", ok=False)
+        ctx.checks.report(Subject("nic", self.label), "rdma_port_down", CheckState.FAILED)
         if self._refuse:
             raise RuntimeError("refused")
         restored = ctx.state.restored
