@@ -1,4 +1,4 @@
-"""A make-believe fleet for rule tests: real rank tables under a clock of ours, scraped as Prometheus would.
+"""A simulated fleet for rule tests: real rank tables under a clock of ours, scraped as Prometheus would.
 
 What the tables show becomes the input of `promtool test rules`, series by series, with staleness where a scrape fails
 or no longer holds a series. Each node is scraped at its own instant, up to five seconds before the others.
