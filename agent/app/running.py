@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from prometheus_client.metrics_core import Metric
-
 from agent.api import Exporter, ExporterConfig, NoData, Spec
 from agent.core.clock import Clock
 from agent.core.log import Logger
+from agent.core.metrics import Metric
 from agent.hardware.ledger import Checks
 
 STALE_INTERVALS = 3

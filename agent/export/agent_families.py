@@ -6,10 +6,9 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
-from prometheus_client.metrics_core import Metric
 
 from agent import __version__
-from agent.core.metrics import Family
+from agent.core.metrics import Family, Metric
 from agent.export.registry import SourceCounts
 from agent.helper.client import CALL_RESULTS, CallResult
 

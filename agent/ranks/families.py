@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from signal import Signals
 
-from prometheus_client.metrics_core import Metric
-
 from agent.core.identity import Membership, RankLabel
-from agent.core.metrics import Family
+from agent.core.metrics import Family, Metric
 from agent.ranks.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.verdict import STATES

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
-from prometheus_client.metrics_core import Metric
 
-from agent.core.metrics import Family
+from agent.core.metrics import Family, Metric
 from agent.hardware.inventory import Affinity
 from agent.hardware.ledger import NODE, Entry, Subject
 from agent.ranks.snapshot import RankSnapshot, RankView

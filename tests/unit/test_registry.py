@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from agent.core.log import Logger
+from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
 from agent.export.registry import Registry
@@ -16,10 +16,8 @@ from agent.export.registry import Registry
 
 def gauge(name: str, count: int = 1) -> Metric:
     """A gauge with ``count`` series."""
-    family = GaugeMetricFamily(name, "help", labels=["n"])
-    for number in range(count):
-        family.add_metric([str(number)], number)
-    return family
+    family = Family(name, "gauge", "help", ("n",))
+    return Metric(family, [(str(number),) for number in range(count)], list(range(count)))
 
 
 class Made:
@@ -28,7 +26,7 @@ class Made:
     def __init__(self, name: str, *families: Metric, cap: int = 100) -> None:
         self.name = name
         self.series_cap = cap
-        self._families = families
+        self.given = families
         self.visible = True
         self.fails = ""
 
@@ -38,7 +36,7 @@ class Made:
     def snapshot(self) -> object:
         if self.fails == "snapshot":
             raise RuntimeError("no snapshot")
-        return self._families
+        return self.given
 
     def families(self, snapshot: Any) -> Iterable[Metric]:
         yield from snapshot

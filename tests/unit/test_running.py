@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import pytest
 from fake_clock import FakeClock
-from prometheus_client.metrics_core import Metric
 
 from agent.api import NODE, Context, ExporterConfig, NoData, Spec
 from agent.app.running import STALE_FLOOR_SECONDS, Running
 from agent.core.log import Logger
+from agent.core.metrics import Metric
 from agent.hardware.ledger import HealthLedger
 
 
