@@ -6,6 +6,7 @@ Byte for byte what prometheus-client writes, which is the reference of the tests
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 from agent.core.metrics import Family, Metric
@@ -13,9 +14,11 @@ from agent.core.metrics import Family, Metric
 _NON_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 _EXACT_INTEGERS = 1 << 53
 """Every whole number below it is a float of its own."""
-_PLAIN_DIGITS = 6
 _EXPONENT_FROM, _EXPONENT_TO = 1e6, 1e16
 """Numbers between are written with an exponent, as Go does; those above Python writes so by itself."""
+_EXPONENTS = ("", *(f"e+{exponent:02d}" for exponent in range(16)))
+"""By the number of digits before the point."""
+_ODD = re.compile(r'[\\\n"]')
 
 
 def number(value: float) -> str:
@@ -25,31 +28,46 @@ def number(value: float) -> str:
     """
     if type(value) is int and 0 <= value < _EXACT_INTEGERS:  # counters: half the cost of the way by a float
         digits = str(value)
-        if len(digits) <= _PLAIN_DIGITS:
-            return f"{digits}.0"
-        return f"{f'{digits[0]}.{digits[1:]}'.rstrip('0.')}e+{len(digits) - 1:02d}"
+        if value < _EXPONENT_FROM:
+            return digits + ".0"
+        return _with_exponent(digits, len(digits))
     value = float(value)
     text = repr(value)
     if _EXPONENT_FROM <= value < _EXPONENT_TO:
         whole, _, fraction = text.partition(".")
-        return f"{f'{whole[0]}.{whole[1:]}{fraction}'.rstrip('0.')}e+{len(whole) - 1:02d}"
+        return _with_exponent(whole + fraction, len(whole))
     return _NON_FINITE.get(text, text)
+
+
+def _with_exponent(digits: str, before_point: int) -> str:
+    digits = digits.rstrip("0")
+    if len(digits) == 1:
+        return digits + _EXPONENTS[before_point]
+    return f"{digits[0]}.{digits[1:]}{_EXPONENTS[before_point]}"
 
 
 class Heads(dict[tuple[str, ...], str]):
     """By label values, in the declared order: a newline, the name and the labels of a series of ``family``.
 
-    One that is not there is made when it is asked for; ValueError when there are not as many values as labels.
+    One that is not there is made when it is asked for; ValueError when there are more or fewer values than labels,
+    TypeError when one is no text.
     """
 
     def __init__(self, family: Family) -> None:
         super().__init__()
         self.family = family
+        order = sorted(range(len(family.labels)), key=family.labels.__getitem__)
+        labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
+        self._line = f"\n{family.name}{{{{{labels}}}}} " if labels else f"\n{family.name} "
 
     def __missing__(self, values: tuple[str, ...]) -> str:
-        pairs = sorted(zip(self.family.labels, values, strict=True))
-        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
-        made = self[values] = f"\n{self.family.name}{{{labels}}} " if labels else f"\n{self.family.name} "
+        if len(values) != len(self.family.labels):
+            raise ValueError(f"{self.family.name}: {len(values)} label values for {len(self.family.labels)} labels")
+        shown = map(_escaped, values) if _ODD.search("".join(values)) else values
+        made = self._line.format(*shown)
+        if not made.isascii():  # what UTF-8 cannot hold, lone surrogates, becomes question marks
+            made = made.encode("utf-8", "replace").decode()
+        self[values] = made
         return made
 
     def only(self, labels: Iterable[tuple[str, ...]]) -> Heads:
@@ -109,6 +127,4 @@ def text_of(metric: Metric, heads: Heads, *, openmetrics: bool) -> bytes:
 
 
 def _escaped(value: str) -> str:
-    """Return a label's value as it stands between quotes; what UTF-8 cannot hold becomes question marks."""
-    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return escaped.encode("utf-8", "replace").decode()
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
