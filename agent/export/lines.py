@@ -7,7 +7,7 @@ Byte for byte what prometheus-client writes, which is the reference of the tests
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from agent.core.metrics import Family, Metric
 
@@ -18,6 +18,8 @@ _EXPONENT_FROM, _EXPONENT_TO = 1e6, 1e16
 """Numbers between are written with an exponent, as Go does; those above Python writes so by itself."""
 _EXPONENTS = ("", *(f"e+{exponent:02d}" for exponent in range(16)))
 """By the number of digits before the point."""
+PIECE_SERIES = 500
+"""Pieces of some 80 kB: larger ones leave the processor's cache, and the allocator maps them anew at each scrape."""
 _ODD = re.compile(r'[\\\n"]')
 
 
@@ -47,7 +49,7 @@ def _with_exponent(digits: str, before_point: int) -> str:
 
 
 class Heads(dict[tuple[str, ...], str]):
-    """By label values, in the declared order: a newline, the name and the labels of a series of ``family``.
+    """By label values, in the declared order: name and labels of a series of ``family``, as its line begins.
 
     One that is not there is made when it is asked for; ValueError when there are more or fewer values than labels,
     TypeError when one is no text.
@@ -58,7 +60,7 @@ class Heads(dict[tuple[str, ...], str]):
         self.family = family
         order = sorted(range(len(family.labels)), key=family.labels.__getitem__)
         labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
-        self._line = f"\n{family.name}{{{{{labels}}}}} " if labels else f"\n{family.name} "
+        self._line = f"{family.name}{{{{{labels}}}}} " if labels else f"{family.name} "
 
     def __missing__(self, values: tuple[str, ...]) -> str:
         if len(values) != len(self.family.labels):
@@ -90,16 +92,15 @@ class KeptHeads:
         """How many series are known."""
         return sum(len(heads) for families in self._by_source.values() for heads in families.values())
 
-    def text(self, source: str, metric: Metric, *, openmetrics: bool) -> bytes:
-        """Return the lines of a family of which ``source`` gives these series, each once, and no others."""
+    def text(self, source: str, metric: Metric, *, openmetrics: bool) -> Iterator[bytes]:
+        """Yield the lines of a family of which ``source`` gives these series, each once, and no others; in pieces."""
         families = self._by_source.setdefault(source, {})
         heads = families.get(metric.family.name)
         if heads is None or heads.family is not metric.family:
             heads = families[metric.family.name] = Heads(metric.family)
-        text = text_of(metric, heads, openmetrics=openmetrics)
+        yield from text_of(metric, heads, openmetrics=openmetrics)
         if len(heads) > len(metric.labels):  # all of these are known now: what is known beyond them is gone
             families[metric.family.name] = heads.only(metric.labels)
-        return text
 
     def keep_families(self, source: str, names: Collection[str]) -> None:
         """Forget the families of ``source`` but those named."""
@@ -113,17 +114,19 @@ class KeptHeads:
             del self._by_source[name]
 
 
-def text_of(metric: Metric, heads: Heads, *, openmetrics: bool) -> bytes:
-    """Return the lines of a family with at least one series, each given once; ``heads`` takes those it has not yet."""
+def text_of(metric: Metric, heads: Heads, *, openmetrics: bool) -> Iterator[bytes]:
+    """Yield the lines of a family in pieces; ``heads`` takes the series it has not yet."""
     family = metric.family
     name, described = family.name, family.help.replace("\\", r"\\").replace("\n", r"\n")
     if openmetrics:
         name, described = family.openmetrics_name, described.replace('"', r"\"")
-    parts = [f"# HELP {name} {described}\n# TYPE {name} {family.kind}"] * (1 + 2 * len(metric.labels))
-    parts[1::2] = [heads[values] for values in metric.labels]
-    parts[2::2] = [number(value) for value in metric.values]
-    parts.append("\n")
-    return "".join(parts).encode()
+    yield f"# HELP {name} {described}\n# TYPE {name} {family.kind}\n".encode()
+    for start in range(0, len(metric.labels), PIECE_SERIES):
+        labels = metric.labels[start : start + PIECE_SERIES]
+        parts = ["\n"] * (3 * len(labels))
+        parts[0::3] = [heads[values] for values in labels]
+        parts[1::3] = [number(value) for value in metric.values[start : start + PIECE_SERIES]]
+        yield "".join(parts).encode()
 
 
 def _escaped(value: str) -> str:

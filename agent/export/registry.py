@@ -122,7 +122,8 @@ class Registry:
             for metric in source.families(snapshot):
                 kept = _limited(metric, source.series_cap, outcome)
                 if kept.labels and selection.takes_family(kept.family):
-                    body.add(self.heads.text(source.name, kept, openmetrics=selection.openmetrics))
+                    for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
+                        body.add(piece)
         except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
             outcome.error = error
         self.heads.keep_families(source.name, outcome.given)

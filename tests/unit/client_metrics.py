@@ -56,5 +56,6 @@ def encode(families: Iterable[Metric], selection: Selection | None = None) -> Re
     body, heads = Body(chosen), KeptHeads()
     for family in families:
         if family.labels and chosen.takes_family(family.family):
-            body.add(heads.text("test", family, openmetrics=chosen.openmetrics))
+            for piece in heads.text("test", family, openmetrics=chosen.openmetrics):
+                body.add(piece)
     return body.rendered()

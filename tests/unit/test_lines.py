@@ -128,7 +128,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
     """Label values too few or too many, or that are no text, are an error and not another series."""
     for wrong in (("only",), ("one", "two", "three"), ("one", 2)):
         with pytest.raises((ValueError, TypeError)):
-            KeptHeads().text("one", Metric(FAMILY, [wrong], [1]), openmetrics=False)  # type: ignore[list-item]
+            list(KeptHeads().text("one", Metric(FAMILY, [wrong], [1]), openmetrics=False))  # type: ignore[list-item]
 
 
 def test_what_is_kept_is_what_was_given_last() -> None:
@@ -137,7 +137,7 @@ def test_what_is_kept_is_what_was_given_last() -> None:
     series = [(str(each), "x") for each in range(10)]
     for given_now in (series, series, series[3:], [*series[3:], ("new", "y")], [("new", "y")]):
         metric = Metric(FAMILY, given_now, [1.0] * len(given_now))
-        assert heads.text("one", metric, openmetrics=False) == reference([metric])
+        assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])
         assert len(heads) == len(given_now)
 
 
@@ -147,7 +147,7 @@ def test_what_is_kept_goes_with_its_family_and_source() -> None:
     other = Family("rankwatch_y", "gauge", "help", ("b", "a"))
     for source in ("one", "two"):
         for family in (FAMILY, other):
-            heads.text(source, Metric(family, [("1", "2")], [1.0]), openmetrics=False)
+            list(heads.text(source, Metric(family, [("1", "2")], [1.0]), openmetrics=False))
     assert len(heads) == 4
     heads.keep_families("one", {FAMILY.name})
     assert len(heads) == 3
@@ -163,4 +163,4 @@ def test_a_family_declared_anew_has_its_own_labels() -> None:
     renamed = Family(FAMILY.name, "counter", "help", ("c", "d"))
     for family in (FAMILY, renamed):
         metric = Metric(family, [("1", "2")], [1.0])
-        assert heads.text("one", metric, openmetrics=False) == reference([metric])
+        assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])
