@@ -58,12 +58,11 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class WebStats:
     """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
 
-    ``open_connections`` is of now. ``failures``: answers and connections that ended in an error of this program's, or
-    too late. A connection that its client closed between two requests is not counted in ``closed``.
+    ``failures``: answers and connections that ended in an error of this program's, or too late. A connection that its
+    client closed between two requests is not counted in ``closed``.
     """
 
     connections: int = 0
-    open_connections: int = 0
     responses: dict[int, int] = field(default_factory=dict)
     closed: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(get_args(CloseReason), 0))
     failures: int = 0
@@ -143,7 +142,6 @@ class WebServer:
         writer.transport.set_write_buffer_limits(0)
         self._connections.add(connection)
         self._waiting[connection] = None
-        self.stats.open_connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -161,9 +159,7 @@ class WebServer:
             self.stats.closed[reason] += 1
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
-        if connection in self._connections:
-            self._connections.remove(connection)
-            self.stats.open_connections -= 1
+        self._connections.discard(connection)
         connection.writer.transport.abort()
 
     async def _serve(self, connection: _Connection) -> None:

@@ -19,7 +19,7 @@ from fleets import series_key
 from recordings import FIRST_PID, HOSTS, WORLD, Phase, host_of, prolonged
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
-from agent.export.agent_families import EXPORTER_UP
+from agent.export.exporter_families import EXPORTER_UP
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
