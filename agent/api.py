@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client.metrics_core import Metric
-
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
 from agent.core.guard import Guard
 from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey, comm_label
 from agent.core.log import Logger
-from agent.core.metrics import Family, Rows
+from agent.core.metrics import Family, Metric, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.export.exporter import Context, Exporter, NoData, Roots, Spec

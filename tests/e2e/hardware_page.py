@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from client_metrics import encode
+
 from agent.api import Family, Metric
-from agent.export.exposition import Selection, encode
 from agent.hardware.ledger import NODE, CheckState, Entry, Finding, Subject
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot, counted_checks
@@ -33,7 +34,7 @@ def hardware_page(job_id: str, rank: str) -> bytes:
         for line in (DATA / name / "expected.prom").read_text().splitlines()
         if not line.startswith("#")
     ]
-    return "\n".join(recorded).encode() + b"\n" + encode(list(_families(job_id, rank)), Selection()).body
+    return "\n".join(recorded).encode() + b"\n" + encode(_families(job_id, rank)).body
 
 
 def _families(job_id: str, rank: str) -> Iterable[Metric]:
@@ -43,7 +44,7 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
     nobody = RankSnapshot((), 0, 0, 0, 0, 0)
     for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0)):
-        if family.name not in (health.RANK_HEALTHY.name, health.RANK_UNHEALTHY.name):
+        if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):
             yield family
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))
     yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))

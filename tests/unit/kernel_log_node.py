@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from client_metrics import samples
 from fake_clock import FakeClock
 from lent import failed, lent
 from rank_table import environment, facts
@@ -95,8 +96,7 @@ class Node:
         await self.exporter.update()
         return {
             (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-            for family in self.exporter.families(self.exporter.snapshot())
-            for sample in family.samples
+            for sample in samples(self.exporter.families(self.exporter.snapshot()))
         }
 
     def failed(self) -> set[tuple[str, str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from lent import failed, lent, well
 
@@ -135,8 +136,7 @@ async def test_a_gpu_that_is_lost(root: Path) -> None:
     assert ("1a2b3c4d5e6f7081", "gpu_lost") in again.failed()
     present = {
         (sample.labels["gpu"], sample.labels["gpu_uuid"]): sample.value
-        for family in again.exporter.families(again.exporter.snapshot())
-        for sample in family.samples
+        for sample in samples(again.exporter.families(again.exporter.snapshot()))
         if sample.name == "rankwatch_gpu_present"
     }
     assert present == {("0", "90a1b2c3d4e5f607"): 1, ("1", "1a2b3c4d5e6f7081"): 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from rank_table import KILLED, Table, environment
 
@@ -40,8 +41,7 @@ class Machine:
         )
         return {
             (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-            for family in families(snapshot)
-            for sample in family.samples
+            for sample in samples(families(snapshot))
         }
 
     def unhealthy(self, counted: frozenset[str] = DEFAULT) -> list[tuple[str, ...]]:

@@ -11,12 +11,12 @@ from typing import Any
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
-from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, Gpu, HelperSpec, Nic, Roots, Spec, Subject
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
 
 GPU = Gpu(0, "GPU-0", "0000:19:00.0")

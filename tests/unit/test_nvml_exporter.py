@@ -14,6 +14,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from lent import children, failed, lent, stop_all
 from nvml_stub import ECC_CORRECTED, ECC_UNCORRECTED, XID, Node
@@ -79,8 +80,7 @@ class Bench:
             tuple(
                 value for key, value in sample.labels.items() if key not in labels and key not in {"gpu_uuid", "uuid"}
             ): sample.value
-            for family in render(self.exporter.snapshot())
-            for sample in family.samples
+            for sample in samples(render(self.exporter.snapshot()))
             if sample.name == name and labels.items() <= sample.labels.items()
         }
 
@@ -142,12 +142,12 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
     async with start() as bench:
         for _ in range(2):
             await bench.look()
-        whole = {family.name: len(family.samples) for family in render(bench.exporter.snapshot())}
+        whole = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
         lines = [line for line in bench.node.keys if line.startswith("gpu*.") and "event" not in line]
         for line in lines:
             await bench.change({line.replace("*", "3"): "!3"})
             await bench.look()
-            now = {family.name: len(family.samples) for family in render(bench.exporter.snapshot())}
+            now = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
             assert bench.value("rankwatch_gpu_present", gpu="3") == 1.0
             if line.endswith((".name", ".fabric_status", ".fabric_clique", ".mig_max", "_supported", ".handle")):
                 assert sum(now.values()) >= sum(whole.values()) - 9, line

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from lent import failed, lent
 
@@ -278,8 +279,9 @@ class Node:
     def series(self, family: str) -> dict[str, float]:
         """The series of a family by device."""
         rendered = self.exporter.families(self.exporter.snapshot())
-        samples = [sample for each in rendered for sample in each.samples]
-        return {each.labels["device"]: each.value for each in samples if each.name == f"rankwatch_rdma_{family}"}
+        return {
+            each.labels["device"]: each.value for each in samples(rendered) if each.name == f"rankwatch_rdma_{family}"
+        }
 
 
 @pytest.fixture
@@ -368,8 +370,7 @@ async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:
             assert node.series(family)["rdmap160s27"] == expected
         counters = {
             (sample.labels["device"], sample.labels["counter"])
-            for family in node.exporter.families(node.exporter.snapshot())
-            for sample in family.samples
+            for sample in samples(node.exporter.families(node.exporter.snapshot()))
             if sample.name == "rankwatch_rdma_hardware_counter_total"
         }
         bytes_counters = {each for each in counters if each[1] in ("rx_bytes", "tx_bytes")}
@@ -384,8 +385,7 @@ def test_bytes_of_ionic() -> None:
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
     found = {
         (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
-        for family in render(RdmaSnapshot((ionic,), Baseline()))
-        for sample in family.samples
+        for sample in samples(render(RdmaSnapshot((ionic,), Baseline())))
         if sample.value in read.values()
     }
     assert found == {

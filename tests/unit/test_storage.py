@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from lent import children, lent, stop_all
 
@@ -118,8 +119,7 @@ def series(
     """The series of these, by family (without its prefix) and labels."""
     return {
         (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-        for family in render(StorageSnapshot(probes, hung, lustre))
-        for sample in family.samples
+        for sample in samples(render(StorageSnapshot(probes, hung, lustre)))
     }
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from fake_clock import FakeClock
-from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, Roots, Spec, Subject
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState
 
