@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from signal import Signals
 
 from prometheus_client.metrics_core import Metric
 
@@ -19,7 +18,7 @@ _RANK = ("job_id", "rank")
 RANK_UP = Family(
     "rankwatch_rank_up",
     "gauge",
-    "1 while the rank's process runs on this node, 0 after it left, until its tombstone is taken down.",
+    "1 while the rank's process runs on this node, 0 after it left, until its record expires.",
     _RANK,
     "1 per rank",
     "max",
@@ -289,13 +288,5 @@ def _ending(process: RankProcess) -> tuple[str, str, str]:
     if status is None or not status.known:
         return "unknown", "", ""
     if status.signal:
-        return ("oom_killed" if status.oom else "signaled"), signal_name(status.signal), ""
+        return ("oom_killed" if status.oom else "signaled"), status.signal_name, ""
     return "exited", "", str(status.code)
-
-
-def signal_name(number: int) -> str:
-    """The signal's name, such as SIGKILL; its number where it has none."""
-    try:
-        return Signals(number).name
-    except ValueError:
-        return str(number)

@@ -60,7 +60,7 @@ RANK_UNHEALTHY = Family(
     "rankwatch_rank_unhealthy",
     "gauge",
     "1 for each check that has failed and counts for the rank; a rank that left keeps what stood against it until its "
-    "tombstone is taken down.",
+    "record expires.",
     ("job_id", "rank", "reason"),
     "1 per rank and failed check",
     "max",
