@@ -203,7 +203,7 @@ class RasExporter:
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
         pids = frozenset(process.namespace_pid for process in processes.values())
-        aim = Aim(question.endpoint, site, wanted, pids)
+        aim = Aim(question.endpoint, site, wanted, pids, question.job_id)
         clock = self._ctx.clock
         asked_seconds = clock.time()
         answers = await self._inquiry.reports(aim, limits)
@@ -237,7 +237,12 @@ class RasExporter:
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Take a report that was asked for then, to be shown until then (monotonic)."""
         if owner.job_id not in self._kept.by_job:
-            self._ctx.log.info("RAS answers", job_id=owner.job_id, version=report.version, ranks=report.ranks())
+            self._ctx.log.info(
+                "RAS reports on job {job_id}: {ranks} ranks",
+                job_id=owner.job_id,
+                ranks=report.ranks(),
+                version=report.version,
+            )
         if not self._kept.keep(owner, report, until, asked_seconds):
             self._inquiry.skipped["refused"] += 1
 

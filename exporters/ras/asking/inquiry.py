@@ -38,12 +38,13 @@ class QueryAnswer(NamedTuple):
 
 
 class Aim(NamedTuple):
-    """Whom to ask: where, the processes of ``site`` that will do, and the pids to look for in the report."""
+    """What to ask: where, the processes of ``site`` that will do, the pids to look for in the report, and the job."""
 
     endpoint: Endpoint
     site: Site
     wanted: frozenset[ProcessKey]
     pids: frozenset[int]
+    job_id: str = ""
 
     def attempts(self) -> int:
         """How many connections to make: each reaches any of the site's processes."""
@@ -132,12 +133,12 @@ class Inquiry:
         try:
             reply = await ask(aim.endpoint, limits, take_large, accept)
         except QueryError as error:
-            self._failed(aim.endpoint, error.stage, str(error))
+            self._failed(aim, error.stage, str(error))
             return None
         reading = await self._read(reply, aim.pids)
         report = reading.report
         if report is None:
-            self._failed(aim.endpoint, "cut" if reading.cut else "parse", reading.error)
+            self._failed(aim, "cut" if reading.cut else "parse", reading.error)
             return None
         self.duration_seconds = reply.seconds
         self.timeouts += report.timeouts
@@ -149,6 +150,12 @@ class Inquiry:
             return reply.large
         return await self._thread.call(lambda: read(ReadRequest(reply.is_json, pids), reply.body))
 
-    def _failed(self, endpoint: Endpoint, stage: Stage, error: str) -> None:
+    def _failed(self, aim: Aim, stage: Stage, error: str) -> None:
         self.errors[stage] += 1
-        self._log.warning("RAS gave no report", endpoint=endpoint.label, stage=stage, error=error)
+        self._log.warning(
+            "RAS at {endpoint} gave no report on job {job_id}",
+            endpoint=aim.endpoint.label,
+            job_id=aim.job_id or "unknown",
+            stage=stage,
+            error=error,
+        )

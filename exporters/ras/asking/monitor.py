@@ -104,7 +104,9 @@ class Monitors:
             await self._listen(endpoint, stream)
         except QueryError as error:
             self._errors[error.stage] += 1
-            self._log.warning("RAS cannot be monitored", endpoint=endpoint.label, stage=error.stage, error=error)
+            self._log.warning(
+                "events of RAS at {endpoint} cannot be read", endpoint=endpoint.label, stage=error.stage, error=error
+            )
         finally:
             now = self._clock.monotonic()
             lasted = stream.up and now - began >= LAST_RETRY_SECONDS
@@ -123,7 +125,7 @@ class Monitors:
             if stream.was_up:
                 self._wakes.setdefault(endpoint, "resync")
             else:
-                self._log.info("RAS is monitored", endpoint=endpoint.label)
+                self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True
             self._begun += 1
             ended = await self._read(endpoint, reader, writer)
@@ -131,7 +133,7 @@ class Monitors:
             writer.close()
         self._errors[ended] += 1
         self._wakes[endpoint] = "alarm"
-        self._log.info("RAS's events have ended", endpoint=endpoint.label, stage=ended)
+        self._log.info("the events of RAS at {endpoint} have ended", endpoint=endpoint.label, stage=ended)
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
         """Read until the process ends, or answers no more (``deadline``)."""
