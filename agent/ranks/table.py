@@ -81,7 +81,7 @@ class RankTable:
         kill_pending: bool,
         finalized: bool,
     ) -> None:
-        """Note how a rank process stands: the kernel's letter, since when it is blocked, and what was seen of it."""
+        """Note the state of a rank process: the kernel's letter, since when it is blocked, and what was seen of it."""
         process = self._processes.get(key)
         if process is None or process.exited_at is not None:
             return
@@ -105,7 +105,7 @@ class RankTable:
             process.note_gpus(hardware, key.pid)
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
-        """Note which places a process of the table has in communicators, told by anything but its own records."""
+        """Note the places of a process in communicators, from another source than its own records."""
         process = self._processes.get(key)
         if process is None:
             return
@@ -174,7 +174,7 @@ class RankTable:
         self._links.observe_records(writer_key, memberships, last_progress_seconds)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
-        """Take the ranks' bus bandwidths of the moment, in bytes per second, for the tables people read."""
+        """Note the ranks' current bus bandwidths, in bytes per second, for the front page and `rankwatch status`."""
         self._bandwidths = bandwidths
 
     def unlinked_writers(self) -> tuple[WriterKey, ...]:

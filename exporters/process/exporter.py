@@ -17,6 +17,7 @@ from agent.api import (
     ProcFS,
     RankLabel,
     Spec,
+    label_fields,
 )
 from exporters.process.exit_status import open_pidfd
 from exporters.process.exits import ExitWatch
@@ -84,6 +85,7 @@ class ProcessExporter:
         self._config = config
         self._drained = False
         self._processes = 0
+        self._unnamed: set[ProcessKey] = set()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the threads: for looks at /proc, for exit statuses, which must not wait for one, and for names."""
@@ -156,9 +158,7 @@ class ProcessExporter:
         for facts in found.new:
             user = facts.user if facts.uid is None else self._users.name(facts.uid)
             if ranks.observe_process(msgspec.structs.replace(facts, user=user)):
-                self._ctx.log.info(
-                    "process {pid} of user {user} is a rank", pid=facts.key.pid, user=user, evidence=facts.evidence
-                )
+                self._unnamed.add(facts.key)
         if found.unreadable:
             self._ctx.log.warning(
                 "the environment of {processes} rank processes cannot be read: their ranks are named by their "
@@ -175,7 +175,19 @@ class ProcessExporter:
         for key in found.gone:
             if key in running:
                 self._exits.note_exit(key)
+        self._log_named()
         self._exits.note_counts({key: standing.oom for key, standing in found.standing.items()})
+
+    def _log_named(self) -> None:
+        """Log the ranks that have got their label since they were found."""
+        running = self._ctx.ranks.processes()
+        self._unnamed &= running.keys()
+        for key in sorted(self._unnamed):
+            labels, facts = self._ctx.ranks.labels_of(key), running[key].facts
+            if labels and facts is not None:
+                self._unnamed.discard(key)
+                who = label_fields(labels) | {"pid": key.pid, "user": facts.user, "evidence": facts.evidence}
+                self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who)
 
 
 SPEC = Spec(
