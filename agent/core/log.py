@@ -143,7 +143,8 @@ class _LineHandler(logging.Handler):
     """Makes lines in the thread that logs and writes them on one of its own, which alone waits for the stream.
 
     ``emit`` runs under the handler's lock, on any thread: it owns ``_lost``, ``_limit`` and ``_told``. The writing
-    thread owns ``_unwritten``, which only grows; ``_told`` is how many of these lines ``emit`` has told of.
+    thread owns ``_unwritten``, which only grows, by a line that could not be written and those that it told of;
+    ``_told`` is up to where ``emit`` has told of these.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class _LineHandler(logging.Handler):
         self._lost = 0
         self._unwritten = 0
         self._told = 0
-        self._queue: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[str, int] | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
@@ -178,7 +179,7 @@ class _LineHandler(logging.Handler):
         except Exception:  # noqa: BLE001  # a value that cannot be shown must not harm the caller; counted
             self._lost += 1
             return
-        self._queue.put(line)
+        self._queue.put((line, lost))
         self._lost = self._limit.forgotten = 0
         self._told = unwritten
 
@@ -198,11 +199,12 @@ class _LineHandler(logging.Handler):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
+            line, told = item
             try:
-                self._stream.write(item + "\n")
+                self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):  # closed, or its reader went away: there is nowhere left to say it
-                self._unwritten += 1
+                self._unwritten += 1 + told
 
 
 def _own_handlers() -> list[_LineHandler]:
