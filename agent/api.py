@@ -6,7 +6,15 @@ from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
 from agent.core.guard import Guard
-from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey, comm_label
+from agent.core.identity import (
+    UNKNOWN_RANK,
+    Membership,
+    ProcessKey,
+    RankLabel,
+    WriterKey,
+    comm_label,
+    label_fields,
+)
 from agent.core.log import Logger
 from agent.core.metrics import Family, Metric, Rows
 from agent.core.series_budget import Admission
@@ -17,19 +25,18 @@ from agent.hardware import gpu_families
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
-from agent.ranks.environment import KEPT_VARIABLES, RECORDING_VARIABLES
+from agent.ranks.facts import ProcessFacts
 from agent.ranks.table import RankTable
 from agent.ranks.verdict import ExitStatus, RasSilence
+from agent.ranks.writers import is_record_file
 from agent.system import sysfs
 from agent.system.pci import pci_address, pci_path
-from agent.system.procfs import OpenFile, ProcessFacts, ProcFS, Stat
+from agent.system.procfs import OpenFile, ProcFS, Stat
 from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower
 
 __all__ = [
-    "KEPT_VARIABLES",
     "NODE",
-    "RECORDING_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
     "CheckState",
@@ -76,6 +83,8 @@ __all__ = [
     "WriterKey",
     "comm_label",
     "gpu_families",
+    "is_record_file",
+    "label_fields",
     "pci_address",
     "pci_path",
     "sysfs",

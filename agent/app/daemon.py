@@ -91,7 +91,7 @@ class Daemon:
         try:
             await self._web.start(self._listen_address(self._loaded))
         except OSError as error:
-            self._log.error("cannot serve", error=error)
+            self._log.error("cannot serve metrics", error=error)
             return 1
         await self._supervisor.begin(plan)
         gc.set_threshold(*GC_THRESHOLDS)
@@ -115,14 +115,14 @@ class Daemon:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]
         tasks = [asyncio.create_task(part) for part in parts]
         self._notifier.ready()
-        self._log.info("serving", address=self._listen_address(self._loaded), version=__version__)
+        self._log.info("serving metrics at {address}", address=self._listen_address(self._loaded), version=__version__)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         failed = [error for task in done if (error := task.exception()) is not None]
         for error in failed:  # a part that ends by itself is a fault of ours: leave, and be started anew
-            self._log.error("a part of the agent failed", error=error)
+            self._log.error("a task of the agent failed, the agent ends", error=error)
         return 1 if failed else 0
 
     async def _stop(self) -> None:
@@ -203,7 +203,7 @@ class Daemon:
             if self._gate.may_feed():
                 self._notifier.watchdog()
             else:
-                self._log.warning("watchdog not fed", missing=self._gate.missing())
+                self._log.warning("systemd's watchdog is not notified, as tasks are late", missing=self._gate.missing())
 
     # -- what is shown ---------------------------------------------------------------------------------------------
 

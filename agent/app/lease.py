@@ -86,7 +86,7 @@ class Lease:
             ended, late = await asyncio.wait(stops, timeout=HELPERS_SECONDS)
             errors = [error for stop in ended if (error := stop.exception()) is not None]
             if late or errors:
-                self.context.log.error("helper processes did not end", late=len(late), errors=errors)
+                self.context.log.error("{late} helper processes did not end in time", late=len(late), errors=errors)
 
     def _thread(self, name: str) -> OwnThread:
         thread = OwnThread(name)

@@ -82,10 +82,14 @@ class Running:
         drain = loop.create_task(self.exporter.drain(), name=f"drain-{self.name}")
         done, _ = await asyncio.wait({drain}, timeout=until - loop.time())
         if not done:
-            self._log.warning("exporter did not drain in time", exporter=self.name, seconds=self.spec.drain_seconds)
+            self._log.warning(
+                "exporter {exporter} did not stop within {seconds} s",
+                exporter=self.name,
+                seconds=self.spec.drain_seconds,
+            )
             drain.add_done_callback(_retrieve)
         elif (error := drain.exception()) is not None:
-            self._log.error("exporter failed to drain", exporter=self.name, error=error)
+            self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error=error)
         await self._lease.close()
 
     async def update_once(self) -> None:
@@ -110,7 +114,11 @@ class Running:
     def _mark_late(self) -> None:
         self.late += 1
         self.ok = False
-        self._log.warning("update is late", exporter=self.name, deadline_seconds=self.spec.deadline_seconds)
+        self._log.warning(
+            "an update of exporter {exporter} takes longer than {seconds} s",
+            exporter=self.name,
+            seconds=self.spec.deadline_seconds,
+        )
 
     def snapshot(self) -> object:
         """The exporter's frozen state."""
@@ -130,11 +138,13 @@ class Running:
             self.present = False
             self.ok = self.config.enabled != True  # noqa: E712  # "auto" is a true string
             if not self.ok:
-                self._log.warning("source is not there, though the exporter is enabled", exporter=self.name, why=error)
+                self._log.warning(
+                    "the source is not there, though exporter {exporter} is enabled", exporter=self.name, why=error
+                )
         else:
             self.ok = False
             self.failures += 1
-            self._log.error("update failed", exporter=self.name, error=error)
+            self._log.error("an update of exporter {exporter} failed", exporter=self.name, error=error)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

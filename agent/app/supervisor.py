@@ -55,7 +55,7 @@ def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
         try:
             spec = load_spec(name)
         except Exception as error:  # noqa: BLE001  # whatever a broken module raises
-            log.error("exporter could not be loaded", exporter=name, error=error)
+            log.error("exporter {exporter} could not be imported", exporter=name, error=error)
             broken.append(name)
             continue
         section = loaded.section(name, spec.config)
@@ -155,7 +155,7 @@ class Supervisor:
             save = asyncio.get_running_loop().create_task(self._save())
             _, late = await asyncio.wait({save}, timeout=LAST_SAVE_SECONDS)
             if late:
-                self._log.warning("the last checkpoint was not written in time", seconds=LAST_SAVE_SECONDS)
+                self._log.warning("the last checkpoint was not written within {seconds} s", seconds=LAST_SAVE_SECONDS)
         self._state_thread.stop()
 
     def ready(self) -> bool:
@@ -201,7 +201,7 @@ class Supervisor:
             exporter = prepared.spec.build(prepared.config)
             await exporter.start(lease.context)
         except Exception as error:  # noqa: BLE001  # whatever a broken exporter raises
-            self._log.error("exporter did not start", exporter=name, error=error)
+            self._log.error("exporter {exporter} did not start", exporter=name, error=error)
             await lease.close()
             return None
         return Running(prepared.spec, prepared.config, exporter, lease, self._clock)
@@ -227,4 +227,4 @@ class Supervisor:
         try:
             load(section.restored)
         except ValueError as error:
-            self._log.warning(f"checkpoint of the {what} not readable, starting without it", error=error)
+            self._log.warning("checkpoint of the {what} not readable, starting without it", what=what, error=error)

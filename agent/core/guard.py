@@ -26,5 +26,5 @@ class Guard:
             return work()
         except Exception as error:  # noqa: BLE001  # whatever an odd piece causes; counted and logged
             self.skipped += 1
-            self._log.error(f"{what} left out: looking at it failed", error=error, **which)
+            self._log.error("{what} was left out: looking at it failed", what=what, error=error, **which)
             return None

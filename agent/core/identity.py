@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +24,12 @@ class RankLabel(NamedTuple):
 
     job_id: str
     rank: str
+
+
+def label_fields(labels: Collection[RankLabel]) -> dict[str, str]:
+    """The fields of a log line that name the ranks of one process; both are ``unknown`` while it has no label."""
+    ranks = ",".join(label.rank for label in labels)
+    return {"job_id": next((label.job_id for label in labels), UNKNOWN_RANK), "rank": ranks or UNKNOWN_RANK}
 
 
 class WriterKey(NamedTuple):

@@ -1,4 +1,4 @@
-"""Logs: one line per event, a constant message plus fields, limited when it repeats, never blocking who logs."""
+"""Logs: one line per event, a constant message plus fields, limited when it repeats, written without blocking."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import queue
+import re
 import sys
 import threading
 import time
@@ -27,10 +28,11 @@ WINDOW_SECONDS = 60.0
 MAX_MESSAGES = 1024
 """Distinct (logger, level, message) whose repeats are counted; the oldest gives way."""
 MAX_QUEUED_LINES = 1000
-"""Lines that wait for a standard error that does not take them; more are lost, and counted on the next line."""
+"""Lines that wait to be written, as while the reader of standard error hangs; more are lost, and counted."""
 FLUSH_SECONDS = 1.0
 
 _PREFIX = "rankwatch."
+_NAMED_FIELD = re.compile(r"\{(\w+)\}")
 _NUMBERS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _MessageKey: TypeAlias = tuple[str, int, str]
 
@@ -38,8 +40,9 @@ _MessageKey: TypeAlias = tuple[str, int, str]
 class Logger:
     """The log of one part of the agent, named ``name``; every method takes a constant message and fields.
 
-    What varies belongs in the fields: the message is what repeats are counted by. Values of any type; an exception
-    shows as its type, text and, unless it is an OSError, the place it was raised at.
+    Repeats are counted by the message, so what varies is given as fields. ``{name}`` in the message stands for the
+    field of that name: "rank {rank} left". Values are of any type; an exception is shown by its type, text and, unless
+    it is an OSError, the place where it was raised.
     """
 
     __slots__ = ("_logger",)
@@ -48,19 +51,19 @@ class Logger:
         self._logger = logging.getLogger(_PREFIX + name)
 
     def debug(self, message: str, /, **fields: object) -> None:
-        """Say what only a developer wants to know."""
+        """Log at DEBUG: for developers."""
         self._log(logging.DEBUG, message, fields)
 
     def info(self, message: str, /, **fields: object) -> None:
-        """Say that something changed as it should."""
+        """Log at INFO: something changed, as it may."""
         self._log(logging.INFO, message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Say that something is wrong which the agent works around."""
+        """Log at WARNING: something is wrong, and the agent goes on without it."""
         self._log(logging.WARNING, message, fields)
 
     def error(self, message: str, /, **fields: object) -> None:
-        """Say that the agent cannot do a part of its work."""
+        """Log at ERROR: the agent cannot do a part of its work."""
         self._log(logging.ERROR, message, fields)
 
     def _log(self, level: int, message: str, fields: dict[str, object]) -> None:
@@ -137,7 +140,12 @@ class RepeatLimit:
 
 
 class _LineHandler(logging.Handler):
-    """Makes lines where the event happens and writes them on a thread: a stuck reader of the log stops nobody."""
+    """Makes lines in the thread that logs and writes them on one of its own, which alone waits for the stream.
+
+    ``emit`` runs under the handler's lock, on any thread: it owns ``_lost``, ``_limit`` and ``_told``. The writing
+    thread owns ``_unwritten``, which only grows, by a line that could not be written and those that it told of;
+    ``_told`` is up to where ``emit`` has told of these.
+    """
 
     def __init__(
         self, stream: TextIO, line_of: Callable[[Mapping[str, object]], str], monotonic: Callable[[], float]
@@ -147,7 +155,9 @@ class _LineHandler(logging.Handler):
         self._line_of = line_of
         self._limit = RepeatLimit(monotonic)
         self._lost = 0
-        self._queue: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
+        self._unwritten = 0
+        self._told = 0
+        self._queue: queue.SimpleQueue[tuple[str, int] | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
@@ -162,14 +172,16 @@ class _LineHandler(logging.Handler):
             fields = _fields_of(record)
             if held_back:
                 fields["suppressed"] = held_back
-            if lost := self._lost + self._limit.forgotten:
+            unwritten = self._unwritten
+            if lost := self._lost + self._limit.forgotten + unwritten - self._told:
                 fields["lines_lost"] = lost
             line = self._line_of(fields)
-        except Exception:  # noqa: BLE001  # a value that cannot be shown must not harm who logs it; counted
+        except Exception:  # noqa: BLE001  # a value that cannot be shown must not harm the caller; counted
             self._lost += 1
             return
-        self._queue.put(line)
+        self._queue.put((line, lost))
         self._lost = self._limit.forgotten = 0
+        self._told = unwritten
 
     def flush(self) -> None:
         if self._thread.is_alive():
@@ -187,11 +199,12 @@ class _LineHandler(logging.Handler):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
+            line, told = item
             try:
-                self._stream.write(item + "\n")
+                self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):  # closed, or its reader went away: there is nowhere left to say it
-                self._lost += 1
+                self._unwritten += 1 + told
 
 
 def _own_handlers() -> list[_LineHandler]:
@@ -208,8 +221,16 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
     }
     if record.exc_info and record.exc_info[1]:
         fields["error"] = record.exc_info[1]
-    own = getattr(record, "fields", None)
-    return fields | own if own else fields
+    own: dict[str, object] | None = getattr(record, "fields", None)
+    if not own:
+        return fields
+    fields["msg"] = _NAMED_FIELD.sub(lambda match: _word(own, match), record.getMessage())
+    return fields | own
+
+
+def _word(fields: Mapping[str, object], match: re.Match[str]) -> str:
+    """The field that ``{name}`` in a message stands for; the text itself where there is no such field."""
+    return str(_plain(fields[match[1]])) if match[1] in fields else match[0]
 
 
 def _plain(value: object) -> str | int | float | bool | None:

@@ -97,13 +97,15 @@ class Registry:
         counts.dropped += outcome.dropped
         counts.doubles += outcome.doubles
         if outcome.dropped:
-            self._log.warning("series over the cap dropped", exporter=name, dropped=outcome.dropped)
+            self._log.warning(
+                "{dropped} series of exporter {exporter} are left out", exporter=name, dropped=outcome.dropped
+            )
         if outcome.error is not None:
             self._fail(name, outcome.error)
 
     def _fail(self, name: str, error: Exception) -> None:
         self.counts.setdefault(name, SourceCounts()).failures += 1
-        self._log.error("exporter could not be rendered", exporter=name, error=error)
+        self._log.error("the metrics of exporter {exporter} could not be rendered", exporter=name, error=error)
 
     # -- on the render thread --------------------------------------------------------------------------------------
 

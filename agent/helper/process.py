@@ -124,7 +124,7 @@ class HelperProcess:
         self._writer.transport.abort()
 
     def _listen(self) -> None:
-        """Log what it says, line by line."""
+        """Log what it writes to its standard error, line by line."""
         if self._said is None:
             return
         try:
@@ -137,7 +137,7 @@ class HelperProcess:
             lines.append(self._line)
             self._line = b""
         for line in filter(None, lines):
-            self._log.warning("helper says", text=line.decode("utf-8", "backslashreplace"))
+            self._log.warning("a helper wrote to its standard error", text=line.decode("utf-8", "backslashreplace"))
         if not data:
             self._loop.remove_reader(self._said)
             os.close(self._said)

@@ -1,4 +1,4 @@
-"""Which process is which rank: when that is settled, and what the labels are from then on."""
+"""Which process is which rank: when that is decided, and its labels from then on."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from agent.ranks.labels import LabelBook
 from agent.ranks.process import RankProcess
 
 SETTLE_SECONDS = 1.0
-"""How long a claim read from the environment waits for siblings that claim the same rank."""
+"""How long a process whose environment names its rank waits for siblings that claim the same one."""
 BINDING_SECONDS = 10.0
-"""How long a binding waits for the world communicator, or for another holder of the same label to go."""
+"""How long a process waits for the world communicator, or for a label that another one holds."""
 
 
 class RankBinder:
-    """Gives processes their labels, and remembers as ``duplicates`` those that did not get all of them.
+    """Gives processes their labels. ``duplicates``: the keys of those that did not get all of them.
 
-    A process is named by its key, a writer whose process was never seen by its key.
+    The stand-in for a process that was never seen goes by the key of its writer.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
@@ -31,7 +31,7 @@ class RankBinder:
         self.duplicates: set[ProcessKey | WriterKey] = set()
 
     def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> int:
-        """Bind the processes, and the writers in lieu of one, for which it is time; return how many were bound."""
+        """Bind the processes and stand-ins that are due; return how many were bound."""
         now = self._clock.monotonic()
         claimed: Counter[tuple[str, str, int | None]] = Counter(
             (p.claim.job_id, p.claim.group, p.claim.rank)
@@ -48,7 +48,7 @@ class RankBinder:
         return bound
 
     def bind(self, process: RankProcess, name: ProcessKey | WriterKey, unique: bool = True) -> bool:
-        """Freeze the labels of a process; False when they are, and without any word on its rank: it stays unidentified.
+        """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
 
         ``unique`` False: siblings claim the same rank.
         """
@@ -74,7 +74,7 @@ class RankBinder:
         return True
 
     def label(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
-        """The frozen label of one rank of ``process``, told by its rank in a communicator."""
+        """The frozen label of the rank of ``process`` that is ``comm_rank`` in ``comm``; None while it is not known."""
         if not process.slots:
             return None
         if len(process.slots) == 1:
@@ -89,13 +89,13 @@ class RankBinder:
         return RankLabel(first.job_id, UNKNOWN_RANK)
 
     def release(self, name: ProcessKey | WriterKey, process: RankProcess | None) -> None:
-        """Take back the labels of what is gone from the table."""
+        """Free the labels of what was removed from the table."""
         self.duplicates.discard(name)
         if process is not None:
             self.labels.release(process)
 
     def restore(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
-        """Give those kept in the checkpoint their labels back."""
+        """Give the processes of the checkpoint their labels back."""
         kept = [*processes.values(), *unseen.values()]
         for process in sorted(kept, key=lambda p: p.exited_at is None):  # live ones last: they hold the label
             self.labels.restore(process)

@@ -1,4 +1,4 @@
-"""Who a process says it is: the rank and job named by its environment. Pure; the words are the job's, so bounded."""
+"""The rank and job that a process' environment names. Pure; the values are the job user's, so bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_GROUP_CHARACTERS = 255
 _JOB_HASH_DIGITS = 12
 _GROUP_HASH_DIGITS = 8
 
-# The launcher's word for the rank, and for the number of ranks it must lie below; the first pair that fits wins.
+# The launcher's variables for the rank and for the number of ranks, which it must lie below; the first that fits wins.
 # torchrun and others; Open MPI; PMIx (srun --mpi=pmix gives no size); MPICH and Intel MPI; Slurm.
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
@@ -36,22 +36,10 @@ KEPT_VARIABLES = frozenset(
     | {*_LOCAL_RANK_VARIABLES, *_SCHEDULER_VARIABLES, *_JOB_NAME_VARIABLES}
     | {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"}
 )
-"""The variables that identity is made of; besides these only RECORDING_VARIABLES are kept of an environment."""
+"""The variables that identity is made of."""
 
-RECORDING_VARIABLES = frozenset(
-    {
-        "NCCL_PROFILER_PLUGIN",
-        "NCCL_INSPECTOR_ENABLE",
-        "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
-        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
-        "NCCL_INSPECTOR_DUMP_DIR",
-        "NCCL_INSPECTOR_PROM_DUMP",
-        "SLURM_JOBID",
-    }
-)
-"""The variables that say whether and where a process writes records."""
 MAX_SETTING_CHARACTERS = 1024
-"""Of the value of one of these: a longer one is cut."""
+"""Of the value of a variable that an exporter needs (``RankTable.keep_variables``): a longer one is cut."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -69,8 +57,10 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
-    """Return what ``environment`` claims; ``hostname`` (this node's, and
-    which of its network namespaces) makes a loopback rendezvous this node's own."""
+    """Return what ``environment`` claims.
+
+    ``hostname``: this node's and its network namespace's; it stands for a rendezvous address that is a loopback one.
+    """
     rank, world_size = _rank(environment)
     local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
     group = _group(environment, hostname)
@@ -79,9 +69,9 @@ def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
     return Claim(rank, "" if local is None else str(local), world_size, job_id, clean(name), group)
 
 
-def recording_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of ``environment`` that says whether and where the process writes records."""
-    return {name: environment[name][:MAX_SETTING_CHARACTERS] for name in RECORDING_VARIABLES & environment.keys()}
+def kept_settings(environment: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
+    """Return the variables of ``environment`` that are in ``names``, each cut to MAX_SETTING_CHARACTERS."""
+    return {name: environment[name][:MAX_SETTING_CHARACTERS] for name in names & environment.keys()}
 
 
 def communicator_job_id(comm: str) -> str:
@@ -95,12 +85,12 @@ def group_job_id(job_id: str, group: str) -> str:
 
 
 def short_hash(prefix: str, text: str) -> str:
-    """Return ``prefix-`` and twelve digits that stand for ``text``."""
+    """Return ``prefix-`` and twelve hexadecimal digits of a hash of ``text``."""
     return f"{prefix}-{hashlib.blake2s(text.encode('utf-8', 'replace')).hexdigest()[:_JOB_HASH_DIGITS]}"
 
 
 def clean(text: str) -> str:
-    """Make a job's word fit for a label: printable, bounded."""
+    """Return a job's text as a label value: printable characters, MAX_LABEL_CHARACTERS at most."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_LABEL_CHARACTERS]).strip()
 
 

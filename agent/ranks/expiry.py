@@ -1,4 +1,4 @@
-"""Ranks that left: how long they stay in the table, and which goes first when it is full. Pure."""
+"""Ranks that left: how long their record stays in the table, and which is removed first when it is full. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FINISHED_SECONDS = 60.0
 
 
 def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
-    """True when a process' tombstone is to be taken down.
+    """True when the record of a process that left has expired.
 
     ``holds_label`` False: it was never bound, or a new incarnation took its labels.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from signal import Signals
 
 from agent.core.metrics import Family, Metric
 from agent.ranks import job_families
@@ -185,13 +184,5 @@ def _ending(process: RankProcess) -> tuple[str, str, str]:
     if status is None or not status.known:
         return "unknown", "", ""
     if status.signal:
-        return ("oom_killed" if status.oom else "signaled"), signal_name(status.signal), ""
+        return ("oom_killed" if status.oom else "signaled"), status.signal_name, ""
     return "exited", "", str(status.code)
-
-
-def signal_name(number: int) -> str:
-    """The signal's name, such as SIGKILL; its number where it has none."""
-    try:
-        return Signals(number).name
-    except ValueError:
-        return str(number)

@@ -1,4 +1,4 @@
-"""Who holds which label: each (job, rank) belongs to one process at a time."""
+"""Which process holds which label: each (job, rank) belongs to one process at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agent.ranks.process import RankProcess
 
 
 class LabelBook:
-    """Gives labels out. A live process keeps its label; one that left, or was never seen, gives way to one that was."""
+    """Assigns labels. A live process keeps its label; one that left, or was never seen, gives way to a live one."""
 
     def __init__(self) -> None:
         self._holders: dict[RankLabel, RankProcess] = {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
+from agent.hardware.inventory import Hardware
 from agent.ranks.environment import Claim
+from agent.ranks.facts import ProcessFacts
 from agent.ranks.verdict import ExitStatus, ProcessEvidence, RankVerdict, RasSilence
-from agent.system.procfs import ProcessFacts
 
+MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
 """Records may be that late: what is newer was made after RAS had missed the process."""
 
@@ -20,6 +22,13 @@ class RankGpu(msgspec.Struct, frozen=True):
     uuid: str
     pci: str
     nic: str
+
+
+class TableCounts(msgspec.Struct):
+    """Counts of the rank table. ``conflicts``: facts against a published label; ``refused``: what found it full."""
+
+    conflicts: int = 0
+    refused: int = 0
 
 
 class RankProcess(msgspec.Struct):
@@ -52,11 +61,46 @@ class RankProcess(msgspec.Struct):
     silence: RasSilence | None = None
     gpus: tuple[RankGpu, ...] = ()
 
-    def ranks(self, unique: bool) -> tuple[list[int], str]:
-        """The global ranks of the process and who says so (environment, communicator); nothing while nobody does.
+    def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
+        """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""
+        place = (membership.comm, membership.comm_rank)
+        known = self.members.get(place)
+        if known is not None:
+            if membership.name and not known.name:  # records know more of a communicator than RAS
+                self.members[place] = membership
+            return
+        if len(self.members) >= MAX_MEMBERSHIPS:
+            counts.refused += 1
+            return
+        self.members[place] = membership
+        self.seen_at.setdefault(membership.comm, now)
+        counts.conflicts += self.contradicts(membership)
 
-        The environment names one rank, so it is not believed of a process of several, nor when siblings claim the
-        same number (``unique`` False; then it is a node's rank): the communicator is.
+    def note_progress(self, seconds: float) -> None:
+        """Note that an operation was completed at this time (epoch seconds); an earlier one changes nothing."""
+        self.progress_seconds = max(self.progress_seconds or 0.0, seconds)
+
+    def note_gpus(self, hardware: Hardware, pid: int) -> None:
+        """Note which GPUs it uses; what it used before the driver fell silent stays.
+
+        So does one that was lost, of which no process is known any more, though it uses others as well.
+        """
+        if found := hardware.gpus_of(pid):
+            gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
+            for gpu in found:
+                gpus[gpu.uuid] = RankGpu(gpu.index, gpu.uuid, gpu.pci, hardware.nic_of(gpu))
+            self.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
+
+    def has_no_records(self, since: float) -> bool:
+        """True when it runs, was found before monotonic time ``since``, and no record of it was seen."""
+        runs = self.exited_at is None and self.confirmed
+        return runs and self.found_at <= since and self.progress_seconds is None
+
+    def ranks(self, unique: bool) -> tuple[list[int], str]:
+        """The global ranks of the process and where they are from (environment, communicator); empty if not known.
+
+        The environment names one rank, so for a process of several, or when siblings claim the same number
+        (``unique`` False: then it is the node's), the communicator counts.
         """
         world = self.world()
         local = self.local_ranks(world.comm) if world is not None else []
@@ -71,7 +115,7 @@ class RankProcess(msgspec.Struct):
         return all(label is None or label.rank != str(membership.comm_rank) for label in self.slots)
 
     def evidence(self, key: ProcessKey) -> ProcessEvidence:
-        """What the witnesses say, for the verdict."""
+        """What is known of it, for the verdict."""
         late = 0.0
         if self.exited_at is not None and self.progress_seconds is not None:
             late = self.progress_seconds - self.exited_seconds
@@ -91,7 +135,7 @@ class RankProcess(msgspec.Struct):
         )
 
     def _silence(self) -> RasSilence | None:
-        """What RAS misses of it; records that go on are a sign of life."""
+        """Which reports of RAS miss it; newer records are a sign of life."""
         silence = self.silence
         if silence is None or self.progress_seconds is None:
             return silence

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from agent.core.identity import RankLabel
-from agent.ranks.process import RankGpu, RankProcess
+from agent.ranks.labels import LabelBook
+from agent.ranks.process import RankGpu, RankProcess, TableCounts
 
 
 class RankView(msgspec.Struct, frozen=True):
@@ -23,7 +26,7 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class RankSnapshot(msgspec.Struct, frozen=True):
-    """What ``rank_families`` renders."""
+    """What ``families`` renders."""
 
     ranks: tuple[RankView, ...]
     conflicts: int
@@ -31,3 +34,27 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     refused: int
     unidentified: int
     unreadable: int
+
+
+def take_snapshot(
+    processes: Iterable[RankProcess],
+    labels: LabelBook,
+    bandwidths: Mapping[RankLabel, float],
+    counts: TableCounts,
+    duplicates: int,
+) -> RankSnapshot:
+    """Copy what is shown: the ranks whose process was seen to run or to leave and holds the label, by job and rank."""
+    ranks = []
+    unidentified = unreadable = 0
+    for process in processes:
+        if process.exited_at is None:
+            unidentified += process.slots is None
+            unreadable += process.facts is not None and process.facts.environment is None
+        if not process.confirmed or not process.slots:
+            continue
+        frozen = msgspec.structs.replace(process, members=dict(process.members))
+        for slot, label in enumerate(process.slots):
+            if label is not None and labels.holds(process, label):
+                ranks.append(RankView(label, slot, frozen, bandwidths.get(label)))
+    ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
+    return RankSnapshot(tuple(ranks), counts.conflicts, duplicates, counts.refused, unidentified, unreadable)

@@ -1,6 +1,6 @@
-"""The rank table: which processes are ranks, which rank each is, and what became of it.
+"""The rank table: which processes are ranks, which rank each is, whether it runs, and how it ended.
 
-Owned by the event loop: every method is called there. Sources write evidence; the table alone makes labels. A binding
+Owned by the event loop: every method is called there. Exporters put evidence in; only the table makes labels. A binding
 (process -> job and rank) is frozen when it is published, for the life of the process: later contradictions are counted
 and never change a label.
 """
@@ -17,17 +17,16 @@ from agent.hardware.inventory import Hardware
 from agent.ranks import checkpoint, environment, expiry
 from agent.ranks.binding import RankBinder
 from agent.ranks.checkpoint import SavedTable
-from agent.ranks.process import RankGpu, RankProcess
-from agent.ranks.snapshot import RankSnapshot, RankView
-from agent.ranks.verdict import ExitStatus, RasSilence, judge_job
-from agent.ranks.writers import WriterBook, WriterRecord
-from agent.system.procfs import ProcessFacts
+from agent.ranks.facts import ProcessFacts
+from agent.ranks.judging import JobJudge
+from agent.ranks.linking import WriterLinks
+from agent.ranks.process import RankProcess, TableCounts
+from agent.ranks.snapshot import RankSnapshot, take_snapshot
+from agent.ranks.verdict import ExitStatus, RasSilence
 
 MAX_PROCESSES = 1024
-MAX_MEMBERSHIPS = 256
-FUTURE_SLACK_SECONDS = 2.0
 UNSEEN_SECONDS = 5.0
-"""For so long a process that nobody looks at any more counts as running: a reload takes less."""
+"""How long a process that is not looked at any more counts as running: a reload takes less."""
 
 
 class RankTable:
@@ -37,31 +36,40 @@ class RankTable:
         self._clock = clock
         self._hostname = hostname
         self._processes: dict[ProcessKey, RankProcess] = {}
-        self._writers = WriterBook()
         self._binder = RankBinder(clock, hostname, settle_at_once)
-        self._conflicts = 0
-        self._refused = 0
+        self._judge = JobJudge(self._binder.labels)
+        self._counts = TableCounts()
+        self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
+        self._variables: frozenset[str] = frozenset()
         self.held_files: frozenset[tuple[int, int]] = frozenset()
-        self.hostnames: frozenset[str] = frozenset({hostname})
         self.revision = 0
         self._bandwidths: dict[RankLabel, float] = {}
 
     # -- evidence of processes -------------------------------------------------------------------------------------
 
+    def keep_variables(self, names: frozenset[str]) -> None:
+        """Keep these environment variables of the rank processes found from now on, for an exporter that needs them."""
+        self._variables |= names
+
+    def variables(self) -> frozenset[str]:
+        """The variables to read of a rank process: those that identity is made of, and those to be kept."""
+        return environment.KEPT_VARIABLES | self._variables
+
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process, if need be in the place of the oldest tombstone; False when all in the table run."""
+        """Add a rank process, if need be in the place of the one that left first; False when all in the table run."""
         now = self._clock.monotonic()
         if facts.key in self._processes:
             return True
-        if len(self._processes) >= MAX_PROCESSES and not self._drop_oldest_tombstone():
-            self._refused += 1
+        if len(self._processes) >= MAX_PROCESSES and not self._drop_oldest():
+            self._counts.refused += 1
             return False
         # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
         place = f"{self._hostname}/{facts.network_namespace}" if facts.network_namespace else self._hostname
         claim = environment.read_claim(facts.environment or {}, place)
-        settings = None if facts.environment is None else environment.recording_settings(facts.environment)
-        kept = msgspec.structs.replace(facts, environment=settings)
-        self._processes[facts.key] = RankProcess(found_at=now, facts=kept, claim=claim)
+        if facts.environment is not None:
+            settings = environment.kept_settings(facts.environment, self._variables)
+            facts = msgspec.structs.replace(facts, environment=settings)
+        self._processes[facts.key] = RankProcess(found_at=now, facts=facts, claim=claim)
         self.revision += 1
         return True
 
@@ -73,40 +81,42 @@ class RankTable:
         kill_pending: bool,
         finalized: bool,
     ) -> None:
-        """Note how a rank process stands: the kernel's letter, since when it is blocked, and what was seen of it."""
+        """Note the state of a rank process: the kernel's letter, since when it is blocked, and what was seen of it."""
         process = self._processes.get(key)
         if process is None or process.exited_at is not None:
             return
         process.state, process.blocked_since, process.kill_pending = state, blocked_since, kill_pending
         process.finalized = finalized
 
+    def observe_user(self, uid: int, name: str) -> None:
+        """Note the name of a user, which was not known when processes of it were found."""
+        for process in self._processes.values():
+            if process.facts is not None and process.facts.uid == uid:
+                process.facts = msgspec.structs.replace(process.facts, user=name)
+
     def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
-        """Take what RAS misses of the processes here, in the place of what it missed before."""
+        """Note which processes here RAS does not hear; those not in ``silences`` it hears, or says nothing of."""
         for key, process in self._processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None
 
     def observe_gpus(self, hardware: Hardware) -> None:
-        """Note which GPUs the processes use; what one used before it left, or before the driver fell silent, stays.
-
-        So does one that was lost, which tells of no process, though the process uses others as well.
-        """
+        """Note which GPUs the processes use; what one used before it left stays."""
         for key, process in self.processes().items():
-            if found := hardware.gpus_of(key.pid):
-                gpus = {gpu.uuid: gpu for gpu in process.gpus if hardware.is_unseen(gpu.uuid)}
-                for gpu in found:
-                    gpus[gpu.uuid] = RankGpu(gpu.index, gpu.uuid, gpu.pci, hardware.nic_of(gpu))
-                process.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
+            process.note_gpus(hardware, key.pid)
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
-        """Note which places a process of the table has in communicators, told by anything but its own records."""
+        """Note the places of a process in communicators, from another source than its own records."""
         process = self._processes.get(key)
         if process is None:
             return
         for membership in memberships:
-            self._add_member(process, membership, self._clock.monotonic())
+            process.join(membership, self._clock.monotonic(), self._counts)
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
-        """Note that a process is gone; called again when its status is learnt. Judges its job at once."""
+        """Note that a process is gone; called again when its status is learnt.
+
+        Its state is `exited` until its job is judged: with the tick, or before that by ``judge_changed``.
+        """
         process = self._processes.get(key)
         if process is None:
             return
@@ -114,23 +124,28 @@ class RankTable:
             process.exited_at = self._clock.monotonic()
             process.exited_seconds = self._clock.time()
             process.confirmed = True
+            process.verdict = None
             if process.slots is None:
                 self.revision += self._binder.bind(process, key)
         if status is not None and status.known:
             process.exit = status
         self.revision += 1
-        self._judge()
+        self._judge.note_change(process)
+
+    def judge_changed(self) -> None:
+        """Judge the jobs of which a process left, or its status was learnt, since they were last judged."""
+        self._judge.judge_changed(self._processes, self._clock.monotonic())
 
     def confirm(self, key: ProcessKey) -> None:
-        """Say that a process kept from before a restart of the agent still runs."""
+        """Note that a process known from before a restart of the agent still runs."""
         process = self._processes.get(key)
         if process is not None and process.exited_at is None:
             process.confirmed, process.unproven_since = True, None
 
     def lose_sight(self) -> None:
-        """Say that nobody looks at processes: those that run are shown a moment longer, then not until confirmed.
+        """Note that processes are not looked at any more: those that run are shown for UNSEEN_SECONDS more.
 
-        A reload looks again at once, and must not make a rank vanish meanwhile.
+        After that only once they are confirmed. A reload looks again at once: no rank vanishes meanwhile.
         """
         now = self._clock.monotonic()
         for process in self.processes().values():
@@ -140,6 +155,11 @@ class RankTable:
         """True when the process' environment could be read: the right that also shows its exit status."""
         process = self._processes.get(key)
         return process is not None and process.facts is not None and process.facts.environment is not None
+
+    def labels_of(self, key: ProcessKey) -> tuple[RankLabel, ...]:
+        """The published labels of a process; empty while it has none."""
+        process = self._processes.get(key)
+        return tuple(label for label in (process.slots or () if process else ()) if label is not None)
 
     def processes(self) -> dict[ProcessKey, RankProcess]:
         """The rank processes that run, as far as is known."""
@@ -151,123 +171,58 @@ class RankTable:
         self, writer_key: WriterKey, memberships: Iterable[Membership], last_progress_seconds: float | None
     ) -> None:
         """Note what records of ``writer_key`` say: new memberships, and the time (epoch) of the newest record."""
-        now = self._clock.monotonic()
-        record = self._writers.see(writer_key, now)
-        if record is None:
-            self._refused += 1
-            return
-        process = self._process_of(record)
-        if process is None:
-            return
-        if record.process is None and last_progress_seconds is not None:
-            self._link_former(writer_key, last_progress_seconds)
-            process = self._process_of(record) or process
-        for membership in memberships:
-            self._add_member(process, membership, now)
-        if last_progress_seconds is not None:
-            newest = min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS)
-            process.progress_seconds = max(process.progress_seconds or 0.0, newest)
-
-    def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """A process that began its file anew just before it left: nobody holds the file, but the records are its."""
-        key = self._writers.former(writer_key)
-        process = None if key is None else self._processes.get(key)
-        if key is None or process is None or process.exited_at is None:
-            return
-        if last_progress_seconds <= process.exited_seconds:
-            self.link(writer_key, key)
+        self._links.observe_records(writer_key, memberships, last_progress_seconds)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
-        """Take the ranks' bus bandwidths of the moment, in bytes per second, for the tables people read."""
+        """Note the ranks' current bus bandwidths, in bytes per second, for the front page and `rankwatch status`."""
         self._bandwidths = bandwidths
 
     def unlinked_writers(self) -> tuple[WriterKey, ...]:
         """Writers whose process is not known yet, while it is worth looking for."""
-        return self._writers.unlinked(self._clock.monotonic())
+        return self._links.book.unlinked(self._clock.monotonic())
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
-        """Say that ``writer_key`` was written by process ``key``: what was learnt of the one belongs to the other."""
-        record, process = self._writers.records.get(writer_key), self._processes.get(key)
-        if record is None or process is None or record.process is not None:
-            return
-        unseen, record.process, record.unseen = record.unseen, key, None
-        self.hostnames |= {writer_key.hostname}
-        if unseen is None:
-            return
-        for membership in unseen.members.values():
-            self._add_member(process, membership, unseen.seen_at[membership.comm])
-        if unseen.progress_seconds is not None:
-            process.progress_seconds = max(process.progress_seconds or 0.0, unseen.progress_seconds)
-        for label in unseen.slots or ():
-            self._conflicts += process.slots is not None and label not in process.slots
-        self._binder.labels.release(unseen)
+        """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
+        self._links.link(writer_key, key)
 
     def without_records(self, seconds: float) -> list[ProcessFacts]:
-        """Processes that were there for so long, run, and of which no record was seen."""
-        latest = self._clock.monotonic() - seconds
-        return [
-            process.facts
-            for process in self.processes().values()
-            if process.facts is not None
-            and process.confirmed
-            and process.found_at <= latest
-            and process.progress_seconds is None
-        ]
+        """The processes found at least so long ago that run and of which no record was seen."""
+        since = self._clock.monotonic() - seconds
+        found = self._processes.values()
+        return [process.facts for process in found if process.facts is not None and process.has_no_records(since)]
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
         """The frozen label of one rank of a writer; None while it is not published."""
-        record = self._writers.records.get(writer_key)
-        process = None if record is None else self._process_of(record)
-        return None if process is None else self._binder.label(process, comm, comm_rank)
+        return self._links.label(writer_key, comm, comm_rank)
 
     def is_expired(self, writer_key: WriterKey) -> bool:
-        """True when the series of a writer must go: its rank's tombstone was taken down."""
-        return self._writers.is_expired(writer_key)
+        """True when the series of a writer must go: the record of its rank has expired."""
+        return self._links.book.is_expired(writer_key)
+
+    @property
+    def hostnames(self) -> frozenset[str]:
+        """The host names of this node and of its containers with ranks."""
+        return self._links.hostnames
 
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
-        ranks = []
-        unidentified = unreadable = 0
-        for process in self._processes.values():
-            if process.slots is None:
-                unidentified += process.exited_at is None
-            if process.facts is not None and process.facts.environment is None and process.exited_at is None:
-                unreadable += 1
-            if not process.confirmed or not process.slots:
-                continue
-            frozen = msgspec.structs.replace(process, members=dict(process.members))
-            for slot, label in enumerate(process.slots):
-                if label is not None and self._binder.labels.holds(process, label):
-                    ranks.append(RankView(label, slot, frozen, self._bandwidths.get(label)))
-        ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
-        return RankSnapshot(
-            tuple(ranks), self._conflicts, len(self._binder.duplicates), self._refused, unidentified, unreadable
-        )
+        duplicates = len(self._binder.duplicates)
+        return take_snapshot(self._processes.values(), self._binder.labels, self._bandwidths, self._counts, duplicates)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Publish bindings that are due, judge every job, and take down old expiry. Called at 1 Hz."""
+        """Publish bindings that are due, judge every job, and remove records that have expired. Called at 1 Hz."""
         now = self._clock.monotonic()
-        self.revision += self._binder.bind_due(self._processes, self._writers.unseen())
+        self.judge_changed()  # before a restarted rank takes the label of one that led to the end of others
+        self.revision += self._binder.bind_due(self._processes, self._links.book.unseen())
         for process in self.processes().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
-        self._judge()
+        self._judge.judge_all(self._processes, now)
         self._expire(now)
-
-    def _judge(self) -> None:
-        now = self._clock.monotonic()
-        jobs: dict[str, list[tuple[ProcessKey, RankProcess]]] = {}
-        for key, process in self._processes.items():
-            if label := self._binder.labels.held(process):
-                jobs.setdefault(label.job_id, []).append((key, process))
-        for members in jobs.values():
-            verdicts = judge_job([process.evidence(key) for key, process in members], now)
-            for key, process in members:
-                process.verdict = verdicts[key]
 
     def _expire(self, now: float) -> None:
         held = self._binder.labels.held
@@ -278,32 +233,26 @@ class RankTable:
         ]
         for key in gone:
             self._drop(key)
-        for writer_key, unseen in self._writers.expire(now, self._processes):
-            self._binder.release(writer_key, unseen)
-        self._name_hosts()
+        self._links.expire(now)
 
     def _drop(self, key: ProcessKey) -> None:
         process = self._processes.pop(key)
         self._binder.release(key, process)
         self.revision += 1
 
-    def _drop_oldest_tombstone(self) -> bool:
+    def _drop_oldest(self) -> bool:
+        self.judge_changed()
         oldest = expiry.oldest(self._processes)
         if oldest is not None:
             self._drop(oldest)
         return oldest is not None
 
-    def _name_hosts(self) -> None:
-        """This node's host name and those of its containers: a name may move to another node with its pod."""
-        linked = self._writers.hostnames(self._processes)
-        self.hostnames = frozenset({self._hostname, *linked})
-
     # -- the checkpoint --------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
-        processes, writer_keys = list(self._processes.values()), list(self._writers.records.items())
-        return checkpoint.encode(SavedTable(processes, writer_keys, self._conflicts, self._clock.monotonic()))
+        processes, writer_keys = list(self._processes.values()), list(self._links.book.records.items())
+        return checkpoint.encode(SavedTable(processes, writer_keys, self._counts.conflicts, self._clock.monotonic()))
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
@@ -311,26 +260,9 @@ class RankTable:
         Processes count as unconfirmed, and are not shown, until they are observed or found gone.
         """
         saved = checkpoint.decode(section)
-        self._conflicts = saved.conflicts
+        self._counts.conflicts = saved.conflicts
         self._processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
-        self._writers.records.update(saved.writer_keys)
-        self._binder.restore(self._processes, self._writers.unseen())
-        self._name_hosts()
-        self._judge()
-
-    def _process_of(self, record: WriterRecord) -> RankProcess | None:
-        return self._processes.get(record.process) if record.process is not None else record.unseen
-
-    def _add_member(self, process: RankProcess, membership: Membership, now: float) -> None:
-        place = (membership.comm, membership.comm_rank)
-        known = process.members.get(place)
-        if known is not None:
-            if membership.name and not known.name:  # records know more of a communicator than RAS
-                process.members[place] = membership
-            return
-        if len(process.members) >= MAX_MEMBERSHIPS:
-            self._refused += 1
-            return
-        process.members[place] = membership
-        process.seen_at.setdefault(membership.comm, now)
-        self._conflicts += process.contradicts(membership)
+        self._links.book.records.update(saved.writer_keys)
+        self._binder.restore(self._processes, self._links.book.unseen())
+        self._links.name_hosts()
+        self._judge.judge_all(self._processes, self._clock.monotonic())

@@ -1,15 +1,14 @@
-"""From evidence to a state: pure, with no clock of its own.
+"""The state of a rank, from the evidence on its process and on the others of its job on this node. Pure.
 
-The agent tells the local truth: what this node's processes show. Who was first over all nodes, and whether anyone
-stayed behind elsewhere, is judged in Prometheus.
+Which rank of all nodes was the first to leave, and whether any lives on elsewhere, is judged in Prometheus.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import chain
-from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, Signals
 from typing import Literal, get_args
 
 import msgspec
@@ -55,7 +54,7 @@ _LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """How a process ended. ``known`` False: nobody could tell. ``oom``: the kernel's OOM killer did it."""
+    """How a process ended. ``known`` False: its status could not be read. ``oom``: the OOM killer sent the signal."""
 
     known: bool
     signal: int = 0
@@ -66,6 +65,16 @@ class ExitStatus(msgspec.Struct, frozen=True):
     def from_wait(cls, status: int) -> ExitStatus:
         """Read a status in waitpid's form."""
         return cls(known=True, signal=status & 0x7F, code=(status >> 8) & 0xFF)
+
+    @property
+    def signal_name(self) -> str:
+        """The name of the signal, such as SIGKILL; its number where it has no name; empty without a signal."""
+        if not self.signal:
+            return ""
+        try:
+            return Signals(self.signal).name
+        except ValueError:
+            return str(self.signal)
 
 
 class RasSilence(msgspec.Struct, frozen=True):
@@ -81,14 +90,14 @@ class RasSilence(msgspec.Struct, frozen=True):
 
 
 class ProcessEvidence(msgspec.Struct, frozen=True):
-    """What the witnesses say of one rank process.
+    """What is known of one rank process.
 
     Times are CLOCK_MONOTONIC seconds; ``exited_at`` None while it runs. ``state`` is the kernel's letter.
     ``blocked_since``: when a thread that NCCL needs was first seen in D with the same context-switch count as now.
     ``progress_after_exit_seconds``: how long after the exit records of it were still written. ``unproven_since``: it
-    ran at this time, and nobody has looked since (the agent was away). ``before``: the reason of its last verdict,
-    whose witnesses may be gone by now (their tombstones are taken down, or their ranks were started anew).
-    ``silence``: the other ranks do not hear it, contradicted where it was heard or its records went on.
+    ran at this time, and was not looked at since (the agent did not run). ``before``: the reason of its last verdict;
+    the processes that led to it may have been removed from the table since, or replaced by restarted ones.
+    ``silence``: RAS does not hear it; contradicted where it was heard, or its records went on.
     """
 
     key: ProcessKey
@@ -113,22 +122,26 @@ class RankVerdict(msgspec.Struct, frozen=True):
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """The processes of a job in the orders in which witnesses are sought, so that many can be judged quickly.
+    """The processes of a job as ``_judge`` needs them: each question about all of them is answered in O(log n).
 
-    ``exits``: those that left, the first one first; ``witnesses``: all, those known to have lived longest first.
+    ``found_at``: when each was found, in order; ``alive_until``: the latest time at which any of those found up to
+    there was known to be alive. ``preceded``: see ``_preceded``.
     """
 
-    exits: Sequence[ProcessEvidence]
-    witnesses: Sequence[ProcessEvidence]
+    found_at: Sequence[float]
+    alive_until: Sequence[float]
+    preceded: Collection[ProcessKey]
     all_left_well: bool
     now: float
 
 
 def judge_job(processes: Sequence[ProcessEvidence], now: float) -> dict[ProcessKey, RankVerdict]:
     """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
+    found = sorted(processes, key=lambda p: p.found_at)
     job = _Job(
-        exits=sorted((p for p in processes if p.exited_at is not None), key=_left_at),
-        witnesses=sorted(processes, key=lambda p: _alive_until(p, now), reverse=True),
+        found_at=[p.found_at for p in found],
+        alive_until=list(accumulate((_alive_until(p, now) for p in found), max)),
+        preceded=_preceded(processes),
         all_left_well=all(p.exited_at is not None and _left_well(p.exit) for p in processes),
         now=now,
     )
@@ -160,18 +173,28 @@ def _judge_running(process: ProcessEvidence, now: float) -> RankVerdict:
 
 def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
     cause = _fatal(process.exit)
-    followed = process.before == "followed" or (cause is not None and _was_preceded(process, job))
+    followed = process.before == "followed" or (cause is not None and process.key in job.preceded)
     if cause is not None and not followed:
         return RankVerdict("dead", cause)
     if process.before in ("killed_before_peers", "left_before_peers"):
         return RankVerdict("dead", process.before)
-    longest = next((peer for peer in job.witnesses if _is_peer(peer, process)), None)
-    outlived = -1.0 if longest is None else _alive_until(longest, job.now) - _left_at(process)
+    outlived = _outlived_seconds(process, job)
     if process.exit is not None and process.exit.signal == SIGKILL and outlived >= KILLED_PEERS_SECONDS:
         return RankVerdict("dead", "killed_before_peers")
     if outlived >= LEFT_PEERS_SECONDS:
         return RankVerdict("dead", "left_before_peers")
     return RankVerdict("exited", "left" if cause is None else "followed")
+
+
+def _outlived_seconds(process: ProcessEvidence, job: _Job) -> float:
+    """How long a peer was alive after ``process`` left; 0 or less where none was.
+
+    A peer was there when it left: a process of a later restart proves nothing. The process itself is among those
+    looked at, which changes nothing: it was not alive after it left.
+    """
+    left_at = _left_at(process)
+    peers = bisect_left(job.found_at, left_at)
+    return job.alive_until[peers - 1] - left_at if peers else 0.0
 
 
 def _left_well(status: ExitStatus | None) -> bool:
@@ -190,11 +213,30 @@ def _fatal(status: ExitStatus | None) -> VerdictReason | None:
     return None
 
 
-def _was_preceded(process: ProcessEvidence, job: _Job) -> bool:
-    here = bisect_right(job.exits, _left_at(process), key=_left_at)
-    end = bisect_right(job.exits, _left_at(process) + 2 * SIMULTANEOUS_SECONDS, key=_left_at)
-    likeliest_first = chain(reversed(job.exits[:here]), job.exits[here:end])
-    return any(_precedes(other, process) for other in likeliest_first)
+def _preceded(processes: Sequence[ProcessEvidence]) -> set[ProcessKey]:
+    """The processes that left after another one in the same episode, and so may have been torn down with it.
+
+    Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
+    with it, the first by ``_order``, which is the first struck one or the first of all.
+    """
+    exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (_left_at(p), p.key))
+    struck = [p for p in exits if _is_struck(p)]
+    found = set()
+    near = near_struck = 0
+    for process in exits:
+        near = _first_simultaneous(exits, near, process)
+        near_struck = _first_simultaneous(struck, near_struck, process)
+        others = (*exits[max(near - 1, 0) : near + 1], *struck[near_struck : near_struck + 1])
+        if any(_precedes(other, process) for other in others):
+            found.add(process.key)
+    return found
+
+
+def _first_simultaneous(exits: Sequence[ProcessEvidence], start: int, process: ProcessEvidence) -> int:
+    """The index, from ``start`` on, of the first exit that is at most SIMULTANEOUS_SECONDS before the process left."""
+    while start < len(exits) and _left_at(process) - _left_at(exits[start]) > SIMULTANEOUS_SECONDS:
+        start += 1
+    return start
 
 
 def _left_at(process: ProcessEvidence) -> float:
@@ -212,13 +254,11 @@ def _precedes(other: ProcessEvidence, process: ProcessEvidence) -> bool:
 
 
 def _order(process: ProcessEvidence) -> tuple[bool, float, ProcessKey]:
-    struck = _fatal(process.exit) in ("oom_killed", "fatal_signal")
-    return (not struck, process.exited_at or 0.0, process.key)
+    return (not _is_struck(process), _left_at(process), process.key)
 
 
-def _is_peer(peer: ProcessEvidence, process: ProcessEvidence) -> bool:
-    """A peer was there when ``process`` left: a process of a later restart proves nothing."""
-    return peer.key != process.key and process.exited_at is not None and peer.found_at < process.exited_at
+def _is_struck(process: ProcessEvidence) -> bool:
+    return _fatal(process.exit) in ("oom_killed", "fatal_signal")
 
 
 def _alive_until(peer: ProcessEvidence, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Writers of records, by what they say of themselves: which process each belongs to, and when it is let go."""
+"""Writers of records, as the records name them: which process each belongs to, and when it is forgotten."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from agent.ranks.process import RankProcess
 
 MAX_WRITERS = 4096
 LINK_SECONDS = 60.0
-"""A writer whose process was not found in this time has none here any more."""
+"""How long the process of a new writer is looked for."""
 WRITER_IDLE_SECONDS = 900.0
 MAX_FORMER = 8
-"""Generations of a file that are looked through for the one before: some may have held no record."""
+"""How many generations of a file are looked through for its last writer: some may have held no record."""
+
+
+def is_record_file(path: str) -> bool:
+    """True for names such as `host-pid123.log`, also after a rename to `...log.1`: files that may hold records."""
+    return "-pid" in path and (".log" in path or ".jsonl" in path)
 
 
 class WriterRecord(msgspec.Struct):
-    """One writer of records: the process it belongs to, or itself (``unseen``) in lieu of one."""
+    """One writer of records: the process it belongs to, or (``unseen``) what stands in for one that was never seen."""
 
     seen_at: float
     process: ProcessKey | None = None
@@ -27,7 +32,7 @@ class WriterRecord(msgspec.Struct):
 
 
 class WriterBook:
-    """The writers known, MAX_ORIGINS of them. An expired one is kept a while, so that its series can be taken down."""
+    """The writers known, MAX_WRITERS at most. An expired one is kept for a while: its series must be removed."""
 
     def __init__(self) -> None:
         self.records: dict[WriterKey, WriterRecord] = {}
@@ -43,11 +48,11 @@ class WriterBook:
         return record
 
     def unseen(self) -> dict[WriterKey, RankProcess]:
-        """The writers whose process was never seen, each with what stands in for it."""
+        """The writers whose process was never seen, each with its stand-in."""
         return {writer_key: record.unseen for writer_key, record in self.records.items() if record.unseen is not None}
 
     def unlinked(self, now: float) -> tuple[WriterKey, ...]:
-        """Writers whose process is not known yet, while it is worth looking for."""
+        """Writers whose process is not known yet and still looked for."""
         return tuple(
             writer_key
             for writer_key, record in self.records.items()
@@ -63,14 +68,14 @@ class WriterBook:
         return None
 
     def is_expired(self, writer_key: WriterKey) -> bool:
-        """True when a writer was let go."""
+        """True when a writer was forgotten."""
         record = self.records.get(writer_key)
         return record is not None and record.expired_at is not None
 
     def expire(self, now: float, processes: Container[ProcessKey]) -> list[tuple[WriterKey, RankProcess | None]]:
-        """Let go of writers whose process is none of ``processes``, and of idle ones that have none or began anew.
+        """Forget writers whose process is none of ``processes``, and idle ones without a process or of an older file.
 
-        Returns those let go, each with what stood in for its process.
+        Returns those forgotten, each with what stood in for its process.
         """
         newest: dict[tuple[int, int], int] = {}
         for writer_key in self.records:

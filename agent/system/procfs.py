@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -70,28 +71,6 @@ class OpenFile(msgspec.Struct, frozen=True, gc=False):
     target: str
     device: int
     inode: int
-
-
-class ProcessFacts(msgspec.Struct, frozen=True):
-    """What is known of one rank process at the time it was found.
-
-    ``environment`` is None where it could not be read. ``namespace_pid`` is its pid in its own pid namespace, ``host``
-    its host name where its environment tells one. ``evidence`` says why it counts as a rank process,
-    ``network_namespace`` is the inode of its network namespace, 0 where it could not be read, ``directory`` the one it
-    was found working in (as its mount namespace names it), empty where it could not be read.
-    """
-
-    key: ProcessKey
-    start_seconds: float
-    namespace_pid: int
-    user: str
-    evidence: str
-    environment: dict[str, str] | None = None
-    cgroup: str = ""
-    pod: str = ""
-    container: str = ""
-    network_namespace: int = 0
-    directory: str = ""
 
 
 def parse_stat(text: str) -> Stat | None:
@@ -208,8 +187,12 @@ class ProcFS:
         except OSError:
             return None
 
-    def open_files(self, pid: int) -> list[OpenFile] | None:
-        """The process' descriptors that are files with a path; None when they may not be read."""
+    def open_files(self, pid: int, identify: Callable[[str], bool]) -> list[OpenFile] | None:
+        """The process' descriptors that are files with a path; None when they may not be read.
+
+        Only paths for which ``identify`` is true are asked for device and inode (else 0): a stat can wait for a file
+        system that hangs.
+        """
         folder = f"{self._root}/{pid}/fd"
         try:
             numbers = os.listdir(folder)[:MAX_FILES_READ]
@@ -221,8 +204,7 @@ class ProcFS:
                 target = os.readlink(f"{folder}/{number}")
                 if not target.startswith("/"):
                     continue
-                # Only what may be an Inspector file is asked for its identity: a stat can wait for a file system.
-                info = os.stat(f"{folder}/{number}") if _is_log(target) else None
+                info = os.stat(f"{folder}/{number}") if identify(target) else None
             except OSError:
                 continue
             device, inode = (info.st_dev, info.st_ino) if info else (0, 0)
@@ -286,8 +268,3 @@ class ProcFS:
             return b"".join(pieces)
         finally:
             os.close(fd)
-
-
-def _is_log(target: str) -> bool:
-    """True for names such as `host-pid123.log`, also after a rename to `...log.1`."""
-    return "-pid" in target and (".log" in target or ".jsonl" in target)

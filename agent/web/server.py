@@ -140,7 +140,7 @@ class WebServer:
         self.stats.connections += 1
         if len(self._connections) >= self._limits.connections and not self._evict(self._waiting, self._writing):
             self._close(connection, "all_busy")
-            self._log.warning("connection refused: all are being answered", connections=len(self._connections))
+            self._log.warning("connection refused: too many are open", connections=len(self._connections))
             return
         # Without a buffer of its own, a write that returned is the kernel's: nothing is left behind on close.
         writer.transport.set_write_buffer_limits(0)
@@ -179,7 +179,7 @@ class WebServer:
             reason = "peer_gone"
         except Exception as error:  # noqa: BLE001  # ends this connection alone; counted and logged
             self.stats.failures += 1
-            self._log.error("connection failed", error=error)
+            self._log.error("a connection failed", error=error)
         finally:
             if connection in self._connections:
                 self._close(connection, reason)
@@ -235,11 +235,11 @@ class WebServer:
                 return await self._handler(request)
         except TimeoutError:
             self.stats.failures += 1
-            self._log.warning("request not answered in time", path=request.path)
+            self._log.warning("a request was not answered in time", path=request.path)
             return HttpResponse(503, TEXT, b"Not answered in time\n")
         except Exception as error:  # noqa: BLE001  # one broken page must not end the server; counted and logged
             self.stats.failures += 1
-            self._log.error("request failed", path=request.path, error=error)
+            self._log.error("a request failed", path=request.path, error=error)
             return HttpResponse(500, TEXT, b"Internal error, see the log\n")
 
     async def _refuse(

@@ -18,7 +18,7 @@ from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
-from exporters.inspector.reading.silence import GRACE_SECONDS, SilenceCause, SilenceWatch
+from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
@@ -93,7 +93,8 @@ class InspectorExporter:
     async def start(self, ctx: Context) -> None:
         """Make the readers; what the checkpoint holds of a directory is given back to its reader."""
         self._ctx = ctx
-        self._silence = SilenceWatch(self._config.paths, ctx.log)
+        ctx.ranks.keep_variables(RECORDING_VARIABLES)
+        self._silence = SilenceWatch(self._config.paths, ctx.log, ctx.ranks.labels_of)
         checkpoint = self._restore()
         self._inherited = checkpoint.inherited
         for number, path in enumerate(dict.fromkeys(self._config.paths)):

@@ -16,12 +16,11 @@ from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.mounts import read_mounted, still_told
 from exporters.kernel_log.names import Names
 from exporters.kernel_log.records import KernelRecord
+from exporters.kernel_log.repeated import RepeatedEvents
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
 """Pairs of a category and a code; the events of more are counted under no code."""
-MAX_LOGGED = 10
-"""Events of one look that the agent's own log repeats."""
 MAX_AGE_SECONDS = 600.0
 """Lines that a first start finds and that are older than the newest by more are counted, and no more: what they tell of
 may be mended since. Only the log's own stamps are compared: printk's clock and CLOCK_MONOTONIC drift apart."""
@@ -141,7 +140,9 @@ class KernelLogExporter:
             if not self._refused:
                 self._refused = True
                 self._ctx.log.warning(
-                    "the kernel's log may not be read", path=self._config.path, error=error.strerror, needs="CAP_SYSLOG"
+                    "the kernel's log {path} cannot be read: that needs CAP_SYSLOG",
+                    path=self._config.path,
+                    error=error.strerror,
                 )
             if self._config.enabled is True:
                 raise
@@ -150,10 +151,12 @@ class KernelLogExporter:
         if look.mounted is not None:
             self._past.parts[READ_ONLY] = still_told(self._past.parts[READ_ONLY], look.mounted)
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
-        for number, told in enumerate(look.told):
+        repeated = RepeatedEvents()
+        for told in look.told:
             seconds = now - monotonic + told.seconds if self._is_backlog else now
-            take = partial(self._take, told, seconds, is_logged=number < MAX_LOGGED)
+            take = partial(self._take, told, seconds, repeated)
             self._ctx.guard.attempt("a kernel event", take, category=told.event.category)
+        repeated.write(self._ctx.log)
         self._is_backlog = False
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))
@@ -191,8 +194,8 @@ class KernelLogExporter:
         group = _THREAD_GROUP.search(status or "")
         return int(group[1]) if group else pid
 
-    def _take(self, told: Told, seconds: float, *, is_logged: bool) -> None:
-        """Count an event of this time (epoch seconds), and tell the ledger."""
+    def _take(self, told: Told, seconds: float, repeated: RepeatedEvents) -> None:
+        """Count an event of this time (epoch seconds), and tell the ledger and, unless it is old, the agent's log."""
         event = told.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
@@ -203,11 +206,7 @@ class KernelLogExporter:
         if told.is_old:
             return
         self._tell(event, fails(event, told.seconds))
-        if is_logged and categories()[event.category].heals:
-            self._ctx.log.info("the kernel tells of a recovery", category=event.category, pci=event.pci)
-        elif is_logged:
-            told_of = {"code": event.code, "pci": event.pci, "part": event.part} | rank
-            self._ctx.log.warning("the kernel tells of trouble", category=event.category, **told_of)
+        repeated.add(event, rank)
 
     def _tell(self, event: KernelEvent, check: str) -> None:
         category = categories()[event.category]

@@ -125,7 +125,7 @@ class NvmlExporter:
 
     def _note_hung(self) -> None:
         if not self._hung:
-            self._ctx.log.error("the GPU driver hangs", seconds=self._config.hang_seconds)
+            self._ctx.log.error("the GPU driver has not answered for {seconds} s", seconds=self._config.hang_seconds)
         self._hung = True
         self._warm = False
         self._looked_at = None

@@ -19,7 +19,7 @@ _EXIT_CODE_OFFSET = 60
 
 
 def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
-    """A pidfd of the process itself; None when it has left (its pid may be another's), or why there is none."""
+    """A pidfd of the process itself; None when it has left (its pid may be reused); the error where there is none."""
     try:
         pidfd = os.pidfd_open(key.pid)
     except OSError as error:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Container, Iterable
-from signal import SIGKILL
+from collections.abc import Iterable
 
 import msgspec
 
 from agent.api import (
     Context,
-    ExitStatus,
     ExporterConfig,
     Family,
     Metric,
@@ -21,13 +17,12 @@ from agent.api import (
     ProcFS,
     RankLabel,
     Spec,
-    WriterKey,
+    label_fields,
 )
-from exporters.process.exit_status import from_pidfd, from_zombie, open_pidfd
-from exporters.process.scan import Found, Scanner
-
-EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""When, after the one before, a dead process is asked for its status again: its parent may reap it late."""
+from exporters.process.exit_status import open_pidfd
+from exporters.process.exits import ExitWatch
+from exporters.process.scan import Found, Scanner, ScanRequest
+from exporters.process.users import UserNames
 
 PROCESS_STATES = {
     "R": "running",
@@ -88,20 +83,20 @@ class ProcessExporter:
 
     def __init__(self, config: ProcessConfig) -> None:
         self._config = config
-        self._watched: dict[ProcessKey, int] = {}
         self._drained = False
-        self._asking: set[asyncio.Task[None]] = set()
         self._processes = 0
-        self._unknown_exits = 0
-        self._pidfd_errors = 0
+        self._unnamed: set[ProcessKey] = set()
 
     async def start(self, ctx: Context) -> None:
-        """Prepare the scanner and its two threads (looks may be slow; asking for an exit must not wait for one)."""
+        """Prepare the threads: for looks at /proc, for exit statuses, which must not wait for one, and for names."""
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
         self._thread: OwnThread = ctx.thread("process")
-        self._exits: OwnThread = ctx.thread("process-exit")
         self._scanner: Scanner | None = None
+        self._exits = ExitWatch(
+            ctx.ranks, self._proc, ctx.thread("process-exit"), ctx.log, ioctl=self._config.exit_status_ioctl
+        )
+        self._users = UserNames(ctx.thread("process-users"), ctx.ranks.observe_user, ctx.log)
 
     async def update(self) -> None:
         """Look at /proc once; NoData when none is mounted there (we would at least see ourselves)."""
@@ -110,10 +105,13 @@ class ProcessExporter:
                 self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots))
             except FileNotFoundError:
                 raise NoData from None
-        scanner, ranks, now = self._scanner, self._ctx.ranks, self._ctx.clock.monotonic()
+        scanner, ranks = self._scanner, self._ctx.ranks
         known, writer_keys = tuple(ranks.processes()), ranks.unlinked_writers()
-        watched = frozenset(self._watched)
-        self._apply(*await self._thread.call(lambda: self._look(scanner, now, known, writer_keys, watched)))
+        request = ScanRequest(self._ctx.clock.monotonic(), known, writer_keys, ranks.variables())
+        watched = self._exits.watched()
+        self._apply(*await self._thread.call(lambda: self._look(scanner, request, watched)))
+        if self._ctx.once:
+            await self._users.settle()
         if not self._processes:
             raise NoData
 
@@ -121,7 +119,7 @@ class ProcessExporter:
         """Copy the states of the live ranks."""
         views = self._ctx.ranks.snapshot().ranks
         states = tuple((view.label, view.process.state) for view in views if view.process.exited_at is None)
-        return ProcessSnapshot(states, self._processes, self._unknown_exits, self._pidfd_errors)
+        return ProcessSnapshot(states, self._processes, self._exits.unknown_exits, self._exits.pidfd_errors)
 
     def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
         """Render."""
@@ -139,43 +137,36 @@ class ProcessExporter:
         """Stop watching."""
         self._drained = True
         self._ctx.ranks.lose_sight()
-        for task in self._asking:
-            task.cancel()
-        for key in list(self._watched):
-            self._unwatch(key)
-        self._thread.stop()
         self._exits.stop()
+        self._users.stop()
+        self._thread.stop()
 
     def _look(
-        self,
-        scanner: Scanner,
-        now: float,
-        known: tuple[ProcessKey, ...],
-        writer_keys: tuple[WriterKey, ...],
-        watched: frozenset[ProcessKey],
+        self, scanner: Scanner, request: ScanRequest, watched: frozenset[ProcessKey]
     ) -> tuple[Found, dict[ProcessKey, int | OSError | None]]:
         """One look, and pidfds of those that run and are not ``watched`` (blocking; on the scanner's thread)."""
-        found = scanner.look(now, known, writer_keys)
+        found = scanner.look(request)
         return found, {key: open_pidfd(self._proc, key) for key in found.standing if key not in watched}
 
     def _apply(self, found: Found, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
         if self._drained:  # a look that hung until after the end: a successor has its own
-            self._watch(pidfds, running=())
+            self._exits.watch(pidfds, running=())
             return
         ranks = self._ctx.ranks
         self._processes = found.processes
         ranks.held_files = found.held
         for facts in found.new:
-            if ranks.observe_process(facts):
-                self._ctx.log.info("rank process found", pid=facts.key.pid, user=facts.user, evidence=facts.evidence)
+            user = facts.user if facts.uid is None else self._users.name(facts.uid)
+            if ranks.observe_process(msgspec.structs.replace(facts, user=user)):
+                self._unnamed.add(facts.key)
         if found.unreadable:
             self._ctx.log.warning(
-                "environment of rank processes not readable, ranks are named by their communicators alone; "
-                "CAP_SYS_PTRACE for the service would mend it",
+                "the environment of {processes} rank processes cannot be read: their ranks are named by their "
+                "communicators alone. CAP_SYS_PTRACE for the service gives the right to read it",
                 processes=found.unreadable,
             )
         running = ranks.processes()
-        self._watch(pidfds, running)
+        self._exits.watch(pidfds, running)
         for key, standing in found.standing.items():
             ranks.confirm(key)
             ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
@@ -183,77 +174,20 @@ class ProcessExporter:
             ranks.link(writer_key, key)
         for key in found.gone:
             if key in running:
-                self._on_exit(key)
+                self._exits.note_exit(key)
+        self._log_named()
+        self._exits.note_counts({key: standing.oom for key, standing in found.standing.items()})
 
-    def _watch(self, pidfds: dict[ProcessKey, int | OSError | None], running: Container[ProcessKey]) -> None:
-        """Have the loop call ``_on_exit`` when a process leaves; one that left since the look is not watched anew."""
-        for key, pidfd in pidfds.items():
-            if isinstance(pidfd, OSError):
-                self._pidfd_errors += 1
-                self._ctx.log.warning("process not watched by pidfd", pid=key.pid, error=pidfd.strerror)
-            elif pidfd is not None and key in running:
-                self._watched[key] = pidfd
-                asyncio.get_running_loop().add_reader(pidfd, self._on_exit, key)
-            elif pidfd is not None:
-                os.close(pidfd)
-
-    def _unwatch(self, key: ProcessKey) -> None:
-        pidfd = self._watched.pop(key, None)
-        if pidfd is not None:
-            asyncio.get_running_loop().remove_reader(pidfd)
-            os.close(pidfd)
-
-    def _on_exit(self, key: ProcessKey) -> None:
-        """Tell the table at once, then find out how it ended.
-
-        A parent that reaps at once leaves a few microseconds for the zombie's status, so it is read here and now: the
-        kernel answers for a zombie without waiting for anything.
-        """
-        early = from_zombie(self._proc, key, self._may_ptrace(key))
-        pidfd = self._watched.get(key)
-        if pidfd is not None:
-            asyncio.get_running_loop().remove_reader(pidfd)
-        self._ctx.ranks.observe_exit(key, None)
-        task = asyncio.get_running_loop().create_task(self._learn_status(key, pidfd, early))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    async def _learn_status(self, key: ProcessKey, pidfd: int | None, early: ExitStatus | None) -> None:
-        status = None
-        for delay in EXIT_TRIES_SECONDS:
-            await asyncio.sleep(delay)
-            status = await self._exits.call(lambda: self._ask(key, pidfd, early))
-            if status is not None:
-                break
-            if pidfd is None:
-                break
-        self._unwatch(key)
-        if status is None:
-            self._unknown_exits += 1
-            self._ctx.ranks.observe_exit(key, ExitStatus(known=False))
-        else:
-            self._ctx.ranks.observe_exit(key, status)
-        self._ctx.log.info(
-            "rank process left",
-            pid=key.pid,
-            signal=status.signal if status else None,
-            code=status.code if status else None,
-            oom=status.oom if status else None,
-        )
-
-    def _ask(self, key: ProcessKey, pidfd: int | None, early: ExitStatus | None) -> ExitStatus | None:
-        """Both ways, then the cgroup (blocking; on the exit thread)."""
-        status = early
-        if status is None and self._config.exit_status_ioctl and pidfd is not None:
-            status = from_pidfd(pidfd)
-        status = status or from_zombie(self._proc, key, self._may_ptrace(key))
-        if status is not None and status.signal == SIGKILL and self._scanner is not None:
-            return msgspec.structs.replace(status, oom=self._scanner.oom_killed(key))
-        return status
-
-    def _may_ptrace(self, key: ProcessKey) -> bool:
-        """A status of 0 from /proc means nothing where we may not ptrace; whether its environ could be read tells."""
-        return self._ctx.ranks.environment_readable(key)
+    def _log_named(self) -> None:
+        """Log the ranks that have got their label since they were found."""
+        running = self._ctx.ranks.processes()
+        self._unnamed &= running.keys()
+        for key in sorted(self._unnamed):
+            labels, facts = self._ctx.ranks.labels_of(key), running[key].facts
+            if labels and facts is not None:
+                self._unnamed.discard(key)
+                who = label_fields(labels) | {"pid": key.pid, "user": facts.user, "evidence": facts.evidence}
+                self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who)
 
 
 SPEC = Spec(

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from agent.api import ProcessKey, ProcFS, Stat, WriterKey
+from agent.api import ProcessKey, ProcFS, Stat, WriterKey, is_record_file
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
@@ -22,6 +22,9 @@ MAX_ANCESTORS = 64
 _RANK_THREAD = re.compile(r"^(NCCL |pt_nccl_)")
 _LIBRARY = re.compile(rb"/lib(nccl|rccl)[^/\n]*\.so")
 _GPU_DEVICE = re.compile(r"^/dev/(nvidia\d+|kfd|dri/renderD\d+)$")
+
+FilesByPid = dict[int, set[tuple[int, int]]]
+"""Files (device, inode) by the pid that their records give, which is of the writer's pid namespace."""
 
 
 class _Seen(msgspec.Struct):
@@ -83,15 +86,18 @@ class RankSearch:
         ``writer_keys``: writers to find; ``ranks``: the rank processes found before, whose children are none.
         """
         found = [(stat, self._seen[stat.pid]) for stat in strangers]
+        files: FilesByPid = {}
+        for writer_key in writer_keys:
+            files.setdefault(writer_key.pid, set()).add((writer_key.device, writer_key.inode))
         for stat, seen in found:
-            self._inspect(stat, seen, now, writer_keys)
+            self._inspect(stat, seen, now, files)
         # Only when all were looked at: a child may come before its parent.
         reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in found]
         return [(key, reason) for key, reason in reasons if reason]
 
-    def _inspect(self, stat: Stat, seen: _Seen, now: float, writer_keys: tuple[WriterKey, ...]) -> None:
+    def _inspect(self, stat: Stat, seen: _Seen, now: float, files: FilesByPid) -> None:
         """Look at a process closely, when something may have changed since the last time."""
-        if writer_keys and self._wrote(stat.key, writer_keys):
+        if files and self._wrote(stat.key, files):
             seen.evidence = "records"
             return
         if seen.threads == stat.threads and now - seen.looked_at < LOOK_AGAIN_SECONDS:
@@ -108,8 +114,8 @@ class RankSearch:
         seen.inherited = seen.inherited or self._ancestor_uses_gpu(seen.parent_pid, ranks)
         return "" if seen.inherited else "library"
 
-    def _wrote(self, key: ProcessKey, writer_keys: tuple[WriterKey, ...]) -> bool:
-        """True when the process is the writer of one of ``writer_keys``.
+    def _wrote(self, key: ProcessKey, files: FilesByPid) -> bool:
+        """True when the process is the writer of one of these files.
 
         A forked child holds the file too, but has another pid. Where descriptors may not be read, the pid alone
         decides, and only outside containers.
@@ -118,16 +124,16 @@ class RankSearch:
         if status is None:
             return False
         inner = status.namespace_pids[-1]
-        mine = {(writer_key.device, writer_key.inode) for writer_key in writer_keys if writer_key.pid == inner}
+        mine = files.get(inner)
         if not mine:
             return False
-        files = self._proc.open_files(key.pid)
-        if files is None:
+        held = self._proc.open_files(key.pid, is_record_file)
+        if held is None:
             return inner == key.pid
-        return any((file.device, file.inode) in mine for file in files)
+        return any((file.device, file.inode) in mine for file in held)
 
     def _uses_gpu(self, pid: int) -> bool:
-        files = self._proc.open_files(pid)
+        files = self._proc.open_files(pid, is_record_file)
         if not files or not any(_GPU_DEVICE.match(file.target) for file in files):
             return False
         return bool(self._proc.maps_library(pid, _LIBRARY))

@@ -1,31 +1,30 @@
-"""One look at /proc: which processes are ranks, how the known ones stand, whose files are whose. Blocking."""
+"""One look at /proc: which processes are ranks, the state of the known ones, who holds which record file. Blocking."""
 
 from __future__ import annotations
 
 import os
-import pwd
-from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import (
-    KEPT_VARIABLES,
-    RECORDING_VARIABLES,
-    OpenFile,
-    ProcessFacts,
-    ProcessKey,
-    ProcFS,
-    Roots,
-    Stat,
-    WriterKey,
-)
+from agent.api import OpenFile, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
 from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import KnownRank, ProcessStanding, standing
 
 MAX_RANK_PROCESSES = 1024
-FORGET_SECONDS = 60.0
-"""A rank that left is remembered this long: its exit may still be asked about."""
+
+
+class ScanRequest(msgspec.Struct, frozen=True):
+    """What a look needs of the rank table.
+
+    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``writer_keys``: writers whose
+    process is looked for; ``variables``: the environment variables to read of new ranks.
+    """
+
+    now: float
+    known: tuple[ProcessKey, ...] = ()
+    writer_keys: tuple[WriterKey, ...] = ()
+    variables: frozenset[str] = frozenset()
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -53,50 +52,32 @@ class Scanner:
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._search = RankSearch(self._proc)
         self._ranks: dict[ProcessKey, KnownRank] = {}
-        self._strikes: dict[str, int] = {}
 
-    def look(self, now: float, known: Iterable[ProcessKey], writer_keys: tuple[WriterKey, ...]) -> Found:
-        """Look once. ``known``: the rank processes the table holds as running; ``writer_keys``: writers to find."""
-        known = set(known)
+    def look(self, request: ScanRequest) -> Found:
+        """Look once."""
+        now, writer_keys, known = request.now, request.writer_keys, set(request.known)
         pids = self._proc.pids()
         stats = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
-        gone = tuple(key for key in known if not _runs(stats.get(key.pid), key))
+        gone = {key for key in known if not _runs(stats.get(key.pid), key)}
         self._search.forget(set(pids))
-        self._forget(known, now)
+        self._ranks = {key: rank for key, rank in self._ranks.items() if key in known}
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
-        for key, evidence in self._search.proven(strangers, now, writer_keys, known | self._ranks.keys()):
+        for key, evidence in self._search.proven(strangers, now, writer_keys, known):
             if len(known) + len(new) < MAX_RANK_PROCESSES:
-                new.append(self._facts(key, evidence))
+                new.append(self._facts(key, evidence, request.variables))
         running = [key for key in known if key not in gone] + [facts.key for facts in new]
-        standings = {key: self._standing(key, stats[key.pid].state, now) for key in running}
         return Found(
             new=tuple(new),
-            standing=standings,
-            gone=gone,
+            standing=self._standings([stats[key.pid] for key in running], now),
+            gone=tuple(gone),
             links=self._links(writer_keys, running),
             held=frozenset(_identity(file) for key in running for file in self._ranks[key].logs.values()),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
         )
 
-    def oom_killed(self, key: ProcessKey) -> bool:
-        """True when the OOM killer struck in the cgroup of a process that has just left; takes that strike.
-
-        Compared with the count of the look before last: the last one may have come after the strike. One strike has
-        one victim: a sibling of the same group cannot claim it too.
-        """
-        rank = self._ranks.get(key)
-        kills = oom_kills(rank.oom_file) if rank is not None else None
-        if rank is None or kills is None:
-            return False
-        accounted = max(rank.oom_kills_before, self._strikes.get(rank.oom_file, 0))
-        if kills <= accounted:
-            return False
-        self._strikes[rank.oom_file] = accounted + 1
-        return True
-
-    def _facts(self, key: ProcessKey, evidence: str) -> ProcessFacts:
+    def _facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
         pid = key.pid
         status = self._proc.status(pid)
         environment = self._proc.environment(pid)
@@ -110,49 +91,55 @@ class Scanner:
             key=key,
             start_seconds=self._boot_seconds + key.start_ticks / self._ticks_per_second,
             namespace_pid=inner,
-            user=_user_name(status.uid) if status is not None else "",
+            user=str(status.uid) if status is not None else "",
             evidence=evidence,
-            environment=None if environment is None else _kept(environment),
+            environment=None if environment is None else {n: environment[n] for n in variables & environment.keys()},
             cgroup=groups.get("", ""),
             pod=pod,
             container=container,
             network_namespace=self._proc.namespace(pid, "net"),
             directory=self._proc.directory(pid),
+            uid=status.uid if status is not None else None,
         )
 
-    def _standing(self, key: ProcessKey, state: str, now: float) -> ProcessStanding:
-        if key not in self._ranks:  # known from before a restart of the agent
-            self._facts(key, "")
-        return standing(self._proc, key, self._ranks[key], state, now)
+    def _standings(self, stats: list[Stat], now: float) -> dict[ProcessKey, ProcessStanding]:
+        kills: dict[str, int | None] = {}
+        found = {}
+        for stat in stats:
+            if stat.key not in self._ranks:  # known from before a restart of the agent
+                self._facts(stat.key, "")
+            rank = self._ranks[stat.key]
+            if rank.oom_file not in kills:  # the ranks of a job share a group as a rule
+                kills[rank.oom_file] = oom_kills(rank.oom_file)
+            found[stat.key] = standing(self._proc, rank, stat, now, kills[rank.oom_file])
+        return found
 
     def _links(
         self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]
     ) -> tuple[tuple[WriterKey, ProcessKey], ...]:
         """Match writers with processes: the pid they give themselves, and the file held open where that can be seen."""
+        if not writer_keys:
+            return ()
+        by_pid = {key.pid: key for key in running}
+        holders = {
+            (self._ranks[key].namespace_pid, _identity(file)): key
+            for key in reversed(running)
+            for file in self._ranks[key].logs.values()
+        }
         links = []
         for writer_key in writer_keys:
-            same_pid = [key for key in running if self._ranks[key].namespace_pid == writer_key.pid]
-            holders = [
-                k
-                for k in same_pid
-                if (writer_key.device, writer_key.inode) in map(_identity, self._ranks[k].logs.values())
-            ]
-            blind = [k for k in same_pid if k.pid == writer_key.pid and self._proc.open_files(k.pid) is None]
-            if matches := holders or blind:
-                links.append((writer_key, matches[0]))
+            key = holders.get((writer_key.pid, (writer_key.device, writer_key.inode)))
+            if key is None:
+                key = by_pid.get(writer_key.pid)
+                if key is None or not self._is_blind(key):
+                    continue
+            links.append((writer_key, key))
         return tuple(links)
 
-    def _forget(self, known: set[ProcessKey], now: float) -> None:
-        for key, rank in list(self._ranks.items()):
-            if key in known:
-                continue
-            rank.missing_since = now if rank.missing_since is None else rank.missing_since
-            if now - rank.missing_since > FORGET_SECONDS:
-                del self._ranks[key]
-        # A control group made anew under an old name counts from zero.
-        groups = {rank.oom_file for rank in self._ranks.values()}
-        for file in [file for file in list(self._strikes) if file not in groups]:
-            del self._strikes[file]
+    def _is_blind(self, key: ProcessKey) -> bool:
+        """True for a process outside containers whose descriptors may not be read: its pid alone must do."""
+        is_outside = self._ranks[key].namespace_pid == key.pid
+        return is_outside and self._proc.open_files(key.pid, is_record_file) is None
 
 
 def _runs(stat: Stat | None, key: ProcessKey) -> bool:
@@ -161,14 +148,3 @@ def _runs(stat: Stat | None, key: ProcessKey) -> bool:
 
 def _identity(file: OpenFile) -> tuple[int, int]:
     return file.device, file.inode
-
-
-def _kept(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name in KEPT_VARIABLES | RECORDING_VARIABLES}
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

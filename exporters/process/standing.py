@@ -1,4 +1,4 @@
-"""How a rank process stands: whether a thread is blocked, a kill is on its way, its record files closed. Blocking."""
+"""The state of a rank process: blocked threads, a pending kill, closed record files. Blocking."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from agent.api import OpenFile, ProcessKey, ProcFS
-from exporters.process.cgroups import oom_kills
+from agent.api import OpenFile, ProcessKey, ProcFS, Stat, is_record_file
+from exporters.process.oom import OomCount
 
 THREADS_SECONDS = 5.0
 """How often the threads of a rank are looked at for being blocked, and a rank without record files for such files."""
@@ -19,16 +19,21 @@ _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
 
 
 class ProcessStanding(msgspec.Struct, frozen=True):
-    """How one rank process stands: see ``RankTable.observe_state``."""
+    """The state of one rank process: see ``RankTable.observe_state``."""
 
     state: str
     blocked_since: float | None
     kill_pending: bool
     finalized: bool
+    oom: OomCount
 
 
 class KnownRank(msgspec.Struct):
-    """What the scanner keeps of a rank process between looks."""
+    """What the scanner keeps of a rank process between looks.
+
+    ``oom_kills``: the OOM kills that its group (``oom_file``) counted at the last look, ``oom_kills_before`` at the one
+    before; neither moves any more once it is dying.
+    """
 
     namespace_pid: int
     vital: dict[int, tuple[str, int, float | None]] = {}
@@ -41,19 +46,25 @@ class KnownRank(msgspec.Struct):
     oom_file: str = ""
     oom_kills: int = 0
     oom_kills_before: int = 0
-    missing_since: float | None = None
 
 
-def standing(proc: ProcFS, key: ProcessKey, rank: KnownRank, state: str, now: float) -> ProcessStanding:
-    """Look at a rank process that runs; ``rank`` keeps what the next look needs. ``state``: the kernel's letter."""
+def standing(proc: ProcFS, rank: KnownRank, stat: Stat, now: float, oom_kills: int | None) -> ProcessStanding:
+    """Look at a rank process that runs; ``rank`` keeps what the next look needs.
+
+    ``stat``: its line of this look; ``oom_kills``: what its control group counts now, None where that is not known.
+    """
+    key = stat.key
     status = proc.status(key.pid)
-    rank.kill_pending = status is not None and status.kill_pending
-    rank.oom_kills_before, rank.oom_kills = rank.oom_kills, oom_kills(rank.oom_file) or rank.oom_kills
+    # The kernel counts an OOM kill, then sends SIGKILL, which cannot be taken back; large memory takes seconds to free.
+    rank.kill_pending |= status is not None and status.kill_pending
+    if not (rank.kill_pending or stat.exiting or stat.state in "ZX"):
+        rank.oom_kills_before, rank.oom_kills = rank.oom_kills, oom_kills or rank.oom_kills
     if now - rank.threads_at >= THREADS_SECONDS:
         rank.threads_at = now
         _look_at_threads(proc, key, rank, now)
     _look_at_logs(proc, key, rank, now)
-    return ProcessStanding(state, rank.blocked_since, rank.kill_pending, rank.finalized)
+    oom = OomCount(rank.oom_file, rank.oom_kills_before)
+    return ProcessStanding(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
 
 
 def _look_at_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) -> None:
@@ -86,7 +97,7 @@ def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) ->
     if now - rank.logs_at < (LOGS_SECONDS if rank.logs else THREADS_SECONDS):
         return
     rank.logs_at = now
-    files = proc.open_files(key.pid) or []
+    files = proc.open_files(key.pid, is_record_file) or []
     rank.logs = {file.fd: file for file in files if file.inode}
     if rank.logs:
         rank.finalized = False

@@ -1,4 +1,4 @@
-"""What the ranks of a job say of each other, from NCCL's and RCCL's RAS threads: which ranks of which communicator are
+"""What ranks of a job report of each other, from NCCL's and RCCL's RAS threads: which ranks of which communicator are
 missing. One node of a job asks, seldom; every node hears the events of one RAS thread.
 
 Needs asyncio.open_connection: RAS answers on a TCP socket, by default of the loopback, and nowhere else.

@@ -1,4 +1,4 @@
-"""The exporter: looks at /proc, asks where the policy says so, one query at a time, and keeps what was answered.
+"""The exporter: looks at /proc, makes the queries that the policy allows, one at a time, and keeps the reports.
 
 A query may take minutes where processes are stopped. It runs beside the looks: they find who came and went meanwhile.
 """
@@ -41,17 +41,17 @@ INTERVAL_SECONDS = 2.0
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
-"""What jobs are given to gather a report: the library's own default, and more above that size."""
+"""The soft timeout that a query gives the library to gather a report: its own default, and more for large jobs."""
 DRAIN_SECONDS = 45.0
-"""For a query under way: the longest that a large job's may take, and more than any with the library's own timeouts."""
+"""How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
 STALE_INTERVALS = 3.0
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
-"""How often a single pass looks until the ranks are found, and how long it waits in between."""
+"""How many times a single pass looks until the ranks are found, and the seconds in between."""
 
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
-"""Of all that were begun: after a reload the one before may still have a query to read to its end."""
+"""All rounds that have not ended: after a reload the exporter before may still read a query to its end."""
 
 
 class RasExporter:
@@ -64,7 +64,7 @@ class RasExporter:
         self._drained = False
 
     async def start(self, ctx: Context) -> None:
-        """Prepare the search and the questions; nobody is asked yet."""
+        """Prepare the search for listeners and the schedule; no query is made yet."""
         self._ctx = ctx
         self._thread = ctx.thread("ras")
         spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
@@ -79,7 +79,7 @@ class RasExporter:
         self._inquiry = Inquiry(self._thread, self._helper, self._search, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
-        """Look who listens, and have those asked whose time has come; NoData when nobody listens, or none is asked."""
+        """Find the listeners and begin the queries that are due; NoData when nothing listens or the role is off."""
         if self._config.configured_role() == "off":
             raise NoData
         await self._end_of_round()
@@ -99,7 +99,7 @@ class RasExporter:
             raise NoData
 
     async def settle(self) -> None:
-        """Wait until nobody is being asked."""
+        """Wait until no query is under way."""
         if self._round is not None:
             await asyncio.wait({self._round})
         await self._end_of_round()
@@ -132,7 +132,7 @@ class RasExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Ask nobody any more, and read a query under way to its end."""
+        """Begin no query any more, and read one under way to its end."""
         self._drained = True
         await self._monitors.drain()
         if self._round is not None:
@@ -142,13 +142,13 @@ class RasExporter:
         self._witness.forget(())
 
     async def _end_of_round(self) -> None:
-        """Take note of the end of the last round, and raise what it failed with, if it did."""
+        """Forget the last round of queries if it has ended; raise the error it ended with, if any."""
         if self._round is not None and self._round.done():
             ended, self._round = self._round, None
             await ended
 
     async def _ask_all(self) -> None:
-        """Ask one job after the other, each after a look of its own, until the time of no other has come."""
+        """Query one job after the other, each after a new look at /proc, until none is due."""
         while (due := self._due()) is not None:  # at once, so that whom it names are still there
             await self._ask(due)
             await self._look()
@@ -159,7 +159,7 @@ class RasExporter:
         return self._visits.due(to_ask(self._standings()), self._ctx.clock.monotonic())
 
     async def _is_as_seen(self, endpoint: Endpoint, site: Site) -> bool:
-        """Look again whether the same processes listen there, and nobody else; no for one that asks no more."""
+        """True when, by a new look, exactly the same processes listen there; False once this exporter was stopped."""
         await self._look()
         now = self._sites.get(endpoint)
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
@@ -169,21 +169,21 @@ class RasExporter:
         self._sites = await self._thread.call(lambda: self._search.look(keys))
 
     def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:
-        """The addresses whose events are to be heard, with those who serve them; none in a single pass."""
+        """The addresses whose events are to be read, with the processes that serve them; none in a single pass."""
         if self._ctx.once or self._drained:
             return {}
         oldest = self._config.oldest()
         return {at: frozenset(site.servers) for at, site in self._sites.items() if may_monitor(site, oldest)}
 
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
-        """In a pod's namespace an address may be anybody's elsewhere: there the server must be seen to be a rank."""
+        """True when a connection has reached a rank here: the address of a pod may be another's elsewhere."""
         site = self._sites.get(endpoint)
         if site is None or site.is_own:
             return site is not None
         return await self._thread.call(lambda: self._search.server_of(site, endpoint, client)) is not None
 
     async def _wait_for_ranks(self) -> None:
-        """In a single pass the ranks are being looked for at the same time; those who listen are among them."""
+        """Wait, in a single pass, until the listeners are known as ranks: they are searched for at the same time."""
         for _ in range(SINGLE_PASS_LOOKS):
             if not any(site.unowned for site in self._sites.values()):
                 return
@@ -201,7 +201,7 @@ class RasExporter:
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
         pids = frozenset(process.namespace_pid for process in processes.values())
-        aim = Aim(question.endpoint, site, wanted, pids)
+        aim = Aim(question.endpoint, site, wanted, pids, question.job_id)
         clock = self._ctx.clock
         asked_seconds = clock.time()
         answers = await self._inquiry.reports(aim, limits)
@@ -216,7 +216,7 @@ class RasExporter:
         )
 
     async def _keep(self, answers: list[QueryAnswer], site: Site, times: tuple[float, float], greet: Greet) -> None:
-        """Take the best report of each job in the place of its last one; ``times`` as of _keep_one."""
+        """Replace the last report of each job by the best of these; ``times``: see _keep_one."""
         processes = self._processes()
         here = [processes[key] for key in site.servers if key in processes]
         of_job: dict[str, list[tuple[LocalProcess, Report]]] = {}
@@ -233,9 +233,14 @@ class RasExporter:
             await self._witness.update_liveness(job_id, best, [report for _, report in others], members, greet)
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
-        """Take a report that was asked for then, to be shown until then (monotonic)."""
+        """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
         if owner.job_id not in self._kept.by_job:
-            self._ctx.log.info("RAS answers", job_id=owner.job_id, version=report.version, ranks=report.ranks())
+            self._ctx.log.info(
+                "RAS reports on job {job_id}: {ranks} ranks",
+                job_id=owner.job_id,
+                ranks=report.ranks(),
+                version=report.version,
+            )
         if not self._kept.keep(owner, report, until, asked_seconds):
             self._inquiry.skipped["refused"] += 1
 

@@ -50,7 +50,7 @@ class RdmaExporter:
         self._devices = devices
         if self._baseline.vanished > vanished:
             gone = sorted(each.device for each in self._baseline.functions.values() if each.missing)
-            self._ctx.log.warning("an RDMA device has vanished", missing=",".join(gone))
+            self._ctx.log.warning("RDMA devices have vanished: {missing}", missing=",".join(gone))
         self._tell()
         self._ctx.state.publish(msgspec.msgpack.encode(self._baseline))
         if not self._baseline.functions and not self._devices:

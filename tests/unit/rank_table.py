@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from signal import SIGKILL
+from typing import Any
 
 from fake_clock import FakeClock
 
 from agent.core.identity import ProcessKey, RankLabel, WriterKey
+from agent.ranks.facts import ProcessFacts
 from agent.ranks.table import RankTable
 from agent.ranks.verdict import ExitStatus
-from agent.system.procfs import ProcessFacts
 
 WORLD = "aaaaaaaaaaaaaa"
 TENSOR = "bbbbbbbbbbbbbb"
@@ -38,12 +40,25 @@ def writer_key(pid: int, generation: int = 0) -> WriterKey:
     return WriterKey(64, pid, generation, "here", pid)
 
 
+class OwnedRankTable(RankTable):
+    """A rank table that fails a test in which it is used on another thread than that which made it."""
+
+    def __init__(self, clock: FakeClock, hostname: str, settle_at_once: bool = False) -> None:
+        object.__setattr__(self, "owner", threading.get_ident())
+        super().__init__(clock, hostname, settle_at_once)
+
+    def __getattribute__(self, name: str) -> Any:
+        if object.__getattribute__(self, "owner") != threading.get_ident():
+            raise AssertionError(f"RankTable.{name} on thread {threading.current_thread().name}")
+        return super().__getattribute__(name)
+
+
 class Table:
     """A table and its clock."""
 
     def __init__(self, once: bool = False) -> None:
         self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=once)
+        self.ranks = OwnedRankTable(self.clock, "here", settle_at_once=once)
 
     def add(self, pid: int, env: dict[str, str] | None = None) -> ProcessKey:
         found = facts(pid, env)
@@ -58,5 +73,7 @@ class Table:
         return {v.label: v.process.facts.key.pid for v in self.ranks.snapshot().ranks if v.process.facts}
 
     def states(self) -> dict[str, str]:
+        """The states by rank, those of jobs that changed judged anew, as at the end of a turn of the loop."""
+        self.ranks.judge_changed()
         views = self.ranks.snapshot().ranks
         return {v.label.rank: v.process.verdict.state for v in views if v.process.verdict is not None}

@@ -7,7 +7,8 @@ from pathlib import Path
 from proc_tree import ProcTree
 
 from agent.api import ProcessKey, Roots, WriterKey
-from exporters.process.scan import Found, Scanner
+from agent.ranks.environment import KEPT_VARIABLES
+from exporters.process.scan import Found, Scanner, ScanRequest
 
 NCCL_MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7\n"
 GPU = {9: Path("/dev/nvidia0")}
@@ -22,11 +23,12 @@ class Node:
         self.sys = path / "sys"
         self.now = 1000.0
         self.known: list[ProcessKey] = []
+        self.variables = KEPT_VARIABLES
         self.scanner = Scanner(Roots(proc=self.proc.root, sys=self.sys))
 
     def look(self, *writer_keys: WriterKey, after: float = 1.0) -> Found:
         self.now += after
-        found = self.scanner.look(self.now, self.known, writer_keys)
+        found = self.scanner.look(ScanRequest(self.now, tuple(self.known), writer_keys, self.variables))
         self.known = [key for key in [*self.known, *(facts.key for facts in found.new)] if key not in found.gone]
         return found
 

@@ -421,7 +421,8 @@ def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
             agent.kill()
             poll = select.poll()
             poll.register(pidfd, select.POLLIN)
-            assert poll.poll(1000) == [(pidfd, select.POLLIN)]
+            [(_, events)] = poll.poll(1000)
+            assert events & select.POLLIN  # once it is reaped, some kernels add POLLHUP
         finally:
             os.close(pidfd)
 

@@ -59,6 +59,13 @@ class Ranks:
         """The label of the writer's pid; none once it has expired."""
         return None if writer_key in self.expired else self.labels.get(writer_key.pid)
 
+    def labels_of(self, key: ProcessKey) -> tuple[RankLabel, ...]:
+        """Nobody has one."""
+        return ()
+
+    def keep_variables(self, names: frozenset[str]) -> None:
+        """What the test names has them all."""
+
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Keep the newest."""
         self.bandwidths = bandwidths

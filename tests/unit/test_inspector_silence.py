@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import Logger, Membership, ProcessFacts, ProcessKey, RankTable, WriterKey
+from agent.api import Logger, Membership, ProcessFacts, ProcessKey, RankLabel, RankTable, WriterKey
 from agent.ranks.environment import MAX_SETTING_CHARACTERS
-from exporters.inspector.reading.silence import MAX_TOLD, SilenceCause, SilenceWatch, silence_of
+from exporters.inspector.reading.silence import MAX_TOLD, RECORDING_VARIABLES, SilenceCause, SilenceWatch, silence_of
 
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 GOOD = {
@@ -93,7 +93,7 @@ def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause |
 
 def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Every look counts the silent, one warning per process names the remedy, and what is remembered is bounded."""
-    watch = SilenceWatch(PATHS, Logger("inspector"))
+    watch = SilenceWatch(PATHS, Logger("inspector"), lambda key: [RankLabel("4711", str(key.pid))])
     silent = [facts(pid, without=INTERVAL) for pid in (9, 10)]
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -101,7 +101,7 @@ def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> Non
         assert watch.look([]) == {}
         assert watch.look(silent) == {SilenceCause.NO_INTERVAL: 2}
     fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]  # Logger adds them
-    assert [each["pid"] for each in fields] == [9, 10]
+    assert [(each["job_id"], each["rank"], each["pid"]) for each in fields] == [("4711", "9", 9), ("4711", "10", 10)]
     assert all(INTERVAL in each["remedy"] for each in fields)
     watch.look(facts(pid, without=INTERVAL) for pid in range(MAX_TOLD + 1))
     assert len(watch._told) <= MAX_TOLD
@@ -111,6 +111,7 @@ def test_the_table_knows_who_showed_no_record() -> None:
     """A rank process is listed after its grace with its recording settings, bounded, until its first record."""
     clock = FakeClock()
     table = RankTable(clock, "here")
+    table.keep_variables(RECORDING_VARIABLES)
     long = "x" * (MAX_SETTING_CHARACTERS + 1)
     table.observe_process(facts(9, NCCL_INSPECTOR_DUMP_DIR=long, RANK="0", HOME="/h"))
     clock.advance(59.0)

@@ -13,6 +13,7 @@ from kernel_log_node import MLX5, XID, Node
 from agent.api import NoData
 from exporters.kernel_log import exporter as module
 from exporters.kernel_log import follower as follower_module
+from exporters.kernel_log.repeated import MAX_LOGGED
 
 KMSG = Path(__file__).parents[1] / "data/kernel_log/kmsg"
 
@@ -134,7 +135,6 @@ async def test_kinds_and_ranks_beyond_the_limits(log: Path, monkeypatch: pytest.
     """One code more than the limit is counted under none, one rank more in the node's count alone."""
     monkeypatch.setattr(module, "MAX_KINDS", 2)
     monkeypatch.setattr(module, "MAX_RANK_EVENTS", 1)
-    monkeypatch.setattr(module, "MAX_LOGGED", 1)
     node = Node(log)
     for number in range(3):
         node.add_rank(100 + number, number)
@@ -143,6 +143,27 @@ async def test_kinds_and_ranks_beyond_the_limits(log: Path, monkeypatch: pytest.
     past = node.exporter.snapshot()
     assert {code: seen.count for code, seen in past.seen["gpu_xid"].items()} == {"13": 1, "14": 1, "": 1}
     assert past.ranks == {("4711", "0", "gpu_xid"): 1}
+
+
+async def test_the_agents_log_has_each_kind_of_event_once(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Seven alike are one line with their count, a rank is named, and one kind more than the bound is left out."""
+    caplog.set_level("INFO")
+    node = Node(log)
+    node.add_rank(4711, 3)
+    node.write(*["EXT4-fs (sda1): mounted filesystem 0f00 r/w with ordered data mode. Quota mode: none."] * 7)
+    node.write("python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.30.7[7f0+10000]")
+    node.write(*[f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, name=x" for number in range(MAX_LOGGED)])
+    await node.look()
+    lines = [(record.getMessage(), record.fields) for record in caplog.records]  # type: ignore[attr-defined]
+    assert len(lines) == MAX_LOGGED
+    assert lines[0] == (
+        "the kernel's log reports a recovery: {category}",
+        {"category": "filesystem_mount_done", "part": "sda1", "count": 7},
+    )
+    assert lines[1] == (
+        "the kernel's log reports {category} for rank {rank} of job {job_id}, pid {pid}",
+        {"category": "nccl_segfault", "pid": "4711", "job_id": "4711", "rank": "3", "count": 1},
+    )
 
 
 async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,3 +256,65 @@ def test_configuring_again_replaces(sink: Sink) -> None:
     sink.configure(format="json")
     log.Logger("x").info("once")
     assert [json.loads(line)["msg"] for line in sink.lines()] == ["once"]
+
+
+class FlakyStream(io.StringIO):
+    """Takes nothing until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works = False
+
+    def write(self, text: str) -> int:
+        if not self.works:
+            raise OSError(32, "Broken pipe")
+        return super().write(text)
+
+
+def test_lines_that_could_not_be_written_are_counted_once(sink: Sink) -> None:
+    """What the stream did not take is told with the next line that it takes, and not again."""
+    sink.stream = flaky = FlakyStream()
+    sink.configure()
+    logger = log.Logger("x")
+    for _ in range(3):
+        logger.info("lost")
+    log.flush()
+    flaky.works = True
+    logger.info("good")
+    logger.info("better")
+    assert [without_time(line) for line in sink.lines()] == [
+        "level=info logger=x msg=good lines_lost=3",
+        "level=info logger=x msg=better",
+    ]
+
+
+def test_each_count_of_lost_lines_is_written_by_one_thread(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that writes the log sets nothing that those who log set too."""
+    setters: dict[str, set[str]] = {}
+
+    def note(self: object, name: str, value: object) -> None:
+        setters.setdefault(name, set()).add(threading.current_thread().name)
+        object.__setattr__(self, name, value)
+
+    sink.stream = FlakyStream()
+    sink.configure()
+    monkeypatch.setattr(log._LineHandler, "__setattr__", note)
+    log.Logger("x").info("lost")
+    log.flush()
+    log.Logger("x").info("bad", v=Unshowable())
+    log.flush()
+    assert setters["_unwritten"] == {"log"}
+    assert setters["_lost"] == {"MainThread"}
+    assert all(len(threads) == 1 for threads in setters.values())
+
+
+def test_a_message_names_fields(sink: Sink) -> None:
+    """Fields stand in the sentence where it names them, whatever they hold, and repeats are counted by the message."""
+    logger = log.Logger("x")
+    logger.info("rank {rank} of {job} left{nothing}", rank=3, job="{rank}\nx")
+    assert without_time(sink.lines()[0]) == (
+        r'level=info logger=x msg="rank 3 of {rank}\nx left{nothing}" rank=3 job="{rank}\nx"'
+    )
+    for rank in range(20):
+        logger.info("rank {rank} of {job} left{nothing}", rank=rank, job="j")
+    assert len(sink.lines()) == log.REPEATS_PER_WINDOW

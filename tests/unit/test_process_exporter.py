@@ -118,7 +118,7 @@ async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
 
     exporter._look = leave  # type: ignore[method-assign,assignment]
     await exporter.update()
-    assert not exporter._watched
+    assert not exporter._exits.watched()
     await exporter.drain()
 
 
@@ -142,13 +142,13 @@ async def test_look_that_outlasts_the_exporter(node: Node, rank: ProcessKey) -> 
     """A look that comes back after the exporter was stopped changes nothing and leaves no descriptor open."""
     exporter = await node.start()
     await exporter.update()
-    exporter._unwatch(rank)
+    exporter._exits._unwatch(rank)
     node.clock.advance(1.0)
     node.ranks.tick()
     update = asyncio.create_task(exporter.update())
     await asyncio.sleep(0)
     await exporter.drain()
     await update
-    assert not exporter._watched
+    assert not exporter._exits.watched()
     node.unseen()
     assert node.shown() == []

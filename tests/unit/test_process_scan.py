@@ -1,14 +1,18 @@
-"""Which rank processes there are and left, whose files are whose, and whom the OOM killer struck."""
+"""Which rank processes there are and left, who holds which file, and which of them the OOM killer ended."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from call_counts import count_calls
 from scanned_node import Node
 
-from agent.api import ProcessKey
-from exporters.process.scan import FORGET_SECONDS, MAX_RANK_PROCESSES
+from agent.api import ProcessKey, WriterKey
+from exporters.process.cgroups import oom_kills
+from exporters.process.oom import OomLedger
+from exporters.process.scan import MAX_RANK_PROCESSES, Found
 
 
 @pytest.fixture
@@ -65,24 +69,6 @@ def test_zombie_has_left(node: Node) -> None:
     assert node.look().gone == (key,)
 
 
-def test_control_group_made_anew(node: Node) -> None:
-    """Strikes of a control group are forgotten with its last rank: another of the same name counts from zero."""
-    folder = node.sys / "fs/cgroup/made.slice"
-    folder.mkdir(parents=True)
-    for pid, kills in ((10, 3), (11, 1)):
-        (folder / "memory.events").write_text("oom_kill 0\n")
-        node.proc.add(pid, threads={100 + pid: "NCCL RAS"})
-        node.look()
-        node.look()
-        (folder / "memory.events").write_text(f"oom_kill {kills}\n")
-        for _ in range(kills):
-            assert node.scanner.oom_killed(ProcessKey(pid, 5000))
-        node.proc.remove(pid)
-        node.look()
-        node.look()
-        node.look(after=FORGET_SECONDS + 1.0)
-
-
 def test_bound_of_ranks(node: Node) -> None:
     """One rank process over the bound is left out."""
     for pid in range(10, 10 + MAX_RANK_PROCESSES + 1):
@@ -90,62 +76,154 @@ def test_bound_of_ranks(node: Node) -> None:
     assert len(node.look().new) == MAX_RANK_PROCESSES
 
 
+KEY = ProcessKey(10, 5000)
+
+
 class Group:
-    """A cgroup's OOM counter."""
+    """A control group of ranks, the exits of which are told apart by a ledger."""
 
     def __init__(self, node: Node) -> None:
+        self.node = node
         self.file = node.sys / "fs/cgroup/job/memory.events"
         self.file.parent.mkdir(parents=True)
         self.kills(0)
+        self.ledger = OomLedger()
+        self.found: Found | None = None
+
+    def add(self, pid: int, **state: Any) -> None:
+        """Add a rank, or change one."""
+        self.node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, cgroup="0::/job\n", **state)
 
     def kills(self, number: int) -> None:
+        """Let the kernel have counted so many."""
         self.file.write_text(f"low 0\nhigh 0\nmax 3\noom 1\noom_kill {number}\noom_group_kill 0\n")
 
+    def look(self, times: int = 1) -> None:
+        """Look so many times, a second apart."""
+        for _ in range(times):
+            self.found = self.node.look()
+            self.ledger.keep(each.oom for each in self.found.standing.values())
 
-def test_one_strike_has_one_victim(node: Node) -> None:
-    """An OOM kill in a cgroup of two ranks is the doing of the first that left, not of the second."""
-    group = Group(node)
+    def is_oom(self, pid: int) -> bool:
+        """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
+        assert self.found is not None
+        return self.ledger.assign(self.found.standing[ProcessKey(pid, 5000)].oom, oom_kills(str(self.file)))
+
+
+@pytest.fixture
+def group(node: Node) -> Group:
+    """An empty group."""
+    return Group(node)
+
+
+def test_one_oom_kill_has_one_victim(group: Group) -> None:
+    """An OOM kill in a group of two ranks ended the first that left, not the second."""
     for pid in (10, 20):
-        node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, cgroup="0::/job\n")
-    node.look()
-    node.look()
-    assert not node.scanner.oom_killed(ProcessKey(10, 5000))
+        group.add(pid)
+    group.look(2)
+    assert not group.is_oom(10)
     group.kills(1)
-    assert node.scanner.oom_killed(ProcessKey(10, 5000))
-    assert not node.scanner.oom_killed(ProcessKey(20, 5000))
+    assert group.is_oom(10)
+    assert not group.is_oom(20)
 
 
-def test_look_between_strike_and_exit(node: Node) -> None:
-    """A look that comes between the strike and the exit does not hide it; older strikes are no cause."""
-    group = Group(node)
-    node.proc.add(10, threads={11: "NCCL RAS"}, cgroup="0::/job\n")
-    node.look()
+def test_look_between_oom_kill_and_exit(group: Group) -> None:
+    """A look that comes between the kill and the exit does not hide it; older kills are no cause."""
+    group.add(10)
+    group.look()
     group.kills(1)
-    node.look()
-    assert node.scanner.oom_killed(ProcessKey(10, 5000))
+    group.look()
+    assert group.is_oom(10)
     group.kills(2)
-    node.look()
-    node.look()
-    assert not node.scanner.oom_killed(ProcessKey(10, 5000))
+    group.look(2)
+    assert not group.is_oom(10)
 
 
-def test_ranks_are_forgotten(node: Node) -> None:
-    """A rank that left can be asked about for a minute, then it is forgotten."""
-    group = Group(node)
-    node.proc.add(10, threads={11: "NCCL RAS"}, cgroup="0::/job\n")
-    node.look()
-    node.proc.remove(10)
-    node.look()
-    node.look()
+@pytest.mark.parametrize("dying", [{"pending": 1 << 8}, {"exiting": True}])
+@pytest.mark.parametrize("looks", [1, 2, 30])
+def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[str, Any], looks: int) -> None:
+    """However many looks there are between the kill and the exit, as large memory is freed, it was the OOM killer."""
+    group.add(10)
+    group.look(2)
     group.kills(1)
-    node.look(after=FORGET_SECONDS + 1)
-    assert not node.scanner.oom_killed(ProcessKey(10, 5000))
+    group.add(10, **dying)
+    group.look(looks)
+    group.add(10, exiting=True)  # SIGKILL is not pending any more once it is being handled
+    group.look(looks)
+    assert group.is_oom(10)
+
+
+def test_kill_of_a_process_that_takes_long_to_die(group: Group) -> None:
+    """An OOM kill counted long before SIGKILL came is no cause of the exit."""
+    group.add(10)
+    group.look()
+    group.kills(1)
+    group.look(3)
+    group.add(10, pending=1 << 8)
+    group.look(5)
+    assert not group.is_oom(10)
+
+
+def test_pending_kill_is_not_taken_back(group: Group) -> None:
+    """Once SIGKILL was pending the process counts as dying, also while the signal is being handled."""
+    group.add(10, pending=1 << 8)
+    group.look()
+    group.add(10, exiting=True)
+    group.look()
+    assert group.found is not None
+    assert group.found.standing[KEY].kill_pending
+
+
+def test_control_group_made_anew(group: Group) -> None:
+    """Kills of a group are forgotten with its last rank: another group of the same name counts from zero."""
+    for pid, kills in ((10, 3), (11, 1)):
+        group.kills(0)
+        group.add(pid)
+        group.look(2)
+        group.kills(kills)
+        for _ in range(kills):
+            assert group.is_oom(pid)
+        group.node.proc.remove(pid)
+        group.look(2)
+
+
+def test_group_without_a_count(node: Node) -> None:
+    """Where the kernel counts no OOM kills, none is found."""
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    before = node.look().standing[KEY].oom
+    assert not OomLedger().assign(before, oom_kills(before.file))
+    assert not OomLedger().assign(None, 1)
 
 
 def test_recording_settings_and_directory(node: Node) -> None:
-    """Of a rank's environment its recording settings are kept too, and the directory it works in."""
+    """Of a rank's environment the variables that an exporter needs are kept too, and the directory it works in."""
     settings = {"NCCL_INSPECTOR_ENABLE": "1", "RANK": "0"}
+    node.variables |= {"NCCL_INSPECTOR_ENABLE"}
     node.proc.add(10, threads={11: "NCCL RAS"}, environment={**settings, "TOKEN": "t"})
     (node.proc.root / "10/cwd").symlink_to("/home/u")
     [facts] = node.look().new
     assert (facts.environment, facts.directory) == (settings, "/home/u")
+
+
+def test_users_are_found_by_number(node: Node) -> None:
+    """A look gives the uid and waits for no directory of names."""
+    node.proc.add(10, threads={11: "NCCL RAS"}, uid=4242)
+    [facts] = node.look().new
+    assert (facts.uid, facts.user) == (4242, "4242")
+
+
+def test_many_exits_and_writers_cost_what_they_are(node: Node) -> None:
+    """Twice as many ranks that left, and writers that are looked for, are not four times the work."""
+
+    def calls(ranks: int) -> int:
+        node.known = [ProcessKey(pid, 5000) for pid in range(10, 10 + ranks)]
+        for key in node.known:
+            node.proc.add(key.pid, threads={100_000 + key.pid: "NCCL RAS"}, namespace_pids=(key.pid, 7))
+        node.look()
+        for key in node.known[::2]:
+            node.proc.remove(key.pid)
+        writers = [WriterKey(1, number, 0, "h", 7) for number in range(ranks)]
+        return count_calls(lambda: node.look(*writers))
+
+    few = calls(100)
+    assert calls(200) < 2.5 * few

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from proc_tree import ProcTree, stat_line
 
 from agent.core.identity import ProcessKey
+from agent.ranks.writers import is_record_file
 from agent.system.procfs import MAX_ENVIRONMENT_BYTES, ProcFS, parse_stat, parse_status
 
 
@@ -58,7 +59,12 @@ def test_own_process_by_the_real_proc() -> None:
 def test_vanished_process(tree: ProcTree) -> None:
     """Everything about a process that is gone is None or empty."""
     proc = ProcFS(tree.root)
-    assert (proc.stat(9), proc.status(9), proc.environment(9), proc.open_files(9)) == (None, None, None, None)
+    assert (proc.stat(9), proc.status(9), proc.environment(9), proc.open_files(9, is_record_file)) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (proc.thread_ids(9), proc.thread_name(9, 9), proc.namespace(9, "pid"), proc.cgroup(9)) == ([], "", 0, {})
     assert proc.maps_library(9, re.compile(b"x")) is None
 
@@ -81,7 +87,7 @@ def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
     other.touch()
     tree.add(9, files={3: log, 4: other, 5: Path("socket:[1]")})
     proc = ProcFS(tree.root)
-    files = {file.fd: file for file in proc.open_files(9) or []}
+    files = {file.fd: file for file in proc.open_files(9, is_record_file) or []}
     info = log.stat()
     assert (files[3].device, files[3].inode) == (info.st_dev, info.st_ino)
     assert files[4].inode == 0

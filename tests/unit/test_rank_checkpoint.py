@@ -62,6 +62,7 @@ def test_checkpoint_keeps_everything(table: Table) -> None:
     table.ranks.observe_exit(gone, ExitStatus(known=True, signal=SIGSEGV))
     again = RankTable(table.clock, "here")
     again.load(table.ranks.dump())
+    table.ranks.judge_changed()
     assert [v.label.rank for v in again.snapshot().ranks] == ["1"]
     assert set(again.processes()) == {lives}
     again.confirm(lives)

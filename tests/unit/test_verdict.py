@@ -6,6 +6,7 @@ import itertools
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
+from call_counts import count_calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -256,3 +257,87 @@ def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus 
     at_once = ("fatal_signal", "oom_killed", "failure_status")
     times = sorted(p.exited_at for p in processes if p.exited_at is not None and verdicts[p.key].reason in at_once)
     assert all(later - earlier > 60.0 for earlier, later in itertools.pairwise(times))
+
+
+CRASHED_AT_ONCE = [ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 1, SEGV) for n in range(1024)]
+CRASHED_IN_TWO_WAYS = [ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 1, SEGV if n % 2 else code(1)) for n in range(1024)]
+RESTARTED_AS_OTHERS = [
+    ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 20, KILL) if n % 2 else ProcessEvidence(ProcessKey(n, 1), NOW - 10)
+    for n in range(1024)
+]
+
+
+@pytest.mark.parametrize("processes", [CRASHED_AT_ONCE, CRASHED_IN_TWO_WAYS, RESTARTED_AS_OTHERS])
+def test_no_process_is_compared_with_all_others(processes: list[ProcessEvidence]) -> None:
+    """Twice the processes are twice the work, whichever left when: simultaneous crashes, or restarts in between."""
+    half = count_calls(lambda: judge_job(processes[:512], NOW))
+    assert count_calls(lambda: judge_job(processes, NOW)) < 2.5 * half
+    assert half < 512 * 100
+
+
+def cause(process: ProcessEvidence) -> str:
+    """Whether it was struck, left with a status that tells of a failure, or neither."""
+    status = process.exit
+    if status is None or not status.known:
+        return ""
+    if status.oom or status.signal in (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE):
+        return "struck"
+    return "status" if not status.signal and 1 <= status.code <= 127 else ""
+
+
+def pairwise(process: ProcessEvidence, processes: list[ProcessEvidence]) -> str:
+    """The state of one that left, by the rules as they are written down: each with each."""
+    assert process.exited_at is not None
+    left_at = process.exited_at
+    others = [p for p in processes if p.key != process.key]
+
+    def rank(p: ProcessEvidence) -> tuple[bool, float, ProcessKey]:
+        return cause(p) != "struck", p.exited_at or 0.0, p.key
+
+    def came_first(p: ProcessEvidence) -> bool:
+        if p.exited_at is None:
+            return False
+        apart = left_at - p.exited_at
+        return rank(p) < rank(process) if abs(apart) <= 0.1 else 0 < apart <= 60
+
+    def alive_until(p: ProcessEvidence) -> float:
+        if p.unproven_since is not None:
+            return p.unproven_since
+        if p.exited_at is not None:
+            return p.exited_at
+        return float("-inf") if p.kill_pending else NOW
+
+    if all(p.exit == WELL for p in processes):
+        return "finished"
+    if cause(process) and not any(map(came_first, others)):
+        return "dead"
+    outlived = max((alive_until(p) - left_at for p in others if p.found_at < left_at), default=-1.0)
+    killed = process.exit is not None and process.exit.signal == SIGKILL
+    return "dead" if outlived >= (15.0 if killed else 45.0) else "exited"
+
+
+# In 1/16 s: sums and differences are exact, and many processes leave at the same time or almost.
+TICKS = st.integers(0, 40) | st.integers(0, 16 * 130)
+JOBS = st.lists(
+    st.tuples(st.none() | TICKS, STATUSES, TICKS, st.none() | TICKS, st.booleans()), min_size=1, max_size=10
+)
+
+
+@given(JOBS)
+def test_judging_many_is_judging_each_with_each(
+    raw: list[tuple[int | None, ExitStatus | None, int, int | None, bool]],
+) -> None:
+    """The state of each process that left is what a comparison with every other one gives."""
+    processes = []
+    for n, (ago, status, found, unproven, pending) in enumerate(raw):
+        if ago is None:
+            times = {"found_at": NOW - found / 16, "kill_pending": pending}
+        else:
+            times = {"found_at": NOW - (ago + found) / 16, "exited_at": NOW - ago / 16, "exit": status}
+        if unproven is not None:
+            times["unproven_since"] = NOW - max(unproven, ago or 0) / 16
+        processes.append(ProcessEvidence(ProcessKey(n, 1), **times))  # type: ignore[arg-type]
+    verdicts = judge_job(processes, NOW)
+    for process in processes:
+        if process.exited_at is not None:
+            assert verdicts[process.key].state == pairwise(process, processes)

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Clock, FollowedFile, Position, ProcFS
+from agent.api import Clock, FollowedFile, Position, ProcFS, is_record_file
 
 RUN_SECONDS = 5.0
 """How often files are looked over: as often as the agent writes its checkpoint."""
@@ -186,7 +186,7 @@ class Reclaimer:
             status = self._proc.status(pid)
             if status is None or writer not in status.namespace_pids:
                 continue
-            files = self._proc.open_files(pid)
+            files = self._proc.open_files(pid, is_record_file)
             if files is None or any((one.device, one.inode) == (position.device, position.inode) for one in files):
                 return True
         return False

@@ -9,15 +9,28 @@ from __future__ import annotations
 import os.path
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from agent.api import Logger, ProcessFacts, ProcessKey
+from agent.api import Logger, ProcessFacts, ProcessKey, RankLabel, label_fields
 
 GRACE_SECONDS = 60.0
 """A process is not spoken of before: its first record shows that its settings are good."""
 MAX_TOLD = 4096
 """Processes spoken of that are remembered; all are forgotten at once when there are more."""
+
+RECORDING_VARIABLES = frozenset(
+    {
+        "NCCL_PROFILER_PLUGIN",
+        "NCCL_INSPECTOR_ENABLE",
+        "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
+        "NCCL_INSPECTOR_DUMP_DIR",
+        "NCCL_INSPECTOR_PROM_DUMP",
+        "SLURM_JOBID",
+    }
+)
+"""The environment variables that say whether and where a process writes records."""
 
 _DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
 _ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
@@ -61,10 +74,13 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
 
 
 class SilenceWatch:
-    """Speaks once of each process that will never write records, and counts them by reason."""
+    """Logs each process that will never write records, once, and counts them by reason. ``labels``: its labels."""
 
-    def __init__(self, paths: Sequence[str], log: Logger) -> None:
+    def __init__(
+        self, paths: Sequence[str], log: Logger, labels: Callable[[ProcessKey], Collection[RankLabel]]
+    ) -> None:
         self._paths = paths
+        self._labels = labels
         self._log = log
         self._told: set[ProcessKey] = set()
 
@@ -81,7 +97,9 @@ class SilenceWatch:
                     self._told.clear()
                 self._told.add(facts.key)
                 self._log.warning(
-                    "rank process will never give Inspector records",
+                    "rank {rank} of job {job_id}, pid {pid}, enables Inspector, but by its settings no record of it "
+                    "will ever be read: {remedy}",
+                    **label_fields(self._labels(facts.key)),
                     pid=facts.key.pid,
                     reason=reason.value,
                     remedy=REMEDIES[reason],

@@ -1,1 +1,1 @@
-"""Which job is asked, by which node, when, and what is made of the answer."""
+"""Which job is queried, by which node and when, and what is kept of the reports."""

@@ -1,4 +1,4 @@
-"""Asks one address for reports, and counts what became of it."""
+"""Queries one address for reports, and counts the outcomes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from exporters.ras.report.model import Report
 from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
 MAX_REPEATS = 2
-"""Further queries when most of a job looks missing: each reaches another process of the node, as like as not."""
+"""Further queries when most of a job looks missing: each probably reaches another process of the node."""
 READER = HelperSpec("ras", "exporters.ras.report.reading:read", ReportReading, memory_bytes=64 * 1024 * 1024)
-"""Reads large reports: a hostile one costs this much there, and none of it in the agent."""
+"""The helper that parses large reports, with its bound of memory: a hostile report costs the agent none."""
 READER_SECONDS = 10.0
 """For each step of the helper; a report of 40 MiB takes it half a second."""
 
 
 MAX_ATTEMPTS = 32
 ATTEMPTS_PER_CHANCE = 4
-"""Connections until one reaches a process of the job, at most, and as a multiple of those that it should take."""
+"""How many connections are made until one reaches a process of the job: at most, and per expected connection."""
 
 
 class QueryAnswer(NamedTuple):
@@ -38,12 +38,13 @@ class QueryAnswer(NamedTuple):
 
 
 class Aim(NamedTuple):
-    """Whom to ask: where, the processes of ``site`` that will do, and the pids to look for in the report."""
+    """What to ask: where, the processes of ``site`` that will do, the pids to look for in the report, and the job."""
 
     endpoint: Endpoint
     site: Site
     wanted: frozenset[ProcessKey]
     pids: frozenset[int]
+    job_id: str = ""
 
     def attempts(self) -> int:
         """How many connections to make: each reaches any of the site's processes."""
@@ -52,13 +53,13 @@ class Aim(NamedTuple):
 
 
 AsSeen = Callable[[Endpoint, Site], Awaitable[bool]]
-"""Whether who listens at an address, looked at anew, is still who is known to, and it may still be asked."""
+"""Tells whether, by a new look, the same processes listen at an address, and it may still be queried."""
 
 
 class Inquiry:
-    """Counters of all queries. ``thread`` reads reports, ``helper`` large ones; ``search`` tells who was reached.
+    """Counters of all queries. ``thread`` parses reports, ``helper`` large ones; ``search`` tells who answered.
 
-    ``as_seen`` is asked where that cannot be told, and before an address is asked again.
+    ``as_seen`` decides where that cannot be told, and before an address is queried again.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Inquiry:
         self.skipped: Counter[str] = Counter()
 
     async def reports(self, aim: Aim, limits: QueryLimits) -> list[QueryAnswer]:
-        """Ask once, and others while the process that answered may itself be cut off; empty when the first fails."""
+        """Query once, then again while the process that answered may itself be cut off; empty when the first fails."""
         found: list[QueryAnswer] = []
         limits = msgspec.structs.replace(limits, attempts=aim.attempts())
         for _ in range(1 + MAX_REPEATS):
@@ -132,12 +133,12 @@ class Inquiry:
         try:
             reply = await ask(aim.endpoint, limits, take_large, accept)
         except QueryError as error:
-            self._failed(aim.endpoint, error.stage, str(error))
+            self._failed(aim, error.stage, str(error))
             return None
         reading = await self._read(reply, aim.pids)
         report = reading.report
         if report is None:
-            self._failed(aim.endpoint, "cut" if reading.cut else "parse", reading.error)
+            self._failed(aim, "cut" if reading.cut else "parse", reading.error)
             return None
         self.duration_seconds = reply.seconds
         self.timeouts += report.timeouts
@@ -149,6 +150,12 @@ class Inquiry:
             return reply.large
         return await self._thread.call(lambda: read(ReadRequest(reply.is_json, pids), reply.body))
 
-    def _failed(self, endpoint: Endpoint, stage: Stage, error: str) -> None:
+    def _failed(self, aim: Aim, stage: Stage, error: str) -> None:
         self.errors[stage] += 1
-        self._log.warning("RAS gave no report", endpoint=endpoint.label, stage=stage, error=error)
+        self._log.warning(
+            "RAS at {endpoint} gave no report on job {job_id}",
+            endpoint=aim.endpoint.label,
+            job_id=aim.job_id or "unknown",
+            stage=stage,
+            error=error,
+        )

@@ -1,4 +1,4 @@
-"""The jobs of this node: which are asked and where, and which of them a report is of. Pure."""
+"""The jobs of this node: which are queried, at which address, and which of them a report is of. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LocalProcess(msgspec.Struct, frozen=True):
 
 
 class JobStanding(msgspec.Struct, frozen=True):
-    """One local job: this node's role in asking it, where it would, and why it does not, if it does not."""
+    """One local job: this node's role in querying it, the address, and why it is not queried (None: it is)."""
 
     job_id: str
     role: Role
@@ -47,14 +47,14 @@ class JobStanding(msgspec.Struct, frozen=True):
 
 
 class Question(NamedTuple):
-    """A job to be asked at an address; one without a name is that of processes that nothing has named."""
+    """A job to be queried at an address; ``job_id`` is empty for processes that nothing has named."""
 
     endpoint: Endpoint
     job_id: str
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the configuration and the way the agent runs say on asking."""
+    """What the configuration and the mode of the agent allow."""
 
     configured: Configured
     oldest: Version
@@ -65,7 +65,7 @@ class Rules(msgspec.Struct, frozen=True):
 def standings(
     processes: Iterable[LocalProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
 ) -> list[JobStanding]:
-    """How each job with processes here stands, in order; those without a published label make one of no name."""
+    """The standing of each job with processes here, in order; processes without a published label are one job."""
     jobs: dict[str, list[LocalProcess]] = defaultdict(list)
     for process in processes:
         jobs[process.job_id].append(process)
@@ -107,12 +107,12 @@ def _standing(
 
 
 def world_size_of(members: Iterable[LocalProcess]) -> int:
-    """How many ranks the job of these has, 0 where that is not known."""
+    """The number of ranks of the job that these processes are of, 0 where it is not known."""
     return max((each.world_size or 0 for each in members), default=0)
 
 
 def to_ask(found: Iterable[JobStanding]) -> dict[Question, Role]:
-    """The jobs to ask, each where it listens, and this node's role in it."""
+    """The jobs to query, each with its address, and this node's role."""
     return {
         Question(each.endpoint, each.job_id): each.role
         for each in found
@@ -131,7 +131,7 @@ def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site
 
 
 def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, LocalProcess]:
-    """The rank processes that run here, as the rank table has them; ``own_namespace``: the agent's of the network."""
+    """The running rank processes of the rank table; ``own_namespace``: the agent's network namespace (inode)."""
     found = {}
     for key, process in ranks.processes().items():
         if process.facts is None:

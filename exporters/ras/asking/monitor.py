@@ -1,7 +1,7 @@
-"""Hears what a RAS thread of this node learns of its peers: one MONITOR connection for each address.
+"""Reads the events that RAS threads of this node report: one MONITOR connection for each address.
 
-Unlike a query that is local to the process which serves it and costs the job nothing, so every node does it. What is
-not read piles up in that process without bound: a stream is read whatever it holds, until it ends.
+Unlike a query, MONITOR involves only the process that serves it, so every node uses it. What is not read is buffered in
+that process without bound: a stream is read to its end, whatever it holds.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from exporters.ras.protocol.events import EventSplitter, Unread
 
 PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
-"""Between two pieces. 500 events/s are more than RAS has to say for long, and little work, were they all garbage."""
+"""Pause between two pieces: bounds the work at about 500 events/s, more than RAS ever sends for long."""
 SILENCE_SECONDS = 10.0
-"""After so long without a word a RAS thread is asked whether it is there, after twice as long it is not: it stopped."""
+"""After so long without data a RAS thread is pinged; without an answer for as long again it counts as stopped."""
 
 Servers = frozenset[ProcessKey]
 ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]
-"""Whether a connection to the first, with its end on this side the second, has reached a process to be listened to."""
+"""Tells, from the address and this end of a connection, whether it has reached a process to read events of."""
 
 
 class Monitored(msgspec.Struct, frozen=True):
-    """What was heard, at all addresses together; ``up``: of each address listened to, whether its stream runs."""
+    """Counts over all addresses; ``up``: whether the stream of each address runs."""
 
     up: dict[str, bool]
     streams: int
@@ -52,7 +52,7 @@ class _Stream(msgspec.Struct):
 
 
 class Monitors:
-    """The streams of all addresses. One is begun in ``follow`` alone, after a look at who listens there now."""
+    """The streams of all addresses. Only ``follow`` begins one, right after a look at which processes listen there."""
 
     def __init__(self, clock: Clock, log: Logger, accept: ServerCheck) -> None:
         self._clock = clock
@@ -67,7 +67,7 @@ class Monitors:
         self._unread: Counter[Unread] = Counter()
 
     async def follow(self, servers: Mapping[Endpoint, Servers]) -> None:
-        """Listen at these addresses, and no longer at others; begin what has ended and whose time has come."""
+        """Read events at these addresses and at no others; begin streams that have ended and whose retry is due."""
         await _end([self._streams.pop(endpoint) for endpoint in self._streams.keys() - servers.keys()])
         for endpoint, keys in servers.items():
             stream = self._streams.setdefault(endpoint, _Stream(keys))
@@ -80,12 +80,12 @@ class Monitors:
                 )
 
     def take_wakes(self) -> dict[Endpoint, Wake]:
-        """Why, since the last call, a query is wanted soon, by address."""
+        """By address, why a query is wanted soon; only what was noted since the last call."""
         taken, self._wakes = self._wakes, {}
         return taken
 
     def snapshot(self) -> Monitored:
-        """Copy what was heard."""
+        """Copy the counts."""
         return Monitored(
             up={endpoint.label: stream.up for endpoint, stream in self._streams.items()},
             streams=self._begun,
@@ -95,7 +95,7 @@ class Monitors:
         )
 
     async def drain(self) -> None:
-        """End every stream; that the library sees a connection closed does no harm."""
+        """End every stream; closing a MONITOR connection does the library no harm."""
         await self.follow({})
 
     async def _run(self, endpoint: Endpoint, stream: _Stream) -> None:
@@ -104,7 +104,9 @@ class Monitors:
             await self._listen(endpoint, stream)
         except QueryError as error:
             self._errors[error.stage] += 1
-            self._log.warning("RAS cannot be monitored", endpoint=endpoint.label, stage=error.stage, error=error)
+            self._log.warning(
+                "events of RAS at {endpoint} cannot be read", endpoint=endpoint.label, stage=error.stage, error=error
+            )
         finally:
             now = self._clock.monotonic()
             lasted = stream.up and now - began >= LAST_RETRY_SECONDS
@@ -123,7 +125,7 @@ class Monitors:
             if stream.was_up:
                 self._wakes.setdefault(endpoint, "resync")
             else:
-                self._log.info("RAS is monitored", endpoint=endpoint.label)
+                self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True
             self._begun += 1
             ended = await self._read(endpoint, reader, writer)
@@ -131,7 +133,7 @@ class Monitors:
             writer.close()
         self._errors[ended] += 1
         self._wakes[endpoint] = "alarm"
-        self._log.info("RAS's events have ended", endpoint=endpoint.label, stage=ended)
+        self._log.info("the events of RAS at {endpoint} have ended", endpoint=endpoint.label, stage=ended)
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
         """Read until the process ends, or answers no more (``deadline``)."""

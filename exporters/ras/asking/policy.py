@@ -1,4 +1,4 @@
-"""Who asks, whether, and how often: asking must never hurt a job. Pure.
+"""Which node queries a job, whether, and how often: a query must never hurt the job. Pure.
 
 Every query is a collective over the whole job, its cost quadratic in the job's size, whoever asks. So one node of a job
 asks, one more stands by at a quarter of the rate, and the others do not. Listening to the events costs nothing: every
@@ -19,7 +19,7 @@ from exporters.ras.report.model import Report
 
 Configured = Literal["auto", "reporter", "standby", "monitor", "off"]
 Role = Literal["reporter", "standby", "labels", "none"]
-"""``labels``: of processes that nothing has named; they are asked about once in a long while, to learn who they are."""
+"""``labels``: for processes that nothing has named; they are queried rarely, to learn their ranks."""
 Refusal = Literal[
     "not_elected",
     "single_pass",
@@ -41,17 +41,17 @@ SOUND_VERSION: Version = (2, 29, 2)
 MONITOR_VERSION: Version = (2, 29, 2)
 """The first with MONITOR."""
 YOUNG_SECONDS = 120.0
-"""Older libraries, where the configuration admits them, are not asked before."""
+"""How old the youngest process must be before an older library, where configured, is queried."""
 MIN_INTERVAL_SECONDS = 7.0
 """So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
 MAX_INTERVAL_SECONDS = 600.0
 """After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) is asked less often."""
 COST_SHARE = 0.01
-"""Of the time, at most, a query is under way."""
+"""The share of time that queries of one job may take."""
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
-"""For so long something else may name the processes; thereafter the nodes of a job ask within six times this time."""
+"""How long anything else may name the processes first; then the nodes of a job query within six times this time."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
 ISOLATED_SHARE = 0.5
@@ -60,16 +60,16 @@ ISOLATED_SHARE = 0.5
 ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
 """The events that are an alarm; so is the end of the stream, since its process ended."""
 WAKE_SECONDS = 2.0
-"""From a wake to the query, give or take half of it: the nodes that ask are woken in the same second."""
+"""From a wake to the query, plus or minus half: the nodes that query are woken in the same second."""
 ALERT_SECONDS = 300.0
-"""For so long after an alarm a standby keeps the reporter's pace."""
+"""How long after an alarm a standby queries as often as the reporter."""
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 """Until a stream is tried again, doubling; one that lasted for the latter begins anew with the former."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """What the last queries say of the next: ranks, seconds of the last clean one, failures since, anyone missing.
+    """What the last queries mean for the next: ranks, seconds of the last clean one, failures since, any missing.
 
     ``least_seconds``: the shortest interval that the site allows.
     """
@@ -140,7 +140,7 @@ def looks_isolated(report: Report) -> bool:
 
 
 def next_pace(before: Pace, answer: tuple[Report, float] | None, world_size: int) -> Pace:
-    """What a query teaches: ``answer`` is its report and the seconds that took, None when it failed.
+    """The pace after a query: ``answer`` is its report and the seconds that took, None when it failed.
 
     Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The job
     has ``world_size`` ranks, be they in the report or not (a text names few); 0 where that is not known.

@@ -1,4 +1,4 @@
-"""The last report of each job that is asked."""
+"""The last report of each job that is queried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.model import Communicator, Report
 
 _ALWAYS = 10
-"""States, last launch, stalled."""
+"""Series of every communicator: its states, last launch, stalled."""
 
 
 class Reports:
@@ -22,7 +22,7 @@ class Reports:
         self.by_job: dict[str, JobReport] = {}
 
     def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
-        """Take a report in the place of the last one of ``owner``'s job; False when there is no room for it."""
+        """Replace the last report of ``owner``'s job; False when the budget of series has no room for it."""
         before = self.by_job.get(owner.job_id)
         watches = watch(before.watches if before else {}, report.communicators, asked_seconds)
         self.release(owner.job_id)
@@ -34,7 +34,7 @@ class Reports:
         return True
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
-        """Those of jobs with a name; in a single pass they get it after the report."""
+        """The reports of jobs with a name; in a single pass a job is named after its report came."""
         found = {}
         for job_id, kept in self.by_job.items():
             name = job_id or (processes[kept.owner].job_id if kept.owner in processes else "")
@@ -43,13 +43,13 @@ class Reports:
         return found
 
     def forget(self, now: float, jobs: Collection[str]) -> None:
-        """Let go of reports that are too old at monotonic time ``now``, and of those of jobs other than ``jobs``."""
+        """Forget reports that are too old at monotonic time ``now``, and those of jobs other than ``jobs``."""
         for job_id, kept in list(self.by_job.items()):
             if now > kept.until or job_id not in jobs:
                 self.release(job_id)
 
     def release(self, job_id: str) -> None:
-        """Let go of a job's report."""
+        """Forget a job's report."""
         self.by_job.pop(job_id, None)
         self._admit.release(_budget(job_id))
 

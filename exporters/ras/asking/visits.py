@@ -1,4 +1,4 @@
-"""When each job is asked, and how its last queries went. Pure but for its own state."""
+"""When each job is queried, and how its last queries went. No I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Visit(msgspec.Struct):
 
 
 class Due(NamedTuple):
-    """Whom to ask now."""
+    """The query to make now."""
 
     question: Question
     role: Role
@@ -46,17 +46,17 @@ class Visits:
         self._known: dict[Question, Visit] = {}
 
     def keep(self, sites: Collection[Endpoint], jobs: Collection[str]) -> None:
-        """Forget other jobs. One that may not be asked for a while is not: it is not asked the sooner for it."""
+        """Forget all but these. A job that may not be queried for a while keeps its schedule."""
         self._known = {at: visit for at, visit in self._known.items() if at.endpoint in sites and at.job_id in jobs}
 
     def reschedule_after_events(self, wakes: Mapping[Endpoint, Wake], now: float) -> None:
-        """Put forward the next query where something happened, for the nodes that ask."""
+        """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
         for question, visit in self._known.items():
             if wake := wakes.get(question.endpoint):
                 visit.timing = after_wake(visit.timing, wake, visit.pace, now, self._random.random())
 
     def due(self, wanted: Mapping[Question, Role], now: float) -> Due | None:
-        """The job of ``wanted`` whose time came first; None before that of any has come."""
+        """The query of ``wanted`` that was due first; None when none is due."""
         for question, role in wanted.items():
             if question not in self._known:
                 wait = 0.0 if self._once else first_wait_seconds(role, self._random.random())
@@ -69,7 +69,7 @@ class Visits:
         )
 
     def note(self, due: Due, answer: tuple[Report, float] | None, world_size: int, now: float) -> None:
-        """Take how a query went: its report and the seconds it took; ``world_size`` 0: not known."""
+        """Note the result of a query: its report and duration in seconds, or None; ``world_size`` 0: not known."""
         visit = due.visit
         visit.up = answer is not None
         visit.failures = 0 if visit.up else visit.failures + 1
@@ -77,5 +77,5 @@ class Visits:
         visit.timing = after_query(visit.timing, due.role, visit.pace, now, self._random.random())
 
     def of(self, asked: Collection[Question]) -> dict[Question, Visit]:
-        """What is known of these."""
+        """The visits of these questions."""
         return {question: visit for question, visit in self._known.items() if question in asked}

@@ -1,9 +1,9 @@
-"""RAS as a witness of the ranks on this node: their places, and which of their processes the others do not hear.
+"""What RAS reports of the ranks on this node: their communicators, and which of their processes do not answer.
 
 A report names processes by address and pid. A process that did not answer while it runs may hang, or its RAS thread may
 be cut off: one that was stopped for a minute is dead to all others for ever, answers for itself, and says that all
-others are dead (tried, NCCL 2.24 to 2.32). Where it is heard in any answer, or answers a greeting, which costs the job
-nothing, the witnesses contradict each other.
+others are dead (tried, NCCL 2.24 to 2.32). Where any report has its answer, or it answers a greeting, which costs the
+job nothing, the reports that miss it are contradicted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from exporters.ras.report.model import Report
 Host = tuple[str, int]
 """Address and pid by the job's pid namespace."""
 Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
-"""Greets processes of this node; returns those that answer."""
+"""Sends processes of this node a greeting; returns those that answer."""
 
 
 class Witness:
-    """Tells the rank table what the reports miss. ``thread`` looks up addresses under ``proc_root``."""
+    """Tells the rank table which processes the reports miss. ``thread`` reads addresses under ``proc_root``."""
 
     def __init__(self, ranks: RankTable, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
         self._ranks = ranks
@@ -37,7 +37,7 @@ class Witness:
     async def update_liveness(
         self, job_id: str, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
     ) -> None:
-        """Take the answers of one moment on a job, of which ``here`` are the processes on this node."""
+        """Use the reports of one query of a job; ``here``: its processes on this node."""
         names = await self._names(best, here)
         for key, host in names.items():
             self._ranks.observe_memberships(key, memberships(best, host))
@@ -52,7 +52,7 @@ class Witness:
         self._tell()
 
     def forget(self, jobs: Collection[str]) -> None:
-        """Take back what was said of jobs other than ``jobs``: no report of theirs is fresh."""
+        """Withdraw what was reported of jobs other than ``jobs``: they have no fresh report."""
         gone = self._silences.keys() - jobs
         for job_id in gone:
             del self._silences[job_id]

@@ -1,4 +1,4 @@
-"""Who listens where RAS threads do, from /proc alone: it costs a job nothing. Blocking; for one thread.
+"""Which processes listen where RAS threads do, from /proc alone: it costs a job nothing. Blocking; for one thread.
 
 All processes of a node share one address (SO_REUSEPORT) and a connection reaches any of them. A forked child holds its
 parent's listener without a thread to serve it, and keeps it when the parent is gone: nobody ever answers there.
@@ -27,7 +27,7 @@ from exporters.ras.protocol.client import Endpoint
 
 MAX_DESCRIPTORS = 16_384
 MAX_NAMESPACES = 64
-"""Pods with ranks on one node."""
+"""Network namespaces of pods that are looked into."""
 _OWN = "net"
 _WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")
@@ -44,7 +44,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """One address: the rank processes that serve it, and how many listeners there are nobody is known to serve.
+    """One address: the rank processes that serve it, and how many listeners there belong to no known process.
 
     ``tables``: the folder with the namespace's tables, below the root of /proc.
     """
@@ -67,7 +67,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class ListenerSearch:
-    """Looks for listeners at ``endpoints``, and where the ranks' environments say; remembers whose they are."""
+    """Finds listeners at ``endpoints`` and at the addresses of the ranks' environments; remembers their processes."""
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
         self._root = proc_root
@@ -109,7 +109,7 @@ class ListenerSearch:
         return _Place(self._proc.namespace(key.pid, "net"), read_settings(environment))
 
     def _is_ours(self, endpoint: Endpoint, site: Site) -> bool:
-        """Listeners of nobody count where the configuration has RAS listen."""
+        """True for an address of the configuration: there listeners of unknown processes count too."""
         return site.is_own and endpoint in self._endpoints
 
     def _listeners_here(self) -> dict[Endpoint, set[int]]:

@@ -29,7 +29,7 @@ _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
-"""Whether to go on with a connection, told by the agent's own end of it: it may have reached anybody there."""
+"""Decides, from the agent's own end of a connection, whether to go on: it may have reached any process there."""
 TakeLarge: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
 """Takes a report of more than MAX_HELD_BYTES: whether it is JSON, and its pieces; what it leaves of them is skipped."""
 
@@ -186,7 +186,7 @@ class _Incoming:
         return bytes(head)
 
     async def pieces(self, head: bytes) -> AsyncIterator[bytes]:
-        """Give the whole report; the time that whoever takes it needs is not the library's."""
+        """Give the whole report; the time that the receiver takes is not counted as the library's."""
         piece = head
         while piece:
             gave_at = self._now()

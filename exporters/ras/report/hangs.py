@@ -1,4 +1,4 @@
-"""Who holds a job up, from its reports one after the other. Pure.
+"""Which ranks hold a job up, from its successive reports. Pure.
 
 A communicator whose launch counts stay as they are while its ranks differ, or while some do not answer, is stalled: a
 job that runs changes them between two reports. The ranks that have launched less are suspects, unless they wait

@@ -1,4 +1,4 @@
-"""Who has launched less than the others, from the launch counts of a communicator's ranks. Pure.
+"""Which ranks have launched less than the others, from the launch counts of a communicator's ranks. Pure.
 
 The counts are of launches by the host, not of completions, and every rank is read at its own instant: in a job that
 runs they differ by a few and change all the time. Only counts that differ and do not change mean something.

@@ -1,4 +1,4 @@
-"""The metric families of what was heard by MONITOR. Pure."""
+"""The metric families of MONITOR's events. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "long_object", "unreadable", 
 
 
 def render(heard: Monitored) -> Iterable[Metric]:
-    """The families of what was heard."""
+    """The families of MONITOR's events."""
     up = MONITOR_UP.rows()
     for endpoint, value in heard.up.items():
         up.add((endpoint,), float(value))

@@ -1,0 +1,31 @@
+"""What is known of one rank process from /proc, at the time it was found."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.core.identity import ProcessKey
+
+
+class ProcessFacts(msgspec.Struct, frozen=True):
+    """One rank process.
+
+    ``start_seconds``: since the epoch. ``namespace_pid``: its pid in its own pid namespace. ``user``: the name of its
+    real ``uid``, or that number as text while the name is not known. ``evidence``: why it counts as a rank process.
+    ``environment``: None where it could not be read, else the variables that are kept. ``network_namespace``: its
+    inode, 0 where it could not be read. ``directory``: the one it was found working in, as its mount namespace names
+    it; empty where it could not be read.
+    """
+
+    key: ProcessKey
+    start_seconds: float
+    namespace_pid: int
+    user: str
+    evidence: str
+    environment: dict[str, str] | None = None
+    cgroup: str = ""
+    pod: str = ""
+    container: str = ""
+    network_namespace: int = 0
+    directory: str = ""
+    uid: int | None = None

@@ -1,0 +1,203 @@
+"""Waits for rank processes by pidfd on the event loop, tells the rank table at once, and learns how each ended.
+
+Many may leave at once. Their statuses are asked for together, on a thread, and their jobs are judged together: at once
+after a pause, then every JUDGE_PAUSE_SECONDS while more leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Container, Mapping
+from signal import SIGKILL
+
+import msgspec
+
+from agent.api import ExitStatus, Logger, OwnThread, ProcessKey, ProcFS, RankTable, label_fields
+from exporters.process.cgroups import oom_kills
+from exporters.process.exit_status import from_pidfd, from_zombie
+from exporters.process.oom import OomCount, OomLedger
+
+EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""When, after the one before, a dead process is asked for its status again: its parent may reap it late."""
+JUDGE_PAUSE_SECONDS = 0.05
+"""A job of 1,024 ranks takes some milliseconds to judge, and its ranks leave within seconds."""
+
+
+class _Exit(msgspec.Struct):
+    """A process that left and whose status is not known yet.
+
+    ``early``: the status read when it left. ``may_ptrace``: whether a zombie's status may be believed. ``oom``: what
+    was known of its group before. ``tries``: how often it was asked for; ``due_at``: when it is again (loop time).
+    """
+
+    key: ProcessKey
+    pidfd: int | None
+    early: ExitStatus | None
+    may_ptrace: bool
+    oom: OomCount | None
+    due_at: float
+    tries: int = 1
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What could be read of an exit: its status, and the OOM kills that its group counts now."""
+
+    status: ExitStatus | None = None
+    kills: int | None = None
+    error: Exception | None = None
+
+
+class ExitWatch:
+    """On the event loop, but for ``_read``, which blocks and runs on ``thread``. ``ioctl``: ask by PIDFD_GET_INFO."""
+
+    def __init__(self, ranks: RankTable, proc: ProcFS, thread: OwnThread, log: Logger, *, ioctl: bool) -> None:
+        self._ranks = ranks
+        self._proc = proc
+        self._thread = thread
+        self._log = log
+        self._ioctl = ioctl
+        self._pidfds: dict[ProcessKey, int] = {}
+        self._left: dict[ProcessKey, _Exit] = {}
+        self._news = asyncio.Event()
+        self._learning: asyncio.Task[None] | None = None
+        self._counts: Mapping[ProcessKey, OomCount] = {}
+        self._ledger = OomLedger()
+        self._judging: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._judge_at = float("-inf")
+        self.unknown_exits = 0
+        self.pidfd_errors = 0
+
+    def watched(self) -> frozenset[ProcessKey]:
+        """The processes that are waited for."""
+        return frozenset(self._pidfds)
+
+    def watch(self, pidfds: Mapping[ProcessKey, int | OSError | None], running: Container[ProcessKey]) -> None:
+        """Wait for these processes; those that are not ``running`` any more are left alone, their pidfds closed."""
+        for key, pidfd in pidfds.items():
+            if isinstance(pidfd, OSError):
+                self.pidfd_errors += 1
+                self._log.warning(
+                    "process {pid} cannot be watched by pidfd: its exit will be seen up to a second late",
+                    pid=key.pid,
+                    error=pidfd.strerror,
+                )
+            elif pidfd is not None and key in running:
+                self._pidfds[key] = pidfd
+                asyncio.get_running_loop().add_reader(pidfd, self.note_exit, key)
+            elif pidfd is not None:
+                os.close(pidfd)
+
+    def note_counts(self, counts: Mapping[ProcessKey, OomCount]) -> None:
+        """Take what each running process' group counted before any recent OOM kill."""
+        self._counts = counts
+        self._ledger.keep([*counts.values(), *(left.oom for left in self._left.values() if left.oom is not None)])
+
+    def note_exit(self, key: ProcessKey) -> None:
+        """Tell the table that a process has left; its status follows.
+
+        A parent that reaps at once leaves a few microseconds for the zombie's status, so it is read here and now: the
+        kernel answers for a zombie without waiting for anything.
+        """
+        may_ptrace = self._ranks.environment_readable(key)
+        early = from_zombie(self._proc, key, may_ptrace)
+        loop = asyncio.get_running_loop()
+        pidfd = self._pidfds.get(key)
+        if pidfd is not None:
+            loop.remove_reader(pidfd)
+        self._ranks.observe_exit(key, None)
+        self._judge_soon(loop)
+        due_at = loop.time() + EXIT_TRIES_SECONDS[0]
+        self._left[key] = _Exit(key, pidfd, early, may_ptrace, self._counts.get(key), due_at)
+        self._news.set()
+        if self._learning is None or self._learning.done():
+            self._learning = loop.create_task(self._learn(loop), name="exit-statuses")
+
+    def stop(self) -> None:
+        """Wait for nobody any more."""
+        if self._learning is not None:
+            self._learning.cancel()
+        if self._judging is not None:
+            self._judging.cancel()
+        for key in list(self._pidfds):
+            self._unwatch(key)
+        self._thread.stop()
+
+    def _unwatch(self, key: ProcessKey) -> None:
+        pidfd = self._pidfds.pop(key, None)
+        if pidfd is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    def _judge_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._judging is None:
+            wait_seconds = self._judge_at - loop.time()
+            judge = self._judge
+            self._judging = (
+                loop.call_later(wait_seconds, judge, loop) if wait_seconds > 0 else loop.call_soon(judge, loop)
+            )
+
+    def _judge(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._judging = None
+        self._ranks.judge_changed()
+        self._judge_at = loop.time() + JUDGE_PAUSE_SECONDS
+
+    async def _learn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask for the statuses that are due, all at once, until every one is known or given up."""
+        while self._left:
+            self._news.clear()
+            now = loop.time()
+            due = tuple(left for left in self._left.values() if left.due_at <= now)
+            if due:
+                answers = await self._thread.call(lambda due=due: [self._read(left) for left in due])  # type: ignore[misc]
+                for left, answer in zip(due, answers, strict=True):
+                    self._take(left, answer, loop.time())
+                self._judge_soon(loop)
+            else:
+                next_at = min(left.due_at for left in self._left.values())
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), next_at - now)
+
+    def _take(self, left: _Exit, answer: _Answer, now: float) -> None:
+        """Take the answer, or plan the next try, if there is one: without a pidfd nothing more will be learnt."""
+        if answer.error is not None:
+            self._log.error("exit status of process {pid} could not be read", pid=left.key.pid, error=answer.error)
+        status = answer.status
+        if status is None and left.pidfd is not None and left.tries < len(EXIT_TRIES_SECONDS):
+            left.due_at = now + EXIT_TRIES_SECONDS[left.tries]
+            left.tries += 1
+            return
+        del self._left[left.key]
+        self._unwatch(left.key)
+        if status is None:
+            self.unknown_exits += 1
+            status = ExitStatus(known=False)
+        elif status.signal == SIGKILL:
+            status = msgspec.structs.replace(status, oom=self._ledger.assign(left.oom, answer.kills))
+        self._ranks.observe_exit(left.key, status)
+        self._tell(left.key, status)
+
+    def _read(self, left: _Exit) -> _Answer:
+        """Ask in both ways, then the control group (blocking; on the exit thread)."""
+        try:
+            status = left.early
+            if status is None and self._ioctl and left.pidfd is not None:
+                status = from_pidfd(left.pidfd)
+            status = status or from_zombie(self._proc, left.key, left.may_ptrace)
+            killed = status is not None and status.signal == SIGKILL and left.oom is not None
+            return _Answer(status, oom_kills(left.oom.file) if killed and left.oom is not None else None)
+        except Exception as error:  # noqa: BLE001  # it costs one process' status, not those of the others; logged
+            return _Answer(error=error)
+
+    def _tell(self, key: ProcessKey, status: ExitStatus) -> None:
+        who = label_fields(self._ranks.labels_of(key)) | {"pid": key.pid}
+        if not status.known:
+            self._log.info("rank {rank} of job {job_id} left, pid {pid}: its exit status cannot be read", **who)
+        elif status.oom:
+            self._log.info("rank {rank} of job {job_id} was killed by the OOM killer, pid {pid}", **who)
+        elif status.signal:
+            signal = status.signal_name
+            self._log.info("rank {rank} of job {job_id} was killed ({signal}), pid {pid}", signal=signal, **who)
+        else:
+            self._log.info("rank {rank} of job {job_id} left with status {code}, pid {pid}", code=status.code, **who)

@@ -1,0 +1,67 @@
+"""Names of users by uid, looked up on a thread of their own: a directory service (LDAP, SSSD) may hang."""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+from collections.abc import Callable
+
+from agent.api import Logger, OwnThread
+
+MAX_USERS = 1024
+"""Names that are remembered, the oldest gives way; and uids whose names are waited for."""
+SINGLE_PASS_SECONDS = 2.0
+"""How long a single pass waits for names."""
+
+
+class UserNames:
+    """On the event loop, but for the look-ups themselves. ``learnt`` is called with a uid and its name."""
+
+    def __init__(self, thread: OwnThread, learnt: Callable[[int, str], None], log: Logger) -> None:
+        self._thread = thread
+        self._learnt = learnt
+        self._log = log
+        self._names: dict[int, str] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+
+    def name(self, uid: int) -> str:
+        """Return the user's name if it is known, else the uid as text; ``learnt`` then follows if there is a name."""
+        if uid in self._names:
+            return self._names[uid]
+        if uid not in self._waiting and len(self._waiting) < MAX_USERS:
+            self._waiting[uid] = asyncio.get_running_loop().create_task(self._look_up(uid), name=f"user-{uid}")
+        return str(uid)
+
+    async def settle(self) -> None:
+        """Wait SINGLE_PASS_SECONDS at most for the names asked for."""
+        if self._waiting:
+            await asyncio.wait(self._waiting.values(), timeout=SINGLE_PASS_SECONDS)
+
+    def stop(self) -> None:
+        """Wait for no name any more. A look-up that hangs keeps its thread."""
+        for task in self._waiting.values():
+            task.cancel()
+        self._thread.stop()
+
+    async def _look_up(self, uid: int) -> None:
+        try:
+            name = await self._thread.call(lambda: _name_of(uid))
+        except OSError as error:  # a directory service that fails, not one that says no
+            self._log.warning("name of user {uid} could not be looked up, the uid is shown", uid=uid, error=error)
+            name = None
+        finally:
+            del self._waiting[uid]
+        if name is None:
+            return
+        while len(self._names) >= MAX_USERS:
+            del self._names[next(iter(self._names))]
+        self._names[uid] = name
+        self._learnt(uid, name)
+
+
+def _name_of(uid: int) -> str | None:
+    """The user's name (blocking); None where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return None

@@ -1,0 +1,288 @@
+"""Exits: told at once, their statuses asked for and their jobs judged together, each thing on its owner's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from fake_clock import FakeClock
+from lent import lent
+from proc_tree import ProcTree
+from rank_table import KILLED, OwnedRankTable, environment, facts
+
+from agent.api import Logger, OwnThread, ProcessKey, ProcFS, Roots
+from agent.core.identity import RankLabel
+from agent.ranks import judging
+from agent.ranks.table import MAX_PROCESSES
+from agent.ranks.verdict import ExitStatus, ProcessEvidence, RankVerdict
+from exporters.process import ProcessConfig, ProcessExporter
+from exporters.process import exits as exits_module
+from exporters.process.exits import EXIT_TRIES_SECONDS, JUDGE_PAUSE_SECONDS, ExitWatch
+from exporters.process.scan import Scanner
+
+FAILED = ExitStatus(known=True, code=3)
+T = TypeVar("T")
+
+
+class InlineThread(OwnThread):
+    """Runs each call at once, and keeps how many there were."""
+
+    def __init__(self) -> None:
+        super().__init__("inline")
+        self.calls = 0
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run ``function`` here."""
+        self.calls += 1
+        return function()
+
+
+class Node:
+    """Ranks that can be made to leave, without processes of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = FakeClock()
+        self.ranks = OwnedRankTable(self.clock, "here")
+        self.thread = InlineThread()
+        self.statuses: dict[ProcessKey, ExitStatus | Exception] = {}
+        self.exits = ExitWatch(self.ranks, ProcFS(Path("/nowhere")), self.thread, Logger("process"), ioctl=False)
+        monkeypatch.setattr(exits_module, "from_zombie", self.from_zombie)
+
+    def from_zombie(self, _proc: ProcFS, key: ProcessKey, _may_ptrace: object) -> ExitStatus | None:
+        """The status of a zombie; what goes wrong does so only where it may block."""
+        status = self.statuses.get(key)
+        if not isinstance(status, Exception):
+            return status
+        if not self.thread.calls:
+            return None
+        raise status
+
+    def add(self, pids: range, job: str, status: ExitStatus | None = None) -> list[ProcessKey]:
+        """Add ranks of a job, and with what status they will leave, if it is ever known."""
+        keys = [ProcessKey(pid, 5000) for pid in pids]
+        for number, key in enumerate(keys):
+            self.ranks.observe_process(facts(key.pid, environment(number, world=len(keys), job=job)))
+            if status is not None:
+                self.statuses[key] = status
+        self.clock.advance(1.0)
+        self.ranks.tick()
+        return keys
+
+    def states(self, job: str) -> set[str]:
+        """The states of a job's ranks."""
+        views = self.ranks.snapshot().ranks
+        return {view.process.verdict.state for view in views if view.label.job_id == job and view.process.verdict}
+
+    def learnt(self) -> int:
+        """How many exits are known with their status."""
+        return sum(view.process.exit is not None for view in self.ranks.snapshot().ranks)
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    """An empty node."""
+    return Node(monkeypatch)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each judgement of a job how many processes it went over."""
+    sizes: list[int] = []
+
+    def judge_job(processes: list[ProcessEvidence], now: float) -> dict[ProcessKey, RankVerdict]:
+        sizes.append(len(processes))
+        return original(processes, now)
+
+    original = judging.judge_job
+    monkeypatch.setattr(judging, "judge_job", judge_job)
+    return sizes
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(20.0):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) -> None:
+    """1,024 exits cost two judgements of their job and one call for their statuses; other jobs are not judged."""
+    others = 24
+    node.add(range(5000, 5000 + others), "other")
+    keys = node.add(range(10, 10 + MAX_PROCESSES - others), "4711", status=KILLED)
+    judged.clear()
+    for key in keys:
+        node.exits.note_exit(key)
+    assert not judged
+    await until(lambda: len(judged) == 2 and node.learnt() == len(keys))
+    assert judged == [len(keys)] * 2
+    assert node.thread.calls == 1
+    assert node.states("4711") == {"exited"}
+    assert node.states("other") == {"alive"}
+    node.exits.stop()
+
+
+async def test_exits_one_after_the_other(node: Node, judged: list[int]) -> None:
+    """However many turns of the loop the ranks take to leave, their job is judged once in a pause."""
+    keys = node.add(range(10, 210), "4711", status=KILLED)
+    judged.clear()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for key in keys:
+        node.exits.note_exit(key)
+        await asyncio.sleep(0)
+    await until(lambda: node.learnt() == len(keys))
+    await until(lambda: node.states("4711") == {"exited"})
+    node.exits.stop()
+    assert len(judged) <= 2 + (loop.time() - began) / JUDGE_PAUSE_SECONDS
+
+
+async def test_an_exit_after_a_pause_is_judged_in_the_next_turn(node: Node, judged: list[int]) -> None:
+    """One rank that leaves is judged at once, and its crash as soon as its status is known."""
+    [key] = node.add(range(10, 11), "4711", status=FAILED)
+    judged.clear()
+    node.exits.note_exit(key)
+    await asyncio.sleep(0)
+    assert judged == [1]
+    await until(lambda: node.states("4711") == {"dead"})
+    node.exits.stop()
+
+
+async def test_what_led_to_an_end_is_judged_before_it_is_replaced(node: Node) -> None:
+    """Ranks torn down with one that crashed are not dead, though it was started anew before any was judged."""
+    node.add(range(10, 13), "4711", status=FAILED)
+    for pid in range(10, 13):
+        node.exits.note_exit(ProcessKey(pid, 5000))
+        node.clock.advance(0.3)
+    await until(lambda: node.learnt() == 3)
+    node.ranks.observe_process(facts(20, environment(0, world=3)))
+    node.clock.advance(1.0)
+    node.ranks.tick()
+    states = {v.label.rank: v.process.verdict.state for v in node.ranks.snapshot().ranks if v.process.verdict}
+    assert states == {"0": "alive", "1": "exited", "2": "exited"}
+    node.exits.stop()
+
+
+async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """What goes wrong with one exit costs the status of that one, is counted and logged."""
+    keys = node.add(range(10, 13), "4711", status=KILLED)
+    node.statuses[keys[1]] = ValueError("not a status")
+    for key in keys:
+        node.exits.note_exit(key)
+    await until(lambda: node.learnt() == 2 and node.exits.unknown_exits == 1)
+    assert "could not be read" in caplog.text
+    assert node.states("4711") <= {"exited"}
+    node.exits.stop()
+
+
+async def test_a_parent_that_reaps_late(node: Node) -> None:
+    """A status that is not there yet is asked for again; without a pidfd the first answer is the last."""
+    [key] = node.add(range(10, 11), "4711")
+    pidfd = os.pidfd_open(os.getpid())  # any will do: the process is a made-up one
+    node.exits._pidfds[key] = pidfd
+    node.exits.note_exit(key)
+    await until(lambda: node.thread.calls == len(EXIT_TRIES_SECONDS) - 5)
+    assert node.exits.unknown_exits == 0
+    node.statuses[key] = KILLED
+    await until(lambda: node.learnt() == 1)
+    assert not node.exits.watched()
+    [other] = node.add(range(11, 12), "4712")
+    calls = node.thread.calls
+    node.exits.note_exit(other)
+    await until(lambda: node.exits.unknown_exits == 1)
+    assert node.thread.calls == calls + 1
+    node.exits.stop()
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (KILLED, "rank {rank} of job {job_id} was killed ({signal}), pid {pid}"),
+        (FAILED, "rank {rank} of job {job_id} left with status {code}, pid {pid}"),
+        (None, "rank {rank} of job {job_id} left, pid {pid}: its exit status cannot be read"),
+    ],
+)
+async def test_the_log_names_the_rank(
+    node: Node, caplog: pytest.LogCaptureFixture, status: ExitStatus | None, text: str
+) -> None:
+    """A line on an exit names rank, job, cause and pid."""
+    caplog.set_level("INFO")
+    [key] = node.add(range(361, 362), "4711", status)
+    node.exits.note_exit(key)
+    await until(lambda: bool(caplog.records))
+    [record] = caplog.records
+    fields = record.fields  # type: ignore[attr-defined]  # Logger adds them
+    assert record.msg == text
+    assert (fields["rank"], fields["job_id"], fields["pid"]) == ("0", "4711", 361)
+    node.exits.stop()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits for its standard input to end."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def off_the_loop(read: Callable[..., T]) -> Callable[..., T | None]:
+    """Let a read of a made-up file find nothing on the event loop: there only the kernel's own may be read."""
+    loop_thread = threading.get_ident()
+    return lambda *args: None if threading.get_ident() == loop_thread else read(*args)
+
+
+class OwnedScanner(Scanner):
+    """Keeps on which threads anything of it was used."""
+
+    users: frozenset[str] = frozenset()
+
+    def __getattribute__(self, name: str) -> Any:
+        OwnedScanner.users |= {threading.current_thread().name}
+        return super().__getattribute__(name)
+
+
+async def test_each_state_is_used_on_the_thread_of_its_owner(
+    tmp_path: Path, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a rank's discovery to its OOM kill the table is used on the loop alone, the scanner on its own thread."""
+    monkeypatch.setattr("exporters.process.exporter.Scanner", OwnedScanner)
+    monkeypatch.setattr(exits_module, "from_zombie", off_the_loop(exits_module.from_zombie))
+    proc, group = await asyncio.to_thread(ProcTree, tmp_path / "proc"), tmp_path / "sys/fs/cgroup/job/memory.events"
+    environ = {"RANK": "0", "SLURM_JOB_ID": "7"}
+
+    def show(kills: int, **state: Any) -> None:
+        group.parent.mkdir(parents=True, exist_ok=True)
+        group.write_text(f"oom_kill {kills}\n")
+        proc.add(child.pid, environment=environ, cgroup="0::/job\n", **state)
+
+    await asyncio.to_thread(show, 0, threads={child.pid + 1: "NCCL RAS"})
+    clock = FakeClock()
+    ranks = OwnedRankTable(clock, "here")  # raises when it is used elsewhere
+    roots = Roots(proc=proc.root, sys=tmp_path / "sys")
+    exporter = ProcessExporter(ProcessConfig(exit_status_ioctl=False))
+    await exporter.start(lent("process", clock, roots=roots, ranks=ranks))
+    for _ in range(2):
+        await exporter.update()
+    clock.advance(1.0)
+    ranks.tick()
+    await asyncio.to_thread(show, 1, state="Z", exit_code=9)
+    child.kill()
+
+    def ended() -> bool:
+        [view] = ranks.snapshot().ranks
+        return view.process.exit is not None
+
+    await until(ended)
+    [view] = ranks.snapshot().ranks
+    assert view.label == RankLabel("7", "0")
+    assert view.process.exit is not None
+    assert view.process.exit.oom
+    assert OwnedScanner.users == {"process"}
+    await exporter.drain()

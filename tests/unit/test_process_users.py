@@ -1,0 +1,124 @@
+"""Names of users: never waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_clock import FakeClock
+from lent import lent
+from proc_tree import ProcTree
+from rank_table import OwnedRankTable
+
+from agent.api import Logger, OwnThread, Roots
+from exporters.process import ProcessConfig, ProcessExporter
+from exporters.process.users import MAX_USERS, UserNames
+
+
+class Directory:
+    """A directory service that may hang."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.threads: set[str] = set()
+        self.asked: list[int] = []
+
+    def getpwuid(self, uid: int) -> object:
+        """As of pwd."""
+        self.threads.add(threading.current_thread().name)
+        self.asked.append(uid)
+        self.answers.wait()
+        if uid == 404:
+            raise KeyError(uid)
+        if uid == 500:
+            raise OSError(5, "the directory is down")
+        return SimpleNamespace(pw_name=f"user{uid}")
+
+
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
+    """A directory that hangs until it is told to answer."""
+    made = Directory()
+    monkeypatch.setattr(pwd, "getpwuid", made.getpwuid)
+    yield made
+    made.answers.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(20.0):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_directory_that_hangs_delays_no_look(directory: Directory, tmp_path: Path) -> None:
+    """While names are waited for ranks are found and shown with the uid; the name follows when it comes."""
+    proc = await asyncio.to_thread(ProcTree, tmp_path / "proc")
+    await asyncio.to_thread(
+        proc.add, 10, threads={11: "NCCL RAS"}, uid=4242, environment={"RANK": "0", "SLURM_JOB_ID": "7"}
+    )
+    clock = FakeClock()
+    ranks = OwnedRankTable(clock, "here")
+    exporter = ProcessExporter(ProcessConfig())
+    await exporter.start(lent("process", clock, roots=Roots(proc=proc.root, sys=tmp_path), ranks=ranks))
+    async with asyncio.timeout(20.0):
+        await exporter.update()
+        await exporter.update()
+    clock.advance(1.0)
+    ranks.tick()
+
+    def user() -> str:
+        [view] = ranks.snapshot().ranks
+        assert view.process.facts is not None
+        return view.process.facts.user
+
+    assert user() == "4242"
+    directory.answers.set()
+    await until(lambda: user() == "user4242")
+    assert directory.threads == {"process-users"}
+    await exporter.drain()
+
+
+async def test_a_name_is_looked_up_once(directory: Directory) -> None:
+    """Many processes of one user are one question, and its answer is remembered."""
+    learnt: list[tuple[int, str]] = []
+    names = UserNames(OwnThread("users"), lambda *found: learnt.append(found), Logger("process"))
+    assert [names.name(7) for _ in range(3)] == ["7"] * 3
+    directory.answers.set()
+    await until(lambda: learnt == [(7, "user7")])
+    assert names.name(7) == "user7"
+    assert directory.asked == [7]
+    names.stop()
+
+
+@pytest.mark.parametrize("uid", [404, 500])
+async def test_a_uid_without_a_name(directory: Directory, uid: int) -> None:
+    """A uid that has no name, or none now, is shown as it is, and asked for again with the next process."""
+    directory.answers.set()
+    names = UserNames(OwnThread("users"), lambda *_: pytest.fail("it has no name"), Logger("process"))
+    for times in (1, 2):
+        assert names.name(uid) == str(uid)
+        await names.settle()
+        assert directory.asked == [uid] * times
+    names.stop()
+
+
+async def test_names_are_bounded(directory: Directory) -> None:
+    """One name more than the bound replaces the oldest; one uid more than the bound is not waited for."""
+    names = UserNames(OwnThread("users"), lambda *_: None, Logger("process"))
+    for uid in range(1000, 1000 + MAX_USERS + 1):
+        names.name(uid)
+    directory.answers.set()
+    await until(lambda: len(directory.asked) == MAX_USERS and not names._waiting)
+    assert len(names._names) == MAX_USERS
+    names.name(9999)
+    await names.settle()
+    assert names.name(9999) == "user9999"
+    assert len(names._names) == MAX_USERS
+    assert names.name(1000) == "1000"
+    names.stop()
