@@ -218,10 +218,7 @@ class Daemon:
 
     def _self_snapshot(self) -> SelfSnapshot:
         """How the agent fares, for its own families."""
-        exporters = tuple(
-            ExporterStatus(r.name, r.ok, r.present, r.last_duration_seconds, r.last_success_seconds, r.late, r.failures)
-            for r in self._supervisor.running.values()
-        )
+        exporters = tuple(running.status() for running in self._supervisor.running.values())
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(
             exporters=exporters + broken,

@@ -10,6 +10,7 @@ from agent.app.lease import Lease
 from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.metrics import Metric
+from agent.export.exporter_families import ExporterStatus
 
 REST_RATIO = 0.5
 """After an update that took longer than its interval, this part of an interval passes before the next one begins."""
@@ -118,6 +119,19 @@ class Running:
             "an update of exporter {exporter} takes longer than {seconds} s",
             exporter=self.name,
             seconds=self.spec.deadline_seconds,
+        )
+
+    def status(self) -> ExporterStatus:
+        """How it fares, for the agent's own families."""
+        return ExporterStatus(
+            self.name,
+            self.ok,
+            self.present,
+            self.last_duration_seconds,
+            self.last_success_seconds,
+            self.late,
+            self.failures,
+            self._lease.context.guard.skipped,
         )
 
     def snapshot(self) -> object:

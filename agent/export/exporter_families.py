@@ -52,6 +52,13 @@ EXPORTER_FAILED = Family(
     ("exporter",),
     "1 per exporter",
 )
+EXPORTER_SKIPPED = Family(
+    "rankwatch_exporter_skipped_total",
+    "counter",
+    "Pieces of a source (a record, a process) left out because looking at one of them failed; the log says why.",
+    ("exporter",),
+    "1 per exporter",
+)
 EXPORTER_SERIES = Family(
     "rankwatch_exporter_series",
     "gauge",
@@ -88,6 +95,7 @@ FAMILIES: tuple[Family, ...] = (
     EXPORTER_LAST_SUCCESS,
     EXPORTER_LATE,
     EXPORTER_FAILED,
+    EXPORTER_SKIPPED,
     EXPORTER_SERIES,
     EXPORTER_DROPPED,
     EXPORTER_DOUBLES,
@@ -105,6 +113,7 @@ class ExporterStatus(msgspec.Struct, frozen=True):
     last_success_seconds: float | None = None
     late: int = 0
     failures: int = 0
+    skipped: int = 0
 
 
 def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
@@ -116,6 +125,7 @@ def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCount
 def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
     up, present, duration = EXPORTER_UP.rows(), EXPORTER_PRESENT.rows(), EXPORTER_DURATION.rows()
     success, late, failed = EXPORTER_LAST_SUCCESS.rows(), EXPORTER_LATE.rows(), EXPORTER_FAILED.rows()
+    skipped = EXPORTER_SKIPPED.rows()
     for exporter in exporters:
         name = (exporter.name,)
         up.add(name, float(exporter.up))
@@ -125,7 +135,8 @@ def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
             success.add(name, exporter.last_success_seconds)
         late.add(name, exporter.late)
         failed.add(name, exporter.failures)
-    return [rows.metric for rows in (up, present, duration, success, late, failed)]
+        skipped.add(name, exporter.skipped)
+    return [rows.metric for rows in (up, present, duration, success, late, failed, skipped)]
 
 
 def _series(counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:

@@ -102,7 +102,7 @@ class ProcessExporter:
         """Look at /proc once; NoData when none is mounted there (we would at least see ourselves)."""
         if self._scanner is None:
             try:
-                self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots))
+                self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots, self._ctx.guard))
             except FileNotFoundError:
                 raise NoData from None
         scanner, ranks = self._scanner, self._ctx.ranks

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
+from functools import partial
 
 import msgspec
 
-from agent.api import ProcessKey, ProcFS, Stat, WriterKey, is_record_file
+from agent.api import Guard, ProcessKey, ProcFS, Stat, WriterKey, is_record_file
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
@@ -48,26 +49,38 @@ class _Seen(msgspec.Struct):
 class RankSearch:
     """Keeps of each process what was found, so that it is looked at closely only when that may have changed."""
 
-    def __init__(self, proc: ProcFS) -> None:
+    def __init__(self, proc: ProcFS, guard: Guard) -> None:
         self._proc = proc
+        self._guard = guard
         self._seen: dict[int, _Seen] = {}
 
-    def stats(self, pids: list[int], known: set[int], now: float, *, everyone: bool) -> dict[int, Stat]:
-        """Read the stat lines of ranks, of young processes, and now and then of the others (but for kernel threads)."""
-        stats = {}
+    def stats(
+        self, pids: list[int], known: set[int], now: float, *, everyone: bool
+    ) -> tuple[dict[int, Stat], set[int]]:
+        """Read the stat lines of ranks, of young processes, and now and then of the others (but for kernel threads).
+
+        Returns them by pid, and the pids whose line could not be made sense of: such a process has not left.
+        """
+        stats, unread = {}, set()
         for pid in pids:
             seen = self._seen.get(pid)
             if seen is not None and pid not in known and not everyone and now < seen.due_at:
                 continue
-            stat = self._proc.stat(pid)
-            if stat is None:
+            read = self._guard.attempt("a process", partial(self._stat, pid), pid=pid)
+            if read is None:
+                unread.add(pid)
+            if read is None or (stat := read[0]) is None:
                 continue
             if seen is None or seen.key != stat.key:
                 seen = self._seen[pid] = _Seen(stat.key, 0, float("-inf"), stat.parent_pid, stat.kernel_thread, now)
             seen.due_at = now if now - seen.first_at < YOUNG_SECONDS and not seen.kernel else now + OLD_SECONDS
             if not seen.kernel:
                 stats[pid] = stat
-        return stats
+        return stats, unread
+
+    def _stat(self, pid: int) -> tuple[Stat | None]:
+        """A process' stat line, None when it has left; in a tuple, to be told from a line that makes no sense."""
+        return (self._proc.stat(pid),)
 
     def forget(self, present: set[int]) -> None:
         """Forget the processes that are none of ``present``."""
@@ -90,7 +103,7 @@ class RankSearch:
         for writer_key in writer_keys:
             files.setdefault(writer_key.pid, set()).add((writer_key.device, writer_key.inode))
         for stat, seen in found:
-            self._inspect(stat, seen, now, files)
+            self._guard.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
         # Only when all were looked at: a child may come before its parent.
         reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in found]
         return [(key, reason) for key, reason in reasons if reason]

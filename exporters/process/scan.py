@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
-from agent.api import OpenFile, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
+from agent.api import Guard, OpenFile, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
 from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import KnownRank, ProcessStanding, standing
 
 MAX_RANK_PROCESSES = 1024
+
+T = TypeVar("T")
 
 
 class ScanRequest(msgspec.Struct, frozen=True):
@@ -45,34 +50,38 @@ class Scanner:
     Cost on a quiet node: one directory listing, one stat line per young process, and a handful of files per rank.
     """
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, guard: Guard) -> None:
+        self._guard = guard
         self._proc = ProcFS(roots.proc)
         self._sys = roots.sys
         self._boot_seconds = self._proc.boot_seconds()
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
-        self._search = RankSearch(self._proc)
+        self._search = RankSearch(self._proc, guard)
         self._ranks: dict[ProcessKey, KnownRank] = {}
 
     def look(self, request: ScanRequest) -> Found:
         """Look once."""
         now, writer_keys, known = request.now, request.writer_keys, set(request.known)
         pids = self._proc.pids()
-        stats = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
-        gone = {key for key in known if not _runs(stats.get(key.pid), key)}
+        stats, unread = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
+        gone = {key for key in known if key.pid not in unread and not _runs(stats.get(key.pid), key)}
         self._search.forget(set(pids))
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in known}
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
         for key, evidence in self._search.proven(strangers, now, writer_keys, known):
             if len(known) + len(new) < MAX_RANK_PROCESSES:
-                new.append(self._facts(key, evidence, request.variables))
-        running = [key for key in known if key not in gone] + [facts.key for facts in new]
+                facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
+                if facts is not None:
+                    new.append(facts)
+        running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
+        standings = self._standings([stats[key.pid] for key in running], now)
         return Found(
             new=tuple(new),
-            standing=self._standings([stats[key.pid] for key in running], now),
+            standing=standings,
             gone=tuple(gone),
-            links=self._links(writer_keys, running),
-            held=frozenset(_identity(file) for key in running for file in self._ranks[key].logs.values()),
+            links=self._links(writer_keys, list(standings)),
+            held=frozenset(_identity(file) for key in standings for file in self._ranks[key].logs.values()),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
         )
@@ -106,13 +115,23 @@ class Scanner:
         kills: dict[str, int | None] = {}
         found = {}
         for stat in stats:
-            if stat.key not in self._ranks:  # known from before a restart of the agent
-                self._facts(stat.key, "")
-            rank = self._ranks[stat.key]
-            if rank.oom_file not in kills:  # the ranks of a job share a group as a rule
-                kills[rank.oom_file] = oom_kills(rank.oom_file)
-            found[stat.key] = standing(self._proc, rank, stat, now, kills[rank.oom_file])
+            told = self._attempt(stat.key, partial(self._standing, stat, now, kills))
+            if told is not None:
+                found[stat.key] = told
         return found
+
+    def _standing(self, stat: Stat, now: float, kills: dict[str, int | None]) -> ProcessStanding:
+        """How one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
+        if stat.key not in self._ranks:  # known from before a restart of the agent
+            self._facts(stat.key, "")
+        rank = self._ranks[stat.key]
+        if rank.oom_file not in kills:  # the ranks of a job share a group as a rule
+            kills[rank.oom_file] = oom_kills(rank.oom_file)
+        return standing(self._proc, rank, stat, now, kills[rank.oom_file])
+
+    def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
+        """Look at one process; None when that failed: the others go on, and it is looked at again next time."""
+        return self._guard.attempt("a process", work, pid=key.pid)
 
     def _links(
         self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from proc_tree import ProcTree
 
-from agent.api import ProcessKey, Roots, WriterKey
+from agent.api import Guard, Logger, ProcessKey, Roots, WriterKey
 from agent.ranks.environment import KEPT_VARIABLES
 from exporters.process.scan import Found, Scanner, ScanRequest
 
@@ -24,7 +24,8 @@ class Node:
         self.now = 1000.0
         self.known: list[ProcessKey] = []
         self.variables = KEPT_VARIABLES
-        self.scanner = Scanner(Roots(proc=self.proc.root, sys=self.sys))
+        self.guard = Guard(Logger("process"))
+        self.scanner = Scanner(Roots(proc=self.proc.root, sys=self.sys), self.guard)
 
     def look(self, *writer_keys: WriterKey, after: float = 1.0) -> Found:
         self.now += after

@@ -21,6 +21,37 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
+@pytest.mark.parametrize("where", ["stat", "environment", "cgroup", "thread_stat", "thread_ids"])
+def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A process whose files make no sense is counted and left out; the other ranks are found and looked at."""
+    read = getattr(node.scanner._proc, where)
+
+    def odd(pid: int, *more: Any) -> Any:
+        if pid == 20:
+            raise OverflowError("odd")
+        return read(pid, *more)
+
+    monkeypatch.setattr(node.scanner._proc, where, odd)
+    for pid in (10, 20, 30):
+        node.proc.add(pid, threads={pid + 1: "NCCL RAS"})
+    for _ in range(2):
+        found = node.look()
+        assert {key.pid for key in found.standing} - {20} == {10, 30}
+        assert found.gone == ()
+    assert node.guard.skipped > 0
+
+
+def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose stat line cannot be read for a moment is neither gone nor new."""
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    assert [facts.key.pid for facts in node.look().new] == [10]
+    with monkeypatch.context() as patch:
+        patch.setattr(node.scanner._proc, "stat", lambda _pid: int("no number"))
+        assert (node.look().gone, node.known) == ((), [ProcessKey(10, 5000)])
+    found = node.look()
+    assert (found.new, found.gone, [key.pid for key in found.standing]) == ((), (), [10])
+
+
 def test_reused_pid(node: Node) -> None:
     """The same pid with another start time is another process: the one is gone, the other looked at."""
     node.proc.add(10, threads={11: "NCCL RAS"})
