@@ -45,11 +45,13 @@ RECORDING_VARIABLES = frozenset(
         "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
         "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
         "NCCL_INSPECTOR_DUMP_DIR",
+        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE",
+        "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE",
         "NCCL_INSPECTOR_PROM_DUMP",
         "SLURM_JOBID",
     }
 )
-"""The variables that say whether and where a process writes records."""
+"""The variables that say whether, where and how a process writes records."""
 MAX_SETTING_CHARACTERS = 1024
 """Of the value of one of these: a longer one is cut."""
 
@@ -80,7 +82,7 @@ def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
 
 
 def recording_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of ``environment`` that says whether and where the process writes records."""
+    """The part of ``environment`` that says whether, where and how the process writes records."""
     return {name: environment[name][:MAX_SETTING_CHARACTERS] for name in RECORDING_VARIABLES & environment.keys()}
 
 

@@ -222,6 +222,12 @@ class RankTable:
         process = None if record is None else self._process_of(record)
         return None if process is None else self._binder.label(process, comm, comm_rank)
 
+    def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
+        """How the process of a writer was told to write records (RECORDING_VARIABLES); None while that is not known."""
+        record = self._writers.records.get(writer_key)
+        process = None if record is None else self._process_of(record)
+        return None if process is None or process.facts is None else process.facts.environment
+
     def is_expired(self, writer_key: WriterKey) -> bool:
         """True when the series of a writer must go: its rank's tombstone was taken down."""
         return self._writers.is_expired(writer_key)

@@ -28,7 +28,6 @@ LONGER = {
     "agent/export/agent_families.py": "the declarations of all that the agent says of itself",
     "agent/ranks/families.py": "the declarations of all that the rank table says",
     "agent/ranks/table.py": "one class: the rank table",
-    "exporters/inspector/reading/reader.py": "one class: a directory's reader",
     "exporters/inspector/totals/aggregate.py": "one class: all that one writer's records add up to",
 }
 """Modules over MAX_LINES, and why."""
