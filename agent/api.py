@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
-
-import msgspec
 from prometheus_client.metrics_core import Metric
 
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
+from agent.core.config_base import ExporterConfig
+from agent.core.guard import Guard
 from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey, comm_label
 from agent.core.log import Logger
 from agent.core.metrics import Family, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
+from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
+from agent.export.sysfs_exporter import SysfsExporter
 from agent.hardware import gpu_families
-from agent.hardware.inventory import Gpu, Hardware, Nic
+from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.environment import KEPT_VARIABLES, RECORDING_VARIABLES
@@ -46,7 +44,8 @@ __all__ = [
     "FollowedFile",
     "Follower",
     "Gpu",
-    "Hardware",
+    "Guard",
+    "HardwareSource",
     "Helper",
     "HelperError",
     "HelperFailed",
@@ -74,6 +73,7 @@ __all__ = [
     "Stat",
     "StateSection",
     "Subject",
+    "SysfsExporter",
     "WriterKey",
     "comm_label",
     "gpu_families",
@@ -81,90 +81,3 @@ __all__ = [
     "pci_path",
     "sysfs",
 ]
-
-
-class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is not there
-    """Raised by ``update`` when the source does not exist on this node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """Where the kernel's file systems are; a recorded tree takes their place in tests."""
-
-    proc: Path = Path("/proc")
-    sys: Path = Path("/sys")
-    run: Path = Path("/run")
-
-
-class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every exporter's section of the configuration holds; each exporter extends it.
-
-    ``enabled``: ``auto`` takes a missing source for an absent one, true for a fault.
-    """
-
-    enabled: bool | Literal["auto"] = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What the agent lends to one exporter.
-
-    ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
-    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; ``once`` is set for a
-    single pass over recorded data (no streams, no state, files of every host).
-    """
-
-    roots: Roots
-    clock: Clock
-    hostname: str
-    ranks: RankTable
-    state: StateSection
-    admit: Admission
-    thread: Callable[[str], OwnThread]
-    helper: LendHelper
-    checks: Checks
-    hardware: Hardware
-    log: Logger
-    once: bool = False
-
-
-class Exporter(Protocol):
-    """One source. ``update`` runs on the event loop and never blocks it; see CONTRIBUTING.md."""
-
-    async def start(self, ctx: Context) -> None:
-        """Prepare; raise to refuse to start."""
-        ...
-
-    async def update(self) -> None:
-        """Take one look at the source; raise NoData when it is not there. Never cancelled, never run twice at once."""
-        ...
-
-    def snapshot(self) -> object:
-        """Return a frozen copy of the state, cheaply; called on the event loop."""
-        ...
-
-    def families(self, snapshot: Any) -> Iterable[Metric]:
-        """Turn a snapshot into metric families: pure, on the render thread, no I/O."""
-        ...
-
-    async def drain(self) -> None:
-        """Stop within ``Spec.drain_seconds`` and publish what the checkpoint must hold."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What the agent must know of an exporter before it builds one; a module-level ``SPEC`` in each exporter.
-
-    ``build`` takes the decoded ``config`` and must not touch the source. ``deadline_seconds``: an update that takes
-    longer is late (marked and counted, not cancelled). ``series_cap``: more series than this are dropped and counted.
-    """
-
-    name: str
-    config: type[ExporterConfig]
-    build: Callable[[Any], Exporter]
-    interval_seconds: float
-    deadline_seconds: float
-    families: tuple[Family, ...]
-    drain_seconds: float = 5.0
-    series_cap: int = 20_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Family, Metric, NoData, Spec, sysfs
+from agent.api import ExporterConfig, Family, Metric, NoData, Roots, Spec, SysfsExporter, sysfs
 
 INTERVAL_SECONDS = 15.0
 MAX_DEVICES = 128
@@ -114,39 +114,23 @@ def _device(folder: Path, name: str) -> NetworkDevice:
     return NetworkDevice(name, values)
 
 
-class NetdevExporter:
+class NetdevExporter(SysfsExporter[NetdevConfig, tuple[NetworkDevice, ...]]):
     """See the module."""
 
-    def __init__(self, config: NetdevConfig) -> None:
-        self._config = config
-        self._devices: tuple[NetworkDevice, ...] = ()
-
-    async def start(self, ctx: Context) -> None:
-        """Prepare the thread that reads."""
-        self._root = ctx.roots.sys
-        self._thread = ctx.thread("netdev")
-
-    async def update(self) -> None:
-        """Look at every device; NoData when there is none."""
-        self._devices = await self._thread.call(lambda: read_devices(self._root))
-        if not self._devices:
+    def read(self, roots: Roots) -> tuple[NetworkDevice, ...]:
+        """Every device; NoData when there is none."""
+        devices = read_devices(roots.sys)
+        if not devices:
             raise NoData
+        return devices
 
-    def snapshot(self) -> tuple[NetworkDevice, ...]:
-        """The devices of the last look."""
-        return self._devices
-
-    def families(self, snapshot: tuple[NetworkDevice, ...]) -> Iterable[Metric]:
-        """Render; pure."""
+    def render(self, found: tuple[NetworkDevice, ...]) -> Iterable[Metric]:
+        """A series for each value that was read."""
         rows = {family.name: family.rows() for family in FAMILIES}
-        for device in snapshot:
+        for device in found:
             for family, value in device.values.items():
                 rows[family].add((device.name,), value)
-        return [found.metric for found in rows.values()]
-
-    async def drain(self) -> None:
-        """Look no more."""
-        self._thread.stop()
+        return [each.metric for each in rows.values()]
 
 
 SPEC = Spec(

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from agent import __version__
 from agent.api import Roots
-from agent.app.config import ConfigError, Loaded
+from agent.app.config import Loaded
 from agent.app.daemon import Daemon, Options, load, run_once
 from agent.app.supervisor import ExporterPlan, prepare
+from agent.app.yaml_document import ConfigError
 from agent.core import log
 from agent.core.log import Logger
 from agent.web.listen import parse_listen_address

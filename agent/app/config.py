@@ -7,22 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
-from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from agent.api import ExporterConfig
+from agent.app.yaml_document import ConfigError, Document
 from agent.ranks.health import CHECKS, counted_checks
 from agent.web.listen import parse_listen_address
 
 MAX_BYTES = 1024 * 1024
-MAX_DEPTH = 32
 DEFAULT_LISTEN_ADDRESS = "127.0.0.1:19028"
 DEFAULT_STATE_PATH = "/var/lib/rankwatch/checkpoint"
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the text says where and why, on one line."""
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,18 +59,14 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Loaded:
     """A parsed file: the configuration, and where in the text each part of it stands.
 
-    ``text`` is the file's, ``source`` names it in messages.
+    ``text`` is the file's, ``source`` names it in messages. A section without content (``exporters:`` with every key
+    commented out) is as one that is not there. ConfigError names the first mistake.
     """
 
     def __init__(self, text: str, source: str) -> None:
         self.text = text
-        self._source = source
-        self._root = _compose(text, source)
-        try:
-            raw = yaml.load(text, Loader=yaml.CSafeLoader)  # the safe loader, in C
-        except yaml.YAMLError as error:
-            raise ConfigError(_yaml_message(error, source)) from None
-        self.config = self._convert({} if raw is None else raw, AgentConfig, "$")
+        self._document = Document(text, source)
+        self.config = self._convert(_without_empty(self._document.value), AgentConfig, "$")
         for name, section in self.config.exporters.items():
             self._convert(section, dict[str, Any], f"$.exporters.{name}")
         try:
@@ -92,9 +81,7 @@ class Loaded:
 
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
-        line = _line_of(self._root, path)
-        place = f"{self._source}:{line}" if line else self._source
-        return ConfigError(f"{place}: {path}: {message}")
+        return self._document.error(path, message)
 
     def _convert(self, raw: object, type_: type[Any], prefix: str) -> Any:
         try:
@@ -121,62 +108,13 @@ def read_config(path: Path) -> str:
         raise ConfigError(f"{path}: not UTF-8 text") from None
 
 
-def _compose(text: str, source: str) -> Node | None:
-    try:
-        _refuse_tangles(text, source)
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(_yaml_message(error, source)) from None
-    _refuse_doubles(root, "$", source)
-    return root
-
-
-def _yaml_message(error: yaml.YAMLError, source: str) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{source}:{error.problem_mark.line + 1}: not valid YAML: {error.problem}"
-    return f"{source}: not valid YAML: {' '.join(str(error).split())}"
-
-
-def _refuse_tangles(text: str, source: str) -> None:
-    """Refuse what is nested too deep to walk, and aliases: they make trees without end, or wider than any memory."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark is not None else 0
-        if isinstance(event, AliasEvent):
-            raise ConfigError(f"{source}:{line}: aliases are not taken: write it out")
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"{source}:{line}: nested deeper than {MAX_DEPTH}")
-
-
-def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
-    """YAML takes the last of two equal keys without a word; a person who wrote both meant something else."""
-    if isinstance(node, SequenceNode):
-        for item in node.value:
-            _refuse_doubles(item, path, source)
-    if not isinstance(node, MappingNode):
-        return
-    seen = set()
-    for key, value in node.value:
-        name = key.value if isinstance(key, ScalarNode) else ""
-        if name in seen:
-            raise ConfigError(f"{source}:{key.start_mark.line + 1}: {path}.{name}: key given twice")
-        seen.add(name)
-        _refuse_doubles(value, f"{path}.{name}", source)
-
-
-def _line_of(node: Node | None, path: str) -> int:
-    """The line of the deepest part of ``path`` that the text holds; 0 when it holds none."""
-    line = 0
-    for part in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
-        if part[0] and isinstance(node, MappingNode):
-            entry = next(((k, v) for k, v in node.value if isinstance(k, ScalarNode) and k.value == part[0]), None)
-            if entry is None:
-                return line
-            line, node = entry[0].start_mark.line + 1, entry[1]
-        elif part[1] and isinstance(node, SequenceNode) and int(part[1]) < len(node.value):
-            node = node.value[int(part[1])]
-            line = node.start_mark.line + 1
-        else:
-            return line
-    return line
+def _without_empty(raw: object) -> object:
+    """The file's value without sections and exporters that are null: YAML's value of a key with nothing under it."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        return raw
+    kept = {name: section for name, section in raw.items() if section is not None}
+    if isinstance(exporters := kept.get("exporters"), dict):
+        kept["exporters"] = {name: section for name, section in exporters.items() if section is not None}
+    return kept

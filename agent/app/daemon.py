@@ -14,9 +14,10 @@ from typing import Any
 
 from agent import __version__
 from agent.api import Roots
-from agent.app.config import ConfigError, Loaded, read_config
+from agent.app.config import Loaded, read_config
 from agent.app.overview import exporter_rows, rank_rows
 from agent.app.supervisor import ExporterPlan, Supervisor, prepare
+from agent.app.yaml_document import ConfigError
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock, SystemClock
 from agent.core.log import Logger
@@ -29,8 +30,7 @@ from agent.export.registry import Registry, Source, SourceCounts
 from agent.system.procfs import ProcFS
 from agent.web.front_page import Overview
 from agent.web.handlers import Pages
-from agent.web.listen import parse_listen_address
-from agent.web.server import WebServer
+from agent.web.serving import Serving
 
 SWITCH_INTERVAL_SECONDS = 0.001
 """How long a busy thread keeps the interpreter from the event loop: the default of 5 ms makes the loop 16 ms late."""
@@ -38,7 +38,6 @@ GC_THRESHOLDS = (20_000, 50, 100)
 """A scrape makes tens of thousands of short-lived objects; at the default thresholds, whole collections in the middle
 of it hold the loop up for 90 ms at 50,000 series, with these 40 ms."""
 CONFIG_POLL_SECONDS = 5.0
-WEB_STOP_SECONDS = 5.0
 SELF_RENDER_SECONDS = 10.0
 
 
@@ -69,7 +68,7 @@ class Daemon:
         self._supervisor = Supervisor(self._clock, self._hostname, options.roots, self._state)
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"))
         self._pages = Pages(self._registry.render, self._registry.names, self._ready, self._overview)
-        self._web = WebServer(self._pages, Logger("web"))
+        self._web = Serving(self._pages, Logger("web"))
         self._lag = LoopLag(self._clock)
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"), Logger("notify"))
         self._gate = WatchdogGate(("supervisor", "render"), self._clock.monotonic)
@@ -87,7 +86,7 @@ class Daemon:
             loop.add_signal_handler(number, self._stop_asked.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
         try:
-            await self._web.start(parse_listen_address(self._listen_address(self._loaded)))
+            await self._web.start(self._listen_address(self._loaded))
         except OSError as error:
             self._log.error("cannot serve", error=error)
             return 1
@@ -102,12 +101,12 @@ class Daemon:
         ticked = asyncio.Event()
         parts: list[Coroutine[Any, Any, object]] = [
             self._supervisor.run(ticked),
-            self._lag.run(),
             self._reloads(),
             self._watch_config(),
             self._beat(ticked),
             self._stop_asked.wait(),
         ]
+        self._lag.begin()
         interval = watchdog_interval_seconds(self._environ, os.getpid())
         if interval is not None:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]
@@ -126,7 +125,7 @@ class Daemon:
     async def _stop(self) -> None:
         self._log.info("stopping")
         self._notifier.stopping()
-        await self._web.stop(WEB_STOP_SECONDS)
+        await self._web.stop()
         await self._supervisor.stop()
         self._notifier.close()
 
@@ -137,47 +136,32 @@ class Daemon:
             await self._reload_asked.wait()
             self._reload_asked.clear()
             self._notifier.reloading(self._clock.monotonic())
-            self._reload_ok = await self._reload()
-            if self._reload_ok:
+            try:
+                await self._reload()
+            except Exception as error:  # noqa: BLE001  # whatever it is, the agent goes on with what it has
+                self._reload_ok = False
+                self._log.error("configuration refused, the old one stays", error=_reason(error))
+            else:
+                self._reload_ok = True
                 self._reload_seconds = self._clock.time()
                 self._log.info("configuration reloaded")
             self._notifier.ready()
 
-    async def _reload(self) -> bool:
-        """Take the file into use as a whole, or refuse it and keep the old one."""
+    async def _reload(self) -> None:
+        """Take the file into use as a whole; raises what keeps it from that, and the old one stays."""
+        loaded = await self._config_thread.call(lambda: load(self._options))
+        plan = prepare(loaded, self._log)
+        if loaded.config.state != self._loaded.config.state:
+            raise loaded.error("$.state", "cannot change while the agent runs: restart it")
+        await self._web.prepare(self._listen_address(loaded))
         try:
-            loaded = await self._config_thread.call(lambda: load(self._options))
-            plan = prepare(loaded, self._log)
-            if loaded.config.state != self._loaded.config.state:
-                raise loaded.error("$.state", "cannot change while the agent runs: restart it")
-        except ConfigError as error:
-            self._log.error("configuration refused, the old one stays", error=str(error))
-            return False
-        web = await self._listen_anew(loaded)
-        if web is None:
-            return False
-        if not await self._supervisor.apply(plan):
-            if web is not self._web:
-                await web.stop(0.0)
-            self._log.error("configuration refused, the old one stays", error="an exporter did not start")
-            return False
-        old, self._web, self._loaded = self._web, web, loaded
-        if old is not web:
-            await old.stop(WEB_STOP_SECONDS)
-        return True
-
-    async def _listen_anew(self, loaded: Loaded) -> WebServer | None:
-        """The web server for the new address: today's when it is the same, None when it cannot be had."""
-        address = self._listen_address(loaded)
-        if address == self._listen_address(self._loaded):
-            return self._web
-        web = WebServer(self._pages, Logger("web"), stats=self._web.stats)  # the counters go on
-        try:
-            await web.start(parse_listen_address(address))
-        except OSError as error:
-            self._log.error("configuration refused, the old one stays", error=error)
-            return None
-        return web
+            if not await self._supervisor.apply(plan):
+                raise ConfigError("an exporter did not start")
+        except BaseException:
+            await self._web.take_back()
+            raise
+        self._loaded = loaded
+        await self._web.commit()
 
     async def _watch_config(self) -> None:
         """Ask for a reload when the file's text changes; an unreadable file is a SIGHUP's matter."""
@@ -290,6 +274,11 @@ async def run_once(options: Options, plan: ExporterPlan) -> bytes:
     rendered = await registry.render(Selection())
     await supervisor.stop()
     return rendered.body
+
+
+def _reason(error: Exception) -> object:
+    """What to say of a reload that failed: a mistake of the file by its text, all else whole."""
+    return str(error) if isinstance(error, ConfigError) else error
 
 
 def _state_file(loaded: Loaded, roots: Roots) -> StateFile:

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from prometheus_client.metrics_core import Metric
 
 from agent.api import Exporter, ExporterConfig, NoData, Spec
+from agent.app.lease import Lease
 from agent.core.clock import Clock
 from agent.core.log import Logger
-from agent.hardware.ledger import Checks
 
+REST_RATIO = 0.5
+"""After an update that took longer than its interval, this part of an interval passes before the next one begins."""
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
 """A source that fails, hangs or is not there keeps its series for three intervals, and at least this long."""
@@ -23,17 +25,16 @@ class Running:
     Cancelling would leave its thread behind, and could close a connection early that must not be.
     """
 
-    def __init__(
-        self, spec: Spec, config: ExporterConfig, exporter: Exporter, checks: Checks, clock: Clock, log: Logger
-    ) -> None:
+    def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, lease: Lease, clock: Clock) -> None:
         self.spec = spec
         self.config = config
         self.exporter = exporter
-        self._checks = checks
+        self._lease = lease
         self._clock = clock
-        self._log = log
-        self._update: asyncio.Task[None] | None = None
+        self._log = Logger(spec.name)
         self._schedule: asyncio.Task[None] | None = None
+        self._rest: asyncio.Future[None] | None = None
+        self._ending = False
         self.ok = False
         self.present = False
         self.looked = False
@@ -70,15 +71,15 @@ class Running:
     async def end(self) -> None:
         """End the schedule and drain the exporter within its limit, half of which an update under way may use.
 
-        What it told the health ledger goes with it, but for latched faults: nobody would withdraw it.
+        What it was lent is taken back, also where the drain failed or is late.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.spec.drain_seconds
+        self._ending = True
+        if self._rest is not None:
+            _wake(self._rest)
         if self._schedule is not None:
-            self._schedule.cancel()
-            await asyncio.gather(self._schedule, return_exceptions=True)
-        if self._update is not None:
-            await asyncio.wait({self._update}, timeout=self.spec.drain_seconds / 2)
+            await asyncio.wait({self._schedule}, timeout=self.spec.drain_seconds / 2)
         drain = loop.create_task(self.exporter.drain(), name=f"drain-{self.name}")
         done, _ = await asyncio.wait({drain}, timeout=until - loop.time())
         if not done:
@@ -86,23 +87,31 @@ class Running:
             drain.add_done_callback(_retrieve)
         elif (error := drain.exception()) is not None:
             self._log.error("exporter failed to drain", exporter=self.name, error=error)
-        self._checks.close()
+        await self._lease.close()
 
     async def update_once(self) -> None:
         """Run one update to its end, however long it takes, marking it late at its deadline."""
         started = self._clock.monotonic()
-        update = self._update = asyncio.get_running_loop().create_task(
-            self.exporter.update(), name=f"update-{self.name}"
-        )
-        update.add_done_callback(_retrieve)
-        done, _ = await asyncio.wait({update}, timeout=self.spec.deadline_seconds)
-        if not done:
-            self.late += 1
-            self.ok = False
-            self._log.warning("update is late", exporter=self.name, deadline_seconds=self.spec.deadline_seconds)
-            await asyncio.wait({update})
+        late = asyncio.get_running_loop().call_later(self.spec.deadline_seconds, self._mark_late)
+        error: BaseException | None = None
+        try:
+            await self.exporter.update()
+        except asyncio.CancelledError as caught:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # the loop is being closed
+                raise
+            error = caught  # something that the exporter waited for was cancelled
+        except Exception as caught:  # noqa: BLE001  # whatever an exporter raises costs its own series; counted, logged
+            error = caught
+        finally:
+            late.cancel()
         self.last_duration_seconds = self._clock.monotonic() - started
-        self._note(update)
+        self._note(error)
+
+    def _mark_late(self) -> None:
+        self.late += 1
+        self.ok = False
+        self._log.warning("update is late", exporter=self.name, deadline_seconds=self.spec.deadline_seconds)
 
     def snapshot(self) -> object:
         """The exporter's frozen state."""
@@ -112,8 +121,7 @@ class Running:
         """The exporter's families of ``snapshot``; on the render thread."""
         return self.exporter.families(snapshot)
 
-    def _note(self, update: asyncio.Task[None]) -> None:
-        error = update.exception()
+    def _note(self, error: BaseException | None) -> None:
         self.looked = True
         if error is None:
             self.ok = self.present = True
@@ -130,13 +138,28 @@ class Running:
             self._log.error("update failed", exporter=self.name, error=error)
 
     async def _run(self) -> None:
-        interval = self.spec.interval_seconds
-        due = self._clock.monotonic()
-        while True:
+        loop = asyncio.get_running_loop()
+        while not self._ending:
+            began = self._clock.monotonic()
             await self.update_once()
-            now = self._clock.monotonic()
-            due = max(due + interval, now)  # what was missed is not made up for
-            await asyncio.sleep(due - now)
+            if not self._ending:
+                rest = self._rest = loop.create_future()
+                seconds = rest_seconds(self._clock.monotonic() - began, self.spec.interval_seconds)
+                loop.call_later(seconds, _wake, rest)
+                await rest
+
+
+def _wake(rest: asyncio.Future[None]) -> None:
+    if not rest.done():
+        rest.set_result(None)
+
+
+def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
+    """How long after an update the next one begins: one interval after its start, or REST_RATIO of one after its end.
+
+    Intervals that were missed are not made up for.
+    """
+    return max(interval_seconds - took_seconds, REST_RATIO * interval_seconds)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

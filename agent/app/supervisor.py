@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Roots, Spec
+from agent.api import ExporterConfig, Roots, Spec
 from agent.app.config import Loaded
 from agent.app.discovery import exporter_names, load_spec
+from agent.app.lease import Lender
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
 from agent.core.log import Logger
-from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.export.tables import HealthSource, RankSource
-from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
-from agent.helper.client import Helpers
 from agent.ranks.table import RankTable
 
 TICK_SECONDS = 1.0
@@ -72,8 +69,6 @@ class Supervisor:
 
     def __init__(self, clock: Clock, hostname: str, roots: Roots, state: StateFile, once: bool = False) -> None:
         self._clock = clock
-        self._hostname = hostname
-        self._roots = roots
         self._once = once
         self._log = Logger("supervisor")
         self._state = state
@@ -81,11 +76,12 @@ class Supervisor:
         self._ranks_section = state.section("ranks")
         self._checks_section = state.section("checks")
         self._saved_at = float("-inf")
-        self.admission = Admission()
-        self.helpers = Helpers(clock)
-        self.hardware = Hardware()
-        self.ledger = HealthLedger(clock)
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
+        self._lender = Lender(roots=roots, clock=clock, hostname=hostname, ranks=self.ranks, state=state, once=once)
+        self.admission = self._lender.admission
+        self.helpers = self._lender.helpers
+        self.hardware = self._lender.hardware
+        self.ledger = self._lender.ledger
         self.counted: frozenset[str] = frozenset()
         self.tables = (
             RankSource(self.ranks),
@@ -138,6 +134,7 @@ class Supervisor:
                 await self._return_to(old, started)
                 return False
         self._begin(started)
+        self.hardware.withdraw(self.running)
         self.counted = plan.counted
         self._refused = refused
         self.broken = frozenset({*plan.broken, *refused})
@@ -199,28 +196,15 @@ class Supervisor:
 
     async def _start(self, prepared: Prepared) -> Running | None:
         name = prepared.spec.name
-        context = Context(
-            roots=self._roots,
-            clock=self._clock,
-            hostname=self._hostname,
-            ranks=self.ranks,
-            state=self._state.section(f"exporter {name}"),
-            admit=self.admission,
-            thread=OwnThread,
-            helper=self.helpers.lend,
-            checks=self.ledger.of(name),
-            hardware=self.hardware,
-            log=Logger(name),
-            once=self._once,
-        )
+        lease = self._lender.lend(name)
         try:
             exporter = prepared.spec.build(prepared.config)
-            await exporter.start(context)
+            await exporter.start(lease.context)
         except Exception as error:  # noqa: BLE001  # whatever a broken exporter raises
             self._log.error("exporter did not start", exporter=name, error=error)
-            context.checks.close()
+            await lease.close()
             return None
-        return Running(prepared.spec, prepared.config, exporter, context.checks, self._clock, Logger(name))
+        return Running(prepared.spec, prepared.config, exporter, lease, self._clock)
 
     def _begin(self, started: Iterable[Running]) -> None:
         for running in started:
@@ -232,6 +216,7 @@ class Supervisor:
         await asyncio.gather(*(running.end() for running in started))
         again = {name: await self._start(Prepared(running.spec, running.config)) for name, running in old.items()}
         self._begin(running for running in again.values() if running is not None)
+        self.hardware.withdraw(self.running)
         lost = {name: old[name].config for name, running in again.items() if running is None}
         self._refused.update(lost)
         self.broken |= frozenset(lost)

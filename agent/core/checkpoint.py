@@ -34,6 +34,7 @@ class StateSection:
 
     ``restored``: what this owner published last in this boot, or None. ``publish`` replaces it; the file follows within
     seconds. Called on the event loop. ``durable``: what was published and a killed agent would find again, or None.
+    After ``close`` nothing more is taken: a late update may end after its owner.
     """
 
     def __init__(self, name: str, restored: bytes | None) -> None:
@@ -42,6 +43,7 @@ class StateSection:
         self.published: bytes | None = restored
         self.durable: bytes | None = restored
         self.changes = 0
+        self._closed = False
 
     def restore(self, kind: type[T], log: Logger) -> T | None:
         """What this owner published last, decoded; None where there is nothing or, with a word in the log, no sense."""
@@ -55,8 +57,13 @@ class StateSection:
 
     def publish(self, section: bytes) -> None:
         """Keep ``section`` as what a restart must find."""
-        self.published = section
-        self.changes += 1
+        if not self._closed and section != self.published:
+            self.published = section
+            self.changes += 1
+
+    def close(self) -> None:
+        """Keep what was published last."""
+        self._closed = True
 
 
 class StateFile:
@@ -98,11 +105,13 @@ class StateFile:
         self._restored = found.sections
 
     def section(self, name: str) -> StateSection:
-        """Return the section called ``name``; the same object each time, so that a reloaded owner finds its past."""
-        section = self._sections.get(name)
-        if section is None:
-            section = self._sections[name] = StateSection(name, self._restored.pop(name, None))
-        section.restored = section.published
+        """Return the section called ``name`` for its next owner, who finds what the one before published last."""
+        before = self._sections.get(name)
+        section = StateSection(name, self._restored.pop(name, None) if before is None else before.published)
+        if before is not None:
+            section.durable, section.changes = before.durable, before.changes
+            before.close()
+        self._sections[name] = section
         return section
 
     @property

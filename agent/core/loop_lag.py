@@ -12,19 +12,20 @@ WINDOW_SECONDS = 60.0
 
 
 class LoopLag:
-    """Sleeps in short steps and notes by how much it overslept; keeps only what is a maximum still."""
+    """Sets a timer in short steps and notes by how much it overslept; keeps only what is a maximum still."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._peaks: deque[tuple[float, float]] = deque()
 
-    async def run(self) -> None:
-        """Probe for ever."""
-        while True:
-            before = self._clock.monotonic()
-            await asyncio.sleep(PROBE_SECONDS)
-            now = self._clock.monotonic()
-            self.note(now - before - PROBE_SECONDS, now)
+    def begin(self) -> None:
+        """Probe from now on, as long as the loop runs."""
+        asyncio.get_running_loop().call_later(PROBE_SECONDS, self._probe, self._clock.monotonic())
+
+    def _probe(self, before: float) -> None:
+        now = self._clock.monotonic()
+        self.note(now - before - PROBE_SECONDS, now)
+        self.begin()
 
     def note(self, lag_seconds: float, now: float) -> None:
         """Take one measurement made at ``now``."""

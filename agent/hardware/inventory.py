@@ -6,7 +6,7 @@ the affinity is made here, and the rank table takes its GPU labels from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -58,6 +58,45 @@ class Affinity(msgspec.Struct, frozen=True):
     path: Path
 
 
+class HardwareSource:
+    """What one exporter (``source``) may say and ask, until it has ended."""
+
+    def __init__(self, hardware: Hardware, source: str) -> None:
+        self._hardware = hardware
+        self._source = source
+        self._closed = False
+
+    def observe_gpus(self, gpus: Iterable[Gpu]) -> None:
+        """Say which GPUs there are; one that fell off the bus stays until the source says otherwise."""
+        if not self._closed:
+            self._hardware.observe_gpus(self._source, gpus)
+
+    def observe_nics(self, nics: Iterable[Nic]) -> None:
+        """Say which NICs there are."""
+        if not self._closed:
+            self._hardware.observe_nics(self._source, nics)
+
+    def observe_gpu_processes(self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = ()) -> None:
+        """Say which processes (pids as the agent sees them) use which GPUs (UUIDs).
+
+        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were.
+        """
+        if not self._closed:
+            self._hardware.observe_gpu_processes(self._source, users, unseen)
+
+    def gpus(self) -> list[Gpu]:
+        """All GPUs of the node by index, whoever sees them."""
+        return self._hardware.gpus()
+
+    def nics(self) -> list[Nic]:
+        """All NICs of the node by name."""
+        return self._hardware.nics()
+
+    def close(self) -> None:
+        """Take nothing more; what was said stays until the exporter's next run, or until it is withdrawn."""
+        self._closed = True
+
+
 class Hardware:
     """See the module."""
 
@@ -67,6 +106,17 @@ class Hardware:
         self._users: dict[str, dict[int, tuple[str, ...]]] = {}
         self._unseen: dict[str, frozenset[str]] = {}
         self._affinities: tuple[Affinity, ...] = ()
+
+    def of(self, source: str) -> HardwareSource:
+        """What the exporter of this name writes."""
+        return HardwareSource(self, source)
+
+    def withdraw(self, kept: Collection[str]) -> None:
+        """Drop what was said by sources that are none of ``kept``: they were disabled, or did not start again."""
+        for table in (self._gpus, self._nics, self._users, self._unseen):
+            for source in table.keys() - set(kept):
+                del table[source]
+        self._affinities = nearest_nics(self.gpus(), self.nics())
 
     def observe_gpus(self, source: str, gpus: Iterable[Gpu]) -> None:
         """Take the GPUs that ``source`` sees; one that fell off the bus stays until the source is told otherwise."""

@@ -33,7 +33,7 @@ IDLE_SECONDS = 120.0
 
 CallResult: TypeAlias = Literal["ok", "failed", "hung"]
 CALL_RESULTS: tuple[CallResult, ...] = ("ok", "failed", "hung")
-AnswerT = TypeVar("AnswerT")
+Answer = TypeVar("Answer")
 T = TypeVar("T")
 
 
@@ -50,7 +50,7 @@ class HelperHung(HelperError):  # noqa: N818  # likewise
 
 
 @dataclass(frozen=True, slots=True)
-class HelperSpec(Generic[AnswerT]):
+class HelperSpec(Generic[Answer]):
     """``target``: MODULE:FUNCTION that answers calls, see ``agent.helper.serve``; ``answer``: the type it returns.
 
     ``memory_bytes``: what calls may take there beyond the interpreter and the module's imports. The module is imported
@@ -59,17 +59,17 @@ class HelperSpec(Generic[AnswerT]):
 
     name: str
     target: str
-    answer: type[AnswerT]
+    answer: type[Answer]
     memory_bytes: int
 
 
-class Helper(Generic[AnswerT]):
+class Helper(Generic[Answer]):
     """One helper: at most one process, started by the first call; calls wait for each other.
 
     ``calls`` and ``restarts`` count since the agent started; ``ok`` is how the last call went, None before the first.
     """
 
-    def __init__(self, spec: HelperSpec[AnswerT], clock: Clock) -> None:
+    def __init__(self, spec: HelperSpec[Answer], clock: Clock) -> None:
         self.spec = spec
         self.ok: bool | None = None
         self.calls: Counter[CallResult] = Counter()
@@ -93,14 +93,14 @@ class Helper(Generic[AnswerT]):
         """Count one more user; each must ``stop`` once."""
         self._users += 1
 
-    async def call(self, request: object, deadline_seconds: float) -> AnswerT:
+    async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send what msgspec can encode and return the answer; HelperHung, HelperFailed.
 
         ``deadline_seconds`` is for the process to take the request (and to start, if need be), and again to answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
-    async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> AnswerT:
+    async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
         """Likewise, with a body that need never be whole in this process; ``pieces`` of up to 4 MiB.
 
         The process gets the deadline for each piece too; the time that the pieces take to come is not counted. What
@@ -118,6 +118,11 @@ class Helper(Generic[AnswerT]):
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
             self._note("ok")
             return answer
+
+    def rest(self) -> None:
+        """End the process now, as after two idle minutes, when the next call is long in coming: it holds memory."""
+        if not self._turn.locked():
+            self._kill()
 
     async def stop(self) -> None:
         """End the process for its last user: it may answer a call under way, within STOP_SECONDS."""
@@ -181,7 +186,7 @@ class Helper(Generic[AnswerT]):
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
-    async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> AnswerT:
+    async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
         process = await self._running()
         try:
             answer = await self._exchange(_Patience(process, deadline_seconds), request, pieces)
@@ -189,21 +194,23 @@ class Helper(Generic[AnswerT]):
             self._back_off()
             await self._dismiss()
             raise
-        except asyncio.CancelledError:
+        except _PiecesFailed as failed:
+            raise failed.error from None
+        except BaseException:  # cancelled, or a fault of ours
             self._kill()  # in the middle of a call: what it says cannot be told from the next call's answer
             raise
         self._failures = 0
         return answer
 
-    async def _exchange(self, process: _Patience, request: object, pieces: AsyncIterable[bytes]) -> AnswerT:
+    async def _exchange(self, process: _Patience, request: object, pieces: AsyncIterable[bytes]) -> Answer:
         await process.send(FrameKind.REQUEST, msgspec.msgpack.encode(request))
         iterator = aiter(pieces)
         while True:
             try:
                 piece = await anext(iterator, None)
-            except Exception:  # whatever the pieces raise is the caller's; the process is told that no more come
+            except Exception as error:  # noqa: BLE001  # whatever the pieces raise is the caller's: raised there
                 await process.send(FrameKind.ABORT)
-                raise
+                raise _PiecesFailed(error) from None
             if piece is None:
                 break
             await process.send(FrameKind.BODY, piece)
@@ -215,6 +222,14 @@ class Helper(Generic[AnswerT]):
             return self._decoder.decode(answer)
         except ValueError as error:  # not msgpack, another type, bad UTF-8
             raise HelperFailed(str(error)) from None
+
+
+class _PiecesFailed(Exception):  # noqa: N818  # a way out, not an error
+    """The caller's pieces ended in ``error``; the process was told that no more come."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class _Patience:
@@ -250,7 +265,7 @@ class Helpers:
         self._clock = clock
         self._helpers: dict[str, Helper[Any]] = {}
 
-    def lend(self, spec: HelperSpec[AnswerT]) -> Helper[AnswerT]:
+    def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
         """The helper of that name, for one more user; ValueError when another has the name."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
@@ -266,7 +281,7 @@ class Helpers:
 class LendHelper(Protocol):
     """How an exporter is lent a helper; its ``drain`` must ``stop`` it."""
 
-    def __call__(self, spec: HelperSpec[AnswerT]) -> Helper[AnswerT]:
+    def __call__(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
         """Return the helper; no process is started before its first call."""
         ...
 

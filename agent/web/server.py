@@ -58,12 +58,11 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class WebStats:
     """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
 
-    ``open_connections`` is of now. ``failures``: answers and connections that ended in an error of this program's, or
+    ``failures``: answers and connections that ended in an error of this program's, or
     too late. A connection that its client closed between two requests is not counted in ``closed``.
     """
 
     connections: int = 0
-    open_connections: int = 0
     responses: dict[int, int] = field(default_factory=dict)
     closed: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(get_args(CloseReason), 0))
     failures: int = 0
@@ -115,11 +114,15 @@ class WebServer:
         port: int = sockets[0].getsockname()[1]
         return port
 
+    def stop_listening(self) -> None:
+        """Close the listeners; connections that there are go on, and ``start`` may be called again."""
+        while self._servers:
+            self._servers.pop().close()
+
     async def stop(self, deadline_seconds: float) -> None:
         """Close the listeners, let answers under way end within ``deadline_seconds``, then close the rest."""
         self._stopping = True
-        for server in self._servers:
-            server.close()
+        self.stop_listening()
         for connection in list(self._waiting):
             self._close(connection, "stopped")
         if self._tasks:
@@ -143,7 +146,6 @@ class WebServer:
         writer.transport.set_write_buffer_limits(0)
         self._connections.add(connection)
         self._waiting[connection] = None
-        self.stats.open_connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -163,7 +165,6 @@ class WebServer:
         self._writing.pop(connection, None)
         if connection in self._connections:
             self._connections.remove(connection)
-            self.stats.open_connections -= 1
         connection.writer.transport.abort()
 
     async def _serve(self, connection: _Connection) -> None:

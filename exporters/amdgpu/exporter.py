@@ -59,8 +59,7 @@ class AmdgpuExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Look no more."""
-        self._thread.stop()
+        """Nothing is under way; what was lent ends by itself."""
 
     def _tell(self) -> None:
         for gpu in self._gpus:
@@ -77,8 +76,8 @@ class AmdgpuExporter:
         if self._gpus:
             uuids = {gpu.pci: gpu.known.uuid for gpu in self._gpus}
             users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in self._users.items()}
-            self._ctx.hardware.observe_gpus("amdgpu", [*seen, *stay])
-            self._ctx.hardware.observe_gpu_processes("amdgpu", users, lost)
+            self._ctx.hardware.observe_gpus([*seen, *stay])
+            self._ctx.hardware.observe_gpu_processes(users, lost)
 
 
 SPEC = Spec(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from exporters.kernel_log.classify import Category, KernelEvent, categories, cla
 from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.mounts import read_mounted, still_told
 from exporters.kernel_log.names import Names
+from exporters.kernel_log.records import KernelRecord
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
@@ -150,7 +152,8 @@ class KernelLogExporter:
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
         for number, told in enumerate(look.told):
             seconds = now - monotonic + told.seconds if self._is_backlog else now
-            self._take(told, seconds, is_logged=number < MAX_LOGGED)
+            take = partial(self._take, told, seconds, is_logged=number < MAX_LOGGED)
+            self._ctx.guard.attempt("a kernel event", take, category=told.event.category)
         self._is_backlog = False
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, ok=not parts)
@@ -166,19 +169,21 @@ class KernelLogExporter:
             batch = self._follower.read()
             lost += batch.lost
             newest = max(newest, *(record.seconds for record in batch.records), 0.0)
-            found += [
-                (event, record.seconds)
-                for record in batch.records
-                if record.from_kernel and (event := classify(record.text)) is not None
-            ]
+            for record in batch.records:
+                read = partial(self._event, record)
+                event = self._ctx.guard.attempt("a kernel record", read, sequence=record.sequence)
+                if event is not None:
+                    found.append((event, record.seconds))
             if batch.is_all:
                 break
-        told = [
-            Told(event._replace(pid=self._process_of(event.pid)), at, is_first_start and newest - at > MAX_AGE_SECONDS)
-            for event, at in found
-        ]
+        told = [Told(event, at, is_first_start and newest - at > MAX_AGE_SECONDS) for event, at in found]
         read_only = self._past.parts.get(READ_ONLY)
         return Look(told, lost, read_mounted(self._ctx.roots, tuple(read_only)) if read_only else None)
+
+    def _event(self, record: KernelRecord) -> KernelEvent | None:
+        """What a record tells of; None for most, and for what users write."""
+        event = classify(record.text) if record.from_kernel else None
+        return None if event is None else event._replace(pid=self._process_of(event.pid))
 
     def _process_of(self, pid: int) -> int:
         """The process of a thread (the kernel calls both by such numbers) while it is there, else what was given."""
@@ -267,7 +272,6 @@ class KernelLogExporter:
     async def drain(self) -> None:
         """Let go of the log."""
         await self._thread.call(self._follower.close)
-        self._thread.stop()
 
 
 SPEC = Spec(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from agent.api import Checks, Hardware, Subject
+from agent.api import Checks, HardwareSource, Subject
 
 DeviceKind: TypeAlias = Literal["gpu", "nic"]
 
@@ -15,7 +15,7 @@ class Names:
     def __init__(self) -> None:
         self._known: dict[DeviceKind, dict[str, str]] = {"gpu": {}, "nic": {}}
 
-    def learn(self, hardware: Hardware, checks: Checks) -> None:
+    def learn(self, hardware: HardwareSource, checks: Checks) -> None:
         """Take the names of now; what stands in the ledger under an address that has got another one goes there."""
         found: dict[DeviceKind, dict[str, str]] = {
             "gpu": {gpu.pci: gpu.uuid for gpu in hardware.gpus() if _is_name(gpu.uuid)},

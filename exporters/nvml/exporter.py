@@ -109,13 +109,9 @@ class NvmlExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """End the helper, which closes NVML, and take back what was told of the GPUs."""
+        """Keep what the next run must know; the helper, which closes NVML, ends with the lease."""
         self._gpus.keep_signs()
         self._remember()
-        self._ctx.hardware.observe_gpu_processes(NAME, {})
-        self._ctx.hardware.observe_gpus(NAME, ())
-        self._thread.stop()
-        await self._helper.stop()
 
     async def _look(self) -> LookAnswer:
         now = self._ctx.clock.monotonic()
@@ -140,6 +136,8 @@ class NvmlExporter:
             self._ctx.log.warning("NVML cannot be initialised", error=error)
         elif error in _ABSENT:
             self._absent_until = self._ctx.clock.monotonic() + ABSENT_SECONDS
+            self._warm = False
+            self._helper.rest()
             raise NoData(error)
         else:
             raise NvmlFailed(error)
@@ -166,11 +164,11 @@ class NvmlExporter:
                 unseen.discard(reading.uuid)
             for pid in reading.pids or ():
                 users.setdefault(pid, []).append(reading.uuid)
-        self._ctx.hardware.observe_gpu_processes(NAME, users, unseen)
+        self._ctx.hardware.observe_gpu_processes(users, unseen)
         known = tuple((uuid, each.index, each.pci) for uuid, each in self._gpus.remembered.items())
         if known != self._observed:
             devices = self._ctx.roots.sys / "bus/pci/devices"
-            self._ctx.hardware.observe_gpus(NAME, await self._thread.call(lambda: _placed(known, devices)))
+            self._ctx.hardware.observe_gpus(await self._thread.call(lambda: _placed(known, devices)))
             self._observed = known
 
     def _remember(self) -> None:

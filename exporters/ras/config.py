@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 
@@ -26,15 +26,21 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
     addresses: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = msgspec.field(
         default_factory=lambda: ["localhost:28028"]
     )
-    role: Configured = "auto"
+    role: Configured | bool = "auto"
     oldest_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$")] = "2.29.2"
 
     min_interval_seconds: Annotated[float, msgspec.Meta(ge=MIN_INTERVAL_SECONDS)] = MIN_INTERVAL_SECONDS
     max_ranks: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an address that is none."""
+        """Refuse an address that is none, and YAML's true as a role."""
         self.endpoints()
+        if self.role is True:
+            raise ValueError(f"role: true is none of {', '.join(get_args(Configured))}")
+
+    def configured_role(self) -> Configured:
+        """The role; a bare `off` comes as YAML's false."""
+        return "off" if isinstance(self.role, bool) else self.role
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The addresses, localhost as both that it may mean; ValueError names one that is none."""

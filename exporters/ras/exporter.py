@@ -69,7 +69,7 @@ class RasExporter:
         self._thread = ctx.thread("ras")
         spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._visits = Visits(self._config.min_interval_seconds, spread, once=ctx.once)
-        self._rules = Rules(self._config.role, self._config.oldest(), ctx.once, self._config.max_ranks)
+        self._rules = Rules(self._config.configured_role(), self._config.oldest(), ctx.once, self._config.max_ranks)
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
         self._kept = Reports(ctx.admit)
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
@@ -80,12 +80,12 @@ class RasExporter:
 
     async def update(self) -> None:
         """Look who listens, and have those asked whose time has come; NoData when nobody listens, or none is asked."""
-        if self._config.role == "off":
+        if self._config.configured_role() == "off":
             raise NoData
         await self._end_of_round()
         await self._look()
         await self._monitors.follow(self._audible())
-        if self._ctx.once and self._config.role == "reporter" and self._sites:
+        if self._ctx.once and self._config.configured_role() == "reporter" and self._sites:
             await self._wait_for_ranks()
         self._visits.keep(self._sites, {each.job_id for each in self._standings()})
         self._visits.reschedule_after_events(self._monitors.take_wakes(), self._ctx.clock.monotonic())
@@ -137,11 +137,9 @@ class RasExporter:
         await self._monitors.drain()
         if self._round is not None:
             await asyncio.wait({self._round})
-        await self._helper.stop()
         for job_id in list(self._kept.by_job):
             self._kept.release(job_id)
         self._witness.forget(())
-        self._thread.stop()
 
     async def _end_of_round(self) -> None:
         """Take note of the end of the last round, and raise what it failed with, if it did."""

@@ -73,8 +73,7 @@ class RdmaExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Look no more."""
-        self._thread.stop()
+        """Nothing is under way; what was lent ends by itself."""
 
     def _tell(self) -> None:
         levels = {}
@@ -85,9 +84,7 @@ class RdmaExporter:
             levels[nic, "rdma_rate_degraded"] = each.fast
         self._ctx.checks.report_all(levels)
         expected = self._baseline.functions.items()  # those that are missing stay near their GPUs
-        self._ctx.hardware.observe_nics(
-            "rdma", [Nic(each.device, pci, each.pci_path, each.numa) for pci, each in expected]
-        )
+        self._ctx.hardware.observe_nics(Nic(each.device, pci, each.pci_path, each.numa) for pci, each in expected)
 
 
 SPEC = Spec(

@@ -27,7 +27,9 @@ HELPER_SECONDS = 5.0
 """The helper waits for no file system; it answers within its grace."""
 MAX_PATHS = 32
 ABSENT_SECONDS = 300.0
-"""How often dump paths that nobody has made yet are looked for: in between the helper ends, which holds memory."""
+"""How often dump paths that nobody has made yet are looked for."""
+DUMP_SECONDS = 60.0
+"""How often the room of dump paths is looked at where no other path is probed: in between the helper ends."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
@@ -55,7 +57,7 @@ class StorageExporter:
         self._probes: tuple[Probe, ...] = ()
         self._lustre: bool | None = None
         self._found = False
-        self._absent_until = float("-inf")
+        self._asleep_until = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Prepare the helper; no path is touched yet."""
@@ -68,22 +70,27 @@ class StorageExporter:
         health = self._ctx.roots.sys / "fs/lustre/health_check"
         told = await self._thread.call(lambda: sysfs.read_text(health))
         self._lustre = None if told is None else told.startswith("healthy")
-        self._probes = ()  # while the helper gives no answer, nothing is known
-        if self._ctx.clock.monotonic() >= self._absent_until:
+        if self._ctx.clock.monotonic() >= self._asleep_until:
+            self._probes = ()  # while the helper gives no answer, nothing is known
             self._probes = await self._probe()
         self._ctx.checks.report_all(levels(self._config, self._probes, self._lustre))
         if not self._probes and self._lustre is None:
             raise NoData
 
     async def _probe(self) -> tuple[Probe, ...]:
-        """Ask the helper, which alone touches what may hang; where nothing has been there so far, seldom."""
+        """Ask the helper, which alone touches what may hang.
+
+        Where only dump paths are asked about, or nothing has been there so far, it ends until the next time.
+        """
         request = ProbeRequest(self._config.paths, self._config.dump_paths)
         if not request.paths and not request.optional:
             return ()
         found = await self._helper.call(request, HELPER_SECONDS)
         self._found = self._found or bool(found)
-        if not self._found:
-            self._absent_until = self._ctx.clock.monotonic() + ABSENT_SECONDS
+        if not self._config.paths and not any(each.under_way_seconds for each in found):
+            self._helper.rest()
+            wait = DUMP_SECONDS if self._found else ABSENT_SECONDS
+            self._asleep_until = self._ctx.clock.monotonic() + wait
         return tuple(found)
 
     def snapshot(self) -> StorageSnapshot:
@@ -96,9 +103,7 @@ class StorageExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """End the helper; one that hangs in the kernel is left behind."""
-        await self._helper.stop()
-        self._thread.stop()
+        """Nothing is under way; what was lent ends by itself."""
 
 
 def hangs(config: StorageConfig, each: Probe) -> bool:

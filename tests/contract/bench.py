@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import yaml
 from fake_clock import FakeClock
-from lent import lent
 from prometheus_client.metrics_core import Metric
 
-from agent.api import Exporter, RankTable
+from agent.api import Exporter, Logger, RankTable, Roots
 from agent.app.discovery import load_spec
+from agent.app.lease import Lender
+from agent.core.checkpoint import StateFile
 from agent.export.exposition import Selection, encode
 
 DATA = Path(__file__).parents[1] / "data"
@@ -32,14 +33,26 @@ class Bench:
         self.exporter: Exporter = self.spec.build(msgspec.convert(section, self.spec.config))
         clock = FakeClock()
         self.ranks = RankTable(clock, HOSTNAME, settle_at_once=True)
-        self.context = lent(name, clock, root, hostname=HOSTNAME, ranks=self.ranks, once=True)
+        roots = Roots(root / "proc", root / "sys", root / "run")
+        state = StateFile(None, "", Logger("test"))
+        lender = Lender(roots=roots, clock=clock, hostname=HOSTNAME, ranks=self.ranks, state=state, once=True)
+        self._lease = lender.lend(name)
+
+    async def begin(self) -> None:
+        """Start the exporter."""
+        await self.exporter.start(self._lease.context)
 
     async def look(self) -> Any:
         """Start, update once, bind the ranks, and return the snapshot."""
-        await self.exporter.start(self.context)
+        await self.begin()
         await self.exporter.update()
         self.ranks.tick()
         return self.exporter.snapshot()
+
+    async def end(self) -> None:
+        """Drain the exporter, and take back what it was lent."""
+        await self.exporter.drain()
+        await self._lease.close()
 
     def families(self, snapshot: object) -> list[Metric]:
         """The snapshot's families, their series in a fixed order: sources list files in any order."""

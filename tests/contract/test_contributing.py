@@ -36,12 +36,12 @@ def test_the_example_works(example: Bench, tmp_path: Path) -> None:
 
     async def page() -> str:
         text = exposition(example.families(await example.look()))
-        await example.exporter.drain()
+        await example.end()
         return text
 
     with pytest.raises(NoData):
         asyncio.run(page())
-    asyncio.run(example.exporter.drain())
+    asyncio.run(example.end())
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "loadavg").write_text("3.25 2.00 1.00 2/300 4711\n")
     assert asyncio.run(page()).splitlines()[-1] == "rankwatch_load_processes 3.25"

@@ -60,7 +60,7 @@ async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
     """Where the source does not exist, an update says NoData: not an error, not a zero."""
     with pytest.raises(NoData):
         await empty_bench.look()
-    await empty_bench.exporter.drain()
+    await empty_bench.end()
 
 
 async def test_empty_root_shows_no_facts(empty_bench: Bench) -> None:
@@ -70,7 +70,7 @@ async def test_empty_root_shows_no_facts(empty_bench: Bench) -> None:
     subjects = {"job_id", "rank", "comm", "gpu", "device"}
     for family in empty_bench.families(empty_bench.exporter.snapshot()):
         assert not [sample for sample in family.samples if subjects & sample.labels.keys()]
-    await empty_bench.exporter.drain()
+    await empty_bench.end()
 
 
 def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None:
@@ -78,7 +78,7 @@ def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None
 
     async def page() -> str:
         text = exposition(bench.families(await bench.look()))
-        await bench.exporter.drain()
+        await bench.end()
         return text
 
     found, expected = asyncio.run(page()), DATA / bench.spec.name / "expected.prom"
@@ -100,7 +100,7 @@ async def test_families_are_as_declared(bench: Bench) -> None:
             assert all(isinstance(value, str) for value in sample.labels.values())
             assert sample.timestamp is None
     assert 0 < sum(len(family.samples) for family in families) <= bench.spec.series_cap
-    await bench.exporter.drain()
+    await bench.end()
 
 
 async def test_families_are_pure(bench: Bench) -> None:
@@ -109,7 +109,7 @@ async def test_families_are_pure(bench: Bench) -> None:
     first = exposition(bench.families(snapshot))
     await bench.exporter.update()
     assert exposition(bench.families(snapshot)) == first
-    await bench.exporter.drain()
+    await bench.end()
     assert exposition(bench.families(snapshot)) == first
 
 
@@ -118,6 +118,6 @@ async def test_drain_is_quick_and_leaves_no_thread(bench: Bench) -> None:
     before = set(threading.enumerate())
     await bench.look()
     async with asyncio.timeout(bench.spec.drain_seconds):
-        await bench.exporter.drain()
+        await bench.end()
         while set(threading.enumerate()) - before:  # threads end without a word
             await asyncio.sleep(0.005)

@@ -18,6 +18,7 @@ from fleets import series_key
 from recordings import FIRST_PID, HOSTS, WORLD, Phase, host_of, prolonged
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
+from agent.core.guard import Guard
 from agent.export.agent_families import EXPORTER_UP
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
@@ -61,8 +62,9 @@ class Node:
                     thread=OwnThread,
                     helper=Helpers(self._clock).lend,
                     checks=HealthLedger(self._clock).of("test"),
-                    hardware=Hardware(),
+                    hardware=Hardware().of("inspector"),
                     log=Logger("inspector"),
+                    guard=Guard(Logger("inspector")),
                 )
             )
         )

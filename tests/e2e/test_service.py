@@ -95,6 +95,26 @@ def test_the_listen_address_moves(tmp_path: Path) -> None:
             socket.create_connection(("127.0.0.1", old), 1.0)
 
 
+def test_the_listen_address_widens(tmp_path: Path) -> None:
+    """From 127.0.0.1 to every address with the same port, by a reload."""
+    with Machine(tmp_path).agent() as agent:
+        agent.configure({"web": {"listen_address": f":{agent.port}"}})
+        agent.reload()
+        assert agent.value(RELOAD_OK) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["web: {listen_address: 2026-13-45}", "a: 0x_", "a: " + "9" * 5000, "\0", "[", "web: !x"]
+)
+def test_a_configuration_that_cannot_be_read_keeps_the_old_one(tmp_path: Path, text: str) -> None:
+    """A reload of what YAML cannot construct is refused, and the agent goes on."""
+    with Machine(tmp_path).agent() as agent:
+        agent.config_path.write_text(text)
+        agent.signal(signal.SIGHUP)
+        wait_until(lambda: "configuration refused, the old one stays" in agent.log())
+        assert agent.value(RELOAD_OK) == 0
+
+
 def test_a_stop_is_orderly(tmp_path: Path) -> None:
     """SIGTERM, also with a client that never ends its request: status 0 within 5 s, a new checkpoint, a closed port."""
     machine = Machine(tmp_path)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from agent.api import Admission, Clock, Context, Logger, OwnThread, RankTable, Roots, StateSection
+from agent.core.guard import Guard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
 
 
+async def stop_all(helpers: Helpers) -> None:
+    """End every helper process, as the agent does at the end of an exporter's run."""
+    for helper in helpers.all():
+        await helper.stop()
+
+
+def children() -> list[str]:
+    """This process' children (blocking)."""
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
 def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> Context:
-    """Lend tables of its own to exporter ``name``, and the trees below ``root``; ``changed`` are other fields."""
+    """Lend tables of its own to exporter ``name``, and the trees below ``root``.
+
+    ``changed``: other fields; ``hardware`` is a whole Hardware.
+    """
     fields: dict[str, Any] = {
         "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"),
         "clock": clock,
@@ -25,5 +41,7 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
         "checks": HealthLedger(clock).of(name),
         "hardware": Hardware(),
         "log": Logger(name),
+        "guard": Guard(Logger(name)),
     }
-    return Context(**(fields | changed))
+    given = fields | changed
+    return Context(**(given | {"hardware": given["hardware"].of(name)}))

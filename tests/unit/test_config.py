@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.app.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, ConfigError, Loaded, read_config
+from agent.app.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, Loaded, read_config
 from agent.app.supervisor import prepare
+from agent.app.yaml_document import ConfigError
 from agent.core.log import Logger
 from exporters.inspector import SPEC
 
@@ -80,7 +81,10 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
     assert len(read_config(large)) == MAX_BYTES
 
 
-@given(st.text(max_size=60))
+_YAMLISH = st.text(alphabet="0123456789-+:.xeb_TZ[]{}!&*'\"#\n abfnortuyil", max_size=60)
+
+
+@given(st.text(max_size=60) | _YAMLISH | _YAMLISH.map(lambda text: f"web: {{listen_address: {text}"))
 def test_any_text_loads_or_is_refused(text: str) -> None:
     """Any text is a configuration or a ConfigError."""
     try:

@@ -6,7 +6,8 @@ import pytest
 from fake_clock import FakeClock
 from rank_table import KILLED, Table, environment
 
-from agent.app.config import ConfigError, Loaded
+from agent.app.config import Loaded
+from agent.app.yaml_document import ConfigError
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware, Nic
 from agent.hardware.ledger import NODE, HealthLedger, Subject

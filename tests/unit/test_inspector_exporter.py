@@ -24,6 +24,7 @@ from agent.api import (
     StateSection,
     WriterKey,
 )
+from agent.core.guard import Guard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
@@ -96,8 +97,9 @@ class Bench:
             thread=OwnThread,
             helper=Helpers(self.clock).lend,
             checks=HealthLedger(self.clock).of("test"),
-            hardware=Hardware(),
+            hardware=Hardware().of("inspector"),
             log=Logger("inspector"),
+            guard=Guard(Logger("inspector")),
             once=once,
         )
 

@@ -10,10 +10,12 @@ import pytest
 from fake_clock import FakeClock
 from prometheus_client.metrics_core import Metric
 
-from agent.api import NODE, Context, ExporterConfig, NoData, Spec
-from agent.app.running import STALE_FLOOR_SECONDS, Running
+from agent.api import NODE, Context, ExporterConfig, NoData, Roots, Spec
+from agent.app.lease import Lender
+from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
+from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
-from agent.hardware.ledger import HealthLedger
+from agent.ranks.table import RankTable
 
 
 class Scripted:
@@ -59,10 +61,12 @@ class Bench:
         self.clock = FakeClock()
         self.exporter = Scripted()
         spec = Spec("scripted", ExporterConfig, lambda _: self.exporter, interval, 0.02, (), drain_seconds=0.02)
-        self.ledger = HealthLedger(self.clock)
-        self.checks = self.ledger.of("scripted")
-        config = ExporterConfig(enabled=enabled)
-        self.running = Running(spec, config, self.exporter, self.checks, self.clock, Logger("test"))
+        state = StateFile(None, "", Logger("test"))
+        ranks = RankTable(self.clock, "here")
+        lender = Lender(roots=Roots(), clock=self.clock, hostname="here", ranks=ranks, state=state, once=False)
+        lease = lender.lend("scripted")
+        self.ledger, self.checks = lender.ledger, lease.context.checks
+        self.running = Running(spec, ExporterConfig(enabled=enabled), self.exporter, lease, self.clock)
 
 
 @pytest.fixture
@@ -123,6 +127,22 @@ async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> Non
         await asyncio.sleep(0.001)
     assert (bench.exporter.most_under_way, bench.running.late, bench.running.ok) == (1, 1, True)
     await bench.running.end()
+
+
+async def test_what_an_update_waits_for_may_be_cancelled(bench: Bench) -> None:
+    """An update that ends in a cancellation of something it waited for has failed, and the next one comes."""
+    bench.exporter.outcome = asyncio.CancelledError()
+    bench.running.begin()
+    while bench.exporter.updates < 2:
+        await asyncio.sleep(0.001)
+    assert bench.running.failures >= 1
+    await bench.running.end()
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.25, 0.75), (1.0, 0.5), (5.0, 0.5)])
+def test_updates_do_not_run_back_to_back(took: float, pause: float) -> None:
+    """After an update that took its whole interval or longer, half an interval passes before the next."""
+    assert rest_seconds(took, interval_seconds=1.0) == pause
 
 
 async def test_end_drains(bench: Bench) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from lent import lent
+from lent import children, lent, stop_all
 
 from agent.api import NoData
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage import probe as module
-from exporters.storage.exporter import ABSENT_SECONDS, MAX_PATHS, levels
+from exporters.storage.exporter import ABSENT_SECONDS, DUMP_SECONDS, MAX_PATHS, levels
 from exporters.storage.families import StorageSnapshot, render
 from exporters.storage.probe import FreeSpace, Probe, ProbeRequest, probe
 
@@ -162,6 +162,7 @@ class Node:
             yield self.exporter
         finally:
             await self.exporter.drain()
+            await stop_all(self.helpers)
 
     async def look(self) -> StorageSnapshot:
         """Start, look once and end."""
@@ -212,10 +213,12 @@ async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
         await exporter.update()
         assert node.checks() == {"dump_disk_full": False}
         await asyncio.to_thread(dumps.rmdir)
+        node.clock.advance(DUMP_SECONDS)
         with pytest.raises(NoData):
             await exporter.update()
         assert node.checks() == {}
         await asyncio.to_thread(dumps.mkdir)
+        node.clock.advance(DUMP_SECONDS)
         await exporter.update()
         assert node.checks() == {"dump_disk_full": False}
 
@@ -233,8 +236,25 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
             await exporter.update()
         node.clock.advance(1.0)
         await exporter.update()
+        assert [helper.calls["ok"] for helper in node.helpers.all()] == [2]
+
+
+async def test_room_alone_is_looked_at_once_a_minute(tmp_path: Path) -> None:
+    """Where only dump paths are asked about the helper ends in between; what it said stays for that minute."""
+    node = Node(tmp_path, dump_paths=[str(tmp_path)])
+    async with node.under_way() as exporter:
+        for _ in range(3):
+            await exporter.update()
+            assert [each.path for each in exporter.snapshot().probes] == [str(tmp_path)]
+            assert node.checks() == {"dump_disk_full": True}
+        (helper,) = node.helpers.all()
+        assert helper.calls["ok"] == 1
+        async with asyncio.timeout(10.0):
+            while await asyncio.to_thread(children):
+                await asyncio.sleep(0.01)
+        node.clock.advance(DUMP_SECONDS)
         await exporter.update()
-        assert [helper.calls["ok"] for helper in node.helpers.all()] == [3]
+        assert (helper.calls["ok"], helper.restarts) == (2, 0)
 
 
 async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,99 @@
+"""What one run of an exporter has of the agent, and gives back at its end, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from agent.api import Context, Roots
+from agent.core.checkpoint import StateFile
+from agent.core.clock import Clock
+from agent.core.guard import Guard
+from agent.core.log import Logger
+from agent.core.series_budget import Admission
+from agent.core.threads import OwnThread
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import HealthLedger
+from agent.helper.client import Answer, Helper, Helpers, HelperSpec
+from agent.ranks.table import RankTable
+
+HELPERS_SECONDS = 3.0
+"""How long helpers may take to end; one that hangs in the kernel is left behind."""
+
+
+class Lender:
+    """What the agent has to lend: its tables, the checkpoint, helpers."""
+
+    def __init__(
+        self, *, roots: Roots, clock: Clock, hostname: str, ranks: RankTable, state: StateFile, once: bool
+    ) -> None:
+        self.roots = roots
+        self.clock = clock
+        self.hostname = hostname
+        self.ranks = ranks
+        self.state = state
+        self.once = once
+        self.admission = Admission()
+        self.helpers = Helpers(clock)
+        self.hardware = Hardware()
+        self.ledger = HealthLedger(clock)
+
+    def lend(self, name: str) -> Lease:
+        """A lease for one run of the exporter ``name``."""
+        return Lease(self, name)
+
+
+class Lease:
+    """One run's lease. After ``close`` nothing that the exporter still does reaches the agent's tables.
+
+    An update that is late ends after its exporter was drained, and may run while the next run is under way.
+    """
+
+    def __init__(self, lender: Lender, name: str) -> None:
+        self._lender = lender
+        self._threads: list[OwnThread] = []
+        self._helpers: list[Helper[Any]] = []
+        self._state = lender.state.section(f"exporter {name}")
+        self._checks = lender.ledger.of(name)
+        self._hardware = lender.hardware.of(name)
+        log = Logger(name)
+        self.context = Context(
+            roots=lender.roots,
+            clock=lender.clock,
+            hostname=lender.hostname,
+            ranks=lender.ranks,
+            state=self._state,
+            admit=lender.admission,
+            thread=self._thread,
+            helper=self._helper,
+            checks=self._checks,
+            hardware=self._hardware,
+            log=log,
+            guard=Guard(log),
+            once=lender.once,
+        )
+
+    async def close(self) -> None:
+        """Take no more evidence, end the threads after the call under way, and end the helpers."""
+        self._state.close()
+        self._checks.close()
+        self._hardware.close()
+        for thread in self._threads:
+            thread.stop()
+        if self._helpers:
+            stops = {asyncio.create_task(helper.stop()) for helper in self._helpers}
+            self._helpers.clear()
+            ended, late = await asyncio.wait(stops, timeout=HELPERS_SECONDS)
+            errors = [error for stop in ended if (error := stop.exception()) is not None]
+            if late or errors:
+                self.context.log.error("helper processes did not end", late=len(late), errors=errors)
+
+    def _thread(self, name: str) -> OwnThread:
+        thread = OwnThread(name)
+        self._threads.append(thread)
+        return thread
+
+    def _helper(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
+        helper = self._lender.helpers.lend(spec)
+        self._helpers.append(helper)
+        return helper

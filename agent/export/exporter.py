@@ -1,0 +1,103 @@
+"""What an exporter is, and what the agent lends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from prometheus_client.metrics_core import Metric
+
+from agent.core.checkpoint import StateSection
+from agent.core.clock import Clock
+from agent.core.config_base import ExporterConfig
+from agent.core.guard import Guard
+from agent.core.log import Logger
+from agent.core.metrics import Family
+from agent.core.series_budget import Admission
+from agent.core.threads import OwnThread
+from agent.hardware.inventory import HardwareSource
+from agent.hardware.ledger import Checks
+from agent.helper.client import LendHelper
+from agent.ranks.table import RankTable
+
+
+class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is not there
+    """Raised by ``update`` when the source does not exist on this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Where the kernel's file systems are; a recorded tree takes their place in tests."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    run: Path = Path("/run")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the agent lends to one exporter.
+
+    ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
+    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; with ``guard`` one odd
+    piece of a source (a record, a process) costs itself alone; ``once`` is set for a
+    single pass over recorded data (no streams, no state, files of every host).
+    """
+
+    roots: Roots
+    clock: Clock
+    hostname: str
+    ranks: RankTable
+    state: StateSection
+    admit: Admission
+    thread: Callable[[str], OwnThread]
+    helper: LendHelper
+    checks: Checks
+    hardware: HardwareSource
+    log: Logger
+    guard: Guard
+    once: bool = False
+
+
+class Exporter(Protocol):
+    """One source. ``update`` runs on the event loop and never blocks it; see CONTRIBUTING.md."""
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare; raise to refuse to start."""
+        ...
+
+    async def update(self) -> None:
+        """Take one look at the source; raise NoData when it is not there. Never cancelled, never run twice at once."""
+        ...
+
+    def snapshot(self) -> object:
+        """Return a frozen copy of the state, cheaply; called on the event loop."""
+        ...
+
+    def families(self, snapshot: Any) -> Iterable[Metric]:
+        """Turn a snapshot into metric families: pure, on the render thread, no I/O."""
+        ...
+
+    async def drain(self) -> None:
+        """Stop within ``Spec.drain_seconds`` and publish what the checkpoint must hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What the agent must know of an exporter before it builds one; a module-level ``SPEC`` in each exporter.
+
+    ``build`` takes the decoded ``config`` and must not touch the source. ``deadline_seconds``: an update that takes
+    longer is late (marked and counted, not cancelled). ``series_cap``: more series than this are dropped and counted.
+    """
+
+    name: str
+    config: type[ExporterConfig]
+    build: Callable[[Any], Exporter]
+    interval_seconds: float
+    deadline_seconds: float
+    families: tuple[Family, ...]
+    drain_seconds: float = 5.0
+    series_cap: int = 20_000

@@ -1,0 +1,105 @@
+"""An exception anywhere in an exporter's turn costs that turn at most: the next one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from bench import DATA, Bench
+
+from agent.api import NoData
+from agent.app.discovery import exporter_names
+
+ROOT = Path(__file__).parents[2]
+NAMES = exporter_names()
+FOLDERS = (f"{ROOT}/exporters/", f"{ROOT}/agent/tail/", f"{ROOT}/agent/system/")
+
+
+class Injected(Exception):  # noqa: N818  # no error of anybody's
+    """What a call fails with."""
+
+
+Call = tuple[str, str, int]
+"""A function: its file, its qualified name, its first line."""
+
+
+def name_of(code: CodeType) -> Call:
+    """The name of a function."""
+    return code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname, code.co_firstlineno
+
+
+@contextmanager
+def traced(hook: Any) -> Iterator[None]:
+    """Call ``hook`` with the code of every function of ours that is called, on every thread that starts in here."""
+
+    def trace(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(FOLDERS):
+            hook(frame.f_code)
+
+    threading.settrace(trace)
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]  # as it was
+
+
+async def calls_of(name: str) -> list[Call]:
+    """Every function that an update of an exporter calls over its data folder, in the order of their first calls."""
+    bench = Bench(name, DATA / name)
+    found: dict[Call, None] = {}
+    with traced(lambda code: found.setdefault(name_of(code))):
+        await bench.begin()
+        found.clear()  # a start that fails is refused, and leaves nothing
+        await bench.exporter.update()
+    await bench.end()
+    return list(found)
+
+
+async def failing(name: str, call: Call) -> str:
+    """What is wrong after ``call`` has failed once in an exporter's first update; empty when all is well."""
+    bench = Bench(name, DATA / name)
+    hit: list[Call] = []
+
+    def fail(code: CodeType) -> None:
+        if not hit and armed and name_of(code) == call:
+            hit.append(call)
+            raise Injected(call)
+
+    armed: list[bool] = []
+    with traced(fail):
+        await bench.begin()
+        armed.append(True)
+        try:
+            await bench.exporter.update()
+        except (Injected, NoData):
+            pass
+        except Exception as error:  # noqa: BLE001  # told below
+            return f"{call}: the update ended in {error!r}"
+    armed.clear()  # threads that began in there are traced on
+    try:
+        await bench.exporter.update()
+        bench.families(bench.exporter.snapshot())
+    except Exception as error:  # noqa: BLE001  # told below
+        return f"{call}: the next update ended in {error!r}"
+    finally:
+        await bench.end()
+    return ""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_that_fails_costs_one_turn(name: str) -> None:
+    """Whichever function of an exporter's turn raises, the next turn runs and shows, and the drain ends."""
+    calls = asyncio.run(calls_of(name))
+    assert len(calls) > 3
+    found = [asyncio.run(failing(name, call)) for call in calls]
+    assert [each for each in found if each] == []

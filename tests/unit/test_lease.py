@@ -1,0 +1,145 @@
+"""What an exporter was lent for one run is taken back at its end, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fake_clock import FakeClock
+from helper_targets import Order, Outcome
+from lent import children
+from prometheus_client.metrics_core import Metric
+
+from agent.api import Context, ExporterConfig, Gpu, HelperSpec, Nic, Roots, Spec, Subject
+from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
+from agent.core.checkpoint import StateFile
+from agent.core.log import Logger
+
+GPU = Gpu(0, "GPU-0", "0000:19:00.0")
+NIC = Nic("mlx5_0", "0000:1a:00.0")
+SUBJECT = Subject("gpu", "GPU-0")
+HELPER = HelperSpec("lease", "helper_targets:obey", Outcome, memory_bytes=64 * 1024 * 1024)
+
+
+class Config(ExporterConfig, frozen=True, kw_only=True):
+    """``number`` makes sections differ."""
+
+    number: int = 0
+
+
+class Greedy:
+    """An exporter that uses all it is lent, whose update waits for ``go``, and that gives nothing back itself."""
+
+    def __init__(self, *, refuse: bool = False) -> None:
+        self.go = asyncio.Event()
+        self.go.set()
+        self._refuse = refuse
+
+    async def start(self, ctx: Context) -> None:
+        self.ctx = ctx
+        await ctx.thread("greedy").call(lambda: None)
+        self.helper = ctx.helper(HELPER)
+        await self.helper.call(Order(), 10.0)
+        if self._refuse:
+            raise RuntimeError("refused")
+
+    async def update(self) -> None:
+        await self.go.wait()
+        self.ctx.hardware.observe_gpus([GPU])
+        self.ctx.hardware.observe_nics([NIC])
+        self.ctx.hardware.observe_gpu_processes({7: ["GPU-0"]})
+        self.ctx.checks.report(SUBJECT, "gpu_lost", ok=False)
+        self.ctx.state.publish(b"seen")
+
+    def snapshot(self) -> object:
+        return None
+
+    def families(self, snapshot: Any) -> Iterable[Metric]:
+        return ()
+
+    async def drain(self) -> None:
+        raise RuntimeError("a drain that fails")
+
+
+def plan(made: Greedy | None = None, number: int = 0) -> ExporterPlan:
+    """The exporter under the name `greedy`, or nothing."""
+    if made is None:
+        return ExporterPlan({}, ())
+    spec = Spec("greedy", Config, lambda _: made, 60.0, 0.05, (), drain_seconds=0.1)
+    return ExporterPlan({"greedy": Prepared(spec, Config(number=number))}, ())
+
+
+def supervisor(state: StateFile | None = None) -> Supervisor:
+    """A supervisor."""
+    return Supervisor(FakeClock(), "here", Roots(), state or StateFile(None, "", Logger("test")))
+
+
+def threads() -> set[str]:
+    """The names of this process' threads."""
+    return {thread.name for thread in threading.enumerate()}
+
+
+async def until_gone() -> None:
+    """Wait until no thread of the exporter and no child is left; threads end without a word."""
+    async with asyncio.timeout(10.0):
+        while "greedy" in threads() or await asyncio.to_thread(children):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_refused_start_leaves_nothing_behind() -> None:
+    """The thread and the helper process of an exporter that refused to start end."""
+    own = supervisor()
+    await own.begin(plan(Greedy(refuse=True)))
+    assert own.broken == {"greedy"}
+    await until_gone()
+    assert {helper.restarts for helper in own.helpers.all()} == {0}
+    await own.stop()
+
+
+async def test_what_is_disabled_leaves_nothing_behind() -> None:
+    """With its exporter go GPUs, NICs, users, levels, thread and helper, also where the drain fails."""
+    own = supervisor()
+    await own.begin(plan(Greedy()), schedule=False)
+    await own.update_once()
+    assert (own.hardware.gpus(), own.hardware.nics(), own.hardware.gpus_of(7)) == ([GPU], [NIC], [GPU])
+    assert await own.apply(plan())
+    assert (own.hardware.gpus(), own.hardware.nics(), own.hardware.gpus_of(7)) == ([], [], [])
+    assert own.ledger.entries() == ()
+    await until_gone()
+    await own.stop()
+
+
+async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
+    """A changed section makes no GPU or NIC vanish for a moment: they stay until the new run has looked."""
+    own = supervisor()
+    await own.begin(plan(Greedy()), schedule=False)
+    await own.update_once()
+    after = Greedy()
+    after.go.clear()
+    assert await own.apply(plan(after, number=1))
+    assert (own.hardware.gpus(), own.hardware.nics()) == ([GPU], [NIC])
+    after.go.set()
+    await own.stop()
+
+
+async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path) -> None:
+    """An update that ends after its run reaches neither hardware, nor ledger, nor the section of the next run."""
+    own = supervisor(StateFile(tmp_path / "checkpoint", "boot", Logger("test")))
+    late = Greedy()
+    late.go.clear()
+    await own.begin(plan(late))
+    while not own.running["greedy"].late:
+        await asyncio.sleep(0.001)
+    update = own.running["greedy"]._schedule
+    assert update is not None
+    assert await own.apply(plan())
+    late.go.set()
+    await update
+    assert (own.hardware.gpus(), own.ledger.entries()) == ([], ())
+    after = Greedy()
+    assert await own.apply(plan(after, number=1))
+    assert after.ctx.state.restored is None
+    await own.stop()
