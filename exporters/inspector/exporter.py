@@ -26,6 +26,8 @@ SILENCE_SECONDS = 5.0
 """How often the ranks without records are looked over."""
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
+CHECKPOINT_BYTES = 32 * 1024 * 1024
+"""Of all directories together; where 4,096 files are followed their positions alone may take 6 MB."""
 SERIES_CAP = 60_000
 """Above what the admission of accumulators lets through: only the backstop."""
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
@@ -238,4 +240,5 @@ SPEC = Spec(
     deadline_seconds=2.0,
     families=FAMILIES,
     series_cap=SERIES_CAP,
+    checkpoint_bytes=CHECKPOINT_BYTES,
 )

@@ -123,8 +123,10 @@ class Bench:
 
     def drain(self) -> None:
         """End the exporter and the loop."""
-        self._run(self.exporter.drain())
-        self._runner.close()
+        try:
+            self._run(self.exporter.drain())
+        finally:
+            self._runner.close()
 
     async def _wait(self, tasks: list[Any]) -> None:
         await asyncio.wait(tasks)
