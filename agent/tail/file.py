@@ -179,8 +179,9 @@ def _last_line(raw: bytes, end: int) -> bytes:
 
 def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
     """Make each hole inside ``data`` an end of line: what stood before it was cut and goes no further."""
-    nuls = data.count(b"\0")
-    return Chunk(_NUL_RUN.sub(b"\n", data) if nuls else data, 0, hole_bytes + nuls)
+    if b"\0" not in data:  # by far the fastest look: counting takes a fifth of the whole reading
+        return Chunk(data, 0, hole_bytes)
+    return Chunk(_NUL_RUN.sub(b"\n", data), 0, hole_bytes + data.count(b"\0"))
 
 
 def _skip_hole(descriptor: int, file: FollowedFile) -> int:
