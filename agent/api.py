@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from prometheus_client.metrics_core import Metric
-
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
 from agent.core.guard import Guard
 from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey, comm_label
 from agent.core.log import Logger
-from agent.core.metrics import Family, Rows
+from agent.core.metrics import Family, Metric, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
 from agent.export.sysfs_exporter import SysfsExporter
 from agent.hardware import gpu_families
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
-from agent.hardware.ledger import NODE, Checks, Levels, Subject
+from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.environment import KEPT_VARIABLES, RECORDING_VARIABLES
 from agent.ranks.table import RankTable
@@ -34,6 +32,7 @@ __all__ = [
     "RECORDING_VARIABLES",
     "UNKNOWN_RANK",
     "Admission",
+    "CheckState",
     "Checks",
     "Clock",
     "Context",

@@ -29,7 +29,7 @@ def build(late_share: float) -> dict[str, str]:
     of_job = 'label_values(rankwatch_rank_up{job_id="$job_id"}, rank)'
     number = _variable("rank", "Rank", of_job, models.VariableSort.NUMERICAL_ASC)
     host = _variable("node", "Node", "label_values(rankwatch_build_info, node)", models.VariableSort.ALPHABETICAL_ASC)
-    about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, whom does it wait for."
+    about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, which rank does it wait for."
     about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
     about_node = "One node: is its hardware well, and the ranks on it: GPUs, NVLinks, NICs, the kernel's log, storage."
     dashboards = {

@@ -1,4 +1,4 @@
-"""The Job dashboard: is the job whole, how fast is it, whom does it wait for."""
+"""The Job dashboard: is the job whole, how fast is it, which rank does it wait for."""
 
 from __future__ import annotations
 

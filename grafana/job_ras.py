@@ -1,4 +1,4 @@
-"""The Job dashboard's rows on RAS: who answers, who has launched less, whom a hang waits for; who asks, how it goes."""
+"""The Job dashboard's rows on RAS: who answers, who has launched less, which rank holds up; who asks, how it goes."""
 
 from __future__ import annotations
 

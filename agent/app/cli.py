@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="rankwatch",
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
         epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch simulate` runs a "
-        "make-believe job.",
+        "simulated job.",
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument(

@@ -24,8 +24,10 @@ from agent.core.log import Logger
 from agent.core.loop_lag import LoopLag
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
-from agent.export.agent_families import ExporterStatus, HelperStatus, SelfSnapshot, SelfSource
+from agent.export.agent_families import SelfSnapshot, SelfSource
+from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
+from agent.export.helper_families import HelperStatus
 from agent.export.registry import Registry, Source, SourceCounts
 from agent.system.procfs import ProcFS
 from agent.web.front_page import Overview
@@ -66,6 +68,7 @@ class Daemon:
         self._state.load()
         self._hostname = os.uname().nodename
         self._supervisor = Supervisor(self._clock, self._hostname, options.roots, self._state)
+        self._self_source = SelfSource(self._self_snapshot)
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"))
         self._pages = Pages(self._registry.render, self._registry.names, self._ready, self._overview)
         self._web = Serving(self._pages, Logger("web"))
@@ -205,7 +208,7 @@ class Daemon:
     # -- what is shown ---------------------------------------------------------------------------------------------
 
     def _sources(self) -> Sequence[Source]:
-        return [SelfSource(self._self_snapshot), *self._supervisor.tables, *self._supervisor.running.values()]
+        return [self._self_source, *self._supervisor.tables, *self._supervisor.running.values()]
 
     def _ready(self) -> bool:
         return self._supervisor.ready()
@@ -228,7 +231,7 @@ class Daemon:
             },
             refused=self._supervisor.admission.refused,
             helpers=tuple(
-                HelperStatus(helper.spec.name, helper.ok, helper.restarts, dict(helper.calls))
+                HelperStatus(helper.spec.name, helper.ok, helper.restarts, dict(helper.calls), helper.pid)
                 for helper in self._supervisor.helpers.all()
             ),
             loop_lag_seconds=self._lag.seconds(),

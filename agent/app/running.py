@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from prometheus_client.metrics_core import Metric
-
 from agent.api import Exporter, ExporterConfig, NoData, Spec
 from agent.app.lease import Lease
 from agent.core.clock import Clock
 from agent.core.log import Logger
+from agent.core.metrics import Metric
 
 REST_RATIO = 0.5
 """After an update that took longer than its interval, this part of an interval passes before the next one begins."""

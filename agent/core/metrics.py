@@ -1,32 +1,12 @@
-"""How a metric family is declared: once, whole, beside its help text."""
+"""How a metric family is declared: once, whole, beside its help text; and its series at one moment."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
 
 MetricKind = Literal["gauge", "counter"]
 Aggregation = Literal["sum", "max", "none"]
-
-
-class Rows:
-    """One family under construction: ``add`` label values and a value; ``metric`` is what the client renders."""
-
-    __slots__ = ("_add", "_labels", "metric")
-
-    def __init__(self, metric: GaugeMetricFamily | CounterMetricFamily, labels: int) -> None:
-        self.metric: Metric = metric
-        self._labels = labels
-        self._add = metric.add_metric
-
-    def add(self, values: tuple[str, ...], value: float) -> None:
-        """Add one series; ``values`` are the label values in the declared order."""
-        if len(values) != self._labels:
-            raise ValueError(f"{self.metric.name}: {len(values)} label values for {self._labels} labels")
-        self._add(values, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +24,45 @@ class Family:
     cost: str = "1 per node"
     aggregate: Aggregation = "none"
 
+    @property
+    def openmetrics_name(self) -> str:
+        """The family's name in OpenMetrics: a counter's is without the ``_total`` of its samples."""
+        return self.name.removesuffix("_total") if self.kind == "counter" else self.name
+
     def rows(self) -> Rows:
         """Start an empty family to fill."""
-        made = GaugeMetricFamily if self.kind == "gauge" else CounterMetricFamily
-        return Rows(made(self.name, self.help, labels=self.labels), len(self.labels))
+        return Rows(Metric(self))
 
     def single(self, value: float) -> Metric:
         """Return a family without labels that holds one value."""
         rows = self.rows()
         rows.add((), value)
         return rows.metric
+
+
+@dataclass(slots=True)
+class Metric:
+    """A family's series at one moment: ``labels`` has each one's label values, ``values`` its number, in step."""
+
+    family: Family
+    labels: list[tuple[str, ...]] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+class Rows:
+    """One family under construction: ``add`` label values and a value; ``metric`` is what is rendered."""
+
+    __slots__ = ("_add_labels", "_add_value", "_width", "metric")
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self._width = len(metric.family.labels)
+        self._add_labels = metric.labels.append
+        self._add_value = metric.values.append
+
+    def add(self, values: tuple[str, ...], value: float) -> None:
+        """Add one series; ``values`` are the label values in the declared order."""
+        if len(values) != self._width:
+            raise ValueError(f"{self.metric.family.name}: {len(values)} label values for {self._width} labels")
+        self._add_labels(values)
+        self._add_value(value)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from prometheus_client.metrics_core import Metric
-
 from agent.core.checkpoint import MAX_SECTION_BYTES, StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
 from agent.core.guard import Guard
 from agent.core.log import Logger
-from agent.core.metrics import Family
+from agent.core.metrics import Family, Metric
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.hardware.inventory import HardwareSource

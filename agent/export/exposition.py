@@ -1,17 +1,20 @@
-"""What a scrape asks for, and families as the bytes that answer it. Pure."""
+"""What a scrape asks for, and the bytes that answer it. Pure."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import exposition as text
-from prometheus_client.metrics_core import Metric
-from prometheus_client.openmetrics import exposition as openmetrics
+from agent.core.metrics import Family
 
+TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 GZIP_LEVEL = 1
-"""Metrics shrink tenfold at the cheapest level; more buys little and costs the scraped node."""
+"""Of 10,000 series (1.3 MB), level 1 leaves 10.0 % in 5.5 ms, level 3 9.7 % in 6.5 ms, level 6 8.3 % in 16 ms of the
+scraped node's time: what more it saves is not worth that."""
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+"""zlib's way to ask for gzip's header, which then tells no time: equal expositions are equal bytes."""
 _OPENMETRICS_VERSIONS = ("", "1.0.0")
 
 
@@ -32,6 +35,10 @@ class Selection:
     def takes(self, exporter: str) -> bool:
         """Say whether ``exporter`` is wanted."""
         return exporter not in self.exclude and (self.collect is None or exporter in self.collect)
+
+    def takes_family(self, family: Family) -> bool:
+        """Say whether ``family`` is wanted; a counter goes by its series' name and by OpenMetrics' name for it."""
+        return not self.names or family.name in self.names or family.openmetrics_name in self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,58 +81,27 @@ def wants_openmetrics(accept: str) -> bool:
     return quality > 0 and quality >= _quality(accept, ("text/plain",))
 
 
-def encode(families: Iterable[Metric], selection: Selection) -> Rendered:
-    """Return ``families``, cut down to the selection's names, in its format; which exporters is the caller's matter.
+class Body:
+    """An exposition under construction: compressed as it grows, so that it is never held as a whole uncompressed."""
 
-    Characters that UTF-8 cannot hold become question marks.
-    """
-    chosen = [_restricted(family, selection.names) for family in families] if selection.names else list(families)
-    chosen = [family for family in chosen if family.samples]
-    try:
-        body = _generate(chosen, selection)
-    except UnicodeEncodeError:  # a lone surrogate, from a name that was no UTF-8
-        body = _generate([_encodable(family) for family in chosen], selection)
-    content_type = openmetrics.CONTENT_TYPE_LATEST if selection.openmetrics else text.CONTENT_TYPE_PLAIN_0_0_4
-    if selection.gzip:
-        return Rendered(gzip.compress(body, GZIP_LEVEL, mtime=0), content_type, "gzip")
-    return Rendered(body, content_type)
+    def __init__(self, selection: Selection) -> None:
+        self._openmetrics = selection.openmetrics
+        self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=_GZIP_WBITS) if selection.gzip else None
+        self._pieces: list[bytes] = []
 
+    def add(self, text: bytes) -> None:
+        """Add a family's lines."""
+        self._pieces.append(text if self._compressor is None else self._compressor.compress(text))
 
-class _Families:
-    """As much of a registry as the client's encoders look at."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families)
-
-
-def _generate(families: list[Metric], selection: Selection) -> bytes:
-    generate = openmetrics.generate_latest if selection.openmetrics else text.generate_latest
-    body: bytes = generate(_Families(families))
-    return body
-
-
-def _copy(family: Metric) -> Metric:
-    return Metric(family.name, family.documentation, family.type, family.unit)
-
-
-def _restricted(family: Metric, names: frozenset[str]) -> Metric:
-    if family.name in names:
-        return family
-    cut = _copy(family)
-    cut.samples = [sample for sample in family.samples if sample.name in names]
-    return cut
-
-
-def _encodable(family: Metric) -> Metric:
-    clean = _copy(family)
-    clean.samples = [
-        sample._replace(labels={k: v.encode("utf-8", "replace").decode() for k, v in sample.labels.items()})
-        for sample in family.samples
-    ]
-    return clean
+    def rendered(self) -> Rendered:
+        """End it; nothing can be added thereafter."""
+        if self._openmetrics:
+            self.add(b"# EOF\n")
+        content_type = OPENMETRICS_CONTENT_TYPE if self._openmetrics else TEXT_CONTENT_TYPE
+        if self._compressor is None:
+            return Rendered(b"".join(self._pieces), content_type)
+        self._pieces.append(self._compressor.flush())
+        return Rendered(b"".join(self._pieces), content_type, "gzip")
 
 
 def _media(header: str) -> list[tuple[str, str, float]]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from prometheus_client.metrics_core import Metric
-
 from agent.core.log import Logger
+from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
-from agent.export.exposition import Rendered, Selection, encode
+from agent.export.exposition import Body, Rendered, Selection
+from agent.export.lines import KeptHeads
 
 
 class Source(Protocol):
@@ -51,7 +51,7 @@ class SourceCounts:
 
 @dataclass(slots=True)
 class _Outcome:
-    families: list[Metric] = field(default_factory=list)
+    given: dict[str, list[Metric]] = field(default_factory=dict)
     series: int = 0
     dropped: int = 0
     doubles: int = 0
@@ -65,6 +65,7 @@ class Registry:
         self._sources = sources
         self._log = log
         self._thread = thread
+        self.heads = KeptHeads()
         self.counts: dict[str, SourceCounts] = {}
         self.renders = 0
 
@@ -74,15 +75,17 @@ class Registry:
 
     async def render(self, selection: Selection) -> Rendered:
         """Take snapshots on the loop, render them on the render thread."""
+        shown = [source for source in self._sources() if source.shown()]
         taken: list[tuple[Source, object]] = []
-        for source in self._sources():
-            if not selection.takes(source.name) or not source.shown():
+        for source in shown:
+            if not selection.takes(source.name):
                 continue
             try:
                 taken.append((source, source.snapshot()))
             except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
                 self._fail(source.name, error)
-        rendered, outcomes = await self._thread.call(lambda: _render(taken, selection))
+        names = frozenset(source.name for source in shown)
+        rendered, outcomes = await self._thread.call(lambda: self._render(taken, names, selection))
         self.renders += 1
         for (source, _), outcome in zip(taken, outcomes, strict=True):
             self._account(source.name, outcome)
@@ -102,36 +105,48 @@ class Registry:
         self.counts.setdefault(name, SourceCounts()).failures += 1
         self._log.error("exporter could not be rendered", exporter=name, error=error)
 
+    # -- on the render thread --------------------------------------------------------------------------------------
 
-def _render(taken: Sequence[tuple[Source, object]], selection: Selection) -> tuple[Rendered, list[_Outcome]]:
-    outcomes = [gather(source, snapshot) for source, snapshot in taken]
-    families = [family for outcome in outcomes for family in outcome.families]
-    return encode(families, selection), outcomes
+    def _render(
+        self, taken: Sequence[tuple[Source, object]], shown: frozenset[str], selection: Selection
+    ) -> tuple[Rendered, list[_Outcome]]:
+        self.heads.keep_sources(shown)
+        body = Body(selection)
+        outcomes = [self._gather(source, snapshot, selection, body) for source, snapshot in taken]
+        return body.rendered(), outcomes
+
+    def _gather(self, source: Source, snapshot: object, selection: Selection, body: Body) -> _Outcome:
+        """Add a source's families up to its cap, each series once. What it raises costs its remaining families."""
+        outcome = _Outcome()
+        try:
+            for metric in source.families(snapshot):
+                kept = _limited(metric, source.series_cap, outcome)
+                if kept.labels and selection.takes_family(kept.family):
+                    for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
+                        body.add(piece)
+        except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
+            outcome.error = error
+        self.heads.keep_families(source.name, outcome.given)
+        return outcome
 
 
-def gather(source: Source, snapshot: object) -> _Outcome:
-    """Collect a source's families up to its cap, each series once. What it raises costs its remaining families."""
-    outcome = _Outcome()
-    seen: set[tuple[str, tuple[str, ...]]] = set()
-    try:
-        for family in source.families(snapshot):
-            outcome.families.append(_limited(family, source.series_cap, seen, outcome))
-    except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
-        outcome.error = error
-    return outcome
-
-
-def _limited(family: Metric, cap: int, seen: set[tuple[str, tuple[str, ...]]], outcome: _Outcome) -> Metric:
-    kept = []
-    for sample in family.samples:
-        series = (sample.name, tuple(sample.labels.values()))
-        if series in seen:
-            outcome.doubles += 1
-        elif outcome.series >= cap:
-            outcome.dropped += 1
-        else:
-            seen.add(series)
-            kept.append(sample)
-            outcome.series += 1
-    family.samples = kept
-    return family
+def _limited(metric: Metric, cap: int, outcome: _Outcome) -> Metric:
+    """Return the series of ``metric`` that were not given before and are not over the cap, and count them."""
+    earlier = outcome.given.setdefault(metric.family.name, [])
+    seen = set(metric.labels)
+    kept = metric
+    if earlier or len(seen) < len(metric.labels) or outcome.series + len(metric.labels) > cap:
+        seen = {labels for before in earlier for labels in before.labels}
+        kept = Metric(metric.family)
+        for labels, value in zip(metric.labels, metric.values, strict=True):
+            if labels in seen:
+                outcome.doubles += 1
+            elif outcome.series + len(kept.labels) >= cap:
+                outcome.dropped += 1
+            else:
+                seen.add(labels)
+                kept.labels.append(labels)
+                kept.values.append(value)
+    earlier.append(kept)
+    outcome.series += len(kept.labels)
+    return kept

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client.metrics_core import Metric
-
+from agent.core.metrics import Metric
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.ranks import families as rank_families

@@ -9,6 +9,7 @@ checkpoint, and with it every latch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,6 +18,19 @@ from agent.core.clock import Clock
 
 MAX_FINDINGS = 4096
 """Pieces of hardware times checks of one node; what does not fit is counted."""
+
+
+class CheckState(StrEnum):
+    """What a check found of one piece of hardware."""
+
+    OK = "ok"
+    FAILED = "failed"
+
+    @classmethod
+    def of(cls, ok: bool) -> CheckState:
+        """OK when ``ok``, else FAILED."""
+        return cls.OK if ok else cls.FAILED
+
 
 SubjectKind = Literal["gpu", "nic", "node"]
 
@@ -37,7 +51,7 @@ NODE = Subject("node", "")
 class Finding(msgspec.Struct, frozen=True):
     """A check of one subject: what it found, since when (epoch seconds), and whether it stays until it is cleared."""
 
-    ok: bool
+    state: CheckState
     since_seconds: float
     latched: bool = False
 
@@ -51,8 +65,8 @@ class Entry(msgspec.Struct, frozen=True):
     finding: Finding
 
 
-Levels: TypeAlias = Mapping[tuple[Subject, str], bool]
-"""By subject and check: whether it is well."""
+Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]
+"""By subject and check: what it found."""
 
 
 class Checks:
@@ -63,21 +77,21 @@ class Checks:
         self._source = source
         self._closed = False
 
-    def report(self, subject: Subject, check: str, ok: bool) -> None:
+    def report(self, subject: Subject, check: str, state: CheckState) -> None:
         """Tell a level; a latched fault of the same place stays."""
         if not self._closed:
-            self._ledger.put(self._source, subject, check, ok=ok, latched=False)
+            self._ledger.put(self._source, subject, check, state, latched=False)
 
     def report_all(self, levels: Levels) -> None:
         """Tell every level there is: those told before that are not among them are dropped."""
-        for (subject, check), ok in levels.items():
-            self.report(subject, check, ok)
+        for (subject, check), state in levels.items():
+            self.report(subject, check, state)
         self._drop(lambda subject, check: (subject, check) not in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
         """Tell a fault that stays until it is cleared; told again, it counts from then on (it has happened again)."""
         if not self._closed:
-            self._ledger.put(self._source, subject, check, ok=False, latched=True)
+            self._ledger.put(self._source, subject, check, CheckState.FAILED, latched=True)
 
     def clear(self, subject: Subject, checks: Collection[str]) -> None:
         """Say that a recovery was seen, which ends these faults of the subject, whoever told of them."""
@@ -120,20 +134,20 @@ class HealthLedger:
         """What the exporter of this name writes."""
         return Checks(self, source)
 
-    def put(self, source: str, subject: Subject, check: str, *, ok: bool, latched: bool) -> None:
+    def put(self, source: str, subject: Subject, check: str, state: CheckState, *, latched: bool) -> None:
         """Take a finding; since when it is so is kept while it stays the same."""
         place = (source, subject, check)
         known = self._found.get(place)
         if known is None and len(self._found) >= MAX_FINDINGS:
             self.refused += 1
-        elif known is None or latched or (known.ok != ok and not known.latched):
-            self._found[place] = Finding(ok, self._clock.time(), latched)
+        elif known is None or latched or (known.state is not state and not known.latched):
+            self._found[place] = Finding(state, self._clock.time(), latched)
 
     def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
         """End the faults of a subject, or of all there are: what was found wrong is well."""
         for place, known in list(self._found.items()):
-            if subject in (None, place[1]) and place[2] in checks and not known.ok:
-                self._found[place] = Finding(ok=True, since_seconds=self._clock.time())
+            if subject in (None, place[1]) and place[2] in checks and known.state is CheckState.FAILED:
+                self._found[place] = Finding(CheckState.OK, self._clock.time())
 
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Move what was found under old names to the new ones; of two findings of one place the worse, then later."""
@@ -171,4 +185,4 @@ class HealthLedger:
 
 
 def _badness(finding: Finding) -> tuple[bool, bool, float]:
-    return not finding.ok, finding.latched, finding.since_seconds
+    return finding.state is CheckState.FAILED, finding.latched, finding.since_seconds

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from signal import Signals
 
-from prometheus_client.metrics_core import Metric
-
-from agent.core.identity import Membership, RankLabel
-from agent.core.metrics import Family
+from agent.core.metrics import Family, Metric
+from agent.ranks import job_families
+from agent.ranks.job_families import state_of
 from agent.ranks.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.verdict import STATES
@@ -19,7 +17,7 @@ _RANK = ("job_id", "rank")
 RANK_UP = Family(
     "rankwatch_rank_up",
     "gauge",
-    "1 while the rank's process runs on this node, 0 after it left, until its tombstone is taken down.",
+    "1 while the rank's process runs on this node, 0 after it left, until its record expires.",
     _RANK,
     "1 per rank",
     "max",
@@ -109,46 +107,6 @@ RANKS_REFUSED = Family(
     "Processes, writers and memberships that found the rank table full.",
     aggregate="sum",
 )
-JOB_RANKS = Family(
-    "rankwatch_job_ranks",
-    "gauge",
-    "Ranks of the job on this node, by state.",
-    ("job_id", "state"),
-    "6 per job",
-    "sum",
-)
-JOB_EXPECTED = Family(
-    "rankwatch_job_expected_ranks",
-    "gauge",
-    "Ranks the whole job should have, by who says so: environment or communicator.",
-    ("job_id", "source"),
-    "2 per job",
-    "max",
-)
-JOB_INFO = Family(
-    "rankwatch_job_info",
-    "gauge",
-    "Facts about a job with live ranks here; always 1.",
-    ("job_id", "user", "name", "world_size"),
-    "1 per job",
-    "max",
-)
-COMMUNICATOR_INFO = Family(
-    "rankwatch_communicator_info",
-    "gauge",
-    "A communicator that ranks of this node belong to; always 1. nodes is NCCL's count of NVLink domains.",
-    ("job_id", "comm", "comm_name", "size", "nodes"),
-    "1 per communicator",
-    "max",
-)
-COMMUNICATOR_MEMBER = Family(
-    "rankwatch_communicator_member_info",
-    "gauge",
-    "Which rank has which place in a communicator; always 1.",
-    ("job_id", "comm", "comm_rank", "rank"),
-    "1 per rank and communicator",
-    "max",
-)
 
 FAMILIES: tuple[Family, ...] = (
     RANK_UP,
@@ -164,19 +122,14 @@ FAMILIES: tuple[Family, ...] = (
     RANKS_UNIDENTIFIED,
     RANKS_UNREADABLE,
     RANKS_REFUSED,
-    JOB_RANKS,
-    JOB_EXPECTED,
-    JOB_INFO,
-    COMMUNICATOR_INFO,
-    COMMUNICATOR_MEMBER,
+    *job_families.FAMILIES,
 )
 
 
 def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     """Render the rank table."""
     yield from _ranks(snapshot.ranks)
-    yield from _jobs(snapshot.ranks)
-    yield from _communicators(snapshot.ranks)
+    yield from job_families.render(snapshot.ranks)
     yield IDENTITY_CONFLICTS.single(snapshot.conflicts)
     yield RANKS_DUPLICATE.single(snapshot.duplicates)
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
@@ -193,7 +146,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         runs = process.exited_at is None
         up.add(label, float(runs))
         for name in STATES:
-            state.add((*label, name), float(_state(process) == name))
+            state.add((*label, name), float(state_of(process) == name))
         if process.facts is not None:
             start.add(label, process.facts.start_seconds)
         if process.progress_seconds is not None:
@@ -205,63 +158,6 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
             left.add(label, process.exited_seconds)
             ended.add((*label, *_ending(process)), 1.0)
     return [rows.metric for rows in (up, state, info, start, left, ended, progress, source)]
-
-
-def _jobs(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
-    by_state, expected, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_INFO.rows()
-    counts: Counter[tuple[str, str]] = Counter((v.label.job_id, _state(v.process)) for v in ranks)
-    for job_id in sorted({v.label.job_id for v in ranks}):
-        members = [v.process for v in ranks if v.label.job_id == job_id]
-        for name in STATES:
-            by_state.add((job_id, name), counts[(job_id, name)])
-        live = [p for p in members if p.exited_at is None]
-        if not live:
-            continue
-        claimed = max((p.claim.world_size or 0 for p in live), default=0)
-        seen = max((m.size for p in live for m in p.members.values()), default=0)
-        if claimed:
-            expected.add((job_id, "environment"), claimed)
-        if seen:
-            expected.add((job_id, "communicator"), seen)
-        user = next((p.facts.user for p in live if p.facts is not None), "")
-        job_name = next((p.claim.job_name for p in live if p.claim.job_name), "")
-        info.add((job_id, user, job_name, str(claimed or seen or "")), 1.0)
-    return [by_state.metric, expected.metric, info.metric]
-
-
-def _communicators(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
-    info, members = COMMUNICATOR_INFO.rows(), COMMUNICATOR_MEMBER.rows()
-    seen: dict[tuple[str, str], Membership] = {}
-    placed: dict[tuple[str, str, str], str] = {}
-    for view in ranks:
-        if view.process.exited_at is not None:
-            continue
-        for (comm, comm_rank), membership in view.process.members.items():
-            if place_of(view, comm, comm_rank) is not None:
-                seen.setdefault((view.label.job_id, comm), membership)
-                placed.setdefault((view.label.job_id, comm, str(comm_rank)), view.label.rank)
-    for (job_id, comm), m in seen.items():
-        info.add((job_id, comm, m.name, str(m.size), str(m.nodes)), 1.0)
-    for place, rank in placed.items():
-        members.add((*place, rank), 1.0)
-    return [info.metric, members.metric]
-
-
-def place_of(view: RankView, comm: str, comm_rank: int) -> RankLabel | None:
-    """The view's label when (comm, comm_rank) is its place, told by order inside a process of several ranks."""
-    slots = view.process.slots or []
-    if len(slots) == 1:
-        return view.label
-    local = view.process.local_ranks(comm)
-    if len(local) == len(slots) and local[view.slot] == comm_rank:
-        return view.label
-    return None
-
-
-def _state(process: RankProcess) -> str:
-    if process.verdict is not None:
-        return process.verdict.state
-    return "alive" if process.exited_at is None else "exited"
 
 
 def _info(view: RankView) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
-from prometheus_client.metrics_core import Metric
 
-from agent.core.metrics import Family
+from agent.core.metrics import Family, Metric
 from agent.hardware.inventory import Affinity
-from agent.hardware.ledger import NODE, Entry, Subject
+from agent.hardware.ledger import NODE, CheckState, Entry, Subject
 from agent.ranks.snapshot import RankSnapshot, RankView
 
 CHECKS: Mapping[str, bool] = {
@@ -60,7 +59,7 @@ RANK_UNHEALTHY = Family(
     "rankwatch_rank_unhealthy",
     "gauge",
     "1 for each check that has failed and counts for the rank; a rank that left keeps what stood against it until its "
-    "tombstone is taken down.",
+    "record expires.",
     ("job_id", "rank", "reason"),
     "1 per rank and failed check",
     "max",
@@ -117,7 +116,7 @@ def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset
 
 def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     """Render the roll-up."""
-    failed = [each for each in snapshot.entries if not each.finding.ok]
+    failed = [each for each in snapshot.entries if each.finding.state is CheckState.FAILED]
     counting = [each for each in failed if each.check in snapshot.counted]
     yield from _ranks(snapshot.ranks.ranks, snapshot.entries, counting)
     if snapshot.entries:

@@ -1,1 +1,1 @@
-"""A make-believe job: real processes that write NCCL Inspector files, for the demo, the benchmarks and the tests."""
+"""A simulated job: real processes that write NCCL Inspector files, for the demo, the benchmarks and the tests."""

@@ -1,4 +1,4 @@
-"""Who talks to whom: the communicators of the job and the operations of one training step. Pure."""
+"""The communicators of the job and the operations of one training step. Pure."""
 
 from __future__ import annotations
 
@@ -106,4 +106,4 @@ def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layo
 
 def _draw(text: str) -> int:
     # A str seeds Random through SHA-512: the same number in every process and Python version.
-    return random.Random(text).getrandbits(64)  # noqa: S311  # make-believe, no secret
+    return random.Random(text).getrandbits(64)  # noqa: S311  # simulated, no secret

@@ -12,7 +12,7 @@ from agent.simulate.job import Job
 from agent.simulate.rank import THREAD_NAMES
 
 DESCRIPTION = """\
-Run a make-believe job: real processes that write NCCL Inspector files as NCCL 2.30 does, with no GPU.
+Run a simulated job: real processes that write NCCL Inspector files as NCCL 2.30 does, with no GPU.
 
 One launcher starts the ranks of one host; several launchers with the same --job-dir, --hosts, --job-id and --seed and
 their own --host-index make one job. Each event is one line of JSON on standard output. SIGUSR1 ends the job in order,

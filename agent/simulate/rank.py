@@ -1,4 +1,4 @@
-"""One rank process of the make-believe job (or several ranks in one): ``python -m agent.simulate.rank JOB.json N``.
+"""One rank process of the simulated job (or several ranks in one): ``python -m agent.simulate.rank JOB.json N``.
 
 Started by the launcher. Imports the standard library only, so that it starts fast and stays small.
 """

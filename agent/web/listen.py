@@ -41,8 +41,8 @@ def parse_listen_address(text: str) -> ListenAddress:
 def open_listeners(address: ListenAddress) -> list[socket.socket]:
     """Return listening sockets for ``address``, at least one; OSError names the address and the reason.
 
-    The connections they accept inherit the bounds on buffers. Blocks while a host name is resolved. The caller closes
-    the sockets.
+    The connections they accept inherit the bounds on buffers, and send without delay. Blocks while a host name is
+    resolved. The caller closes the sockets.
     """
     sockets: list[socket.socket] = []
     try:
@@ -52,6 +52,8 @@ def open_listeners(address: ListenAddress) -> list[socket.socket]:
             sockets.append(opened)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            # asyncio does so only for sockets made with the protocol's number, which create_server's are not.
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         for opened in sockets:
             opened.close()

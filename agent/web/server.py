@@ -58,8 +58,8 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class WebStats:
     """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
 
-    ``failures``: answers and connections that ended in an error of this program's, or
-    too late. A connection that its client closed between two requests is not counted in ``closed``.
+    ``failures``: answers and connections that ended in an error of this program's, or too late. A connection that its
+    client closed between two requests is not counted in ``closed``.
     """
 
     connections: int = 0
@@ -163,8 +163,7 @@ class WebServer:
             self.stats.closed[reason] += 1
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
-        if connection in self._connections:
-            self._connections.remove(connection)
+        self._connections.discard(connection)
         connection.writer.transport.abort()
 
     async def _serve(self, connection: _Connection) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from agent.api import CheckState
 from exporters.amdgpu.tree import RawGpu
 
 
@@ -38,21 +39,21 @@ def views(known: dict[str, Known], gpus: Sequence[RawGpu]) -> tuple[View, ...]:
     return tuple(View(index, pci, known[pci], found.get(pci)) for index, pci in enumerate(sorted(known)))
 
 
-def verdicts(view: View) -> dict[str, bool]:
-    """Each check that can be made of a GPU, and whether it is well."""
+def verdicts(view: View) -> dict[str, CheckState]:
+    """Each check that can be made of a GPU, and what it found."""
     if view.raw is None:
-        return {"gpu_lost": False}
+        return {"gpu_lost": CheckState.FAILED}
     raw = view.raw
-    found = {"gpu_lost": True}
+    found = {"gpu_lost": CheckState.OK}
     if raw.errors:
         memory = {block: counts for block, counts in raw.errors.items() if block != "xgmi_wafl"}
-        found["gpu_ecc_uncorrectable"] = not any(counts.get("ue") for counts in memory.values())
+        found["gpu_ecc_uncorrectable"] = CheckState.of(not any(counts.get("ue") for counts in memory.values()))
     if "xgmi_wafl" in raw.errors:
-        found["xgmi_errors"] = not raw.errors["xgmi_wafl"].get("ue")
+        found["xgmi_errors"] = CheckState.of(not raw.errors["xgmi_wafl"].get("ue"))
     width, most = raw.values.get("pcie_width"), raw.values.get("pcie_max_width")
     if width is not None and most is not None:
-        found["pcie_degraded"] = width >= most
+        found["pcie_degraded"] = CheckState.of(width >= most)
     heat, limit = raw.sensors.get("temp/junction/input"), raw.sensors.get("temp/junction/crit")
     if heat is not None and limit:
-        found["gpu_hot"] = heat < limit
+        found["gpu_hot"] = CheckState.of(heat < limit)
     return found

@@ -63,8 +63,8 @@ class AmdgpuExporter:
 
     def _tell(self) -> None:
         for gpu in self._gpus:
-            for check, ok in verdicts(gpu).items():
-                self._ctx.checks.report(Subject("gpu", gpu.known.uuid), check, ok=ok)
+            for check, state in verdicts(gpu).items():
+                self._ctx.checks.report(Subject("gpu", gpu.known.uuid), check, state)
         there = [gpu for gpu in self._gpus if gpu.raw is not None]
         lost = {gpu.known.uuid for gpu in self._gpus if gpu.raw is None}
         stay = [gpu for gpu in self._ctx.hardware.gpus() if gpu.uuid in lost]

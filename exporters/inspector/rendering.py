@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
-from agent.api import Metric, RankLabel
+from agent.api import Family, Metric, RankLabel
 from exporters.inspector.families import (
     BUS_BANDWIDTH,
     BUS_BYTES,
@@ -43,15 +44,19 @@ from exporters.inspector.families import (
     UNMATCHED,
     UNTIMED_OPERATIONS,
 )
-from exporters.inspector.format.records import Result
+from exporters.inspector.format.records import OTHER, Result
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.totals.frozen import Sums, WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally, SeriesLabels
+from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally
 from exporters.inspector.totals.losses import Tally
+
+Labels: TypeAlias = tuple[str, ...]
+"""Of one series: job_id, rank, comm, collective, size."""
+Series: TypeAlias = dict[Labels, Sums]
 
 
 class InspectorSnapshot(msgspec.Struct, frozen=True):
@@ -82,68 +87,80 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _reclaimed(snapshot.reclaimed)
 
 
-def _series(
-    writers: list[WriterTotals], snapshot: InspectorSnapshot
-) -> tuple[dict[SeriesLabels, Sums], set[SeriesLabels]]:
+def _series(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> tuple[Series, set[Labels]]:
     """Sum the writers of each series; one that may be below its past withholds the whole of it."""
-    series = dict(snapshot.inherited.sums)
-    withheld: set[SeriesLabels] = set(series) if snapshot.unpublished else set()
+    series: Series = {msgspec.structs.astuple(labels): sums for labels, sums in snapshot.inherited.sums.items()}
+    withheld: set[Labels] = set(series) if snapshot.unpublished else set()
     for writer in writers:
+        ranks = {place: snapshot.labels.get((writer.writer_key, *place)) for place in writer.places}
         for total in writer.totals:
-            label = snapshot.labels.get((writer.writer_key, total.key.comm, total.key.comm_rank))
-            if label is None:
+            comm, comm_rank, collective, size = total.key
+            if (label := ranks.get((comm, comm_rank))) is None:
                 continue
-            key = SeriesLabels.of(label, total.key)
-            series[key] = total.sums.plus(series[key]) if key in series else total.sums
+            job_id, rank = label
+            labels = (job_id, rank, OTHER if size == OTHER else comm, collective, size)
+            known = series.get(labels)
+            series[labels] = total.sums if known is None else total.sums.plus(known)
             if not writer.caught_up:
-                withheld.add(key)
+                withheld.add(labels)
     return series, withheld
 
 
-def _operations(series: dict[SeriesLabels, Sums], withheld: set[SeriesLabels]) -> Iterable[Metric]:
-    collectives = [family.rows() for family in (OPERATIONS, BYTES, SECONDS, BUS_BYTES)]
-    p2p = [family.rows() for family in (P2P_OPERATIONS, P2P_BYTES, P2P_SECONDS, P2P_BUS_BYTES)]
-    for key, sums in series.items():
-        if key in withheld:
+def _operations(series: Series, withheld: set[Labels]) -> Iterable[Metric]:
+    collectives: Series = {}
+    p2p: Series = {}
+    for labels, sums in series.items():
+        if labels in withheld:
             continue
-        direction = DIRECTIONS.get(key.collective)
-        operations, message_bytes, seconds, bus_bytes = collectives if direction is None else p2p
-        values = (key.job_id, key.rank, key.comm, direction or key.collective, key.size)
-        operations.add(values, sums.operations)
-        message_bytes.add(values, sums.message_bytes)
-        seconds.add(values, sums.microseconds / 1_000_000)
-        bus_bytes.add(values, sums.bus_bytes)
-    return [row.metric for row in (*collectives, *p2p)]
+        job_id, rank, comm, collective, size = labels
+        if (direction := DIRECTIONS.get(collective)) is None:
+            collectives[labels] = sums
+        else:
+            p2p[job_id, rank, comm, direction, size] = sums
+    yield from _totals(collectives, OPERATIONS, BYTES, SECONDS, BUS_BYTES)
+    yield from _totals(p2p, P2P_OPERATIONS, P2P_BYTES, P2P_SECONDS, P2P_BUS_BYTES)
 
 
-def _arrivals(series: dict[SeriesLabels, Sums], withheld: set[SeriesLabels]) -> Iterable[Metric]:
+def _totals(
+    series: Series, operations: Family, message_bytes: Family, seconds: Family, bus_bytes: Family
+) -> Iterable[Metric]:
+    labels, sums = list(series), series.values()
+    yield Metric(operations, labels, [one.operations for one in sums])
+    yield Metric(message_bytes, labels, [one.message_bytes for one in sums])
+    yield Metric(seconds, labels, [one.microseconds / 1_000_000 for one in sums])
+    yield Metric(bus_bytes, labels, [one.bus_bytes for one in sums])
+
+
+def _arrivals(series: Series, withheld: set[Labels]) -> Iterable[Metric]:
     """What matched operations say of each rank, over all sizes, and of each communicator, over its ranks."""
     by_rank: dict[tuple[str, ...], Arrivals] = {}
     by_communicator: dict[tuple[str, ...], Arrivals] = {}
     hidden: set[tuple[str, ...]] = set()
-    for key, sums in series.items():
-        rank = (key.job_id, key.rank, key.comm, key.collective)
-        communicator = (key.job_id, key.comm, key.collective, key.size)
-        if key in withheld:
-            hidden.update((rank, communicator))
-        if (arrivals := sums.arrivals) is None:
+    for labels, sums in series.items():
+        if (arrivals := sums.arrivals) is None and labels not in withheld:
             continue
-        by_rank[rank] = arrivals.plus(by_rank.get(rank, Arrivals()))
+        job_id, rank, comm, collective, size = labels
+        of_rank, of_communicator = (job_id, rank, comm, collective), (job_id, comm, collective, size)
+        if labels in withheld:
+            hidden.update((of_rank, of_communicator))
+        if arrivals is None:
+            continue
+        by_rank[of_rank] = arrivals.plus(by_rank.get(of_rank, Arrivals()))
         if arrivals.matched or arrivals.unmatched:
-            by_communicator[communicator] = arrivals.plus(by_communicator.get(communicator, Arrivals()))
+            by_communicator[of_communicator] = arrivals.plus(by_communicator.get(of_communicator, Arrivals()))
     lateness, last = LATENESS.rows(), LAST_ARRIVALS.rows()
-    for labels, arrivals in by_rank.items():
-        if labels not in hidden:
-            lateness.add(labels, arrivals.lateness_us / 1_000_000)
-            last.add(labels, arrivals.last)
+    for place, arrivals in by_rank.items():
+        if place not in hidden:
+            lateness.add(place, arrivals.lateness_us / 1_000_000)
+            last.add(place, arrivals.last)
     matched, unmatched, floor, spread = MATCHED.rows(), UNMATCHED.rows(), FLOOR.rows(), SPREAD.rows()
-    for labels, arrivals in by_communicator.items():
-        if labels not in hidden:
-            matched.add(labels, arrivals.matched)
-            unmatched.add(labels, arrivals.unmatched)
-            floor.add(labels, arrivals.floor_us / 1_000_000)
-            spread.add(labels, arrivals.spread_us / 1_000_000)
-    return [row.metric for row in (lateness, last, matched, unmatched, floor, spread)]
+    for place, arrivals in by_communicator.items():
+        if place not in hidden:
+            matched.add(place, arrivals.matched)
+            unmatched.add(place, arrivals.unmatched)
+            floor.add(place, arrivals.floor_us / 1_000_000)
+            spread.add(place, arrivals.spread_us / 1_000_000)
+    return [rows.metric for rows in (lateness, last, matched, unmatched, floor, spread)]
 
 
 def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:

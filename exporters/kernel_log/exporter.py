@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import NODE, Context, ExporterConfig, Family, Metric, NoData, RankLabel, Spec, Subject, sysfs
+from agent.api import NODE, CheckState, Context, ExporterConfig, Family, Metric, NoData, RankLabel, Spec, Subject, sysfs
 from exporters.kernel_log.classify import Category, KernelEvent, categories, classify, fails
 from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.mounts import read_mounted, still_told
@@ -156,7 +156,7 @@ class KernelLogExporter:
             self._ctx.guard.attempt("a kernel event", take, category=told.event.category)
         self._is_backlog = False
         for check, parts in self._past.parts.items():
-            self._ctx.checks.report(NODE, check, ok=not parts)
+            self._ctx.checks.report(NODE, check, CheckState.of(not parts))
         self._forget_ranks()
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 

@@ -9,6 +9,7 @@ import msgspec
 
 from agent.api import (
     NODE,
+    CheckState,
     Context,
     Gpu,
     HelperFailed,
@@ -128,7 +129,7 @@ class NvmlExporter:
         self._hung = True
         self._warm = False
         self._looked_at = None
-        self._ctx.checks.report(NODE, "gpu_driver_hung", ok=False)
+        self._ctx.checks.report(NODE, "gpu_driver_hung", CheckState.FAILED)
 
     def _note_error(self, error: str) -> None:
         """NVML cannot be initialised: the end of the matter where no GPU was seen, else something to tell."""
@@ -144,14 +145,14 @@ class NvmlExporter:
 
     def _tell(self, verdicts: Iterable[GpuVerdict]) -> None:
         checks = self._ctx.checks
-        checks.report(NODE, "gpu_driver_hung", ok=True)
+        checks.report(NODE, "gpu_driver_hung", CheckState.OK)
         told = [NODE]
         for verdict in verdicts:
             subject = Subject("gpu", verdict.subject)
             told.append(subject)
             checks.clear(subject, verdict.recovered)
-            for check, ok in verdict.levels.items():
-                checks.report(subject, check, ok)
+            for check, state in verdict.levels.items():
+                checks.report(subject, check, state)
             for check in verdict.faults:
                 checks.latch(subject, check)
         checks.forget(told)

@@ -180,7 +180,7 @@ class _Page:
         self._rows[family].add(labels, value)
 
     def families(self) -> Iterable[Metric]:
-        return (rows.metric for rows in self._rows.values() if rows.metric.samples)
+        return (rows.metric for rows in self._rows.values() if rows.metric.labels)
 
 
 def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from agent.api import CheckState
 from exporters.nvml import judge
 from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible
@@ -66,7 +67,7 @@ class GpuVerdict(msgspec.Struct, frozen=True):
     """What is to be told of one GPU: faults whose end was seen, levels by check, and faults to latch, in this order."""
 
     subject: str
-    levels: dict[str, bool]
+    levels: dict[str, CheckState]
     faults: tuple[str, ...] = ()
     recovered: tuple[str, ...] = ()
 
@@ -105,14 +106,14 @@ class Gpus:
             reading = readings.get(uuid)
             if reading is None:
                 views.append(self._lost(uuid, known))
-                verdicts.append(GpuVerdict(uuid, {"gpu_lost": False}, tuple(faults.get(uuid, ()))))
+                verdicts.append(GpuVerdict(uuid, {"gpu_lost": CheckState.FAILED}, tuple(faults.get(uuid, ()))))
             else:
                 view, verdict = self._present(known, reading, elapsed_seconds, tuple(faults.get(uuid, ())))
                 views.append(view)
                 verdicts.append(verdict)
         nameless = self._nameless(answer.gpus, views)
         self.views = (*views, *nameless)
-        return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": False}) for view in nameless)]
+        return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": CheckState.FAILED}) for view in nameless)]
 
     def keep_signs(self) -> None:
         """Remember the last look, by which a restarted agent sees what happened meanwhile."""
@@ -196,8 +197,9 @@ class Gpus:
             known.signs = _signs(reading)
         seconds = watched.seconds.add(reading, elapsed)
         watched.before = reading
-        levels = {"gpu_lost": True, **judge.levels(reading), **watched.windows.levels(), **watched.links.checks(links)}
-        if reset and all(levels.values()):  # what was told since the last look led to the reset
+        levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.levels()}
+        levels |= watched.links.checks(links)
+        if reset and CheckState.FAILED not in levels.values():  # what was told since the last look led to the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
         return self._view(reading.uuid, known, reading, seconds, links), verdict

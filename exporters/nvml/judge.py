@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agent.api import CheckState
 from exporters.nvml import fabric
 from exporters.nvml.clocks import HARDWARE_SLOWDOWN
 from exporters.nvml.reading import GpuReading
@@ -25,10 +26,10 @@ SIGNS = (*_COUNTERS, "recovery_action")
 """Values by which a reset shows."""
 
 
-def levels(reading: GpuReading) -> dict[str, bool]:
-    """By check: whether it is well, as far as the driver tells."""
+def levels(reading: GpuReading) -> dict[str, CheckState]:
+    """By check: what it found, as far as the driver tells."""
     values = reading.values
-    found: dict[str, bool] = {}
+    found: dict[str, CheckState] = {}
     for check, names in {
         "gpu_ecc_uncorrectable": ("ecc_uncorrected_volatile",),
         "gpu_row_remap_failed": ("row_remap_failed",),
@@ -37,9 +38,9 @@ def levels(reading: GpuReading) -> dict[str, bool]:
     }.items():
         told = [values[name] for name in names if name in values]
         if told:
-            found[check] = not any(told)
+            found[check] = CheckState.of(not any(told))
     if reading.fabric is not None:
-        found["gpu_fabric"] = fabric.is_well(reading.fabric)
+        found["gpu_fabric"] = CheckState.of(fabric.is_well(reading.fabric))
     return found
 
 

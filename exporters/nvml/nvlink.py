@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from agent.api import Family
+from agent.api import CheckState, Family
 from exporters.nvml.fields import GPU_LABELS
 from exporters.nvml.reading import Link
 from exporters.nvml.windows import Windows
@@ -78,15 +78,15 @@ class NvLinks:
         self._windows = Windows()
         self._errors = {}
 
-    def checks(self, links: Collection[LinkView]) -> dict[str, bool]:
-        """By check: whether it is well, as far as it can be told."""
-        found: dict[str, bool] = {}
+    def checks(self, links: Collection[LinkView]) -> dict[str, CheckState]:
+        """By check: what it found, as far as it can be told."""
+        found: dict[str, CheckState] = {}
         told = [link.up for link in links if link.up is not None]
         if told:
-            found["nvlink_down"] = all(told)
+            found["nvlink_down"] = CheckState.of(all(told))
         flagged = [link.number for link in links if link.flagged_ratio is not None]
         if flagged:
-            found["nvlink_errors"] = all(self._windows.is_well(number) for number in flagged)
+            found["nvlink_errors"] = CheckState.of(all(self._windows.is_well(number) for number in flagged))
         return found
 
     def _view(self, link: Link, errors: dict[str, int]) -> LinkView:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from agent.api import CheckState
+
 LOOKS = 30
 FLAGGED_LOOKS = 15
 """More flagged looks of the last LOOKS than this are too many."""
@@ -31,6 +33,6 @@ class Windows(Generic[Key]):
         """False while too many are flagged."""
         return self._bits.get(key, 0).bit_count() <= FLAGGED_LOOKS
 
-    def levels(self) -> dict[Key, bool]:
-        """By key: whether it is well."""
-        return {key: self.is_well(key) for key in self._bits}
+    def levels(self) -> dict[Key, CheckState]:
+        """By key: FAILED while too many are flagged."""
+        return {key: CheckState.of(self.is_well(key)) for key in self._bits}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
+from agent.api import CheckState, Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
 from exporters.rdma.baseline import Baseline, ignore, judge, learn
 from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
 from exporters.rdma.tree import RdmaDevice, hidden_functions, read_devices
@@ -79,9 +79,9 @@ class RdmaExporter:
         levels = {}
         for each in judge(self._baseline, self._devices):
             nic = Subject("nic", each.device)
-            levels[nic, "rdma_device_missing"] = each.present
-            levels[nic, "rdma_port_down"] = each.up
-            levels[nic, "rdma_rate_degraded"] = each.fast
+            levels[nic, "rdma_device_missing"] = CheckState.of(each.present)
+            levels[nic, "rdma_port_down"] = CheckState.of(each.up)
+            levels[nic, "rdma_rate_degraded"] = CheckState.of(each.fast)
         self._ctx.checks.report_all(levels)
         expected = self._baseline.functions.items()  # those that are missing stay near their GPUs
         self._ctx.hardware.observe_nics(Nic(each.device, pci, each.pci_path, each.numa) for pci, each in expected)

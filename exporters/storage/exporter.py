@@ -9,6 +9,7 @@ import msgspec
 
 from agent.api import (
     NODE,
+    CheckState,
     Context,
     ExporterConfig,
     HelperSpec,
@@ -113,7 +114,7 @@ def hangs(config: StorageConfig, each: Probe) -> bool:
 
 def levels(config: StorageConfig, probes: Iterable[Probe], lustre: bool | None) -> Levels:
     """What the node's checks come to: well while all paths that tell are, absent where none does."""
-    found = {(NODE, "lustre_unhealthy"): lustre} if lustre is not None else {}
+    found = {(NODE, "lustre_unhealthy"): CheckState.of(lustre)} if lustre is not None else {}
     for each in probes:
         hung = hangs(config, each)
         if each.path in config.paths and (each.ok is not None or hung):
@@ -123,8 +124,10 @@ def levels(config: StorageConfig, probes: Iterable[Probe], lustre: bool | None) 
     return found
 
 
-def _and(found: dict[tuple[Subject, str], bool], check: str, well: bool) -> None:
-    found[NODE, check] = found.get((NODE, check), True) and well
+def _and(found: dict[tuple[Subject, str], CheckState], check: str, well: bool) -> None:
+    """Note one path of a check: it has failed when one of them has."""
+    if not well or (NODE, check) not in found:
+        found[NODE, check] = CheckState.of(well)
 
 
 def _is_full(config: StorageConfig, room: FreeSpace) -> bool:

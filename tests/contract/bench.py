@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 import yaml
+from client_metrics import encode
 from fake_clock import FakeClock
-from prometheus_client.metrics_core import Metric
 
-from agent.api import Exporter, Logger, RankTable, Roots
+from agent.api import Exporter, Logger, Metric, RankTable, Roots
 from agent.app.discovery import load_spec
 from agent.app.lease import Lender
 from agent.core.checkpoint import StateFile
-from agent.export.exposition import Selection, encode
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTNAME = "gpu-node-00"
@@ -56,12 +55,14 @@ class Bench:
 
     def families(self, snapshot: object) -> list[Metric]:
         """The snapshot's families, their series in a fixed order: sources list files in any order."""
-        families = list(self.exporter.families(snapshot))
-        for family in families:
-            family.samples.sort(key=lambda sample: (sample.name, tuple(sample.labels.items())))
-        return families
+        return [_in_order(family) for family in self.exporter.families(snapshot)]
 
 
 def exposition(families: Sequence[Metric]) -> str:
     """Families as the text format has them."""
-    return encode(families, Selection()).body.decode()
+    return encode(families).body.decode()
+
+
+def _in_order(family: Metric) -> Metric:
+    series = sorted(zip(family.labels, family.values, strict=True), key=lambda one: one[0])
+    return Metric(family.family, [labels for labels, _ in series], [value for _, value in series])

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from bench import DATA, Bench, exposition
+from client_metrics import encode, reference
 
 from agent.api import NoData
 from agent.app.discovery import exporter_names, load_spec
 from agent.app.supervisor import RANKS_BYTES
 from agent.core.checkpoint import ENVELOPE_BYTES, MAX_BYTES, MAX_SECTION_BYTES
+from agent.export.exposition import Selection
 
 NAMES = exporter_names()
 LONGEST_DRAIN_SECONDS = 45.0
@@ -77,7 +79,7 @@ async def test_empty_root_shows_no_facts(empty_bench: Bench) -> None:
         await empty_bench.look()
     subjects = {"job_id", "rank", "comm", "gpu", "device"}
     for family in empty_bench.families(empty_bench.exporter.snapshot()):
-        assert not [sample for sample in family.samples if subjects & sample.labels.keys()]
+        assert not (subjects & set(family.family.labels) and family.labels), family.family.name
     await empty_bench.end()
 
 
@@ -98,16 +100,23 @@ def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None
 async def test_families_are_as_declared(bench: Bench) -> None:
     """Every family given is one of SPEC.families, with its type, help and labels; together they stay below the cap."""
     families = bench.families(await bench.look())
-    declared = {family.rows().metric.name: family for family in bench.spec.families}
-    assert len({family.name for family in families}) == len(families)
+    assert len({family.family.name for family in families}) == len(families)
     for family in families:
-        spec = declared[family.name]
-        assert (family.type, family.documentation) == (spec.kind, spec.help)
-        for sample in family.samples:
-            assert tuple(sample.labels) == spec.labels
-            assert all(isinstance(value, str) for value in sample.labels.values())
-            assert sample.timestamp is None
-    assert 0 < sum(len(family.samples) for family in families) <= bench.spec.series_cap
+        assert family.family in bench.spec.families
+        assert len(family.labels) == len(family.values)
+        for labels in family.labels:
+            assert len(labels) == len(family.family.labels)
+            assert all(isinstance(value, str) for value in labels)
+    assert 0 < sum(len(family.labels) for family in families) <= bench.spec.series_cap
+    await bench.end()
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+async def test_families_are_written_as_the_client_does(bench: Bench, openmetrics: bool) -> None:
+    """Over its data folder an exporter's text in both formats is byte for byte what prometheus-client makes of it."""
+    families = bench.families(await bench.look())
+    found = encode(families, Selection(openmetrics=openmetrics)).body
+    assert found == reference(families, openmetrics_format=openmetrics)
     await bench.end()
 
 

@@ -14,7 +14,7 @@ from agent.app.discovery import exporter_names
 
 ROOT = Path(__file__).parents[2]
 NAMES = exporter_names()
-THIRD_PARTY = {"aiofiles", "h11", "msgspec", "prometheus_client", "psutil", "pynvml", "yaml"}
+THIRD_PARTY = {"h11", "msgspec", "prometheus_client", "psutil", "pynvml", "yaml"}
 MODULES_NEED_A_REASON = {"subprocess", "socket", "multiprocessing", "http", "urllib"}
 CALLS_NEED_A_REASON = re.compile(
     r"os\.(system|popen|fork|exec|spawn|posix_spawn)"

@@ -25,6 +25,13 @@ NOT_BASE_UNITS = re.compile(
     r"_(ns|us|ms|nanoseconds|microseconds|milliseconds|minutes|hours|days|kb|mb|gb|kib|mib|gib|kilobytes|megabytes"
     r"|gigabytes|bits|gbps|percent|celsius_f|fahrenheit|milliwatts|mhz)(_|$)"
 )
+STANDARD_NAMES = {
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "process_open_fds",
+    "process_start_time_seconds",
+    "python_info",
+}
 LABEL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 TAKEN_LABELS = {"job", "instance", "le", "quantile"}
 """Prometheus' own: a label of that name is renamed at the scrape, or is another metric type's."""
@@ -43,8 +50,11 @@ def test_every_family_has_one_owner() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_name(family: Family) -> None:
-    """A name has our prefix and base units; only counters end in _total, and no name looks like another type's."""
-    assert re.fullmatch(r"rankwatch_[a-z0-9]+(_[a-z0-9]+)*", family.name)
+    """A name has our prefix and base units; only counters end in _total, and no name looks like another type's.
+
+    Some few names are those that every process has which Prometheus scrapes.
+    """
+    assert family.name in STANDARD_NAMES or re.fullmatch(r"rankwatch_[a-z0-9]+(_[a-z0-9]+)*", family.name)
     assert not NOT_BASE_UNITS.search(family.name)
     assert family.name.endswith("_total") == (family.kind == "counter")
     assert not family.name.endswith(("_count", "_sum", "_bucket", "_created"))

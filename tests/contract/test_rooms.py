@@ -25,8 +25,6 @@ FLOORS = {
 """From the ground up; `*` is every module that lies in no folder. A room imports itself and floors below its own."""
 MAX_LINES = 300
 LONGER = {
-    "agent/export/agent_families.py": "the declarations of all that the agent says of itself",
-    "agent/ranks/families.py": "the declarations of all that the rank table says",
     "agent/ranks/table.py": "one class: the rank table",
     "exporters/inspector/totals/aggregate.py": "one class: all that one writer's records add up to",
 }

@@ -105,7 +105,7 @@ class Cluster:
 
 
 class ClusterJob:
-    """A make-believe job over some of a cluster's nodes, with a launcher on each; a context manager."""
+    """A simulated job over some of a cluster's nodes, with a launcher on each; a context manager."""
 
     def __init__(self, cluster: Cluster, job_id: str, nodes: list[ClusterNode], ranks: int, *options: str) -> None:
         """Start it; the first node has the first ranks."""

@@ -1,4 +1,4 @@
-"""A make-believe job on a make-believe fleet, and what may befall it."""
+"""A simulated job on a simulated fleet, and what may happen to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A make-believe fleet for rule tests: real rank tables under a clock of ours, scraped as Prometheus would.
+"""A simulated fleet for rule tests: real rank tables under a clock of ours, scraped as Prometheus would.
 
 What the tables show becomes the input of `promtool test rules`, series by series, with staleness where a scrape fails
 or no longer holds a series. Each node is scraped at its own instant, up to five seconds before the others.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
+from client_metrics import samples
 from ras_views import RasAgent
 
 from agent.api import Metric
@@ -170,11 +171,7 @@ class Node:
 
     def _page(self, families: Iterable[Metric], job: str) -> dict[str, float]:
         own = self._target(job)
-        return {
-            series_key(sample.name, (*sample.labels.items(), *own)): sample.value
-            for family in families
-            for sample in family.samples
-        }
+        return {series_key(sample.name, (*sample.labels.items(), *own)): sample.value for sample in samples(families)}
 
     def _target(self, job: str) -> tuple[tuple[str, str], ...]:
         return ("instance", f"{self.name}:19028"), ("job", job), ("node", self.name)

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from client_metrics import encode
+
 from agent.api import Family, Metric
-from agent.export.exposition import Selection, encode
-from agent.hardware.ledger import NODE, Entry, Finding, Subject
+from agent.hardware.ledger import NODE, CheckState, Entry, Finding, Subject
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
@@ -33,17 +34,17 @@ def hardware_page(job_id: str, rank: str) -> bytes:
         for line in (DATA / name / "expected.prom").read_text().splitlines()
         if not line.startswith("#")
     ]
-    return "\n".join(recorded).encode() + b"\n" + encode(list(_families(job_id, rank)), Selection()).body
+    return "\n".join(recorded).encode() + b"\n" + encode(_families(job_id, rank)).body
 
 
 def _families(job_id: str, rank: str) -> Iterable[Metric]:
     gpu = Subject("gpu", "GPU-0")
     since = time.time() - FAILED_SECONDS_AGO
-    failed = [Entry("nvml", gpu, check, Finding(ok=False, since_seconds=since)) for check in STRUCK]
-    well = Entry("nvml", NODE, "gpu_driver_hung", Finding(ok=True, since_seconds=since))
+    failed = [Entry("nvml", gpu, check, Finding(CheckState.FAILED, since)) for check in STRUCK]
+    well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
     nobody = RankSnapshot((), 0, 0, 0, 0, 0)
     for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0)):
-        if family.name not in (health.RANK_HEALTHY.name, health.RANK_UNHEALTHY.name):
+        if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):
             yield family
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))
     yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))

@@ -1,4 +1,4 @@
-"""A make-believe job under test: starts the launcher, follows its events, and leaves nothing behind."""
+"""A simulated job under test: starts the launcher, follows its events, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ import json
 import time
 from typing import Any
 
+from client_metrics import encode
 from ras_views import ENDPOINT, VERSION, WELL, families
 
 from agent.api import Admission, ProcessKey, RankLabel
-from agent.export.exposition import Selection, encode
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.asking.reports import Reports
 from exporters.ras.report.json_report import read_json
@@ -29,8 +29,7 @@ def ras_page(job_id: str) -> bytes:
     for _ in range(2):
         assert reports.keep(owner, report, float("inf"), time.time())
     return encode(
-        families([(job_id, "reporter"), (job_id, "none")], {ENDPOINT: True}, {job_id: (7.0, 0)}, 2, reports.by_job),
-        Selection(),
+        families([(job_id, "reporter"), (job_id, "none")], {ENDPOINT: True}, {job_id: (7.0, 0)}, 2, reports.by_job)
     ).body
 
 

@@ -1,4 +1,4 @@
-"""RAS in a make-believe fleet: what a job's RAS threads would report, read and shown by the exporter's own code.
+"""RAS in a simulated fleet: what a job's RAS threads would report, read and shown by the exporter's own code.
 
 The network knows who answers and what everybody has launched. An agent asks it as often as the policy says, keeps the
 report, tells its rank table of the silences there, and renders all of it into the same series as the exporter.

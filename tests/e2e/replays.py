@@ -13,13 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
 
+from client_metrics import samples
 from fake_clock import FakeClock
 from fleets import series_key
 from recordings import FIRST_PID, HOSTS, WORLD, Phase, host_of, prolonged
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
 from agent.core.guard import Guard
-from agent.export.agent_families import EXPORTER_UP
+from agent.export.exporter_families import EXPORTER_UP
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
@@ -101,19 +102,17 @@ class Node:
         for job, families in pages.items():
             labels = (*own, ("job", job))
             found = {series_key("up", labels): 1.0, series_key("scrape_duration_seconds", labels): 0.01}
-            for family in families:
-                for sample in family.samples:
-                    found[series_key(sample.name, (*sample.labels.items(), *labels))] = sample.value
+            for sample in samples(families):
+                found[series_key(sample.name, (*sample.labels.items(), *labels))] = sample.value
             for key, value in found.items():
                 self.series.setdefault(key, {})[second] = value
 
     def records_read(self) -> float:
         """Return how many records were accepted so far."""
         families = self._exporter.families(self._exporter.snapshot())
-        samples = [sample for family in families for sample in family.samples]
         return sum(
             sample.value
-            for sample in samples
+            for sample in samples(families)
             if sample.name == "rankwatch_inspector_records_total" and sample.labels["result"] == "accepted"
         )
 

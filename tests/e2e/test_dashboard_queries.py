@@ -35,7 +35,7 @@ OF_PIPELINE = {
     "Bytes sent and received per second",
     "Records without the GPU's own time",
 }
-"""Panels on what the make-believe job has not: they are asked about another one."""
+"""Panels on what the simulated job has not: they are asked about another one."""
 RAS_SUFFIX = "8"
 OF_RAS_APART = "Launches between the rank furthest ahead and the one furthest behind"
 OF_RAS = {

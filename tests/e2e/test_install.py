@@ -76,11 +76,11 @@ import asyncio
 from agent.core.clock import SystemClock
 from agent.helper.client import Helpers
 from exporters.ras.asking.inquiry import READER
-from exporters.ras.report.reading import Request
+from exporters.ras.report.reading import ReadRequest
 
 async def main():
     helper = Helpers(SystemClock()).lend(READER)
-    print((await helper.call(Request(True, frozenset()), 20.0)).error)
+    print((await helper.call(ReadRequest(True, frozenset()), 20.0)).error)
     await helper.stop()
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The make-believe job, run for real: what it writes, how it dies, what it leaves."""
+"""The simulated job, run for real: what it writes, how it dies, what it leaves."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from client_metrics import samples
 from fake_clock import FakeClock
-from lent import lent
+from lent import failed, lent
 from rank_table import environment, facts
 
 from agent.api import Gpu, Nic, RankTable, StateSection
@@ -95,10 +96,9 @@ class Node:
         await self.exporter.update()
         return {
             (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-            for family in self.exporter.families(self.exporter.snapshot())
-            for sample in family.samples
+            for sample in samples(self.exporter.families(self.exporter.snapshot()))
         }
 
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}
+        return {(each.subject.name, each.check) for each in failed(self.ledger)}

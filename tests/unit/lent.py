@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from agent.api import Admission, Clock, Context, Logger, OwnThread, RankTable, Roots, StateSection
 from agent.core.guard import Guard
 from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
+from agent.hardware.ledger import CheckState, Entry, HealthLedger
 from agent.helper.client import Helpers
 
 
@@ -17,6 +18,16 @@ async def stop_all(helpers: Helpers) -> None:
     """End every helper process, as the agent does at the end of an exporter's run."""
     for helper in helpers.all():
         await helper.stop()
+
+
+def failed(ledger: HealthLedger) -> list[Entry]:
+    """What the ledger holds that has failed."""
+    return [each for each in ledger.entries() if each.finding.state is CheckState.FAILED]
+
+
+def well(found: Mapping[str, CheckState]) -> dict[str, bool]:
+    """By check: whether it is well."""
+    return {check: state is CheckState.OK for check, state in found.items()}
 
 
 def children() -> list[str]:

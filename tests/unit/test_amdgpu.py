@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
-from lent import lent
+from lent import failed, lent, well
 
 from agent.api import NoData, StateSection
 from agent.hardware.inventory import Hardware
@@ -51,7 +52,7 @@ def view(raw: RawGpu | None) -> View:
 def test_what_is_wrong_with_a_gpu(raw: RawGpu | dict[str, object] | None, expected: dict[str, bool]) -> None:
     """Each check is made of what is told, and only then."""
     found = msgspec.structs.replace(WELL, **raw) if isinstance(raw, dict) else raw
-    assert verdicts(view(found)) == expected
+    assert well(verdicts(view(found))) == expected
 
 
 def test_the_made_up_node() -> None:
@@ -110,7 +111,7 @@ class Node:
 
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}
+        return {(each.subject.name, each.check) for each in failed(self.ledger)}
 
 
 @pytest.fixture
@@ -135,8 +136,7 @@ async def test_a_gpu_that_is_lost(root: Path) -> None:
     assert ("1a2b3c4d5e6f7081", "gpu_lost") in again.failed()
     present = {
         (sample.labels["gpu"], sample.labels["gpu_uuid"]): sample.value
-        for family in again.exporter.families(again.exporter.snapshot())
-        for sample in family.samples
+        for sample in samples(again.exporter.families(again.exporter.snapshot()))
         if sample.name == "rankwatch_gpu_present"
     }
     assert present == {("0", "90a1b2c3d4e5f607"): 1, ("1", "1a2b3c4d5e6f7081"): 0}

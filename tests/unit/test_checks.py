@@ -6,7 +6,7 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.hardware import ledger as module
-from agent.hardware.ledger import NODE, HealthLedger, Subject
+from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
 
 GPU, OTHER = Subject("gpu", "GPU-1"), Subject("gpu", "GPU-2")
 
@@ -25,7 +25,7 @@ class Book:
         return {
             (each.subject.name, each.check): now - each.finding.since_seconds
             for each in self.ledger.entries()
-            if not each.finding.ok
+            if each.finding.state is CheckState.FAILED
         }
 
 
@@ -37,11 +37,11 @@ def book() -> Book:
 
 def test_a_level_is_as_it_was_told_last(book: Book) -> None:
     """Failed, it counts from the first time it was told so; well again, it is over."""
-    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     book.clock.advance(10.0)
-    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     assert book.failed() == {("GPU-1", "gpu_hot"): 10.0}
-    book.checks.report(GPU, "gpu_hot", ok=True)
+    book.checks.report(GPU, "gpu_hot", CheckState.OK)
     assert book.failed() == {}
 
 
@@ -50,7 +50,7 @@ def test_a_latched_fault_stays_until_its_recovery_was_seen(book: Book) -> None:
     book.checks.latch(GPU, "gpu_xid")
     book.checks.latch(GPU, "gpu_ecc_uncorrectable")
     book.clock.advance(10.0)
-    book.checks.report(GPU, "gpu_xid", ok=True)
+    book.checks.report(GPU, "gpu_xid", CheckState.OK)
     book.checks.forget(())
     assert book.failed() == {("GPU-1", "gpu_xid"): 10.0, ("GPU-1", "gpu_ecc_uncorrectable"): 10.0}
     book.checks.clear(OTHER, ["gpu_xid"])
@@ -80,12 +80,12 @@ def test_what_stands_under_an_old_name_goes_to_the_new_one(book: Book) -> None:
     """Findings of every source keep their times, latches stay latches, and another kind's of the same name stay."""
     address = Subject("gpu", "0000:3b:00.0")
     book.checks.latch(address, "gpu_xid")
-    book.ledger.of("amdgpu").report(address, "gpu_hot", ok=False)
+    book.ledger.of("amdgpu").report(address, "gpu_hot", CheckState.FAILED)
     book.checks.latch(Subject("nic", "0000:3b:00.0"), "nic_fatal")
     book.clock.advance(5.0)
     book.checks.rename("gpu", {"0000:3b:00.0": "GPU-1", "0000:18:00.0": "GPU-2", "GPU-1": "GPU-1"})
     assert book.failed() == {("GPU-1", "gpu_xid"): 5.0, ("GPU-1", "gpu_hot"): 5.0, ("0000:3b:00.0", "nic_fatal"): 5.0}
-    book.checks.report(GPU, "gpu_xid", ok=True)
+    book.checks.report(GPU, "gpu_xid", CheckState.OK)
     assert ("GPU-1", "gpu_xid") in book.failed()
     book.checks.clear(GPU, ["gpu_xid"])
     assert ("GPU-1", "gpu_xid") not in book.failed()
@@ -95,12 +95,12 @@ def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
     """A fault hides what is well, a latched one a level, and of two latched ones the later is news."""
     address = Subject("gpu", "0000:3b:00.0")
     for check, before, after in (("gpu_hot", True, False), ("gpu_slowdown", False, True)):
-        book.checks.report(GPU, check, ok=before)
-        book.checks.report(address, check, ok=after)
+        book.checks.report(GPU, check, CheckState.of(before))
+        book.checks.report(address, check, CheckState.of(after))
     book.checks.latch(address, "gpu_xid")
     book.checks.latch(GPU, "gpu_reset")
     book.clock.advance(5.0)
-    book.checks.report(GPU, "gpu_xid", ok=False)
+    book.checks.report(GPU, "gpu_xid", CheckState.FAILED)
     book.checks.latch(address, "gpu_reset")
     book.checks.rename("gpu", {"0000:3b:00.0": "GPU-1"})
     assert book.failed() == {
@@ -113,35 +113,39 @@ def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
 
 def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
     """Levels of a piece of hardware that is no longer looked at go, but only those of the exporter that says so."""
-    book.checks.report(GPU, "gpu_hot", ok=False)
-    book.checks.report(OTHER, "gpu_hot", ok=False)
-    book.ledger.of("amdgpu").report(OTHER, "pcie_degraded", ok=False)
+    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
+    book.checks.report(OTHER, "gpu_hot", CheckState.FAILED)
+    book.ledger.of("amdgpu").report(OTHER, "pcie_degraded", CheckState.FAILED)
     book.checks.forget([GPU])
     assert set(book.failed()) == {("GPU-1", "gpu_hot"), ("GPU-2", "pcie_degraded")}
 
 
 def test_levels_told_no_more_are_dropped(book: Book) -> None:
     """With all levels told anew, one that is not among them goes, of its own check alone; latched faults stay."""
-    book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", ok=False)
+    book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", CheckState.FAILED)
     book.checks.latch(NODE, "machine_check")
     book.checks.report_all(
-        {(NODE, "lustre_unhealthy"): False, (NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): False}
+        {
+            (NODE, "lustre_unhealthy"): CheckState.FAILED,
+            (NODE, "dump_disk_full"): CheckState.FAILED,
+            (GPU, "gpu_hot"): CheckState.FAILED,
+        }
     )
     book.clock.advance(5.0)
-    book.checks.report_all({(NODE, "dump_disk_full"): False, (GPU, "gpu_hot"): True})
+    book.checks.report_all({(NODE, "dump_disk_full"): CheckState.FAILED, (GPU, "gpu_hot"): CheckState.OK})
     assert book.failed() == {("", "dump_disk_full"): 5.0, ("", "machine_check"): 5.0, ("", "filesystem_read_only"): 5.0}
 
 
 def test_what_has_ended_writes_nothing(book: Book) -> None:
     """Its levels go; what it says later, as its successor of the same name writes, neither adds nor takes away."""
-    book.checks.report(GPU, "gpu_hot", ok=False)
+    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     book.checks.close()
     assert book.failed() == {}
     successor = book.ledger.of("nvml")
-    successor.report(OTHER, "gpu_hot", ok=False)
+    successor.report(OTHER, "gpu_hot", CheckState.FAILED)
     successor.latch(OTHER, "gpu_xid")
-    book.checks.report(GPU, "gpu_hot", ok=False)
-    book.checks.report_all({(GPU, "gpu_hot"): False})
+    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
+    book.checks.report_all({(GPU, "gpu_hot"): CheckState.FAILED})
     book.checks.latch(GPU, "gpu_xid")
     book.checks.clear(OTHER, ["gpu_xid"])
     book.checks.clear_everywhere(["gpu_xid"])
@@ -153,7 +157,7 @@ def test_what_has_ended_writes_nothing(book: Book) -> None:
 def test_latched_faults_outlive_a_restart(book: Book) -> None:
     """A new ledger from the checkpoint has the faults with their times, and no levels: these are told anew."""
     book.checks.latch(GPU, "gpu_xid")
-    book.checks.report(NODE, "gpu_driver_hung", ok=False)
+    book.checks.report(NODE, "gpu_driver_hung", CheckState.FAILED)
     book.clock.advance(5.0)
     again = Book()
     again.clock.now = book.clock.now

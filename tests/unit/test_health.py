@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from rank_table import KILLED, Table, environment
 
@@ -10,7 +11,7 @@ from agent.app.config import Loaded
 from agent.app.yaml_document import ConfigError
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware, Nic
-from agent.hardware.ledger import NODE, HealthLedger, Subject
+from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
 from agent.ranks.binding import BINDING_SECONDS
 from agent.ranks.health import CHECKS, HealthSnapshot, counted_checks, families
 
@@ -40,8 +41,7 @@ class Machine:
         )
         return {
             (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-            for family in families(snapshot)
-            for sample in family.samples
+            for sample in samples(families(snapshot))
         }
 
     def unhealthy(self, counted: frozenset[str] = DEFAULT) -> list[tuple[str, ...]]:
@@ -74,7 +74,7 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     machine: Machine, subject: Subject, check: str, ranks: list[str]
 ) -> None:
     """A GPU's fault is its rank's, a NIC's that of the rank near it, the node's everybody's; and all are the node's."""
-    machine.checks.report(NODE, "gpu_driver_hung", ok=True)
+    machine.checks.report(NODE, "gpu_driver_hung", CheckState.OK)
     machine.checks.latch(subject, check)
     assert machine.unhealthy() == [(rank, check) for rank in ranks]
     found = machine.series()
@@ -88,8 +88,8 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
 
 def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
     """By default wear and what only may disturb leave ranks healthy; the configuration decides otherwise."""
-    machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", ok=False)
-    machine.checks.report(NODE, "filesystem_read_only", ok=False)
+    machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", CheckState.FAILED)
+    machine.checks.report(NODE, "filesystem_read_only", CheckState.FAILED)
     machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
     assert machine.unhealthy() == [("0", "gpu_xid")]
     assert machine.unhealthy(counted_checks(["gpu_hot"], ["gpu_xid"])) == [("0", "gpu_hot")]

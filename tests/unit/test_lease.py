@@ -11,12 +11,13 @@ from typing import Any
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
-from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, Gpu, HelperSpec, Nic, Roots, Spec, Subject
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.core.metrics import Metric
+from agent.hardware.ledger import CheckState
 
 GPU = Gpu(0, "GPU-0", "0000:19:00.0")
 NIC = Nic("mlx5_0", "0000:1a:00.0")
@@ -51,7 +52,7 @@ class Greedy:
         self.ctx.hardware.observe_gpus([GPU])
         self.ctx.hardware.observe_nics([NIC])
         self.ctx.hardware.observe_gpu_processes({7: ["GPU-0"]})
-        self.ctx.checks.report(SUBJECT, "gpu_lost", ok=False)
+        self.ctx.checks.report(SUBJECT, "gpu_lost", CheckState.FAILED)
         self.ctx.state.publish(b"seen")
 
     def snapshot(self) -> object:

@@ -63,3 +63,12 @@ def test_empty_host_listens_on_every_address() -> None:
     (listener,) = open_listeners(ListenAddress("", 0))
     with listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5):
         pass
+
+
+def test_answers_are_not_held_back() -> None:
+    """A connection sends what it has at once: left alone, the end of each answer waits 40 ms for the client's ACK."""
+    (listener,) = open_listeners(ListenAddress("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

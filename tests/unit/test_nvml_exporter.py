@@ -14,8 +14,9 @@ from typing import Any
 
 import pynvml
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
-from lent import children, lent, stop_all
+from lent import children, failed, lent, stop_all
 from nvml_stub import ECC_CORRECTED, ECC_UNCORRECTED, XID, Node
 
 from agent.api import (
@@ -26,7 +27,7 @@ from agent.api import (
     Subject,
 )
 from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
+from agent.hardware.ledger import CheckState, HealthLedger
 from agent.helper.client import MAX_BACK_OFF_SECONDS, Helpers
 from exporters.nvml import exporter as exporter_module
 from exporters.nvml.config import NvmlConfig
@@ -79,8 +80,7 @@ class Bench:
             tuple(
                 value for key, value in sample.labels.items() if key not in labels and key not in {"gpu_uuid", "uuid"}
             ): sample.value
-            for family in render(self.exporter.snapshot())
-            for sample in family.samples
+            for sample in samples(render(self.exporter.snapshot()))
             if sample.name == name and labels.items() <= sample.labels.items()
         }
 
@@ -92,7 +92,11 @@ class Bench:
 
     def failed(self) -> set[tuple[str, str]]:
         """What the ledger has against whom: (the end of the subject's name, check)."""
-        return {(each.subject.name[-1:], each.check) for each in self.ledger.entries() if not each.finding.ok}
+        return {
+            (each.subject.name[-1:], each.check)
+            for each in self.ledger.entries()
+            if each.finding.state is CheckState.FAILED
+        }
 
 
 Start = Callable[..., "contextlib.AbstractAsyncContextManager[Bench]"]
@@ -138,12 +142,12 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
     async with start() as bench:
         for _ in range(2):
             await bench.look()
-        whole = {family.name: len(family.samples) for family in render(bench.exporter.snapshot())}
+        whole = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
         lines = [line for line in bench.node.keys if line.startswith("gpu*.") and "event" not in line]
         for line in lines:
             await bench.change({line.replace("*", "3"): "!3"})
             await bench.look()
-            now = {family.name: len(family.samples) for family in render(bench.exporter.snapshot())}
+            now = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
             assert bench.value("rankwatch_gpu_present", gpu="3") == 1.0
             if line.endswith((".name", ".fabric_status", ".fabric_clique", ".mig_max", "_supported", ".handle")):
                 assert sum(now.values()) >= sum(whole.values()) - 9, line
@@ -409,9 +413,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
             assert bench.value("rankwatch_gpu_driver_hung") == 1.0
             assert bench.value("rankwatch_gpu_driver_up") == 0.0
             assert bench.series("rankwatch_gpu_present") == {}
-            assert [(each.subject, each.check) for each in bench.ledger.entries() if not each.finding.ok] == [
-                (NODE, "gpu_driver_hung")
-            ]
+            assert [(each.subject, each.check) for each in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
             assert len(await asyncio.to_thread(children)) <= 1
         assert bench.helpers.all()[0].calls == {"ok": 1, "hung": 2, "failed": 2}
         assert len(bench.hardware.gpus_of(4713)) == 1  # ranks keep their GPUs

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import yaml
 
+from agent.api import CheckState
 from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
 from exporters.nvml.judge import CRITICAL_XIDS
 from exporters.nvml.reading import MAX_GPUS, DriverEvent, GpuReading, Link, LookAnswer
@@ -50,7 +51,7 @@ class Bench:
         return Bench(msgspec.msgpack.decode(saved, type=dict[str, Remembered]))
 
     def lost(self) -> list[str]:
-        return [name for name, verdict in self.verdicts.items() if not verdict.levels.get("gpu_lost", True)]
+        return [name for name, verdict in self.verdicts.items() if verdict.levels.get("gpu_lost") is CheckState.FAILED]
 
 
 def test_a_gpu_that_is_gone_is_lost_until_it_is_back() -> None:
@@ -203,7 +204,7 @@ def test_implausible_numbers_are_counted_and_judge_nothing() -> None:
     assert reading is not None
     assert reading.values == {"power_milliwatts": 1}
     assert bench.gpus.errors == {"implausible": 2}
-    assert bench.verdicts["GPU-0"].levels == {"gpu_lost": True}
+    assert bench.verdicts["GPU-0"].levels == {"gpu_lost": CheckState.OK}
 
 
 def test_votes_become_levels_when_they_keep_coming() -> None:
@@ -211,11 +212,11 @@ def test_votes_become_levels_when_they_keep_coming() -> None:
     bench = Bench()
     for _ in range(15):
         bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
-    assert bench.verdicts["GPU-0"].levels["gpu_hot"]
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.OK
     bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
-    assert not bench.verdicts["GPU-0"].levels["gpu_hot"]
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.FAILED
     bench.look(gpu(0, temperature_celsius=90, energy_millijoules=1))
-    assert bench.verdicts["GPU-0"].levels["gpu_hot"]
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.OK
 
 
 def test_a_reset_ends_what_was_held_against_a_link() -> None:

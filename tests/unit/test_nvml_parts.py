@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lent import well
 
 from exporters.nvml import fabric, judge
 from exporters.nvml.clocks import MAX_ELAPSED_SECONDS, ReasonSeconds, active
@@ -171,7 +172,7 @@ def test_fabric_without_a_mask() -> None:
 )
 def test_levels(values: dict[str, int], levels: dict[str, bool]) -> None:
     """What the driver calls wrong is a level; of what it does not tell nothing is said."""
-    assert judge.levels(reading(**values)) == levels
+    assert well(judge.levels(reading(**values))) == levels
 
 
 @pytest.mark.parametrize(
@@ -238,11 +239,11 @@ def test_a_link_that_was_never_up_is_no_fault() -> None:
     nvlinks = NvLinks()
     shown = nvlinks.look(links())
     assert [link.up for link in shown] == [True, None]
-    assert nvlinks.checks(shown) == {"nvlink_down": True}
+    assert well(nvlinks.checks(shown)) == {"nvlink_down": True}
     shown = nvlinks.look(links(up=False))
     assert [link.up for link in shown] == [False, None]
-    assert nvlinks.checks(shown) == {"nvlink_down": False}
-    assert nvlinks.checks(nvlinks.look(links())) == {"nvlink_down": True}
+    assert well(nvlinks.checks(shown)) == {"nvlink_down": False}
+    assert well(nvlinks.checks(nvlinks.look(links()))) == {"nvlink_down": True}
 
 
 def test_links_expected_from_before() -> None:
@@ -266,12 +267,12 @@ def test_flagged_links() -> None:
             [Link(0, up=True, errors={"replay": 5, "recovery": count}), Link(1, up=True, errors={"replay": 5})]
         )
     assert [link.flagged_ratio for link in shown] == [0.5, 0.0]
-    assert nvlinks.checks(shown) == {"nvlink_down": True, "nvlink_errors": True}
+    assert well(nvlinks.checks(shown)) == {"nvlink_down": True, "nvlink_errors": True}
     shown = nvlinks.look([Link(0, up=True, errors={"recovery": 99}), Link(1, up=True, errors={"replay": 5})])
-    assert nvlinks.checks(shown) == {"nvlink_down": True, "nvlink_errors": False}
+    assert well(nvlinks.checks(shown)) == {"nvlink_down": True, "nvlink_errors": False}
     nvlinks.forget_errors()
     shown = nvlinks.look([Link(0, up=True, errors={"recovery": 0})])
-    assert (shown[0].flagged_ratio, nvlinks.checks(shown)) == (None, {"nvlink_down": True})
+    assert (shown[0].flagged_ratio, well(nvlinks.checks(shown))) == (None, {"nvlink_down": True})
 
 
 def test_a_counter_that_fell_or_appeared_flags_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from signal import SIGKILL, SIGSEGV
 
 import pytest
+from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership
@@ -22,8 +23,7 @@ def exposition(table: Table) -> set[str]:
     """The table's samples as name{values} value."""
     return {
         f"{s.name}{{{','.join(s.labels.values())}}} {s.value:g}"
-        for family in rank_families.families(table.ranks.snapshot())
-        for s in family.samples
+        for s in samples(rank_families.families(table.ranks.snapshot()))
     }
 
 

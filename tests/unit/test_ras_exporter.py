@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 import pytest
+from client_metrics import samples
 from lent import lent
 from proc_tree import ProcTree
 from rank_table import Table, environment, facts, writer_key
@@ -420,7 +421,7 @@ async def test_what_a_report_holds_becomes_series(node: Node) -> None:
     node.replies = [json.dumps(whole).encode()]
     async with node.exporter() as exporter:
         found = list(exporter.families(await node.first_query(exporter)))
-    series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
     states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
     assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
@@ -651,7 +652,7 @@ async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
         node.replies = [b"garbage"]
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         found = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
     assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == asked_seconds + LONGEST_INTERVAL_SECONDS
     assert series["rankwatch_ras_reports_total", "4711"] == 2
     assert series["rankwatch_ras_failures", "4711"] == 1
@@ -691,7 +692,7 @@ async def test_what_is_heard_becomes_series(node: Node) -> None:
         (await node.listened_to(exporter)).write(b"garbage\n")
         await node.tell(exporter, "PEER_NEW", times=3)
         found = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
     events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
     assert len(events) == 13
     assert {event: value for event, value in events.items() if value} == {"PEER_NEW": 3}

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from client_metrics import samples
 
 from agent.api import ProcessKey
 from exporters.ras.asking.reports import series_of
@@ -232,8 +233,7 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
     job = JobReport(ProcessKey(1, 1), report, 0.0, world_size, watches)
     return {
         (sample.name.removeprefix("rankwatch_communicator_"), *list(sample.labels.values())[1:]): sample.value
-        for family in render_reports({"7": job})
-        for sample in family.samples
+        for sample in samples(render_reports({"7": job}))
     }
 
 

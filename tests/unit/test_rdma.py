@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
-from lent import lent
+from lent import failed, lent
 
 from agent.api import NoData, StateSection
 from agent.hardware.inventory import Hardware
@@ -46,7 +47,7 @@ def device(
     return RdmaDevice(name, "", "", "", pci or f"0000:{name[-1]}8:00.0", (), -1, physical, (port,))
 
 
-def failed(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
+def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
     """Learn and judge: which device falls short of what."""
     learn(baseline, devices, hidden)
     return {
@@ -60,42 +61,42 @@ def failed(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = (
 def test_a_port_that_was_never_up_is_no_fault() -> None:
     """A port without a cable is down for ever, and nobody minds; once it was active, down is a fault."""
     baseline = Baseline()
-    assert failed(baseline, device(state=1, rate=1.25e9)) == set()
-    assert failed(baseline, device()) == set()
-    assert failed(baseline, device(state=1, rate=1.25e9)) == {("mlx5_0", "up")}
-    assert failed(baseline, device(state=2)) == {("mlx5_0", "up")}
-    assert failed(baseline, device()) == set()
+    assert fall_short(baseline, device(state=1, rate=1.25e9)) == set()
+    assert fall_short(baseline, device()) == set()
+    assert fall_short(baseline, device(state=1, rate=1.25e9)) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device(state=2)) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device()) == set()
 
 
 def test_a_port_slower_than_its_best_is_degraded() -> None:
     """The best rate since the boot is expected; a rate or state that cannot be read is held against nobody."""
     baseline = Baseline()
-    assert failed(baseline, device(rate=2.5e10)) == set()
-    assert failed(baseline, device(rate=5e10)) == set()
-    assert failed(baseline, device(rate=2.5e10)) == {("mlx5_0", "fast")}
-    assert failed(baseline, device(rate=None)) == set()
-    assert failed(baseline, device(state=None)) == set()
+    assert fall_short(baseline, device(rate=2.5e10)) == set()
+    assert fall_short(baseline, device(rate=5e10)) == set()
+    assert fall_short(baseline, device(rate=2.5e10)) == {("mlx5_0", "fast")}
+    assert fall_short(baseline, device(rate=None)) == set()
+    assert fall_short(baseline, device(state=None)) == set()
 
 
 def test_a_device_or_port_that_vanishes_is_missed() -> None:
     """A device that was there is missing, once counted, until it is back; a port that is gone is down."""
     baseline = Baseline()
-    assert failed(baseline, device(), device("mlx5_1")) == set()
+    assert fall_short(baseline, device(), device("mlx5_1")) == set()
     for _ in range(2):
-        assert failed(baseline, device()) == {("mlx5_1", "present")}
+        assert fall_short(baseline, device()) == {("mlx5_1", "present")}
     assert baseline.vanished == 1
-    assert failed(baseline, device(), device("mlx5_1")) == set()
-    assert failed(baseline, device()) == {("mlx5_1", "present")}
+    assert fall_short(baseline, device(), device("mlx5_1")) == set()
+    assert fall_short(baseline, device()) == {("mlx5_1", "present")}
     assert baseline.vanished == 2
-    assert failed(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "up")}
 
 
 def test_a_renamed_device_is_the_same() -> None:
     """Names change with udev: nothing vanishes, and what the function's port was at its best is expected of it."""
     baseline = Baseline()
-    assert failed(baseline, device("mlx5_0", pci="0000:18:00.0")) == set()
-    assert failed(baseline, device("rocep24s0", rate=2.5e10, pci="0000:18:00.0")) == {("rocep24s0", "fast")}
-    assert failed(baseline) == {("rocep24s0", "present")}
+    assert fall_short(baseline, device("mlx5_0", pci="0000:18:00.0")) == set()
+    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci="0000:18:00.0")) == {("rocep24s0", "fast")}
+    assert fall_short(baseline) == {("rocep24s0", "present")}
     assert (baseline.vanished, list(baseline.functions)) == (1, ["0000:18:00.0"])
 
 
@@ -103,11 +104,11 @@ def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> Non
     """A driver loaded anew counts from zero: the one that is lost is told of apart from the one with its name."""
     baseline = Baseline()
     first, second = device("mlx5_0", pci="0000:18:00.0"), device("mlx5_1", pci="0000:27:00.0")
-    assert failed(baseline, first, second) == set()
-    assert failed(baseline, second) == {("mlx5_0", "present")}
+    assert fall_short(baseline, first, second) == set()
+    assert fall_short(baseline, second) == {("mlx5_0", "present")}
     moved_up = device("mlx5_0", state=1, pci="0000:27:00.0")
-    assert failed(baseline, moved_up) == {("0000:18:00.0", "present"), ("mlx5_0", "up")}
-    assert failed(baseline, first, second) == set()
+    assert fall_short(baseline, moved_up) == {("0000:18:00.0", "present"), ("mlx5_0", "up")}
+    assert fall_short(baseline, first, second) == set()
 
 
 def test_what_software_made_it_may_take_away() -> None:
@@ -115,8 +116,8 @@ def test_what_software_made_it_may_take_away() -> None:
     baseline = Baseline()
     made = [device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""))]
     subfunction = device("mlx5_3", pci="0000:18:00.0", physical=False)
-    assert failed(baseline, device(pci="0000:18:00.0"), *made, subfunction) == set()
-    assert failed(baseline, device(pci="0000:18:00.0", state=1)) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device(pci="0000:18:00.0"), *made, subfunction) == set()
+    assert fall_short(baseline, device(pci="0000:18:00.0", state=1)) == {("mlx5_0", "up")}
     assert (list(baseline.functions), baseline.vanished) == (["0000:18:00.0"], 0)
 
 
@@ -124,9 +125,9 @@ def test_two_devices_of_one_function() -> None:
     """The one that was there first stands for the function, wherever the other's name comes."""
     baseline = Baseline()
     known, other = device("mlx5_1", pci="0000:18:00.0"), device("mlx5_0", state=1, pci="0000:18:00.0")
-    assert failed(baseline, known) == set()
-    assert failed(baseline, other, known) == failed(baseline, known, other) == set()
-    assert failed(baseline, other) == {("mlx5_0", "up")}
+    assert fall_short(baseline, known) == set()
+    assert fall_short(baseline, other, known) == fall_short(baseline, known, other) == set()
+    assert fall_short(baseline, other) == {("mlx5_0", "up")}
     assert baseline.vanished == 0
 
 
@@ -134,12 +135,12 @@ def test_a_device_in_another_network_namespace_is_not_missed() -> None:
     """Where it may be hidden it is not judged; when its function goes, or the mode is left, it is missing."""
     baseline = Baseline()
     pci = device().pci
-    assert failed(baseline, device()) == set()
-    assert failed(baseline, hidden=[pci]) == set()
+    assert fall_short(baseline, device()) == set()
+    assert fall_short(baseline, hidden=[pci]) == set()
     assert [(each.missing, each.hidden) for each in baseline.functions.values()] == [(False, True)]
     assert judge(baseline, []) == []
-    assert failed(baseline) == {("mlx5_0", "present")}
-    assert failed(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "fast")}
+    assert fall_short(baseline) == {("mlx5_0", "present")}
+    assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "fast")}
     assert baseline.vanished == 1
 
 
@@ -265,7 +266,7 @@ class Node:
 
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in self.ledger.entries() if not each.finding.ok}
+        return {(each.subject.name, each.check) for each in failed(self.ledger)}
 
     def told(self) -> set[str]:
         """The devices of which anything is told."""
@@ -278,8 +279,9 @@ class Node:
     def series(self, family: str) -> dict[str, float]:
         """The series of a family by device."""
         rendered = self.exporter.families(self.exporter.snapshot())
-        samples = [sample for each in rendered for sample in each.samples]
-        return {each.labels["device"]: each.value for each in samples if each.name == f"rankwatch_rdma_{family}"}
+        return {
+            each.labels["device"]: each.value for each in samples(rendered) if each.name == f"rankwatch_rdma_{family}"
+        }
 
 
 @pytest.fixture
@@ -368,8 +370,7 @@ async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:
             assert node.series(family)["rdmap160s27"] == expected
         counters = {
             (sample.labels["device"], sample.labels["counter"])
-            for family in node.exporter.families(node.exporter.snapshot())
-            for sample in family.samples
+            for sample in samples(node.exporter.families(node.exporter.snapshot()))
             if sample.name == "rankwatch_rdma_hardware_counter_total"
         }
         bytes_counters = {each for each in counters if each[1] in ("rx_bytes", "tx_bytes")}
@@ -384,8 +385,7 @@ def test_bytes_of_ionic() -> None:
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
     found = {
         (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
-        for family in render(RdmaSnapshot((ionic,), Baseline()))
-        for sample in family.samples
+        for sample in samples(render(RdmaSnapshot((ionic,), Baseline())))
         if sample.value in read.values()
     }
     assert found == {

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from agent.core.log import Logger
+from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
+from agent.export.lines import KeptHeads
 from agent.export.registry import Registry
 
 
 def gauge(name: str, count: int = 1) -> Metric:
     """A gauge with ``count`` series."""
-    family = GaugeMetricFamily(name, "help", labels=["n"])
-    for number in range(count):
-        family.add_metric([str(number)], number)
-    return family
+    family = Family(name, "gauge", "help", ("n",))
+    return Metric(family, [(str(number),) for number in range(count)], list(range(count)))
 
 
 class Made:
@@ -28,7 +28,7 @@ class Made:
     def __init__(self, name: str, *families: Metric, cap: int = 100) -> None:
         self.name = name
         self.series_cap = cap
-        self._families = families
+        self.given = families
         self.visible = True
         self.fails = ""
 
@@ -38,7 +38,7 @@ class Made:
     def snapshot(self) -> object:
         if self.fails == "snapshot":
             raise RuntimeError("no snapshot")
-        return self._families
+        return self.given
 
     def families(self, snapshot: Any) -> Iterable[Metric]:
         yield from snapshot
@@ -99,3 +99,75 @@ async def test_doubles(thread: OwnThread) -> None:
     made = registry(thread, Made("double", gauge("a"), gauge("a", 2)))
     assert sorted(await lines(made)) == ['a{n="0"} 0.0', 'a{n="1"} 1.0']
     assert made.counts["double"].doubles == 1
+
+
+async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
+    """A source that gives ever new series, one over its cap each time, makes the agent keep no more than the cap."""
+    flood = Made("flood", cap=5)
+    made = registry(thread, flood)
+    for turn in range(3):
+        family = Family("a", "gauge", "help", ("n",))
+        flood.given = (Metric(family, [(f"{turn}-{number}",) for number in range(6)], [0.0] * 6),)
+        await lines(made)
+        assert len(made.heads) == 5
+    assert made.counts["flood"].dropped == 3
+
+
+@pytest.mark.parametrize("wrong", [(1,), ("one", "more"), ()])
+async def test_bad_labels_cost_only_their_source(thread: OwnThread, wrong: tuple[str, ...]) -> None:
+    """A source whose labels cannot be written loses what follows them, and is counted; the others are rendered."""
+    bad = Metric(Family("bad", "gauge", "help", ("n",)), [wrong], [1.0])
+    made = registry(thread, Made("bad", gauge("before"), bad, gauge("after")), Made("good", gauge("good")))
+    assert await lines(made) == ['before{n="0"} 0.0', 'good{n="0"} 0.0']
+    assert made.counts["bad"].failures == 1
+
+
+async def test_a_bad_value_costs_only_its_source(thread: OwnThread) -> None:
+    """A value that is no number costs its source's series, and no others."""
+    bad = Metric(Family("bad", "gauge", "help", ("n",)), [("0",)], [10**400])
+    made = registry(thread, Made("bad", bad), Made("good", gauge("good")))
+    assert await lines(made) == ['good{n="0"} 0.0']
+    assert made.counts["bad"].failures == 1
+
+
+async def test_families_are_left_as_they_were_given(thread: OwnThread) -> None:
+    """A family of which series are dropped is itself not changed: its source may give the same again."""
+    made = registry(thread, Made("flood", gauge("a", 3), gauge("a", 5), cap=4))
+    first = await lines(made)
+    assert await lines(made) == first == ['a{n="0"} 0.0', 'a{n="1"} 1.0', 'a{n="2"} 2.0', 'a{n="3"} 3.0']
+    assert (made.counts["flood"].series, made.counts["flood"].dropped, made.counts["flood"].doubles) == (4, 2, 6)
+
+
+async def test_labels_are_kept_between_scrapes_and_forgotten_with_their_series(thread: OwnThread) -> None:
+    """Between scrapes the labels of just the series that were last rendered are kept, by whatever names they are asked.
+
+    Those of a source that a scrape does not ask for stay; those of one that is not shown any more do not.
+    """
+    one, two = Made("one", gauge("a", 5), gauge("b", 2)), Made("two", gauge("c", 3))
+    made = registry(thread, one, two)
+    await lines(made)
+    assert len(made.heads) == 10
+    await lines(made, collect=frozenset({"one"}))
+    await lines(made, names=frozenset({"a"}))
+    assert len(made.heads) == 10
+    one.given = (gauge("a", 4),)
+    await lines(made)
+    assert len(made.heads) == 7
+    two.visible = False
+    await lines(made, collect=frozenset({"one"}))
+    assert len(made.heads) == 4
+
+
+async def test_kept_labels_are_the_render_threads_alone(thread: OwnThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept between scrapes is read and written on the render thread, and nowhere else."""
+    threads = set()
+    for name in ("text", "keep_families", "keep_sources"):
+        method = getattr(KeptHeads, name)
+
+        def noting(*given: Any, method: Any = method, **named: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return method(*given, **named)
+
+        monkeypatch.setattr(KeptHeads, name, noting)
+    await lines(registry(thread, Made("one", gauge("a"))))
+    assert threads == {thread.name}

@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 import pytest
 from fake_clock import FakeClock
-from prometheus_client.metrics_core import Metric
 
 from agent.api import NODE, Context, ExporterConfig, NoData, Roots, Spec
 from agent.app.lease import Lender
 from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.core.metrics import Metric
+from agent.hardware.ledger import CheckState
 from agent.ranks.table import RankTable
 
 
@@ -170,8 +171,8 @@ async def test_end_does_not_wait_for_ever(bench: Bench) -> None:
 async def test_levels_go_with_their_exporter(bench: Bench, hangs: bool) -> None:
     """When it has ended nobody withdraws what it told: levels go, latched faults stay, a late update adds nothing."""
     bench.exporter.drain_hangs = hangs
-    bench.checks.report(NODE, "storage_failed", ok=False)
+    bench.checks.report(NODE, "storage_failed", CheckState.FAILED)
     bench.checks.latch(NODE, "machine_check")
     await bench.running.end()
-    bench.checks.report(NODE, "storage_failed", ok=False)
+    bench.checks.report(NODE, "storage_failed", CheckState.FAILED)
     assert [(each.check, each.finding.latched) for each in bench.ledger.entries()] == [("machine_check", True)]

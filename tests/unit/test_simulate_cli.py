@@ -1,4 +1,4 @@
-"""The options of the make-believe job, and the environment of its ranks."""
+"""The options of the simulated job, and the environment of its ranks."""
 
 import subprocess
 import sys

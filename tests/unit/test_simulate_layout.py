@@ -1,4 +1,4 @@
-"""The make-believe job's communicators."""
+"""The simulated job's communicators."""
 
 import pytest
 from hypothesis import given

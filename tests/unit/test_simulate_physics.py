@@ -1,4 +1,4 @@
-"""The make-believe job's times."""
+"""The simulated job's times."""
 
 from itertools import pairwise
 from statistics import mean

@@ -1,4 +1,4 @@
-"""How far the ranks of the make-believe job get."""
+"""How far the ranks of the simulated job get."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The make-believe job's files: lines, pieces, ring."""
+"""The simulated job's files: lines, pieces, ring."""
 
 import json
 import os

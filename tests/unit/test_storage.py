@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from lent import children, lent, stop_all
 
 from agent.api import NoData
-from agent.hardware.ledger import HealthLedger
+from agent.hardware.ledger import CheckState, HealthLedger
 from agent.helper.client import Helpers
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage import probe as module
@@ -118,8 +119,7 @@ def series(
     """The series of these, by family (without its prefix) and labels."""
     return {
         (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-        for family in render(StorageSnapshot(probes, hung, lustre))
-        for sample in family.samples
+        for sample in samples(render(StorageSnapshot(probes, hung, lustre)))
     }
 
 
@@ -172,7 +172,7 @@ class Node:
 
     def checks(self) -> dict[str, bool]:
         """What was told."""
-        return {each.check: each.finding.ok for each in self.ledger.entries()}
+        return {each.check: each.finding.state is CheckState.OK for each in self.ledger.entries()}
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_one_check_is_told_of_several_paths() -> None:
     well = [probed("/a", ok=True, room=ROOM), probed("/d", ok=True, room=ROOM)]
 
     def told(*probes: Probe) -> dict[str, bool]:
-        return {check: ok for (_, check), ok in levels(config, probes, None).items()}
+        return {check: state is CheckState.OK for (_, check), state in levels(config, probes, None).items()}
 
     assert told(*well) == {"storage_failed": True, "dump_disk_full": True}
     for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1)):

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from fake_clock import FakeClock
-from prometheus_client.metrics_core import Metric
 
 from agent.api import Context, ExporterConfig, Roots, Spec, Subject
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
-from agent.hardware.ledger import HealthLedger
+from agent.hardware.ledger import CheckState, HealthLedger
 from agent.ranks.table import RankTable
 
 
@@ -36,7 +36,7 @@ class Made:
         self._events = events
 
     async def start(self, ctx: Context) -> None:
-        ctx.checks.report(Subject("nic", self.label), "rdma_port_down", ok=False)
+        ctx.checks.report(Subject("nic", self.label), "rdma_port_down", CheckState.FAILED)
         if self._refuse:
             raise RuntimeError("refused")
         restored = ctx.state.restored

@@ -67,6 +67,10 @@ class Served:
         writer.close()
         return received
 
+    def connections(self) -> int:
+        """How many the server holds open."""
+        return len(self.server._connections)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the server's state is as wanted."""
         async with asyncio.timeout(10):
@@ -84,7 +88,7 @@ async def serving(limits: ServerLimits | None = None) -> AsyncIterator[Served]:
     finally:
         served.site.go.set()
         await served.server.stop(1.0)
-    assert served.open() == 0
+    assert served.connections() == 0
 
 
 async def read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
@@ -163,7 +167,7 @@ async def test_odd_request_is_refused_and_closed(sent: bytes, status: int) -> No
         assert ("allow" in headers) == (status == 405)
         assert await reader.read() == b""
         writer.close()
-        await served.until(lambda: served.open() == 0)
+        await served.until(lambda: served.connections() == 0)
         closed = served.server.stats.closed
         assert closed["malformed"] + closed["refused_request"] == 1
         assert served.site.requests == []
@@ -185,7 +189,7 @@ async def test_header_is_bounded(excess: int, status: bytes) -> None:
     async with serving() as served:
         sent = start + b"x" * (16 * 1024 - len(start) - len(end) + excess) + end
         assert (await served.ask(sent)).startswith(b"HTTP/1.1 " + status)
-        await served.until(lambda: served.open() == 0)
+        await served.until(lambda: served.connections() == 0)
         assert served.server.stats.closed["header_too_large"] == (1 if excess else 0)
 
 
@@ -284,7 +288,7 @@ async def test_answers_not_read_are_bounded_in_memory() -> None:
             assert served.server.stats.closed["evicted"] == 0
             with await stuck_reader(served, b"/huge"):
                 await served.until(lambda: served.server.stats.closed["evicted"] == 1)
-                assert served.open() == 1
+                assert served.connections() == 1
     async with serving(ServerLimits(held_bytes=1)) as served:
         answer = await served.ask(LAST_GET.replace(b"/small", b"/huge"))
         assert answer.endswith(HUGE)
@@ -298,10 +302,10 @@ async def test_oldest_waiting_connection_gives_way() -> None:
         await served.until(lambda: len(served.site.requests) == 1)
         first, first_writer = await served.connect()
         first_writer.write(GET)
-        await served.until(lambda: served.open() == 2)
+        await served.until(lambda: served.connections() == 2)
         await read_response(first)
         second, second_writer = await served.connect()
-        await served.until(lambda: served.open() == 3)
+        await served.until(lambda: served.connections() == 3)
         first_writer.write(GET)  # now `second` waits longest
         await read_response(first)
         third, third_writer = await served.connect()
@@ -370,7 +374,7 @@ async def test_stop_lets_answers_end() -> None:
         held_writer.write(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
         idle, idle_writer = await served.connect()
-        await served.until(lambda: served.open() == 2)
+        await served.until(lambda: served.connections() == 2)
         stop = asyncio.create_task(served.server.stop(10.0))
         assert await idle.read() == b""
         with pytest.raises(ConnectionError):
@@ -463,7 +467,7 @@ async def test_scrape_is_answered_among_300_bad_clients(
                 assert answer.endswith(BIG)
                 assert took_seconds < 1.0
                 await more
-            assert served.open() <= 128
+            assert served.connections() <= 128
             assert served.server.stats.closed["evicted"] > 0
             assert served.server.stats.failures == 0
 
@@ -473,7 +477,7 @@ async def test_counters_go_on_in_a_server_given_them() -> None:
     async with serving() as first:
         await first.ask(LAST_GET)
         _, idle = await first.connect()
-        await first.until(lambda: first.open() == 1)
+        await first.until(lambda: first.connections() == 1)
         second = WebServer(first.site, Logger("web"), stats=first.server.stats)
         second_port = await second.start(ListenAddress("127.0.0.1", 0))
         await first.server.stop(1.0)

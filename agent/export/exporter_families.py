@@ -1,0 +1,139 @@
+"""What the agent says of its exporters: their updates, and what became of their series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from agent.core.metrics import Family, Metric
+from agent.export.registry import SourceCounts
+
+EXPORTER_UP = Family(
+    "rankwatch_exporter_up",
+    "gauge",
+    "1 when the exporter's last update worked (or found, in mode auto, that its source is not there), 0 when it "
+    "failed or is late.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_PRESENT = Family(
+    "rankwatch_exporter_source_present",
+    "gauge",
+    "1 when the exporter's source exists on this node, 0 when it does not.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_DURATION = Family(
+    "rankwatch_exporter_update_duration_seconds",
+    "gauge",
+    "How long the exporter's last update took.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_LAST_SUCCESS = Family(
+    "rankwatch_exporter_last_success_timestamp_seconds",
+    "gauge",
+    "When the exporter's last successful update ended; absent before the first.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_LATE = Family(
+    "rankwatch_exporter_updates_late_total",
+    "counter",
+    "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_FAILED = Family(
+    "rankwatch_exporter_updates_failed_total",
+    "counter",
+    "Updates that ended in an error.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_SERIES = Family(
+    "rankwatch_exporter_series",
+    "gauge",
+    "Series that the exporter gave in the last scrape that asked for it.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_DROPPED = Family(
+    "rankwatch_exporter_series_dropped_total",
+    "counter",
+    "Series left out of scrapes because the exporter was over its cap, counted at each scrape.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_DOUBLES = Family(
+    "rankwatch_exporter_series_duplicated_total",
+    "counter",
+    "Series left out of scrapes because the exporter had given the same one before, counted at each scrape.",
+    ("exporter",),
+    "1 per exporter",
+)
+EXPORTER_RENDER_FAILED = Family(
+    "rankwatch_exporter_renders_failed_total",
+    "counter",
+    "Scrapes in which the exporter's state could not be rendered, or only in part.",
+    ("exporter",),
+    "1 per exporter",
+)
+
+FAMILIES: tuple[Family, ...] = (
+    EXPORTER_UP,
+    EXPORTER_PRESENT,
+    EXPORTER_DURATION,
+    EXPORTER_LAST_SUCCESS,
+    EXPORTER_LATE,
+    EXPORTER_FAILED,
+    EXPORTER_SERIES,
+    EXPORTER_DROPPED,
+    EXPORTER_DOUBLES,
+    EXPORTER_RENDER_FAILED,
+)
+
+
+class ExporterStatus(msgspec.Struct, frozen=True):
+    """How one exporter fares."""
+
+    name: str
+    up: bool
+    present: bool
+    duration_seconds: float = 0.0
+    last_success_seconds: float | None = None
+    late: int = 0
+    failures: int = 0
+
+
+def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
+    """Render how the exporters fare; ``counts`` by source, the agent's own tables included."""
+    yield from _updates(exporters)
+    yield from _series(counts)
+
+
+def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
+    up, present, duration = EXPORTER_UP.rows(), EXPORTER_PRESENT.rows(), EXPORTER_DURATION.rows()
+    success, late, failed = EXPORTER_LAST_SUCCESS.rows(), EXPORTER_LATE.rows(), EXPORTER_FAILED.rows()
+    for exporter in exporters:
+        name = (exporter.name,)
+        up.add(name, float(exporter.up))
+        present.add(name, float(exporter.present))
+        duration.add(name, exporter.duration_seconds)
+        if exporter.last_success_seconds is not None:
+            success.add(name, exporter.last_success_seconds)
+        late.add(name, exporter.late)
+        failed.add(name, exporter.failures)
+    return [rows.metric for rows in (up, present, duration, success, late, failed)]
+
+
+def _series(counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
+    series, dropped, doubles = EXPORTER_SERIES.rows(), EXPORTER_DROPPED.rows(), EXPORTER_DOUBLES.rows()
+    failed = EXPORTER_RENDER_FAILED.rows()
+    for name, count in sorted(counts.items()):
+        series.add((name,), count.series)
+        dropped.add((name,), count.dropped)
+        doubles.add((name,), count.doubles)
+        failed.add((name,), count.failures)
+    return [rows.metric for rows in (series, dropped, doubles, failed)]

@@ -1,0 +1,76 @@
+"""What the agent says of its helper processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from agent.core.metrics import Family, Metric
+from agent.export.usage import ProcessUsage
+from agent.helper.client import CALL_RESULTS, CallResult
+
+HELPER_UP = Family(
+    "rankwatch_helper_up",
+    "gauge",
+    "1 when the helper process answered its last call, 0 when it failed or hung; absent before the first.",
+    ("helper",),
+    "1 per helper",
+)
+HELPER_RESTARTS = Family(
+    "rankwatch_helper_restarts_total",
+    "counter",
+    "Helper processes started in the place of one that failed or hung.",
+    ("helper",),
+    "1 per helper",
+)
+HELPER_CALLS = Family(
+    "rankwatch_helper_calls_total",
+    "counter",
+    "Calls by what became of them: ok, failed (the process crashed, ran out of memory, or was not to be started again "
+    "yet) or hung (no answer in time, or an earlier process is still there).",
+    ("helper", "result"),
+    "3 per helper",
+)
+HELPER_CPU = Family(
+    "rankwatch_helper_cpu_seconds_total",
+    "counter",
+    "CPU time of the helper's process, user and system; 0 again with each new one, absent while there is none.",
+    ("helper",),
+    "1 per helper with a process",
+)
+HELPER_MEMORY = Family(
+    "rankwatch_helper_resident_memory_bytes",
+    "gauge",
+    "Resident memory of the helper's process; absent while there is none.",
+    ("helper",),
+    "1 per helper with a process",
+)
+FAMILIES: tuple[Family, ...] = (HELPER_UP, HELPER_RESTARTS, HELPER_CALLS, HELPER_CPU, HELPER_MEMORY)
+
+
+class HelperStatus(msgspec.Struct, frozen=True):
+    """How one helper fares; ``ok`` None: it was not called yet; ``pid`` None: it has no process now."""
+
+    name: str
+    ok: bool | None
+    restarts: int
+    calls: Mapping[CallResult, int]
+    pid: int | None = None
+
+
+def render(helpers: Sequence[HelperStatus], usage: Mapping[int, ProcessUsage]) -> Iterable[Metric]:
+    """Render how the helpers fare; ``usage`` by process id."""
+    up, restarts, calls = HELPER_UP.rows(), HELPER_RESTARTS.rows(), HELPER_CALLS.rows()
+    cpu, memory = HELPER_CPU.rows(), HELPER_MEMORY.rows()
+    for helper in helpers:
+        if helper.ok is not None:
+            up.add((helper.name,), float(helper.ok))
+        restarts.add((helper.name,), helper.restarts)
+        for result in CALL_RESULTS:
+            calls.add((helper.name, result), helper.calls.get(result, 0))
+        used = usage.get(helper.pid) if helper.pid is not None else None
+        if used is not None:
+            cpu.add((helper.name,), used.cpu_seconds)
+            memory.add((helper.name,), used.resident_bytes)
+    return [rows.metric for rows in (up, restarts, calls, cpu, memory)]

@@ -1,0 +1,133 @@
+"""Families as lines of Prometheus' text format 0.0.4 and of OpenMetrics 1.0.0.
+
+Byte for byte what prometheus-client writes, which is the reference of the tests. What the line of a series begins with
+(name and escaped labels) is made once and kept for as long as the series is given: docs/decisions/0053-rendering.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from agent.core.metrics import Family, Metric
+
+_NON_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+_EXACT_INTEGERS = 1 << 53
+"""Every whole number below it is a float of its own."""
+_EXPONENT_FROM, _EXPONENT_TO = 1e6, 1e16
+"""Numbers between are written with an exponent, as Go does; those above Python writes so by itself."""
+_EXPONENTS = ("", *(f"e+{exponent:02d}" for exponent in range(16)))
+"""By the number of digits before the point."""
+PIECE_SERIES = 500
+"""Pieces of some 80 kB: larger ones leave the processor's cache, and the allocator maps them anew at each scrape."""
+_ODD = re.compile(r'[\\\n"]')
+
+
+def number(value: float) -> str:
+    """Return a sample's value as the reference writes it: Python's shortest text of the float, with Go's exponents.
+
+    TypeError or OverflowError for what is no float.
+    """
+    if type(value) is int and 0 <= value < _EXACT_INTEGERS:  # counters: half the cost of the way by a float
+        digits = str(value)
+        if value < _EXPONENT_FROM:
+            return digits + ".0"
+        return _with_exponent(digits, len(digits))
+    value = float(value)
+    text = repr(value)
+    if _EXPONENT_FROM <= value < _EXPONENT_TO:
+        whole, _, fraction = text.partition(".")
+        return _with_exponent(whole + fraction, len(whole))
+    return _NON_FINITE.get(text, text)
+
+
+def _with_exponent(digits: str, before_point: int) -> str:
+    digits = digits.rstrip("0")
+    if len(digits) == 1:
+        return digits + _EXPONENTS[before_point]
+    return f"{digits[0]}.{digits[1:]}{_EXPONENTS[before_point]}"
+
+
+class Heads(dict[tuple[str, ...], str]):
+    """By label values, in the declared order: name and labels of a series of ``family``, as its line begins.
+
+    One that is not there is made when it is asked for; ValueError when there are more or fewer values than labels,
+    TypeError when one is no text.
+    """
+
+    def __init__(self, family: Family) -> None:
+        super().__init__()
+        self.family = family
+        order = sorted(range(len(family.labels)), key=family.labels.__getitem__)
+        labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
+        self._line = f"{family.name}{{{{{labels}}}}} " if labels else f"{family.name} "
+
+    def __missing__(self, values: tuple[str, ...]) -> str:
+        if len(values) != len(self.family.labels):
+            raise ValueError(f"{self.family.name}: {len(values)} label values for {len(self.family.labels)} labels")
+        shown = map(_escaped, values) if _ODD.search("".join(values)) else values
+        made = self._line.format(*shown)
+        if not made.isascii():  # what UTF-8 cannot hold, lone surrogates, becomes question marks
+            made = made.encode("utf-8", "replace").decode()
+        self[values] = made
+        return made
+
+    def only(self, labels: Iterable[tuple[str, ...]]) -> Heads:
+        """Return the heads of these series alone."""
+        fresh = Heads(self.family)
+        fresh.update((values, self[values]) for values in labels)
+        return fresh
+
+
+class KeptHeads:
+    """The heads of all series that sources gave last: of those given no more nothing is kept.
+
+    Bounded, therefore, by the sources' caps. Owned by the render thread: every method is called there.
+    """
+
+    def __init__(self) -> None:
+        self._by_source: dict[str, dict[str, Heads]] = {}
+
+    def __len__(self) -> int:
+        """How many series are known."""
+        return sum(len(heads) for families in self._by_source.values() for heads in families.values())
+
+    def text(self, source: str, metric: Metric, *, openmetrics: bool) -> Iterator[bytes]:
+        """Yield the lines of a family of which ``source`` gives these series, each once, and no others; in pieces."""
+        families = self._by_source.setdefault(source, {})
+        heads = families.get(metric.family.name)
+        if heads is None or heads.family is not metric.family:
+            heads = families[metric.family.name] = Heads(metric.family)
+        yield from text_of(metric, heads, openmetrics=openmetrics)
+        if len(heads) > len(metric.labels):  # all of these are known now: what is known beyond them is gone
+            families[metric.family.name] = heads.only(metric.labels)
+
+    def keep_families(self, source: str, names: Collection[str]) -> None:
+        """Forget the families of ``source`` but those named."""
+        families = self._by_source.get(source, {})
+        for name in [each for each in families if each not in names]:
+            del families[name]
+
+    def keep_sources(self, names: Collection[str]) -> None:
+        """Forget all sources but those named."""
+        for name in [each for each in self._by_source if each not in names]:
+            del self._by_source[name]
+
+
+def text_of(metric: Metric, heads: Heads, *, openmetrics: bool) -> Iterator[bytes]:
+    """Yield the lines of a family in pieces; ``heads`` takes the series it has not yet."""
+    family = metric.family
+    name, described = family.name, family.help.replace("\\", r"\\").replace("\n", r"\n")
+    if openmetrics:
+        name, described = family.openmetrics_name, described.replace('"', r"\"")
+    yield f"# HELP {name} {described}\n# TYPE {name} {family.kind}\n".encode()
+    for start in range(0, len(metric.labels), PIECE_SERIES):
+        labels = metric.labels[start : start + PIECE_SERIES]
+        parts = ["\n"] * (3 * len(labels))
+        parts[0::3] = [heads[values] for values in labels]
+        parts[1::3] = [number(value) for value in metric.values[start : start + PIECE_SERIES]]
+        yield "".join(parts).encode()
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

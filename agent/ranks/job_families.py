@@ -1,0 +1,118 @@
+"""The ranks of the rank table by job and by communicator, as metric families; pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from agent.core.identity import Membership
+from agent.core.metrics import Family, Metric
+from agent.ranks.process import RankProcess
+from agent.ranks.snapshot import RankView
+from agent.ranks.verdict import STATES
+
+JOB_RANKS = Family(
+    "rankwatch_job_ranks",
+    "gauge",
+    "Ranks of the job on this node, by state.",
+    ("job_id", "state"),
+    "6 per job",
+    "sum",
+)
+JOB_EXPECTED = Family(
+    "rankwatch_job_expected_ranks",
+    "gauge",
+    "Ranks the whole job should have, by who says so: environment or communicator.",
+    ("job_id", "source"),
+    "2 per job",
+    "max",
+)
+JOB_INFO = Family(
+    "rankwatch_job_info",
+    "gauge",
+    "Facts about a job with live ranks here; always 1.",
+    ("job_id", "user", "name", "world_size"),
+    "1 per job",
+    "max",
+)
+COMMUNICATOR_INFO = Family(
+    "rankwatch_communicator_info",
+    "gauge",
+    "A communicator that ranks of this node belong to; always 1. nodes is NCCL's count of NVLink domains.",
+    ("job_id", "comm", "comm_name", "size", "nodes"),
+    "1 per communicator",
+    "max",
+)
+COMMUNICATOR_MEMBER = Family(
+    "rankwatch_communicator_member_info",
+    "gauge",
+    "Which rank has which place in a communicator; always 1.",
+    ("job_id", "comm", "comm_rank", "rank"),
+    "1 per rank and communicator",
+    "max",
+)
+FAMILIES: tuple[Family, ...] = (JOB_RANKS, JOB_EXPECTED, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER)
+
+
+def render(ranks: Sequence[RankView]) -> Iterable[Metric]:
+    """Render the jobs of these ranks and the communicators of those that live."""
+    yield from _jobs(ranks)
+    yield from _communicators(ranks)
+
+
+def state_of(process: RankProcess) -> str:
+    """The state that was last judged; until then, whether it runs."""
+    if process.verdict is not None:
+        return process.verdict.state
+    return "alive" if process.exited_at is None else "exited"
+
+
+def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
+    by_state, expected, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_INFO.rows()
+    jobs: defaultdict[str, list[RankProcess]] = defaultdict(list)
+    for view in ranks:
+        jobs[view.label.job_id].append(view.process)
+    for job_id, members in sorted(jobs.items()):
+        counts = Counter(map(state_of, members))
+        for name in STATES:
+            by_state.add((job_id, name), counts[name])
+        live = [p for p in members if p.exited_at is None]
+        if not live:
+            continue
+        claimed = max((p.claim.world_size or 0 for p in live), default=0)
+        seen = max((m.size for p in live for m in p.members.values()), default=0)
+        if claimed:
+            expected.add((job_id, "environment"), claimed)
+        if seen:
+            expected.add((job_id, "communicator"), seen)
+        user = next((p.facts.user for p in live if p.facts is not None), "")
+        job_name = next((p.claim.job_name for p in live if p.claim.job_name), "")
+        info.add((job_id, user, job_name, str(claimed or seen or "")), 1.0)
+    return [by_state.metric, expected.metric, info.metric]
+
+
+def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
+    info, members = COMMUNICATOR_INFO.rows(), COMMUNICATOR_MEMBER.rows()
+    seen: dict[tuple[str, str], Membership] = {}
+    placed: dict[tuple[str, str, str], str] = {}
+    for view in ranks:
+        if view.process.exited_at is not None:
+            continue
+        for (comm, comm_rank), membership in view.process.members.items():
+            if _is_place(view, comm, comm_rank):
+                seen.setdefault((view.label.job_id, comm), membership)
+                placed.setdefault((view.label.job_id, comm, str(comm_rank)), view.label.rank)
+    for (job_id, comm), m in seen.items():
+        info.add((job_id, comm, m.name, str(m.size), str(m.nodes)), 1.0)
+    for place, rank in placed.items():
+        members.add((*place, rank), 1.0)
+    return [info.metric, members.metric]
+
+
+def _is_place(view: RankView, comm: str, comm_rank: int) -> bool:
+    """True when (comm, comm_rank) is the view's own place, told by order inside a process of several ranks."""
+    slots = view.process.slots or []
+    if len(slots) == 1:
+        return True
+    local = view.process.local_ranks(comm)
+    return len(local) == len(slots) and local[view.slot] == comm_rank

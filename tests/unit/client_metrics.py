@@ -1,0 +1,61 @@
+"""Families of ours as prometheus-client has them, which is the reference, and as our own exposition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import exposition as text
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as ClientMetric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import CollectorRegistry
+from prometheus_client.samples import Sample
+
+from agent.core.metrics import Metric
+from agent.export.exposition import Body, Rendered, Selection
+from agent.export.lines import KeptHeads
+
+
+def client_metric(metric: Metric) -> ClientMetric:
+    """The same family and series, as the client has them."""
+    family = metric.family
+    made = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
+    client = made(family.name, family.help, labels=family.labels)
+    for labels, value in zip(metric.labels, metric.values, strict=True):
+        assert len(labels) == len(family.labels)
+        client.add_metric(labels, value)
+    return client
+
+
+def samples(families: Iterable[Metric]) -> list[Sample]:
+    """Every series of these families, as the client has it."""
+    return [sample for family in families for sample in client_metric(family).samples]
+
+
+def reference(families: Iterable[Metric], *, openmetrics_format: bool = False) -> bytes:
+    """What the client's own encoder writes of these families, but for those without series."""
+    registry = CollectorRegistry()
+    registry.register(_Collected(families))
+    return (openmetrics if openmetrics_format else text).generate_latest(registry)
+
+
+class _Collected:
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = [client_metric(family) for family in families if family.labels]
+
+    def describe(self) -> list[ClientMetric]:
+        return []
+
+    def collect(self) -> Iterator[ClientMetric]:
+        return iter(self._families)
+
+
+def encode(families: Iterable[Metric], selection: Selection | None = None) -> Rendered:
+    """Our exposition of these families, as one source that gives each once would have it."""
+    chosen = selection or Selection()
+    body, heads = Body(chosen), KeptHeads()
+    for family in families:
+        if family.labels and chosen.takes_family(family.family):
+            for piece in heads.text("test", family, openmetrics=chosen.openmetrics):
+                body.add(piece)
+    return body.rendered()

@@ -1,0 +1,166 @@
+"""Families as lines, against prometheus-client's own encoders."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+
+import pytest
+from client_metrics import encode, reference
+from hypothesis import example, given
+from hypothesis import strategies as st
+from prometheus_client.utils import floatToGoString
+
+from agent.app.discovery import exporter_names, load_spec
+from agent.core.metrics import Family, Metric
+from agent.export import agent_families
+from agent.export.exposition import Selection
+from agent.export.lines import KeptHeads, number
+from agent.ranks import families as rank_families
+from agent.ranks import health
+
+DECLARED = {
+    family.name: family
+    for families in (
+        agent_families.FAMILIES,
+        rank_families.FAMILIES,
+        health.FAMILIES,
+        *(load_spec(name).families for name in exporter_names()),
+    )
+    for family in families
+}
+ODD_LABELS = (
+    "",
+    "plain",
+    'qu"ote',
+    "back\\slash",
+    "new\nline",
+    '\\n\\"',
+    "ümläut ランク 🂡",
+    "a\x00b\r\t",
+    "{}=,# ",
+    "x" * 500,
+)
+ODD_VALUES = (
+    *(
+        0,
+        1,
+        7,
+        -1,
+        999_999,
+        1_000_000,
+        1_000_001,
+        12_345_678,
+        10**15,
+        2**53 - 1,
+        2**53,
+        2**53 + 1,
+        2**62,
+        -(2**40),
+        True,
+    ),
+    *(0.0, -0.0, 0.1, 1e-7, 5e-324, 123456.75, 999999.9999999999, 1e6, 1234567.5, 1e15, 9007199254740993.0, 1e16),
+    *(
+        1.7976931348623157e308,
+        1.5e300,
+        -1234567.5,
+        -1e16,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        1_791_000_000.123456,
+    ),
+)
+FAMILY = Family("rankwatch_x_seconds_total", "counter", "help", ("b", "a"))
+
+
+def odd(family: Family) -> Metric:
+    """A family with a series for each odd value, if it has labels, odd ones."""
+    if not family.labels:
+        return family.single(ODD_VALUES[7])
+    words = cycle(ODD_LABELS)
+    labels = [(*islice(words, len(family.labels) - 1), f"{turn}\\{next(words)}") for turn in range(len(ODD_VALUES))]
+    return Metric(family, labels, list(ODD_VALUES))
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+@pytest.mark.parametrize("name", DECLARED)
+def test_every_family_is_written_as_the_client_does(name: str, openmetrics: bool) -> None:
+    """Of every family declared, odd labels and numbers are written byte for byte as prometheus-client does."""
+    metric = odd(DECLARED[name])
+    assert encode([metric], Selection(openmetrics=openmetrics)).body == reference(
+        [metric], openmetrics_format=openmetrics
+    )
+
+
+@pytest.mark.parametrize("value", ODD_VALUES)
+@pytest.mark.parametrize("kind", ["gauge", "counter"])
+def test_single_values_are_written_as_the_client_does(kind: str, value: float) -> None:
+    """Each odd number alone, in a family without labels, is written as prometheus-client does."""
+    name = "rankwatch_x_total" if kind == "counter" else "rankwatch_x"
+    metric = Family(name, "counter" if kind == "counter" else "gauge", "help").single(value)
+    for openmetrics in (False, True):
+        assert encode([metric], Selection(openmetrics=openmetrics)).body == reference(
+            [metric], openmetrics_format=openmetrics
+        )
+
+
+@given(st.one_of(st.floats(), st.integers(-(2**70), 2**70), st.booleans()))
+@example(float(2**53))
+@example(999_999.5)
+@example(1e6)
+@example(1e16)
+def test_any_number_is_written_as_the_client_does(value: float) -> None:
+    """Whatever the number, its text is prometheus-client's."""
+    assert number(value) == floatToGoString(value)
+
+
+@given(st.text(), st.text(), st.text())
+def test_any_text_is_written_as_the_client_does(one: str, other: str, described: str) -> None:
+    """Whatever labels and help texts hold, they are written as prometheus-client does."""
+    metric = Metric(Family("rankwatch_x", "gauge", described, ("b", "a")), [(one, other)], [1])
+    for openmetrics in (False, True):
+        assert encode([metric], Selection(openmetrics=openmetrics)).body == reference(
+            [metric], openmetrics_format=openmetrics
+        )
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    """Label values too few or too many, or that are no text, are an error and not another series."""
+    for wrong in (("only",), ("one", "two", "three"), ("one", 2)):
+        with pytest.raises((ValueError, TypeError)):
+            list(KeptHeads().text("one", Metric(FAMILY, [wrong], [1]), openmetrics=False))  # type: ignore[list-item]
+
+
+def test_what_is_kept_is_what_was_given_last() -> None:
+    """The labels of a series are kept as long as it is given in every turn, and no longer."""
+    heads = KeptHeads()
+    series = [(str(each), "x") for each in range(10)]
+    for given_now in (series, series, series[3:], [*series[3:], ("new", "y")], [("new", "y")]):
+        metric = Metric(FAMILY, given_now, [1.0] * len(given_now))
+        assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])
+        assert len(heads) == len(given_now)
+
+
+def test_what_is_kept_goes_with_its_family_and_source() -> None:
+    """A family that its source gives no more, and a source that is shown no more, are forgotten."""
+    heads = KeptHeads()
+    other = Family("rankwatch_y", "gauge", "help", ("b", "a"))
+    for source in ("one", "two"):
+        for family in (FAMILY, other):
+            list(heads.text(source, Metric(family, [("1", "2")], [1.0]), openmetrics=False))
+    assert len(heads) == 4
+    heads.keep_families("one", {FAMILY.name})
+    assert len(heads) == 3
+    heads.keep_sources({"one"})
+    assert len(heads) == 1
+    heads.keep_sources(())
+    assert len(heads) == 0
+
+
+def test_a_family_declared_anew_has_its_own_labels() -> None:
+    """What was kept of another family of the same name is not used."""
+    heads = KeptHeads()
+    renamed = Family(FAMILY.name, "counter", "help", ("c", "d"))
+    for family in (FAMILY, renamed):
+        metric = Metric(family, [("1", "2")], [1.0])
+        assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])
