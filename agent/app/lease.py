@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from agent.api import Context, Roots
-from agent.core.checkpoint import StateFile
+from agent.core.checkpoint import MAX_SECTION_BYTES, StateFile
 from agent.core.clock import Clock
 from agent.core.guard import Guard
 from agent.core.log import Logger
@@ -38,9 +38,9 @@ class Lender:
         self.hardware = Hardware()
         self.ledger = HealthLedger(clock)
 
-    def lend(self, name: str) -> Lease:
-        """A lease for one run of the exporter ``name``."""
-        return Lease(self, name)
+    def lend(self, name: str, checkpoint_bytes: int = MAX_SECTION_BYTES) -> Lease:
+        """A lease for one run of the exporter ``name``, whose part of the checkpoint may be so large."""
+        return Lease(self, name, checkpoint_bytes)
 
 
 class Lease:
@@ -49,11 +49,11 @@ class Lease:
     An update that is late ends after its exporter was drained, and may run while the next run is under way.
     """
 
-    def __init__(self, lender: Lender, name: str) -> None:
+    def __init__(self, lender: Lender, name: str, checkpoint_bytes: int) -> None:
         self._lender = lender
         self._threads: list[OwnThread] = []
         self._helpers: list[Helper[Any]] = []
-        self._state = lender.state.section(f"exporter {name}")
+        self._state = lender.state.section(f"exporter {name}", checkpoint_bytes)
         self._checks = lender.ledger.of(name)
         self._hardware = lender.hardware.of(name)
         log = Logger(name)

@@ -20,6 +20,8 @@ from agent.export.tables import HealthSource, RankSource
 from agent.ranks.table import RankTable
 
 TICK_SECONDS = 1.0
+RANKS_BYTES = 12 * 1024 * 1024
+"""The budget of the rank table in the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
 """A file system that hangs must not keep the agent from leaving."""
 
@@ -73,10 +75,10 @@ class Supervisor:
         self._log = Logger("supervisor")
         self._state = state
         self._state_thread = OwnThread("checkpoint")
-        self._ranks_section = state.section("ranks")
+        self._ranks_section = state.section("ranks", RANKS_BYTES)
         self._checks_section = state.section("checks")
         self._saved_at = float("-inf")
-        self.ranks = RankTable(clock, hostname, settle_at_once=once)
+        self.ranks = self._restored_ranks(hostname)
         self._lender = Lender(roots=roots, clock=clock, hostname=hostname, ranks=self.ranks, state=state, once=once)
         self.admission = self._lender.admission
         self.helpers = self._lender.helpers
@@ -91,7 +93,6 @@ class Supervisor:
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}
         self._begun = False
-        self._restore("rank table", self._ranks_section, self.ranks.load)
         self._restore("health ledger", self._checks_section, self.ledger.load)
 
     # -- exporters -------------------------------------------------------------------------------------------------
@@ -185,8 +186,9 @@ class Supervisor:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _save(self) -> None:
-        content, now = self._state.encode(), self._clock.time()
-        await self._state_thread.call(lambda: self._state.write(content, now))
+        draft, now = self._state.encode(), self._clock.time()
+        written = await self._state_thread.call(lambda: self._state.write(draft))
+        self._state.note(draft, now, written=written)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class Supervisor:
 
     async def _start(self, prepared: Prepared) -> Running | None:
         name = prepared.spec.name
-        lease = self._lender.lend(name)
+        lease = self._lender.lend(name, prepared.spec.checkpoint_bytes)
         try:
             exporter = prepared.spec.build(prepared.config)
             await exporter.start(lease.context)
@@ -221,10 +223,20 @@ class Supervisor:
         self._refused.update(lost)
         self.broken |= frozenset(lost)
 
-    def _restore(self, what: str, section: StateSection, load: Callable[[bytes], None]) -> None:
+    def _restored_ranks(self, hostname: str) -> RankTable:
+        """The rank table as it was saved; an empty one when that fails, of which nothing is left half loaded then."""
+        ranks = RankTable(self._clock, hostname, settle_at_once=self._once)
+        if self._restore("rank table", self._ranks_section, ranks.load):
+            return ranks
+        return RankTable(self._clock, hostname, settle_at_once=self._once)
+
+    def _restore(self, what: str, section: StateSection, load: Callable[[bytes], None]) -> bool:
+        """Load a section; False, and logged, when it makes no sense."""
         if section.restored is None:
-            return
+            return True
         try:
             load(section.restored)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
             self._log.warning("checkpoint of the {what} not readable, starting without it", what=what, error=error)
+            return False
+        return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +18,11 @@ T = TypeVar("T")
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
+"""Of the file; the budgets of all sections together stay below it."""
+MAX_SECTION_BYTES = 2 * 1024 * 1024
+"""A section's budget, unless its owner is given another."""
+ENVELOPE_BYTES = 64 * 1024
+"""More than all that stands around the sections."""
 SAVE_INTERVAL_SECONDS = 5.0
 
 
@@ -34,15 +39,23 @@ class StateSection:
 
     ``restored``: what this owner published last in this boot, or None. ``publish`` replaces it; the file follows within
     seconds. Called on the event loop. ``durable``: what was published and a killed agent would find again, or None.
-    After ``close`` nothing more is taken: a late update may end after its owner.
+    ``refused`` counts the publications that were larger than ``max_bytes``. After ``close`` nothing more is taken: a
+    late update may end after its owner.
     """
 
-    def __init__(self, name: str, restored: bytes | None) -> None:
+    def __init__(self, name: str, restored: bytes | None, max_bytes: int = MAX_SECTION_BYTES) -> None:
         self.name = name
+        self.max_bytes = max_bytes
+        self._log = Logger("checkpoint")
+        if restored is not None and len(restored) > max_bytes:
+            self._log.warning("section over its budget, starting without it", section=name, bytes=len(restored))
+            restored = None
         self.restored = restored
         self.published: bytes | None = restored
         self.durable: bytes | None = restored
         self.changes = 0
+        self.refused = 0
+        self._too_large = False
         self._closed = False
 
     def restore(self, kind: type[T], log: Logger) -> T | None:
@@ -51,19 +64,39 @@ class StateSection:
             return None
         try:
             return msgspec.msgpack.decode(self.restored, type=kind)
-        except ValueError as error:  # msgspec's are ValueErrors
+        except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
             log.warning("checkpoint not readable, starting without it", section=self.name, error=error)
             return None
 
     def publish(self, section: bytes) -> None:
-        """Keep ``section`` as what a restart must find."""
-        if not self._closed and section != self.published:
+        """Keep ``section`` as what a restart must find.
+
+        One over the budget is refused, and what was published before stays: it is older, and whole.
+        """
+        if self._closed:
+            return
+        too_large = len(section) > self.max_bytes
+        self.refused += too_large
+        if too_large and not self._too_large:
+            self._log.error(
+                "section over its budget not saved, the one before is kept", section=self.name, bytes=len(section)
+            )
+        self._too_large = too_large
+        if not too_large and section != self.published:
             self.published = section
             self.changes += 1
 
     def close(self) -> None:
         """Keep what was published last."""
         self._closed = True
+
+
+class Draft(NamedTuple):
+    """The file's next content: the sections in it that have owners, and how many changes they hold."""
+
+    content: bytes
+    sections: dict[str, bytes]
+    changes: int
 
 
 class StateFile:
@@ -76,12 +109,11 @@ class StateFile:
         self._sections: dict[str, StateSection] = {}
         self._restored: dict[str, bytes] = {}
         self._saved_changes = 0
-        self._encoded: dict[str, bytes] = {}
+        self._write_errors = 0
         self.last_saved_seconds: float | None = None
-        self.save_errors = 0
 
     def load(self) -> None:
-        """Read the file (blocking; before the loop runs). What does not fit is logged and left aside."""
+        """Read the file (blocking; before the loop runs). What does not fit is logged and set aside."""
         if self._path is None:
             return
         try:
@@ -93,7 +125,7 @@ class StateFile:
             return
         try:
             found = msgspec.msgpack.decode(raw, type=_Checkpoint)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
             self._log.warning("checkpoint damaged, starting without it", path=self._path, error=error)
             return
         if found.format != FORMAT:
@@ -104,12 +136,13 @@ class StateFile:
             return
         self._restored = found.sections
 
-    def section(self, name: str) -> StateSection:
+    def section(self, name: str, max_bytes: int = MAX_SECTION_BYTES) -> StateSection:
         """Return the section called ``name`` for its next owner, who finds what the one before published last."""
         before = self._sections.get(name)
-        section = StateSection(name, self._restored.pop(name, None) if before is None else before.published)
+        restored = self._restored.pop(name, None) if before is None else before.published
+        section = StateSection(name, restored, max_bytes)
         if before is not None:
-            section.durable, section.changes = before.durable, before.changes
+            section.durable, section.changes, section.refused = before.durable, before.changes, before.refused
             before.close()
         self._sections[name] = section
         return section
@@ -119,43 +152,65 @@ class StateFile:
         """False when there is no file, and whatever is published is kept in memory alone."""
         return self._path is not None
 
+    @property
+    def save_errors(self) -> int:
+        """Saves that failed, and sections that were too large to be saved."""
+        return self._write_errors + sum(section.refused for section in self._sections.values())
+
     def changed(self) -> bool:
-        """True when something was published since the last save."""
-        return self._path is not None and sum(s.changes for s in self._sections.values()) != self._saved_changes
+        """True when something was published that is not saved."""
+        return self._path is not None and self._changes() != self._saved_changes
 
-    def encode(self) -> bytes:
-        """Return the file's next content: what owners published, and what was restored and not yet claimed."""
-        self._saved_changes = sum(section.changes for section in self._sections.values())
-        sections = dict(self._restored)
-        self._encoded = {s.name: s.published for s in self._sections.values() if s.published is not None}
-        sections.update(self._encoded)
-        return msgspec.msgpack.encode(_Checkpoint(FORMAT, self._boot_id, sections))
+    def encode(self) -> Draft:
+        """Return the file's next content: what owners published, and what was restored and not yet claimed.
 
-    def write(self, content: bytes, now_seconds: float) -> None:
-        """Replace the file with ``content``, the last encoded (blocking).
-
-        Errors are counted and logged; the agent goes on without.
+        The latter only as far as there is room.
         """
+        owned = {s.name: s.published for s in self._sections.values() if s.published is not None}
+        sections, room = dict(owned), MAX_BYTES - ENVELOPE_BYTES - sum(map(len, owned.values()))
+        for name, section in list(self._restored.items()):
+            if len(section) > room:
+                self._log.warning("no room for the section of an owner that does not run", section=name)
+                del self._restored[name]
+                continue
+            sections[name] = section
+            room -= len(section)
+        return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self._boot_id, sections)), owned, self._changes())
+
+    def write(self, draft: Draft) -> bool:
+        """Replace the file (blocking); False, and logged, when that fails. In any thread: nothing else is touched."""
         if self._path is None:
-            return
-        if len(content) > MAX_BYTES:  # it would not be read again: better an older one
-            self.save_errors += 1
-            self._log.warning("checkpoint not written: too large", path=self._path, bytes=len(content))
-            return
+            return False
+        if len(draft.content) > MAX_BYTES:  # it would not be read again: better an older one
+            self._log.warning("checkpoint not written: too large", path=self._path, bytes=len(draft.content))
+            return False
         scratch = self._path.with_name(self._path.name + ".new")
         try:
             self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "wb") as file:
-                file.write(content)
+                file.write(draft.content)
             scratch.replace(self._path)
         except OSError as error:
-            self.save_errors += 1
             self._log.warning("checkpoint not written", path=self._path, error=error.strerror)
-        else:
-            self.last_saved_seconds = now_seconds
-            for name, section in self._encoded.items():
-                self._sections[name].durable = section
+            return False
+        return True
+
+    def note(self, draft: Draft, now_seconds: float, *, written: bool) -> None:
+        """Take in whether ``draft`` was written, at the time ``now_seconds`` (epoch): its sections are durable then.
+
+        A failure is counted; what it was to save still counts as changed.
+        """
+        if not written:
+            self._write_errors += self._path is not None
+            return
+        self.last_saved_seconds = now_seconds
+        self._saved_changes = draft.changes
+        for name, section in draft.sections.items():
+            self._sections[name].durable = section
+
+    def _changes(self) -> int:
+        return sum(section.changes for section in self._sections.values())
 
 
 def _read_bounded(path: Path) -> bytes:

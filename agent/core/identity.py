@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 COMM_DIGITS = 14
+MAX_GENERATION = (1 << 62) - 1
+"""No file is begun anew so often: above it a checkpoint is damaged."""
 UNKNOWN_RANK = "unknown"
 """Rank label of records whose rank inside a process of several ranks cannot be told."""
 
@@ -41,7 +43,7 @@ class WriterKey(NamedTuple):
 
     device: int
     inode: int
-    generation: int
+    generation: Annotated[int, msgspec.Meta(ge=0, le=MAX_GENERATION)]
     hostname: str
     pid: int
 

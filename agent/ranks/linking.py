@@ -76,6 +76,12 @@ class WriterLinks:
         process = None if record is None else self._process_of(record)
         return None if process is None else self._binder.label(process, comm, comm_rank)
 
+    def settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
+        """See ``RankTable.recording_settings``."""
+        record = self.book.records.get(writer_key)
+        process = None if record is None else self._process_of(record)
+        return None if process is None or process.facts is None else process.facts.environment
+
     def expire(self, now: float) -> None:
         """Forget the writers whose process was removed from the table, and those that have been idle for too long."""
         for writer_key, unseen in self.book.expire(now, self._processes):

@@ -197,6 +197,10 @@ class RankTable:
         """The frozen label of one rank of a writer; None while it is not published."""
         return self._links.label(writer_key, comm, comm_rank)
 
+    def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
+        """The kept variables (``keep_variables``) of a writer's process; None while they are not known."""
+        return self._links.settings(writer_key)
+
     def is_expired(self, writer_key: WriterKey) -> bool:
         """True when the series of a writer must go: the record of its rank has expired."""
         return self._links.book.is_expired(writer_key)

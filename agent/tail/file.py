@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from enum import Enum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,9 @@ CHUNK_BYTES = 128 * 1024
 MAX_LINE_BYTES = 1024 * 1024
 FINGERPRINT_BYTES = 512
 HEAD_BYTES = 4096
+MAX_OFFSET = (1 << 63) - 1
+MAX_GENERATION = (1 << 62) - 1
+"""No file is begun anew so often."""
 SCAN_BYTES = 16 * 1024 * 1024
 """How far one read looks for the end of an overlong line or of a hole."""
 
@@ -32,11 +35,11 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
     device: int
     inode: int
-    generation: int
+    generation: Annotated[int, msgspec.Meta(ge=0, le=MAX_GENERATION)]
     path: str
-    offset: int
-    fingerprint: bytes
-    tail: bytes = b""
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
+    fingerprint: Annotated[bytes, msgspec.Meta(max_length=FINGERPRINT_BYTES)]
+    tail: Annotated[bytes, msgspec.Meta(max_length=FINGERPRINT_BYTES)] = b""
 
 
 class Chunk(NamedTuple):
@@ -91,6 +94,11 @@ class FollowedFile:
     def identity(self) -> tuple[int, int]:
         """Device and inode."""
         return self.device, self.inode
+
+    def position(self) -> Position:
+        """Where reading stands."""
+        path = os.fsencode(self.path).decode(errors="replace")  # a name need not be text; a checkpoint's has to be
+        return Position(*self.identity, self.generation, path, self.offset, self.fingerprint, self.tail)
 
     def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
         """Take in a fresh look at size and time; the content is judged when it is read."""
@@ -171,8 +179,9 @@ def _last_line(raw: bytes, end: int) -> bytes:
 
 def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
     """Make each hole inside ``data`` an end of line: what stood before it was cut and goes no further."""
-    nuls = data.count(b"\0")
-    return Chunk(_NUL_RUN.sub(b"\n", data) if nuls else data, 0, hole_bytes + nuls)
+    if b"\0" not in data:  # by far the fastest look: counting takes a fifth of the whole reading
+        return Chunk(data, 0, hole_bytes)
+    return Chunk(_NUL_RUN.sub(b"\n", data), 0, hole_bytes + data.count(b"\0"))
 
 
 def _skip_hole(descriptor: int, file: FollowedFile) -> int:

@@ -88,7 +88,7 @@ class Follower:
 
     def positions(self) -> list[Position]:
         """Where reading stands in each file that was read, and in each of ``resume`` not found again yet."""
-        return [*self._resume.values(), *(_position(file) for file in self._files.values() if file.fingerprint)]
+        return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
     def left(self) -> list[Position]:
         """Where reading stood in files that went out of sight."""
@@ -247,7 +247,7 @@ class Follower:
         if file.start_at_end:
             self._old.add(file.identity)
         else:
-            self._retire(_position(file))
+            self._retire(file.position())
         return True
 
     def _release(self, seen: set[tuple[int, int]]) -> None:
@@ -260,7 +260,7 @@ class Follower:
                 self._reader.close(file)
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
-                self._retire(_position(file))
+                self._retire(file.position())
                 del self._files[identity]
 
     def _retire(self, position: Position) -> None:
@@ -288,10 +288,6 @@ class Follower:
     def _skip(self, error: OSError) -> None:
         self.skipped[error_name(error)] += 1
         self._whole = self._whole and error.errno in _NO_ENTRY
-
-
-def _position(file: FollowedFile) -> Position:
-    return Position(file.device, file.inode, file.generation, file.path, file.offset, file.fingerprint, file.tail)
 
 
 def _is_idle(file: FollowedFile) -> bool:

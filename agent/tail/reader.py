@@ -129,12 +129,17 @@ class LineReader:
             file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
             file.start_at_end = False
             file.from_start = file.offset == 0
-        start, tail = file.offset, file.tail
-        chunk = next_lines(descriptor, file, budget_bytes)
-        # Replaced between the two looks at its head: what was read may be of either generation, so none of it counts.
-        if not os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head):
-            file.offset, file.tail = start, tail
-            file.scanned = 0
+        start, tail, unchanged = file.offset, file.tail, False
+        try:
+            chunk = next_lines(descriptor, file, budget_bytes)
+            unchanged = os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head)
+        finally:
+            # Replaced between the two looks at its head: what was read may be of either generation, so none of it
+            # counts. Nor does it after an error: it is read again.
+            if not unchanged:
+                file.offset, file.tail = start, tail
+                file.scanned = 0
+        if not unchanged:
             return None
         file.fingerprint = head[: min(FINGERPRINT_BYTES, file.offset)]
         file.drained = chunk is None

@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import partial
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, OwnThread, ProcFS, RankLabel, Spec, WriterKey
+from agent.api import Context, ExporterConfig, Metric, NoData, RankLabel, Spec
 from exporters.inspector.families import FAMILIES
-from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Plausibility
+from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 from exporters.inspector.reading.ownership import Ownership
-from exporters.inspector.reading.published import Published
-from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
+from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
+from exporters.inspector.reading.slot import WAIT_SECONDS, Slot
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
-WAIT_SECONDS = 1.0
-"""How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""
-STALE_SECONDS = 10.0
-"""A reader not back for so long shows no series: they would stand still."""
 SILENCE_SECONDS = 5.0
 """How often the ranks without records are looked over."""
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
+CHECKPOINT_BYTES = 32 * 1024 * 1024
+"""Of all directories together; where 4,096 files are followed their positions alone may take 6 MB."""
 SERIES_CAP = 60_000
 """Above what the admission of accumulators lets through: only the backstop."""
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update this much before the poll is due takes it: the next one would be a whole interval late."""
 
+T = TypeVar("T")
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
 
 
@@ -54,36 +50,25 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     reclaim: Reclaim = Reclaim()
 
 
+NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
+
+
 class Checkpoint(msgspec.Struct):
-    """The exporter's section of the checkpoint; ``sections`` by directory, each its reader's encoding."""
+    """The exporter's section of the checkpoint: each part is encoded by itself, so that a bad one costs no other.
+
+    ``sections`` by directory, each its reader's encoding; ``inherited`` is an Inheritance.
+    """
 
     sections: dict[str, bytes] = {}
-    inherited: Inheritance = msgspec.field(default_factory=Inheritance)
-
-
-class _Slot:
-    """One configured directory: its reader, its thread, and the turn under way."""
-
-    def __init__(self, path: str, reader: DirectoryReader, reclaimer: Reclaimer, thread: OwnThread) -> None:
-        self.path = path
-        self.reader = reader
-        self.reclaimer = reclaimer
-        self.thread = thread
-        self.running: asyncio.Task[Turn] | None = None
-        self.started_at = 0.0
-        self.available = False
-        self.waiting = self.failed = False
-        self.published: Published | None = None
-        self.section: bytes | None = None
-        self.expired: list[WriterKey] = []
+    inherited: msgspec.Raw = NOTHING_INHERITED
 
 
 class InspectorExporter:
-    """Reads Inspector's JSON lines; see DESIGN of the readers in ``reader.py``."""
+    """Reads Inspector's JSON lines; what is read where: ``reading/reader.py``."""
 
     def __init__(self, config: InspectorConfig) -> None:
         self._config = config
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self._polled_at = float("-inf")
         self._labels: dict[Place, RankLabel] = {}
         self._inherited = Inheritance()
@@ -95,16 +80,13 @@ class InspectorExporter:
         self._ctx = ctx
         ctx.ranks.keep_variables(RECORDING_VARIABLES)
         self._silence = SilenceWatch(self._config.paths, ctx.log, ctx.ranks.labels_of)
-        checkpoint = self._restore()
-        self._inherited = checkpoint.inherited
+        checkpoint = self._restored(self._ctx.state.restored, Checkpoint)
+        self._inherited = self._restored(checkpoint.inherited, Inheritance)
+        bound = self._config.max_bus_bandwidth_gigabytes_per_second
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
-            restored = checkpoint.sections.get(path)
-            thread = ctx.thread(f"inspector-{number}")
-            reader = await thread.call(partial(self._reader, path, restored))
-            reclaimer = Reclaimer(path, self._config.reclaim, ctx.clock, ProcFS(ctx.roots.proc))
-            slot = _Slot(path, reader, reclaimer, thread)
-            slot.section = restored
+            slot = Slot(ctx, path, number, self._config.reclaim)
             self._slots.append(slot)
+            await slot.open(checkpoint.sections.get(path), bound)
 
     async def update(self) -> None:
         """Take one turn with every directory (all that is there, in a single pass).
@@ -126,12 +108,12 @@ class InspectorExporter:
     def snapshot(self) -> InspectorSnapshot:
         """What the readers published, with the labels of the moment."""
         self._ask_ranks()
-        readers = tuple(self._shown())
+        readers = tuple(shown for slot in self._slots if (shown := slot.shown()) is not None)
         return InspectorSnapshot(
             readers,
             dict(self._labels),
             self._inherited.copy(),
-            sum(map(self._is_busy, self._slots)),
+            sum(slot.is_busy(WAIT_SECONDS) for slot in self._slots),
             unpublished=len(readers) < len(self._slots),
             silent=Counter(self._silent),
             reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
@@ -143,13 +125,12 @@ class InspectorExporter:
 
     async def drain(self) -> None:
         """Take a last turn with each reader that is free, publish the checkpoint and end the threads."""
-        await self._turns(last=True)
-        for writer in self._writers():  # a successor asks anew for what it restores
-            self._ctx.admit.release(writer.writer_key)
-        for slot in self._slots:
-            if slot.running is None:
-                await slot.thread.call(slot.reader.close)
-            slot.thread.stop()
+        try:
+            await self._turns(last=True)
+        finally:
+            for writer in self._writers():  # a successor asks anew for what it restores
+                self._ctx.admit.release(writer.writer_key)
+            await asyncio.gather(*(slot.close() for slot in self._slots))
 
     async def _single_pass(self) -> None:
         await self._turns(last=False)
@@ -157,50 +138,21 @@ class InspectorExporter:
             await self._turns(last=False)
         await self._turns(last=True)
 
-    def _is_busy(self, slot: _Slot) -> bool:
-        return slot.running is not None and self._ctx.clock.monotonic() - slot.started_at > WAIT_SECONDS
-
-    def _shown(self) -> Iterable[Published]:
-        """What is published; behind a reader that hangs or fails it stands still, and its sums are withheld."""
-        now = self._ctx.clock.monotonic()
-        for slot in self._slots:
-            if slot.published is None:
-                continue
-            hangs = slot.running is not None and now - slot.started_at > STALE_SECONDS
-            yield slot.published.withheld() if hangs or slot.failed else slot.published
-
-    def _reader(self, path: str, restored: bytes | None) -> DirectoryReader:
-        ctx = self._ctx
-        bound = Plausibility(self._config.max_bus_bandwidth_gigabytes_per_second)
-        make = partial(DirectoryReader, Path(path), ctx.clock, ctx.admit.admit, plausibility=bound)
+    def _restored(self, encoded: bytes | msgspec.Raw | None, kind: type[T]) -> T:
+        """A part of the checkpoint; an empty one when there is none or it makes no sense."""
+        if encoded is None or self._ctx.once:
+            return kind()
         try:
-            return make(restored=restored, from_beginning=ctx.once)
-        except ValueError as error:  # msgspec's errors are ValueErrors
-            ctx.log.warning("inspector checkpoint not readable, starting at the files' ends", path=path, error=error)
-            return make()
-
-    def _restore(self) -> Checkpoint:
-        restored = self._ctx.state.restored
-        if restored is None or self._ctx.once:
-            return Checkpoint()
-        try:
-            return msgspec.msgpack.decode(restored, type=Checkpoint)
-        except ValueError as error:
+            return msgspec.msgpack.decode(encoded, type=kind)
+        except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to
             self._ctx.log.warning("inspector checkpoint not readable, starting without it", error=error)
-            return Checkpoint()
+            return kind()
 
     async def _turns(self, *, last: bool) -> None:
         """One turn of every reader that is free, side by side; wait a bounded time for them."""
         ranks = self._ctx.ranks
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
-        now = self._ctx.clock.monotonic()
-        started = []
-        for slot in self._slots:
-            if slot.running is None:
-                slot.started_at = now
-                turn = _turn_of(slot, ownership, self._ctx.state.durable, last=last)
-                slot.running = asyncio.ensure_future(slot.thread.call(turn))
-                started.append(slot.running)
+        started = [slot.begin(ownership, last=last) for slot in self._slots if slot.running is None]
         if started:
             await asyncio.wait(started, timeout=WAIT_SECONDS)
         errors = [error for slot in self._slots if (error := self._collect(slot)) is not None]
@@ -208,22 +160,26 @@ class InspectorExporter:
         if errors:
             raise errors[0]
 
-    def _collect(self, slot: _Slot) -> BaseException | None:
-        """Take in the turn of a reader that came back; return what it raised."""
+    def _collect(self, slot: Slot) -> BaseException | None:
+        """Take in the turn of a reader that came back; return what it, or taking it in, raised."""
         task = slot.running
         if task is None or not task.done():
             return None
         slot.running = None
         error = task.exception()
+        if error is None:
+            try:
+                self._take_in(slot, task.result())
+            except Exception as caught:  # noqa: BLE001  # raised once the other directories have had theirs
+                error = caught
         slot.failed = error is not None
-        if error is not None:
-            return error
-        turn = task.result()
-        slot.available, slot.waiting = turn.available, turn.waiting
+        return error
+
+    def _take_in(self, slot: Slot, turn: Turn) -> None:
+        slot.note(turn)
         for writer_key, memberships, progress in turn.evidence:
             self._ctx.ranks.observe_records(writer_key, memberships, progress)
         if turn.published is not None:
-            slot.published = turn.published
             self._ctx.ranks.observe_bandwidths(self._bandwidths())
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
@@ -236,7 +192,6 @@ class InspectorExporter:
         if turn.section is not None and not self._ctx.once:
             slot.section = turn.section
             self._checkpoint()
-        return None
 
     def _writers(self) -> list[WriterTotals]:
         return [writer for slot in self._slots if slot.published is not None for writer in slot.published.writers]
@@ -274,18 +229,8 @@ class InspectorExporter:
     def _checkpoint(self) -> None:
         """Publish the readers' sections and what was inherited from writers no longer in them."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
-        self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, self._inherited)))
-
-
-def _turn_of(slot: _Slot, ownership: Ownership, durable: bytes | None, *, last: bool) -> Callable[[], Turn]:
-    expired = slot.expired
-
-    def turn() -> Turn:
-        made = slot.reader.turn(ownership, expired, last=last)
-        slot.reclaimer.run(durable, slot.reader.owned())
-        return made
-
-    return turn
+        inherited = msgspec.Raw(msgspec.msgpack.encode(self._inherited))
+        self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
 
 
 SPEC = Spec(
@@ -296,4 +241,5 @@ SPEC = Spec(
     deadline_seconds=2.0,
     families=FAMILIES,
     series_cap=SERIES_CAP,
+    checkpoint_bytes=CHECKPOINT_BYTES,
 )

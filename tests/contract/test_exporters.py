@@ -14,6 +14,8 @@ from client_metrics import encode, reference
 
 from agent.api import NoData
 from agent.app.discovery import exporter_names, load_spec
+from agent.app.supervisor import RANKS_BYTES
+from agent.core.checkpoint import ENVELOPE_BYTES, MAX_BYTES, MAX_SECTION_BYTES
 from agent.export.exposition import Selection
 
 NAMES = exporter_names()
@@ -43,6 +45,12 @@ def test_spec_and_docstring(name: str) -> None:
     assert 0 < spec.deadline_seconds <= 60
     assert 0 < spec.drain_seconds <= LONGEST_DRAIN_SECONDS
     assert 0 < spec.series_cap <= 100_000
+
+
+def test_every_section_of_the_checkpoint_has_room() -> None:
+    """The budgets of all exporters, the rank table and the health ledger together fit into the file."""
+    exporters = sum(load_spec(name).checkpoint_bytes for name in NAMES)
+    assert exporters + RANKS_BYTES + MAX_SECTION_BYTES <= MAX_BYTES - ENVELOPE_BYTES
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from inspector_records import BUS_FACTORS, size_class
 
-RINGS = (256, 512, 1024, 2048, 4096)
+RING_LINES = 1024
 STEP_US = 5000
 WIRE_BYTES_PER_US = 100_000_000
 P2P = {"Send": "p2p_send", "Recv": "p2p_recv"}
@@ -117,7 +117,7 @@ def _add(sums: dict[tuple[str, int, str, int, str, str], list[int]], one: Operat
 
 
 def _missing(operations: list[Operation]) -> Counter[str]:
-    """Numbers left out, by cause: a batch of a ring's size opened its gaps by overflow."""
+    """Numbers left out, by cause: a pass with as many lines as a ring holds opened its gaps by overflow."""
     missing: Counter[str] = Counter()
     rings: dict[tuple[str, int, bool], list[list[Operation]]] = defaultdict(list)
     last = None
@@ -134,7 +134,7 @@ def _missing(operations: list[Operation]) -> Counter[str]:
             before = _gaps(numbers)
             for one in batch:
                 numbers["p2p" if one.is_p2p else one.name].add(one.number)
-            cause = "overflow" if len(batch) in RINGS else "otherwise"
+            cause = "overflow" if len(batch) == RING_LINES else "otherwise"
             missing[cause if "comm_name" in batch[0].header else "one_slot"] += _gaps(numbers) - before
     return +missing
 

@@ -49,6 +49,7 @@ class Ranks:
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
         self.silent: list[Any] = []
+        self.settings: dict[int, dict[str, str]] = {}
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
 
     def observe_records(self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None) -> None:
@@ -65,6 +66,10 @@ class Ranks:
 
     def keep_variables(self, names: frozenset[str]) -> None:
         """What the test names has them all."""
+
+    def recording_settings(self, writer_key: WriterKey) -> dict[str, str] | None:
+        """The environment that the test gives to the writer's pid."""
+        return self.settings.get(writer_key.pid)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Keep the newest."""
@@ -125,8 +130,10 @@ class Bench:
 
     def drain(self) -> None:
         """End the exporter and the loop."""
-        self._run(self.exporter.drain())
-        self._runner.close()
+        try:
+            self._run(self.exporter.drain())
+        finally:
+            self._runner.close()
 
     async def _wait(self, tasks: list[Any]) -> None:
         await asyncio.wait(tasks)
@@ -274,7 +281,8 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     bench.look()
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3) + line(1, id="0xdead"))
     (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8) + line(1, pid=8))
-    values = bench.look()
+    bench.look()
+    values = bench.look(2.0)
     dead = ("job", "1", "dead", *SERIES[3:])
     missing = {
         ("job", "1", "filtered_or_lost"): 3,

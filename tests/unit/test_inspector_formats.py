@@ -13,8 +13,9 @@ from inspector_records import DATA, line
 
 from agent.api import WriterKey
 from exporters.inspector.format.context import MAX_BATCH_LINES, FileContext
-from exporters.inspector.format.passes import MAX_STEP_US, MIN_RING_LINES
+from exporters.inspector.format.passes import MAX_STEP_US
 from exporters.inspector.format.records import Result
+from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES, MAX_RING_LINES, RingSizes, ring_sizes
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.reading.ownership import Ownership
@@ -104,7 +105,7 @@ class Sink:
 
     def take(self, *lines: bytes) -> Counter[Result]:
         """Take in lines as one read; return what became of all so far."""
-        take(b"".join(lines), lambda _: self.aggregate, self.results, self.context)
+        take(b"".join(lines), lambda _: self.aggregate, self.results, self.context, min(self.aggregate.rings))
         return +self.results
 
     def finish(self) -> "Sink":
@@ -330,7 +331,7 @@ def test_what_the_plugin_says_it_dropped() -> None:
     sink.take(marker(2), line(0), line(2), marker(1, dropped=5), line(10), line(12))
     assert sink.finish().causes() == (5, 0, 1 + 2 + 1)
     sink.take(marker(1, p2p_dropped_since_last_dump=4), p2p(6))
-    assert sink.causes() == (5 + 4, 0, 4 + 1)
+    assert sink.finish().causes() == (5 + 4, 0, 4 + 1)
 
 
 def test_dropped_before_the_first_record_read() -> None:
@@ -343,11 +344,11 @@ def test_dropped_before_the_first_record_read() -> None:
 def test_one_slot() -> None:
     """In formats without names of communicators gaps are neither overflow nor lost, however long a batch is."""
     sink = Sink()
-    for sn in range(0, 2 * MIN_RING_LINES, 2):
+    for sn in range(0, 2 * DEFAULT_RING_LINES, 2):
         record = json.loads(line(sn))
         del record["header"]["comm_name"]
         sink.take(dumped(**record))
-    assert sink.finish().causes() == (0, MIN_RING_LINES - 1, 0)
+    assert sink.finish().causes() == (0, DEFAULT_RING_LINES - 1, 0)
 
 
 def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "AllReduce") -> list[bytes]:
@@ -356,21 +357,74 @@ def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "A
     return [line(first + n, coll=name, dump_timestamp_us=base + n * step_us) for n in range(lines)]
 
 
+def overflowing(passes: int, lines: int, lost: int, make_line: Any = line) -> list[bytes]:
+    """Passes a minute apart, of so many lines each, before each of which so many operations were lost."""
+    return [
+        make_line(
+            number * (lost + lines) + lost + n, dump_timestamp_us=1_690_000_000_000_000 + number * 60_000_000 + n * 3
+        )
+        for number in range(passes)
+        for n in range(lines)
+    ]
+
+
+@pytest.mark.parametrize("ring_lines", [1, 128, 256, 1000, 1024])
+@pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
+def test_every_loss_of_a_full_ring_is_an_overflow(ring_lines: int, read_lines: int) -> None:
+    """Of rings of any size each pass that finds them full is told, in however many reads it comes."""
+    sink = Sink()
+    sink.aggregate.rings = RingSizes(ring_lines, DEFAULT_RING_LINES)
+    text = overflowing(5, ring_lines, 40)
+    for start in range(0, len(text), read_lines):
+        sink.take(*text[start : start + read_lines])
+    assert sink.finish().causes() == (5 * 40, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rings", "is_overflow"),
+    [
+        (RingSizes(128, 64), True),
+        (RingSizes(64, 128), False),
+        (RingSizes(127, 127), False),
+        (RingSizes(129, 129), False),
+        (RingSizes(), False),
+    ],
+)
+def test_only_the_size_of_its_own_ring_counts(rings: RingSizes, is_overflow: bool) -> None:
+    """A pass of another length than its ring has lost nothing to it: what is missing has no known cause."""
+    sink = Sink()
+    sink.aggregate.rings = rings
+    sink.take(*overflowing(3, 128, 40))
+    assert sink.finish().causes() == ((120, 0, 0) if is_overflow else (0, 0, 120))
+
+
+def test_rings_of_p2p_operations() -> None:
+    """Passes of P2P operations have a ring of their own, whose size is another variable."""
+
+    def p2p_line(sn: int, dump_timestamp_us: int) -> bytes:
+        record = json.loads(p2p(sn + 1))
+        return dumped(**(record | {"metadata": METADATA | {"dump_timestamp_us": dump_timestamp_us}}))
+
+    sink = Sink()
+    sink.aggregate.rings = RingSizes(DEFAULT_RING_LINES, 100)
+    sink.take(*overflowing(4, 100, 9, p2p_line))
+    assert sink.finish().causes() == (36, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("lines", "step_us", "is_overflow"),
     [
-        (MIN_RING_LINES, 3, True),
-        (MIN_RING_LINES, MAX_STEP_US, True),
-        (MIN_RING_LINES, MAX_STEP_US + 1, False),
-        (MIN_RING_LINES + 1, 3, False),
-        (MIN_RING_LINES - 1, 3, False),
-        (MIN_RING_LINES // 2, 3, False),
-        (1024, 3, True),
+        (DEFAULT_RING_LINES, 3, True),
+        (DEFAULT_RING_LINES, MAX_STEP_US, True),
+        (DEFAULT_RING_LINES, MAX_STEP_US + 1, False),
+        (DEFAULT_RING_LINES + 1, 3, False),
+        (DEFAULT_RING_LINES - 1, 3, False),
+        (DEFAULT_RING_LINES // 2, 3, False),
     ],
 )
-@pytest.mark.parametrize("read_lines", [7, 100, 10_000])
+@pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
 def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool, read_lines: int) -> None:
-    """Gaps of a batch that fills a ring are its overflow's, in however many reads it comes; of others they are not."""
+    """Gaps of a pass as long as its ring are the overflow's, in however many reads it comes; of others they are not."""
     apart = 60_000_000
     text = [*ring(10, 0, at_us=0), *ring(lines, 50, at_us=apart, step_us=step_us)]
     text += ring(10, 50 + lines + 3, at_us=3 * apart)
@@ -380,26 +434,61 @@ def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool,
     assert sink.finish().causes() == ((40, 0, 3) if is_overflow else (0, 0, 43))
 
 
-def test_the_plugins_word_counts_more_than_a_full_ring() -> None:
-    """Where the plugin says that nothing was dropped, a batch of a ring's size is chance."""
+def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
+    """Lines written one after another without a pause, as every pass has but one, do not hold back what is missing."""
     sink = Sink()
-    sink.take(marker(MIN_RING_LINES), *ring(MIN_RING_LINES, 9, at_us=5))
+    sink.take(*ring(DEFAULT_RING_LINES, 50, at_us=0))
+    assert sink.causes() == (0, 0, 0)
+    sink.take(*ring(100, 50 + DEFAULT_RING_LINES + 7, at_us=3 * DEFAULT_RING_LINES))
+    assert sink.causes() == (0, 0, 57)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (None, DEFAULT_RING_LINES),
+        ("128", 128),
+        (" 0x80", 128),
+        ("0200", 128),
+        ("+256k", 256),
+        ("0", 1),
+        ("", 1),
+        ("many", 1),
+        ("-1", MAX_RING_LINES),
+        (str(2**32 - 1), MAX_RING_LINES),
+        (str(2**32), MAX_RING_LINES),
+        ("9" * 1024, MAX_RING_LINES),
+    ],
+)
+def test_ring_sizes(text: str | None, lines: int) -> None:
+    """The environment is read as the plugin reads it."""
+    names = ("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")
+    for number, name in enumerate(names):
+        found = ring_sizes({} if text is None else {name: text})
+        assert found[number] == lines
+        assert found[1 - number] == DEFAULT_RING_LINES
+
+
+def test_the_plugins_word_counts_more_than_a_full_ring() -> None:
+    """Where the plugin says that nothing was dropped, a pass as long as its ring is chance."""
+    sink = Sink()
+    sink.take(marker(DEFAULT_RING_LINES), *ring(DEFAULT_RING_LINES, 9, at_us=5))
     assert sink.finish().causes() == (0, 0, 9)
 
 
 def test_a_full_ring_of_late_records() -> None:
-    """A batch that fills a ring and gaps at once is no overflow, and excuses nothing that is lost later."""
+    """A pass that fills a ring and gaps at once is no overflow, and excuses nothing that is lost later."""
     sink = Sink()
-    late = [line(sn, dump_timestamp_us=1_690_000_000_000_000) for sn in range(MIN_RING_LINES)]
-    sink.take(line(MIN_RING_LINES, dump_timestamp_us=1_600_000_000_000_000))
+    late = [line(sn, dump_timestamp_us=1_690_000_000_000_000) for sn in range(DEFAULT_RING_LINES)]
+    sink.take(line(DEFAULT_RING_LINES, dump_timestamp_us=1_600_000_000_000_000))
     sink.take(*late)
-    sink.take(*ring(3, MIN_RING_LINES + 6, at_us=60_000_000))
+    sink.take(*ring(3, DEFAULT_RING_LINES + 6, at_us=60_000_000))
     assert sink.finish().causes() == (0, 0, 5)
 
 
 def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
     """A batch read in part has no cause yet, over a restart too; at rest for two seconds it is over."""
-    text = ring(MIN_RING_LINES, 50, at_us=0)
+    text = ring(DEFAULT_RING_LINES, 50, at_us=0)
     path = tmp_path / "here-pid7.log"
     path.touch()
     clock = FakeClock()
@@ -415,9 +504,9 @@ def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
     with path.open("ab") as writer:
         writer.write(b"".join(text[200:]))
     clock.advance(1.0)
-    assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": MIN_RING_LINES}
+    assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": DEFAULT_RING_LINES}
     clock.advance(module.BATCH_IDLE_SECONDS)
-    assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": MIN_RING_LINES, "overflow": 50}
+    assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": DEFAULT_RING_LINES, "overflow": 50}
     second.close()
 
 

@@ -1,16 +1,14 @@
-"""Batches in a file: the quick search finds what a look at every line finds."""
+"""Passes in a file: the quick search finds what a look at every line finds."""
 
 from __future__ import annotations
 
 import copy
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporters.inspector.format import passes as module
-from exporters.inspector.format.passes import MAX_STEP_US, SAMPLE_LINES, Run, pieces
+from exporters.inspector.format.passes import MAX_STEP_US, Run, pieces
 from exporters.inspector.format.records import (
     BROKEN,
     CollectivePerf,
@@ -22,7 +20,7 @@ from exporters.inspector.format.records import (
 )
 
 RING_LINES = 8
-"""In place of the 256 of life, so that few lines make many runs."""
+"""In place of the 1024 of life, so that few lines make many runs."""
 COLLECTIVE = CollectivePerf("AllReduce", 0, 8192, 10, "kernel_gpu")
 P2P = P2PPerf("Send", 0, 8192, 10, "kernel_gpu")
 BODIES = (
@@ -36,43 +34,42 @@ BODIES = (
 
 def begun(record: InspectorRecord) -> Run | None:
     """A run of this one line, if it can begin one."""
-    header, metadata, p2p = record.header, record.metadata, record.p2p_perf is not None
-    if header is None or metadata is None or not (p2p or record.coll_perf is not None):
+    header, metadata, p2p = record.header, record.metadata, record.coll_perf is None
+    if header is None or metadata is None:
         return None
     return Run(
         header.id, header.rank, header.n_ranks, metadata.hostname, metadata.pid, p2p, 1, metadata.dump_timestamp_us
     )
 
 
-def close(one: InspectorRecord, two: InspectorRecord) -> bool:
-    """Whether two lines may be of one pass."""
-    if one.metadata is None or two.metadata is None:
+def together(run: Run | None, record: InspectorRecord) -> bool:
+    """Whether a line is of the run, by every one of its members."""
+    one = begun(record)
+    if run is None or one is None:
         return False
-    return 0 <= two.metadata.dump_timestamp_us - one.metadata.dump_timestamp_us <= MAX_STEP_US
+    same = (run.header_id, run.rank, run.pid, run.p2p) == (one.header_id, one.rank, one.pid, one.p2p)
+    return same and 0 <= one.last_us - run.last_us <= MAX_STEP_US
 
 
 def plain_pieces(records: list[InspectorRecord], run: Run | None) -> list[tuple[int, Run | None]]:
     """What ``pieces`` gives, as numbers of lines with their runs, by a look at every line."""
-    looked_at = [*pairwise(records[::SAMPLE_LINES]), *pairwise(records[-2:])]
-    if run is None and not any(close(one, two) for one, two in looked_at):
-        return [(len(records), None)]
     runs: list[tuple[int, Run | None, bool]] = [(0, run, True)]
     for record in records:
         lines, current, inherited = runs[-1]
-        if current is not None and current.continues(record) and record.metadata is not None:
+        if current is not None and record.metadata is not None and together(current, record):
             current.lines, current.last_us = current.lines + 1, record.metadata.dump_timestamp_us
             runs[-1] = (lines + 1, current, inherited)
         else:
             runs.append((1, begun(record), False))
-    made: list[tuple[int, Run | None]] = []
+    made: list[tuple[int, Run | None, bool]] = []
     for number, (lines, current, inherited) in enumerate(runs):
-        least = 1 if inherited else 2 if number == len(runs) - 1 else RING_LINES
-        told = current if lines >= least else None
-        if told is None and made and made[-1][1] is None:
-            made[-1] = (made[-1][0] + lines, None)
+        told = current if inherited or number == len(runs) - 1 or lines >= RING_LINES else None
+        plain = told is None and not inherited and number != len(runs) - 1
+        if plain and made and made[-1][2]:
+            made[-1] = (made[-1][0] + lines, None, True)
         elif lines:
-            made.append((lines, told))
-    return made
+            made.append((lines, told, plain))
+    return [(lines, told) for lines, told, _ in made]
 
 
 STEPS = st.sampled_from([0, 1, 1, 1, 5, MAX_STEP_US, MAX_STEP_US + 1, -1])
@@ -103,14 +100,12 @@ def files(draw: st.DrawFn) -> list[list[InspectorRecord]]:
 @settings(max_examples=500, deadline=None)
 def test_the_quick_search_finds_what_a_plain_one_does(chunks: list[list[InspectorRecord]]) -> None:
     """Chunk by chunk, with the run that the one before left open, pieces and runs are those of a look at every line."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MIN_RING_LINES", RING_LINES)
-        run: Run | None = None
-        for chunk in chunks:
-            expected = plain_pieces(chunk, copy.copy(run))
-            found = []
-            for lines, each in pieces(chunk, run):
-                found.append((len(lines), copy.copy(each)))
-                run = each
-            assert found == expected
-            assert sum(lines for lines, _ in found) == len(chunk)
+    run: Run | None = None
+    for chunk in chunks:
+        expected = plain_pieces(chunk, copy.copy(run))
+        found = []
+        for lines, each in pieces(chunk, run, RING_LINES):
+            found.append((len(lines), copy.copy(each)))
+            run = each
+        assert found == expected
+        assert sum(lines for lines, _ in found) == len(chunk)

@@ -11,6 +11,7 @@ from inspector_records import DATA, expected_sums, line
 
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module
+from exporters.inspector.reading import writers as writers_module
 from exporters.inspector.reading.ownership import (
     FileState,
     Ownership,
@@ -229,6 +230,8 @@ def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
         writer.write(line(5))
     (tmp_path / "here-pid8.log").write_bytes(line(2, pid=8))
     clock.advance(1.0)
+    read(reader)
+    clock.advance(module.BATCH_IDLE_SECONDS)
     view = published(read(reader))
     assert {writer.writer_key.pid: missing_of(writer) for writer in view.writers} == {7: 0, 8: 2}
 
@@ -336,6 +339,8 @@ def test_unchanged_checkpoint_is_not_written_again(tmp_path: Path) -> None:
     path.write_bytes(line(0))
     clock = FakeClock()
     reader = make(tmp_path, clock)
+    reader.turn(HERE)
+    clock.advance(5.0)
     sections = []
     for number in range(4):
         clock.advance(5.0)
@@ -381,12 +386,12 @@ def test_retired_writer(tmp_path: Path) -> None:
 
 def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writers beyond the limits, of one file or of all, are counted and kept out."""
-    content = b"".join(line(0, pid=pid) for pid in range(1, module.MAX_WRITERS_PER_FILE + 2))
+    content = b"".join(line(0, pid=pid) for pid in range(1, writers_module.MAX_WRITERS_PER_FILE + 2))
     (tmp_path / "here-pid7.log").write_bytes(content)
     view = published(read(make(tmp_path, FakeClock())))
-    assert len(view.writers) == module.MAX_WRITERS_PER_FILE
+    assert len(view.writers) == writers_module.MAX_WRITERS_PER_FILE
     assert view.results[Result.ORIGIN_LIMIT] == 1
-    monkeypatch.setattr(module, "MAX_WRITERS", 3)
+    monkeypatch.setattr(writers_module, "MAX_WRITERS", 3)
     assert len(published(read(make(tmp_path, FakeClock()))).writers) == 3
 
 
@@ -468,16 +473,16 @@ def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: File
 
 def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One kind of record above the bound of all writers together makes each forget; nothing is lost by it."""
-    monkeypatch.setattr(module, "MAX_BINDINGS_IN_ALL", 3)
+    monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 3)
     path = tmp_path / "here-pid7.log"
     path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
     reader = make(tmp_path, FakeClock())
     reader.turn(HERE)
-    assert sum(one.remembered() for one in reader._aggregates.values()) == 3
+    assert sum(one.remembered() for one in reader._writers) == 3
     with path.open("ab") as file:
         file.write(line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
     view = published(read(reader))
-    assert sum(one.remembered() for one in reader._aggregates.values()) == 0
+    assert sum(one.remembered() for one in reader._writers) == 0
     assert sum(total.sums.operations for writer in view.writers for total in writer.totals) == 4
 
 

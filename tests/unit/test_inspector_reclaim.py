@@ -11,7 +11,7 @@ from fake_clock import FakeClock
 from inspector_records import line
 from proc_tree import ProcTree
 
-from agent.api import ProcFS
+from agent.api import Logger, ProcFS
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reclaim as module
@@ -44,7 +44,7 @@ class Bench:
         self.reader = DirectoryReader(
             self.root, self.clock, lambda *_: True, restored=section, from_beginning=section is None
         )
-        self.reclaimer = Reclaimer(f"{self.root}/", self.config, self.clock, ProcFS(self.proc.root))
+        self.reclaimer = Reclaimer(f"{self.root}/", self.config, self.clock, ProcFS(self.proc.root), Logger("test"))
 
     def write(self, count: int, first: int = 0) -> None:
         """Add records to the log."""

@@ -17,7 +17,6 @@ from exporters.inspector.format.records import (
     bus_bytes_per_operation,
     communicator,
     decode_lines,
-    is_writer,
     kind,
     start_times,
 )
@@ -125,22 +124,6 @@ def test_unknown_keys_are_ignored() -> None:
 def test_communicator(header_id: str, rank: int, n_ranks: int, comm: str | None) -> None:
     """A header names a communicator only when its id is a hash and its rank lies in the communicator."""
     assert communicator(header_id, rank, n_ranks) == comm
-
-
-@pytest.mark.parametrize(
-    ("hostname", "pid", "true"),
-    [
-        ("a", 1, True),
-        ("", 1, False),
-        ("a" * 255, 1, True),
-        ("a" * 256, 1, False),
-        ("a", 0, False),
-        ("a", 1 << 31, False),
-    ],
-)
-def test_writer(hostname: str, pid: int, true: bool) -> None:  # a column of the table
-    """A writer has a host name of bounded length and a pid that a process can have."""
-    assert is_writer(hostname, pid) is true
 
 
 FACTORS = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.core.checkpoint import MAX_BYTES, StateFile
+from agent.core import checkpoint as module
+from agent.core.checkpoint import MAX_BYTES, Draft, StateFile
 from agent.core.log import Logger
 
 BOOT = "boot-1"
@@ -29,7 +30,8 @@ def path(tmp_path: Path) -> Path:
 
 def save(state: StateFile) -> None:
     """Encode and write."""
-    state.write(state.encode(), 1.0)
+    draft = state.encode()
+    state.note(draft, 1.0, written=state.write(draft))
 
 
 def test_sections_come_back(path: Path) -> None:
@@ -106,8 +108,9 @@ def test_unwritable_path_is_counted(tmp_path: Path) -> None:
 def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
     """Content of one byte over the bound leaves the older file in place and is counted."""
     state = opened(path)
-    state.write(b"x" * MAX_BYTES, 1.0)
-    state.write(b"x" * (MAX_BYTES + 1), 2.0)
+    for seconds, size_bytes in ((1.0, MAX_BYTES), (2.0, MAX_BYTES + 1)):
+        draft = Draft(b"x" * size_bytes, {}, 0)
+        state.note(draft, seconds, written=state.write(draft))
     assert (path.stat().st_size, state.last_saved_seconds, state.save_errors) == (MAX_BYTES, 1.0, 1)
 
 
@@ -125,12 +128,140 @@ def test_durable_is_what_is_on_disk(path: Path) -> None:
     state = opened(path)
     section = state.section("a")
     section.publish(b"one")
-    content = state.encode()
+    draft = state.encode()
     section.publish(b"two")
     assert section.durable is None
-    state.write(content, 1.0)
+    state.note(draft, 1.0, written=state.write(draft))
     assert section.durable == b"one"
-    state.encode()
-    state.write(b"x" * (MAX_BYTES + 1), 2.0)
+    state.note(state.encode(), 2.0, written=False)
     assert section.durable == b"one"
     assert opened(path).section("a").durable == b"one"
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, over: int) -> None:
+    """One byte more than its budget and the section's older content stays, here and on disk; the others are saved."""
+    state = opened(path)
+    large, other = state.section("large", max_bytes=100), state.section("other")
+    large.publish(b"small")
+    save(state)
+    large.publish(b"x" * (100 + over))
+    other.publish(b"new")
+    save(state)
+    again = opened(path)
+    assert again.section("other").restored == b"new"
+    assert again.section("large").restored == (b"small" if over else b"x" * 100)
+    assert large.durable == again.section("large").restored
+    assert state.save_errors == over
+
+
+def test_a_section_over_its_budget_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every refusal is counted, also over a reload of the owner, and a row of them is logged once."""
+    state = opened(path)
+    section = state.section("large", max_bytes=3)
+    for content in (b"1234", b"12345", b"123456", b"123", b"1234"):
+        section.publish(content)
+    assert state.save_errors == 4
+    assert len([record for record in caplog.records if "budget" in record.message]) == 2
+    state.section("large", max_bytes=3).publish(b"1234")
+    assert state.save_errors == 5
+
+
+def test_a_section_that_never_fitted_is_left_out(path: Path) -> None:
+    """An owner whose first section is too large starts from nothing next time, and nothing else is lost."""
+    state = opened(path)
+    state.section("large", max_bytes=3).publish(b"1234")
+    state.section("other").publish(b"new")
+    save(state)
+    again = opened(path)
+    assert (again.section("large").restored, again.section("other").restored) == (None, b"new")
+
+
+def test_a_restored_section_over_its_budget_is_set_aside(path: Path) -> None:
+    """What another version of the agent saved, and this one has no room for, is left aside."""
+    state = opened(path)
+    state.section("large").publish(b"1234")
+    save(state)
+    assert opened(path).section("large", max_bytes=3).restored is None
+
+
+def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all sections together are too large, those of owners that are not running go."""
+    state = opened(path)
+    state.section("old").publish(b"x" * 600)
+    state.section("older").publish(b"y" * 100)
+    save(state)
+    again = opened(path)
+    monkeypatch.setattr(module, "MAX_BYTES", 1000 + module.ENVELOPE_BYTES)
+    again.section("new").publish(b"z" * 900)
+    save(again)
+    last = opened(path)
+    assert last.section("new").restored == b"z" * 900
+    assert last.section("older").restored == b"y" * 100
+    assert last.section("old").restored is None
+    assert again.save_errors == 0
+
+
+def test_a_save_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """What could not be written still counts as changed; what was written does not, nor what came after it does."""
+    (tmp_path / "file").touch()
+    state = opened(tmp_path / "file" / "checkpoint")
+    state.section("a").publish(b"one")
+    save(state)
+    assert state.changed()
+    (tmp_path / "file").unlink()
+    save(state)
+    assert not state.changed()
+
+
+def test_durable_is_what_each_save_wrote(path: Path) -> None:
+    """Of two saves under way the first makes durable what it wrote, not what the second is to write."""
+    state = opened(path)
+    section = state.section("a")
+    section.publish(b"one")
+    first = state.encode()
+    section.publish(b"two")
+    second = state.encode()
+    state.note(first, 1.0, written=state.write(first))
+    assert section.durable == b"one"
+    assert state.changed()
+    state.note(second, 2.0, written=state.write(second))
+    assert section.durable == b"two"
+    assert not state.changed()
+
+
+def test_writing_touches_nothing_of_the_owners(path: Path) -> None:
+    """What runs in the thread that writes changes no section and no count: that is done where the sections live."""
+    state = opened(path)
+    section = state.section("a")
+    section.publish(b"one")
+    draft = state.encode()
+    assert state.write(draft)
+    assert (section.durable, state.last_saved_seconds, state.changed()) == (None, None, True)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("v"), RecursionError("r"), MemoryError(), TypeError("t"), OverflowError()]
+)
+def test_whatever_decoding_raises_sets_the_past_aside(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Neither a file nor a section keeps anybody from starting, whatever error its content leads to."""
+    state = opened(path)
+    state.section("a").publish(b"one")
+    save(state)
+    section = opened(path).section("a")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module.msgspec.msgpack, "decode", fail)
+    assert section.restore(dict, Logger("test")) is None
+    assert opened(path).section("a").restored is None
+
+
+def test_deeply_nested_checkpoint_is_left_aside(path: Path) -> None:
+    """A file of lists in lists is damaged, and no end of the agent."""
+    path.parent.mkdir()
+    path.write_bytes(b"\x84\xa6format\x01\xa7boot_id\xa1b\xa8sections\x80\xa1x" + b"\x91" * 100_000 + b"\x00")
+    assert opened(path).section("a").restored is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
-from agent.hardware.ledger import CheckState
+from agent.hardware.ledger import CheckState, HealthLedger
+from agent.ranks.table import RankTable
 
 
 class Config(ExporterConfig, frozen=True, kw_only=True):
@@ -172,3 +174,46 @@ async def test_what_is_not_started_is_not_ready(bench: Bench) -> None:
     await bench.supervisor.update_once()
     assert bench.supervisor.ready()
     await bench.supervisor.stop()
+
+
+@pytest.mark.parametrize("name", ["ranks", "checks"])
+@pytest.mark.parametrize("error", [ValueError("v"), KeyError("k"), RecursionError(), TypeError("t"), OverflowError()])
+def test_a_table_that_cannot_be_loaded_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
+) -> None:
+    """Whatever loading a table's section raises, the agent starts with an empty one: nothing of a half-loaded one."""
+    state = StateFile(tmp_path / "checkpoint", "boot", Logger("test"))
+    state.section(name).publish(b"saved")
+    loaded = []
+
+    def load(self: Any, section: bytes) -> None:
+        loaded.append(self)
+        raise error
+
+    monkeypatch.setattr(RankTable if name == "ranks" else HealthLedger, "load", load)
+    supervisor = Supervisor(FakeClock(), "here", Roots(), state)
+    assert len(loaded) == 1
+    assert supervisor.ranks is not loaded[0]
+    assert supervisor.ranks.snapshot().ranks == ()
+    assert list(supervisor.ledger.entries()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", b"\x91" * 50_000, b"\x81\xa1x", b"\x90"])
+def test_damaged_tables_are_begun_anew(tmp_path: Path, content: bytes) -> None:
+    """No content of the tables' sections keeps the agent from starting and from saving new ones."""
+    state = StateFile(tmp_path / "checkpoint", "boot", Logger("test"))
+    for name in ("ranks", "checks"):
+        state.section(name).publish(content)
+    supervisor = Supervisor(FakeClock(), "here", Roots(), state)
+    supervisor.ranks.tick()
+    assert supervisor.ranks.dump() != content
+
+
+async def test_an_exporters_budget_is_that_of_its_section(bench: Bench) -> None:
+    """What an exporter publishes beyond its own budget is not saved."""
+    plan = bench.plan(a=Config())
+    small = replace(plan.enabled["a"].spec, checkpoint_bytes=1)
+    await bench.supervisor.begin(ExporterPlan({"a": Prepared(small, Config())}, ()))
+    await bench.supervisor.stop()
+    await bench.supervisor.begin(bench.plan(a=Config()))
+    assert bench.take()[-1] == "start a0 from nothing"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from exporters.inspector.format.passes import Run
@@ -19,7 +21,7 @@ class FileContext(msgspec.Struct):
 
     header: Header | None = None
     metadata: Metadata | None = None
-    lines: int = 0
+    lines: Annotated[int, msgspec.Meta(ge=0, le=3 * MAX_BATCH_LINES)] = 0
     run: Run | None = None
 
     def begin(self, header: Header, metadata: Metadata, stats: DumpStats) -> bool:

@@ -7,6 +7,7 @@ never by `inspector_output_format_version` (it is "v4.0" in every tagged release
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -22,7 +23,24 @@ MAX_BUS_BYTES_PER_US = 100_000_000
 MAX_COMM_NAME_CHARACTERS = 255
 MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
+MAX_WORD_CHARACTERS = 64
+"""Of the name of a collective and of a timing source."""
 MAX_PID = (1 << 31) - 1
+MAX_CHANNELS = 1024
+"""Of one operation, in its trace; NCCL has 64."""
+
+# What lies outside of these makes a line malformed, before anything is taken from it.
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Unsigned = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
+"""May be up to 2**64 in real lines, for which msgspec has no upper bound: it is compared, and kept nowhere, until it
+is known to be within its own."""
+Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
+Pid = Annotated[int, msgspec.Meta(ge=1, le=MAX_PID)]
+TimestampUs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+HeaderId = Annotated[str, msgspec.Meta(max_length=MAX_ID_CHARACTERS)]
+CommName = Annotated[str, msgspec.Meta(max_length=MAX_COMM_NAME_CHARACTERS)]
+Hostname = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_HOSTNAME_CHARACTERS)]
+Word = Annotated[str, msgspec.Meta(max_length=MAX_WORD_CHARACTERS)]
 
 KERNEL_TIMING = "kernel_gpu"
 OTHER = "other"
@@ -49,6 +67,7 @@ class Result(StrEnum):
     MALFORMED = "malformed"
     GARBAGE = "garbage"
     OVERLONG = "overlong"
+    FAILED = "failed"
     NOT_KERNEL_TIMED = "not_kernel_timed"
     ZERO_TIME = "zero_time"
     ORIGIN_LIMIT = "origin_limit"
@@ -60,31 +79,31 @@ class Header(msgspec.Struct, gc=False):
     ``comm_name`` is None in formats without the key: 2.28 and 2.29, which keep one operation per communicator and pass.
     """
 
-    id: str
-    rank: int
-    n_ranks: int
-    nnodes: int = 0
-    comm_name: str | None = None
+    id: HeaderId
+    rank: Rank
+    n_ranks: Rank
+    nnodes: Int64 = 0
+    comm_name: CommName | None = None
 
 
 class Metadata(msgspec.Struct, gc=False):
     """The writer, and the wall-clock time at which the line was formatted (not when the operation ran)."""
 
-    dump_timestamp_us: int
-    hostname: str
-    pid: int
+    dump_timestamp_us: TimestampUs
+    hostname: Hostname
+    pid: Pid
 
 
 class KernelTimes(msgspec.Struct, gc=False):
     """When a polling thread saw the kernel of one channel start: microseconds since the epoch, 0: channel not used."""
 
-    kernel_start_ts: int = 0
+    kernel_start_ts: Int64 = 0
 
 
 class EventTimes(msgspec.Struct, gc=False):
     """What NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to an operation, as far as it is read."""
 
-    kernel_events: list[KernelTimes] = []
+    kernel_events: Annotated[list[KernelTimes], msgspec.Meta(max_length=MAX_CHANNELS)] = []
 
 
 NO_TRACE = msgspec.Raw()
@@ -96,11 +115,11 @@ class CollectivePerf(msgspec.Struct, gc=False):
     ``event_trace_ts`` is decoded by ``start_times`` only, for the few that need it.
     """
 
-    coll: str
-    coll_sn: int
-    coll_msg_size_bytes: int
-    coll_exec_time_us: int
-    coll_timing_source: str
+    coll: Word
+    coll_sn: Int64
+    coll_msg_size_bytes: Unsigned
+    coll_exec_time_us: Unsigned
+    coll_timing_source: Word
     event_trace_ts: msgspec.Raw = NO_TRACE
 
 
@@ -117,21 +136,21 @@ class P2PPerf(
 ):
     """One P2P operation: the same members, under names of its own in the line (`rename` takes only a class's own)."""
 
-    coll: str
-    coll_sn: int
-    coll_msg_size_bytes: int
-    coll_exec_time_us: int
-    coll_timing_source: str
+    coll: Word
+    coll_sn: Int64
+    coll_msg_size_bytes: Unsigned
+    coll_exec_time_us: Unsigned
+    coll_timing_source: Word
 
 
 class DumpStats(msgspec.Struct, gc=False):
     """A batch's first line in newer formats: how many lines follow for the communicator, and what its rings dropped."""
 
-    coll_records: int = 0
-    p2p_records: int = 0
-    proxy_records: int = 0
-    coll_dropped_since_last_dump: int = 0
-    p2p_dropped_since_last_dump: int = 0
+    coll_records: Int64 = 0
+    p2p_records: Int64 = 0
+    proxy_records: Int64 = 0
+    coll_dropped_since_last_dump: Int64 = 0
+    p2p_dropped_since_last_dump: Int64 = 0
 
 
 class InspectorRecord(msgspec.Struct, gc=False):
@@ -149,20 +168,22 @@ BROKEN = InspectorRecord()
 
 _DECODER = msgspec.json.Decoder(InspectorRecord)
 _TRACE_DECODER = msgspec.json.Decoder(EventTimes)
+_DECODING_ERRORS = (ValueError, RecursionError, MemoryError)
+"""What a line can make decoding raise: msgspec's errors and UnicodeDecodeError are ValueErrors."""
 
 
 def decode_lines(data: bytes) -> list[InspectorRecord]:
     """Decode whole lines; each that is no record gives BROKEN, a blank one nothing."""
     try:
         return _DECODER.decode_lines(data)
-    except (ValueError, RecursionError):  # one line in it is bad: find out which
+    except _DECODING_ERRORS:  # one line in it is bad: find out which
         return [_decode(line) for line in data.split(b"\n") if line.strip()]
 
 
 def _decode(line: bytes) -> InspectorRecord:
     try:
         return _DECODER.decode(line)
-    except (ValueError, RecursionError):  # msgspec's errors and UnicodeDecodeError are ValueErrors
+    except _DECODING_ERRORS:
         return BROKEN
 
 
@@ -192,14 +213,9 @@ def start_times(perfs: list[CollectivePerf]) -> list[int]:
 def _start_time(trace: msgspec.Raw) -> int:
     try:
         events = _TRACE_DECODER.decode(trace).kernel_events
-    except ValueError:
+    except _DECODING_ERRORS:
         return 0
     return min((event.kernel_start_ts for event in events if event.kernel_start_ts > 0), default=0)
-
-
-def is_writer(hostname: str, pid: int) -> bool:
-    """Whether host name and pid can be those of a process."""
-    return 0 < len(hostname) <= MAX_HOSTNAME_CHARACTERS and 0 < pid <= MAX_PID
 
 
 def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> int:

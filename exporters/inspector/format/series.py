@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 MAX_TOTAL = 1 << 62
 """Where every total stays: a hostile job must not make integers that no checkpoint can hold."""
+Total = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOTAL)]
 
 SIZE_BOUNDS = tuple(8192 * 4**step for step in range(12))
 """Upper bounds of the size classes in bytes, inclusive: powers of four from 8 KiB to 32 GiB."""

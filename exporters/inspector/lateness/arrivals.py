@@ -11,7 +11,7 @@ from itertools import repeat
 
 import msgspec
 
-from exporters.inspector.format.series import MAX_TOTAL
+from exporters.inspector.format.series import MAX_TOTAL, Total
 
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 """Collectives whose every output needs every input. From others some members leave early."""
@@ -31,12 +31,12 @@ class Arrivals(msgspec.Struct, gc=False, array_like=True):
     The communicator's are kept with its rank 0, and 0 with the other ranks.
     """
 
-    last: int = 0
-    lateness_us: int = 0
-    matched: int = 0
-    unmatched: int = 0
-    floor_us: int = 0
-    spread_us: int = 0
+    last: Total = 0
+    lateness_us: Total = 0
+    matched: Total = 0
+    unmatched: Total = 0
+    floor_us: Total = 0
+    spread_us: Total = 0
 
     def plus(self, other: Arrivals) -> Arrivals:
         """Both together."""

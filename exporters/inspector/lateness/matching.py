@@ -7,11 +7,12 @@ operation is whole, or until all members are past it. A communicator with member
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from agent.api import WriterKey
+from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, Rank
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.arrivals import Arrivals, judge
 
@@ -27,6 +28,8 @@ MAX_OPEN_IN_ALL = 65_536
 SLACK = 64
 """How far operations of one kind may be written out of order."""
 
+SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)]
+ExecTimeUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXEC_TIME_US)]
 Credit = Callable[[Arrivals], None]
 """Adds what a match says of a member to its totals."""
 
@@ -43,10 +46,10 @@ class OperationKind(NamedTuple):
 class SavedMember(msgspec.Struct, array_like=True):
     """One member's part of a OperationBoard in the checkpoint."""
 
-    comm_rank: int
+    comm_rank: Rank
     writer_key: WriterKey
-    highest: int
-    times: dict[int, int]
+    highest: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE_NUMBER)]
+    times: dict[SequenceNumber, ExecTimeUs]
 
 
 class SavedBoard(msgspec.Struct, array_like=True):
@@ -182,7 +185,7 @@ class Matching:
 
         ``key.size`` is their size class. Another writer in the same place takes over: the job began anew.
         """
-        if not 1 < n_ranks <= MAX_MEMBERS:
+        if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None
         kind = OperationKind(key.comm, n_ranks, key.collective, key.size)
         board = self._boards.get(kind) or OperationBoard(kind)

@@ -19,9 +19,9 @@ from exporters.inspector.format.records import (
     Metadata,
     Result,
     decode_lines,
-    is_writer,
     kind,
 )
+from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES
 from exporters.inspector.totals.aggregate import Aggregate
 
 
@@ -38,24 +38,35 @@ AggregateOf = Callable[[WriterName], Aggregate | None]
 """Gives None for a writer that is one too many."""
 
 
-def take(data: bytes, aggregate_of: AggregateOf, results: Counter[Result], context: FileContext | None = None) -> None:
+def take(
+    data: bytes,
+    aggregate_of: AggregateOf,
+    results: Counter[Result],
+    context: FileContext | None = None,
+    ring_lines: int = DEFAULT_RING_LINES,
+) -> None:
     """Add whole lines to the aggregates of their writers, counting what became of each.
 
-    ``context`` is what the file's earlier lines left, and takes up what these leave.
+    ``context`` is what the file's earlier lines left, and takes up what these leave; ``ring_lines`` is the size of the
+    smallest ring of its writers. An error in adding up records of one kind costs these alone (Result.FAILED) and is
+    raised at the end.
     """
     intake = _Intake(aggregate_of, results, context or FileContext())
-    for records, run in pieces(decode_lines(data), intake.context.run):
+    for records, run in pieces(decode_lines(data), intake.context.run, ring_lines):
         if run is not intake.context.run:
             finish_run(intake.context, aggregate_of)
             intake.begin_run(run)
         intake.take(records)
+        intake.look_at_run()
+    if intake.error is not None:
+        raise intake.error
 
 
 def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
-    """The batch under way, if there is one, is over."""
+    """The lines that were written together, if there are any, are all there: their pass is over."""
     run, context.run = context.run, None
-    if run is not None and (aggregate := _aggregate_of_run(run, aggregate_of)) is not None:
-        aggregate.release(_header(run), p2p=run.p2p, full=run.filled_a_ring())
+    if run is not None and (aggregate := aggregate_of(WriterName(run.hostname, run.pid))) is not None:
+        aggregate.release(_header(run), p2p=run.p2p, lines=run.lines)
 
 
 class _Intake:
@@ -63,6 +74,7 @@ class _Intake:
 
     def __init__(self, aggregate_of: AggregateOf, results: Counter[Result], context: FileContext) -> None:
         self.context = context
+        self.error: Exception | None = None
         self._aggregate_of = aggregate_of
         self._results = results
         self._groups: dict[GroupKey, list[CollectivePerf]] = {}
@@ -71,8 +83,15 @@ class _Intake:
     def begin_run(self, run: Run | None) -> None:
         """Lines follow that may turn out to be a full ring."""
         self.context.run = run
-        if run is not None and (aggregate := _aggregate_of_run(run, self._aggregate_of)) is not None:
+        if run is not None and (aggregate := self._aggregate_of(WriterName(run.hostname, run.pid))) is not None:
             aggregate.hold(_header(run), p2p=run.p2p)
+
+    def look_at_run(self) -> None:
+        """More lines written together than the ring holds are no pass: their gaps wait no longer."""
+        run = self.context.run
+        aggregate = None if run is None else self._aggregate_of(WriterName(run.hostname, run.pid))
+        if run is not None and aggregate is not None and run.lines > aggregate.rings.of(p2p=run.p2p):
+            aggregate.release(_header(run), p2p=run.p2p, lines=run.lines)
 
     def take(self, records: list[InspectorRecord]) -> None:
         """Add records to their aggregates."""
@@ -102,18 +121,22 @@ class _Intake:
                 groups[key] = [perf]
                 firsts.append((header, metadata))
         self._flush()
-        if latest is not None and (aggregate := _find(latest, self._aggregate_of)) is not None:
+        aggregate = None if latest is None else self._aggregate_of(WriterName(latest.hostname, latest.pid))
+        if latest is not None and aggregate is not None:
             aggregate.last_progress_us = max(aggregate.last_progress_us, latest.dump_timestamp_us)
 
     def _flush(self) -> None:
         """Add what is gathered."""
         for (key, perfs), (header, metadata) in zip(self._groups.items(), self._firsts, strict=True):
-            if not is_writer(metadata.hostname, metadata.pid):
-                self._results[Result.GARBAGE] += len(perfs)
-            elif (aggregate := self._aggregate_of(WriterName(metadata.hostname, metadata.pid))) is None:
-                self._results[Result.ORIGIN_LIMIT] += len(perfs)
-            else:
-                aggregate.add(key[:6], header, perfs, self._results)
+            try:
+                aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
+                if aggregate is None:
+                    self._results[Result.ORIGIN_LIMIT] += len(perfs)
+                else:
+                    aggregate.add(key[:6], header, perfs, self._results)
+            except Exception as error:  # noqa: BLE001  # whatever it is: counted here, raised by `take`
+                self._results[Result.FAILED] += len(perfs)
+                self.error = self.error or error
         self._groups.clear()
         self._firsts.clear()
 
@@ -137,7 +160,7 @@ class _Intake:
 
     def _begin_batch(self, header: Header, metadata: Metadata, stats: DumpStats) -> Result:
         """A batch's first line: what its lines leave out, and who is in the communicator."""
-        if not self.context.begin(header, metadata, stats) or not is_writer(metadata.hostname, metadata.pid):
+        if not self.context.begin(header, metadata, stats):
             return Result.GARBAGE
         aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
         if aggregate is None:
@@ -151,15 +174,5 @@ class _Intake:
         return Result.DUMP_STATS
 
 
-def _aggregate_of_run(run: Run, aggregate_of: AggregateOf) -> Aggregate | None:
-    return aggregate_of(WriterName(run.hostname, run.pid)) if is_writer(run.hostname, run.pid) else None
-
-
 def _header(run: Run) -> Header:
     return Header(run.header_id, run.rank, run.n_ranks)
-
-
-def _find(metadata: Metadata, aggregate_of: AggregateOf) -> Aggregate | None:
-    if not is_writer(metadata.hostname, metadata.pid):
-        return None
-    return aggregate_of(WriterName(metadata.hostname, metadata.pid))

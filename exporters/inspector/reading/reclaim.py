@@ -19,7 +19,8 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Clock, FollowedFile, Position, ProcFS, is_record_file
+from agent.api import Clock, FollowedFile, Logger, Position, ProcFS, is_record_file
+from exporters.inspector.reading.record_files import FileKey
 
 RUN_SECONDS = 5.0
 """How often files are looked over: as often as the agent writes its checkpoint."""
@@ -41,9 +42,6 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PID_IN_NAME = re.compile(r"-pid([0-9]{1,10})\.(?:log|jsonl)$", re.ASCII)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-
-FileKey = tuple[int, int, int]
-"""Device, inode and generation."""
 
 
 class Reclaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -84,8 +82,9 @@ class _Sections(msgspec.Struct):
 class Reclaimer:
     """Gives back the disk of one directory's files. ``totals`` may be read from another thread."""
 
-    def __init__(self, path: str, config: Reclaim, clock: Clock, proc: ProcFS) -> None:
+    def __init__(self, path: str, config: Reclaim, clock: Clock, proc: ProcFS, log: Logger) -> None:
         self._path = path
+        self._log = log
         self._root = str(Path(path))
         self._config = config
         self._clock = clock
@@ -100,11 +99,22 @@ class Reclaimer:
         self.totals = Reclaimed(dict(self._freed))
 
     def run(self, durable: bytes | None, owned: Mapping[tuple[int, int], FollowedFile]) -> None:
-        """Look over the files in ``owned``, ours for certain. ``durable``: the exporter's section that is on disk."""
+        """Look over the files in ``owned``, ours for certain. ``durable``: the exporter's section that is on disk.
+
+        An error is logged and counted, and goes no further: it must not cost the turn that was taken before.
+        """
         now = self._clock.monotonic()
         if not self._config.enabled or durable is None or now - self._run_at < RUN_SECONDS:
             return
         self._run_at = now
+        try:
+            self._run(durable, owned, now)
+        except Exception as error:  # noqa: BLE001  # whatever it is
+            self._errors[type(error).__name__] += 1
+            self._log.error("inspector files not given back", path=self._path, error=error)
+        self.totals = Reclaimed(dict(self._freed), dict(self._errors))
+
+    def _run(self, durable: bytes, owned: Mapping[tuple[int, int], FollowedFile], now: float) -> None:
         if durable is not self._durable:
             self._durable = durable
             self._positions = _positions(durable, self._path)
@@ -115,7 +125,6 @@ class Reclaimer:
             if file is not None and file.generation == position.generation and not file.unlinked:
                 self._look(position, file)
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
-        self.totals = Reclaimed(dict(self._freed), dict(self._errors))
 
     def _look(self, position: Position, file: FollowedFile) -> None:
         """Do what is due for one file; nothing is asked of the file system when nothing is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from agent.api import FollowedFile, Follower, WriterKey
+from exporters.inspector.reading.failures import FileFailures, Trouble
 from exporters.inspector.reading.intake import WriterName
 from exporters.inspector.reading.ownership import (
     FileState,
@@ -16,11 +17,16 @@ from exporters.inspector.reading.ownership import (
 )
 from exporters.inspector.totals.aggregate import Aggregate
 
+FileKey = tuple[int, int, int]
+"""Device, inode and generation: one generation of a file."""
+
 
 class RecordFile:
     """One file, and who writes it."""
 
-    __slots__ = ("file", "generation", "hostname", "known", "looked_size", "path", "read_at", "state", "writers")
+    __slots__ = (
+        "file", "generation", "hostname", "known", "looked_size", "path", "read_at", "state", "trouble", "writers",
+    )  # fmt: skip
 
     def __init__(self, file: FollowedFile, now: float) -> None:
         self.file = file
@@ -32,14 +38,21 @@ class RecordFile:
         self.state = FileState.UNIDENTIFIED
         self.writers: dict[WriterName, Aggregate] = {}
         self.known: set[WriterName] = set()
+        self.trouble = Trouble()
+
+    @property
+    def key(self) -> FileKey:
+        """The generation of the file that is there now."""
+        return self.file.device, self.file.inode, self.file.generation
 
 
 class RecordFiles:
     """The files that are there. ``restored``: (device, inode) of those that were ours before the agent's restart."""
 
-    def __init__(self, follower: Follower, restored: frozenset[tuple[int, int]]) -> None:
+    def __init__(self, follower: Follower, failures: FileFailures, restored: frozenset[tuple[int, int]]) -> None:
         self._restored = restored
         self._follower = follower
+        self._failures = failures
         self._files: dict[tuple[int, int], RecordFile] = {}
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> list[RecordFile]:
@@ -47,7 +60,9 @@ class RecordFiles:
         self._files = {file.identity: self._files.get(file.identity) or RecordFile(file, now) for file in files}
         unread = [record_file for record_file in self._files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
-            record_file.state = self._state(record_file, ownership)
+            if record_file.trouble.is_over(now):
+                with self._failures.of(record_file.file, record_file.trouble, now):
+                    record_file.state = self._state(record_file, ownership)
         return [record_file for record_file in unread if record_file.state is FileState.FOLLOWED]
 
     def get(self, identity: tuple[int, int]) -> RecordFile | None:

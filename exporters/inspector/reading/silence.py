@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from agent.api import Logger, ProcessFacts, ProcessKey, RankLabel, label_fields
+from exporters.inspector.format.c_numbers import atoi, strtoll
 
 GRACE_SECONDS = 60.0
 """A process is not spoken of before: its first record shows that its settings are good."""
@@ -26,14 +27,13 @@ RECORDING_VARIABLES = frozenset(
         "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
         "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
         "NCCL_INSPECTOR_DUMP_DIR",
+        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE",
+        "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE",
         "NCCL_INSPECTOR_PROM_DUMP",
         "SLURM_JOBID",
     }
 )
-"""The environment variables that say whether and where a process writes records."""
-
-_DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
-_ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
+"""The environment variables that say whether, where and how a process writes records."""
 
 
 class SilenceCause(StrEnum):
@@ -58,16 +58,16 @@ REMEDIES = {
 def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None:
     """Say why the process will never write records that are read from ``paths``; None while it may, or did not ask."""
     settings = facts.environment
-    if settings is None or not _sign(settings.get("NCCL_INSPECTOR_ENABLE", "0"), _DECIMAL):
+    if settings is None or not atoi(settings.get("NCCL_INSPECTOR_ENABLE", "0")):
         return None
     if not settings.get("NCCL_PROFILER_PLUGIN"):
         return SilenceCause.NO_PLUGIN
-    if not _sign(settings.get("NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "1"), _DECIMAL):
+    if not atoi(settings.get("NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "1")):
         return SilenceCause.NO_DUMP_THREAD
-    if _sign(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0"), _DECIMAL):
+    if atoi(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0")):
         return SilenceCause.PROMETHEUS_MODE
     # 0 is no thread before 2.30 and a busy one since: it is left to the records to tell.
-    if _sign(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1"), _ANY_BASE) < 0:
+    if strtoll(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1")) < 0:
         return SilenceCause.NO_INTERVAL
     directory = _dump_directory(facts, settings)
     return SilenceCause.OTHER_DIRECTORY if directory and not _is_read(directory, paths) else None
@@ -105,14 +105,6 @@ class SilenceWatch:
                     remedy=REMEDIES[reason],
                 )
         return counts
-
-
-def _sign(text: str, form: re.Pattern[str]) -> int:
-    """Return -1, 0 or 1 for the number that atoi (``_DECIMAL``) or strtoll with base 0 reads; what is none is 0."""
-    match = form.match(text)
-    if match is None or not match[2].strip("0xX"):
-        return 0
-    return -1 if match[1] == "-" else 1
 
 
 def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import Membership, Position, WriterKey
-from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.records import Result
+from exporters.inspector.format.series import Total
 from exporters.inspector.lateness.matching import SavedBoard
 from exporters.inspector.reading.published import Published
+from exporters.inspector.reading.record_files import FileKey
 from exporters.inspector.totals.aggregate import Saved
 from exporters.inspector.totals.frozen import WriterTotals
 
@@ -40,18 +41,17 @@ class Turn(NamedTuple):
     ended: tuple[WriterTotals, ...] = ()
 
 
-FileKey = tuple[int, int, int]
-"""Device, inode and generation: one generation of a file."""
-
-
 class Section(msgspec.Struct):
-    """A reader's part of the checkpoint: offsets and integers of the same moment."""
+    """A reader's part of the checkpoint: offsets and integers of the same moment.
+
+    ``contexts``: a FileContext each, encoded by itself, so that one which cannot be saved or read costs no other.
+    """
 
     positions: list[Position]
     writers: list[Saved]
-    results: dict[Result, int]
-    hole_bytes: int
+    results: dict[Result, Total]
+    hole_bytes: Total
     left: list[Position] = []
-    contexts: list[tuple[FileKey, FileContext]] = []
-    implausible: int = 0
+    contexts: list[tuple[FileKey, msgspec.Raw]] = []
+    implausible: Total = 0
     waiting: list[SavedBoard] = []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from exporters.inspector.format.series import MAX_TOTAL
+from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER
+from exporters.inspector.format.series import MAX_TOTAL, Total
 from exporters.inspector.lateness.arrivals import Arrivals
 
 REORDER = 1024
@@ -14,10 +17,10 @@ REORDER = 1024
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
     """Totals since the first record; each stops at MAX_TOTAL. ``arrivals`` is None until an operation was matched."""
 
-    operations: int = 0
-    message_bytes: int = 0
-    microseconds: int = 0
-    bus_bytes: int = 0
+    operations: Total = 0
+    message_bytes: Total = 0
+    microseconds: Total = 0
+    bus_bytes: Total = 0
     arrivals: Arrivals | None = None
 
     def add(self, operations: int, message_bytes: int, microseconds: int, bus_bytes: int) -> None:
@@ -35,12 +38,12 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
     that comes late lowers what the next gap adds.
     """
 
-    first: int | None
-    highest: int = -1
-    seen: int = 0
-    before: int = 0
-    missing: int = 0
-    seen_before: int = 0
+    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
+    highest: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE_NUMBER)] = -1
+    seen: Total = 0
+    before: Total = 0
+    missing: Total = 0
+    seen_before: Total = 0
 
     def add(self, lowest: int, highest: int, count: int) -> None:
         """Take in the numbers of ``count`` records, in any order."""

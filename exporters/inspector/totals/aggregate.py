@@ -20,7 +20,6 @@ from exporters.inspector.format.records import (
     COLLECTIVES,
     KERNEL_TIMING,
     MAX_BUS_BYTES_PER_US,
-    MAX_COMM_NAME_CHARACTERS,
     MAX_EXEC_TIME_US,
     MAX_SEQUENCE_NUMBER,
     MAX_SIZE_BYTES,
@@ -32,10 +31,12 @@ from exporters.inspector.format.records import (
     CollectivePerf,
     Header,
     Result,
+    TimestampUs,
     bus_bytes_per_operation,
     communicator,
     start_times,
 )
+from exporters.inspector.format.ring_sizes import RingSizes
 from exporters.inspector.format.series import SeriesKey, size_label
 from exporters.inspector.lateness.arrivals import SYNCHRONISING, Arrivals
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
@@ -47,8 +48,6 @@ from exporters.inspector.totals.shared import Shared
 
 MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
-MAX_KEY_CHARACTERS = 128
-"""A record with longer names is never remembered: a line may hold a megabyte in each of them."""
 P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
 P2P_FIRST = 1
 """Where numbers of P2P operations begin; those of collective ones begin at 0."""
@@ -64,7 +63,7 @@ class Saved(msgspec.Struct, array_like=True):
 
     writer_key: WriterKey
     from_start: bool
-    last_progress_us: int
+    last_progress_us: TimestampUs
     memberships: list[Membership]
     accumulators: list[tuple[SeriesKey, Accumulator]]
     sequences: list[tuple[str, int, str, Sequence]]
@@ -95,6 +94,7 @@ class Aggregate:
         losses = None if saved is None else saved.losses
         self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
         self.windows: dict[tuple[str, int, str], Window] = {}
+        self.rings = RingSizes()
         self.last_progress_us = 0
         self._admit = admit
         self._shared = shared or Shared()
@@ -160,9 +160,8 @@ class Aggregate:
         place = (comm, header.rank)
         self.losses.note_format(named=header.comm_name is not None)
         if place not in self.memberships and len(self.memberships) < MAX_PLACES and self._shared.room.take():
-            name = (header.comm_name or "")[:MAX_COMM_NAME_CHARACTERS]
             nodes = max(0, min(header.nnodes, header.n_ranks))
-            self.memberships[place] = Membership(comm, header.rank, header.n_ranks, name, nodes)
+            self.memberships[place] = Membership(comm, header.rank, header.n_ranks, header.comm_name or "", nodes)
         return True
 
     def note_dropped(self, header: Header, dropped: int, *, p2p: bool) -> None:
@@ -171,14 +170,14 @@ class Aggregate:
             self.losses.note_dropped(ring, max(0, dropped))
 
     def hold(self, header: Header, *, p2p: bool) -> None:
-        """A batch begins that may have filled its ring."""
+        """A pass begins that may have found its ring full."""
         if (ring := self._ring(header, p2p=p2p)) is not None:
             self.losses.hold(ring)
 
-    def release(self, header: Header, *, p2p: bool, full: bool) -> None:
-        """The batch is over."""
+    def release(self, header: Header, *, p2p: bool, lines: int) -> None:
+        """The pass is over, and had so many lines: as many as the ring holds, and it was full."""
         if (ring := self._ring(header, p2p=p2p)) is not None:
-            self.losses.release(ring, full=full)
+            self.losses.release(ring, full=lines == self.rings.of(p2p=p2p))
 
     def _ring(self, header: Header, *, p2p: bool) -> RingKey | None:
         comm = communicator(header.id, header.rank, header.n_ranks)
@@ -188,7 +187,7 @@ class Aggregate:
 
     def _bind(self, key: RecordKey, header: Header) -> Binding:
         binding = self._make_binding(key, header)
-        if binding.result is not Result.GARBAGE and len(header.id) + len(key[3]) + len(key[5]) <= MAX_KEY_CHARACTERS:
+        if binding.result is not Result.GARBAGE:
             if len(self._bindings) >= MAX_BINDINGS:
                 self._bindings.clear()
             self._bindings[key] = binding

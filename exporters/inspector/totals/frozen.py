@@ -6,7 +6,7 @@ import msgspec
 
 from agent.api import WriterKey
 from exporters.inspector.format.records import OTHER
-from exporters.inspector.format.series import MAX_TOTAL, SeriesKey
+from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.budget import SERIES_PER_GAUGE, series_of
@@ -19,10 +19,10 @@ WINDOW_SECONDS = 5.0
 class Sums(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Integer totals of a series."""
 
-    operations: int = 0
-    message_bytes: int = 0
-    microseconds: int = 0
-    bus_bytes: int = 0
+    operations: Total = 0
+    message_bytes: Total = 0
+    microseconds: Total = 0
+    bus_bytes: Total = 0
     arrivals: Arrivals | None = None
 
     def plus(self, other: Sums) -> Sums:

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.api import RankLabel, WriterKey
 from exporters.inspector.format.records import OTHER
-from exporters.inspector.format.series import MAX_TOTAL, SeriesKey
+from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
 from exporters.inspector.totals.frozen import Sums, WriterTotals
 from exporters.inspector.totals.losses import Tally
 
@@ -44,7 +44,7 @@ class Inheritance(msgspec.Struct):
     """What expired writers left, by the labels it is shown under."""
 
     sums: dict[SeriesLabels, Sums] = {}
-    tallies: dict[RankTally, int] = {}
+    tallies: dict[RankTally, Total] = {}
 
     def take(self, writer: WriterTotals, labels: dict[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""

@@ -1,7 +1,7 @@
 """Why records of one writer are missing, and other counts of its ranks as a whole. Pure.
 
 A gap is known by its size only. The plugin says how many records a ring dropped in the line that begins a batch
-(`dump_stats`); where there are no such lines, a batch that fills a ring to the last place gives it away (``passes``).
+(`dump_stats`); where there are no such lines, a pass with as many lines as the ring holds gives it away (``passes``).
 Both are credit: the gaps that open next are the overflow's as far as it goes, the others have no known cause.
 """
 
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from exporters.inspector.format.series import MAX_TOTAL
+from exporters.inspector.format.series import MAX_TOTAL, Total
 from exporters.inspector.totals.accumulators import Sequence
 
 COLLECTIVE_RING = "collective"
@@ -43,11 +43,11 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 class Loss(msgspec.Struct, gc=False, array_like=True):
     """Gaps of one ring by cause. ``told``: `dump_stats` speak of it. ``held_at``: later gaps await their cause."""
 
-    credit: int = 0
-    overflow: int = 0
-    otherwise: int = 0
+    credit: Total = 0
+    overflow: Total = 0
+    otherwise: Total = 0
     told: bool = False
-    held_at: int | None = None
+    held_at: Total | None = None
 
     def attribute(self, gaps: int) -> None:
         """Give each of ``gaps``, so many in all, its cause."""
@@ -65,7 +65,7 @@ class SavedLosses(msgspec.Struct, array_like=True):
 
     one_slot: bool | None = None
     losses: list[tuple[RingKey, Loss]] = []
-    untimed: list[tuple[str, int, Tally, int]] = []
+    untimed: list[tuple[str, int, Tally, Total]] = []
 
 
 class LossBook:
@@ -99,18 +99,18 @@ class LossBook:
             loss.credit = min(MAX_TOTAL, loss.credit + dropped)
 
     def hold(self, ring: RingKey) -> None:
-        """From here on gaps await ``release``: a batch has begun that may have filled the ring."""
+        """From here on gaps await ``release``: a pass has begun that may have found the ring full."""
         gaps = self._gaps(ring)
         if gaps is not None and not self._one_slot:
             self._losses.setdefault(ring, Loss()).held_at = gaps
 
     def release(self, ring: RingKey, *, full: bool) -> None:
-        """The batch is over; ``full``: it filled the ring, and the gaps that it opened are the overflow's."""
+        """The pass is over; ``full``: the ring was, and the gaps that the pass opened are the overflow's."""
         loss = self._losses.get(ring)
         if loss is None or loss.held_at is None:
             return
         opened = (self._gaps(ring) or 0) - loss.held_at  # below 0 when late records came
-        if full and not loss.told and opened > 0:
+        if full and opened > 0 and not loss.told and not self._one_slot:
             loss.attribute(loss.held_at)
             loss.credit = min(MAX_TOTAL, loss.credit + opened)
         loss.held_at = None

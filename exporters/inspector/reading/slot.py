@@ -1,0 +1,119 @@
+"""One configured directory: its reader in a thread of its own, and the turn under way. Owned by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+from agent.api import Context, ProcFS, WriterKey
+from exporters.inspector.format.plausibility import Plausibility
+from exporters.inspector.format.ring_sizes import RingSizes, ring_sizes
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.published import Published
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
+from exporters.inspector.reading.turn import Turn
+
+WAIT_SECONDS = 1.0
+"""How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""
+STALE_SECONDS = 10.0
+"""A reader not back for so long shows no series: they would stand still."""
+
+
+class Slot:
+    """``section``: the reader's newest part of the checkpoint. ``failed``: the last turn, or taking it in, raised."""
+
+    def __init__(self, ctx: Context, path: str, number: int, reclaim: Reclaim) -> None:
+        self.path = path
+        self.thread = ctx.thread(f"inspector-{number}")
+        self.reclaimer = Reclaimer(path, reclaim, ctx.clock, ProcFS(ctx.roots.proc), ctx.log)
+        self.running: asyncio.Task[Turn] | None = None
+        self.available = False
+        self.waiting = self.failed = False
+        self.published: Published | None = None
+        self.section: bytes | None = None
+        self.expired: list[WriterKey] = []
+        self._ctx = ctx
+        self._started_at = 0.0
+        self._writer_keys: set[WriterKey] = set()
+        self._rings: dict[WriterKey, RingSizes] = {}
+
+    async def open(self, restored: bytes | None, gigabytes_per_second: float) -> None:
+        """Make the reader; ``restored`` is its part of the checkpoint, ``gigabytes_per_second`` what is plausible."""
+        self.section = restored
+        self.reader, writer_keys = await self.thread.call(partial(self._make, restored, gigabytes_per_second))
+        self._writer_keys.update(writer_keys)
+
+    async def close(self) -> None:
+        """Close the reader's files, unless it is under way, and end the thread."""
+        try:
+            if self.running is None:
+                await self.thread.call(self.reader.close)
+        finally:
+            self.thread.stop()
+
+    def begin(self, ownership: Ownership, *, last: bool) -> asyncio.Task[Turn]:
+        """Begin a turn; the reader must be free."""
+        self._started_at = self._ctx.clock.monotonic()
+        self._learn_ring_sizes()
+        rings, durable = dict(self._rings), self._ctx.state.durable
+        turn = partial(self._turn, ownership, self.expired, rings, durable, last=last)
+        self.running = asyncio.ensure_future(self.thread.call(turn))
+        return self.running
+
+    def note(self, turn: Turn) -> None:
+        """Take in what a turn says of the reader itself."""
+        self.available, self.waiting = turn.available, turn.waiting
+        self._writer_keys.update(one.writer_key for one in turn.evidence)
+        for writer in turn.retired:
+            self._writer_keys.discard(writer.writer_key)
+            self._rings.pop(writer.writer_key, None)
+        self.published = turn.published or self.published
+
+    def is_busy(self, seconds: float) -> bool:
+        """Whether a turn has been under way for longer than ``seconds``."""
+        return self.running is not None and self._ctx.clock.monotonic() - self._started_at > seconds
+
+    def shown(self) -> Published | None:
+        """What is published; behind a reader that hangs or fails it stands still, and its sums are withheld."""
+        withheld = self.published is not None and (self.failed or self.is_busy(STALE_SECONDS))
+        return self.published.withheld() if withheld and self.published is not None else self.published
+
+    def _learn_ring_sizes(self) -> None:
+        """Ask how the processes of writers were told to size their rings, until their environments are known."""
+        for writer_key in self._writer_keys - self._rings.keys():
+            settings = self._ctx.ranks.recording_settings(writer_key)
+            if settings is not None:
+                self._rings[writer_key] = ring_sizes(settings)
+
+    # In the reader's thread.
+
+    def _make(
+        self, restored: bytes | None, gigabytes_per_second: float
+    ) -> tuple[DirectoryReader, tuple[WriterKey, ...]]:
+        """The reader, and the writers that it knows from before."""
+        ctx = self._ctx
+        bound = Plausibility(gigabytes_per_second)
+        make = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, plausibility=bound, log=ctx.log)
+        try:
+            reader = make(restored=restored, from_beginning=ctx.once)
+        except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to
+            ctx.log.warning(
+                "inspector checkpoint not readable, starting at the files' ends", path=self.path, error=error
+            )
+            reader = make()
+        return reader, reader.writer_keys()
+
+    def _turn(
+        self,
+        ownership: Ownership,
+        expired: list[WriterKey],
+        rings: dict[WriterKey, RingSizes],
+        durable: bytes | None,
+        *,
+        last: bool,
+    ) -> Turn:
+        made = self.reader.turn(ownership, expired, rings, last=last)
+        self.reclaimer.run(durable, self.reader.owned())
+        return made

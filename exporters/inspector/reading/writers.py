@@ -1,0 +1,146 @@
+"""The writers of one directory's files, each with what its records add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+from agent.api import WriterKey
+from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES, RingSizes
+from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.lateness.matching import Credit
+from exporters.inspector.reading.intake import AggregateOf, WriterName
+from exporters.inspector.reading.record_files import FileKey, RecordFile, RecordFiles
+from exporters.inspector.reading.turn import WriterEvidence
+from exporters.inspector.totals.aggregate import Admit, Aggregate, Saved
+from exporters.inspector.totals.frozen import WINDOW_SECONDS, WriterTotals
+from exporters.inspector.totals.idleness import LOOK_SECONDS, IdleWatch
+from exporters.inspector.totals.shared import Shared
+
+MAX_WRITERS_PER_FILE = 16
+MAX_WRITERS = 1024
+MAX_BINDINGS_IN_ALL = 65_536
+"""Kinds of record remembered after a turn, of all writers together: about 50 MB."""
+
+
+class Writers:
+    """The writers that live. What those let go of left waits in ``left`` until a turn tells it."""
+
+    def __init__(self, admit: Admit, shared: Shared, saved: Iterable[Saved], now: float) -> None:
+        self._admit = admit
+        self._shared = shared
+        self._aggregates = {one.writer_key: Aggregate.restore(one, admit, shared) for one in saved}
+        self._reported: dict[WriterKey, int] = {}
+        self._idle: dict[WriterKey, IdleWatch] = {}
+        self._idle_at = float("-inf")
+        self._rolled_at = now
+        self._retired: list[WriterTotals] = []
+        self._ended: list[WriterTotals] = []
+
+    def __iter__(self) -> Iterator[Aggregate]:
+        """All of them."""
+        return iter(self._aggregates.values())
+
+    def names(self) -> tuple[WriterKey, ...]:
+        """All of them, by name."""
+        return tuple(self._aggregates)
+
+    def learn_ring_sizes(self, rings: Mapping[WriterKey, RingSizes]) -> None:
+        """Take in how large the rings of some writers are."""
+        for writer_key, sizes in rings.items():
+            if (aggregate := self._aggregates.get(writer_key)) is not None:
+                aggregate.rings = sizes
+
+    # Of one file.
+
+    def of(self, record_file: RecordFile, writer: WriterName) -> Aggregate | None:
+        """The totals of one writer of a file; None when it is one too many."""
+        aggregate = record_file.writers.get(writer)
+        if aggregate is not None:
+            return aggregate
+        new = writer not in record_file.known
+        writer_key = WriterKey(*record_file.key, *writer)
+        aggregate = self._aggregates.get(writer_key)
+        if aggregate is None:
+            if len(self._aggregates) >= MAX_WRITERS or (new and len(record_file.known) >= MAX_WRITERS_PER_FILE):
+                return None
+            from_start = record_file.file.from_start and new
+            aggregate = Aggregate(writer_key, self._admit, from_start=from_start, shared=self._shared)
+            self._aggregates[writer_key] = aggregate
+        record_file.known.add(writer)
+        record_file.writers[writer] = aggregate
+        return aggregate
+
+    def smallest_ring(self, record_file: RecordFile) -> int:
+        """Lines that the smallest ring of a file's writers holds, as far as they are known."""
+        own = record_file.writers.values() or [one for one in self if one.writer_key[:3] == record_file.key]
+        return min((min(one.rings) for one in own), default=DEFAULT_RING_LINES)
+
+    def known(self, key: FileKey) -> AggregateOf:
+        """The totals of the writers of a file that has some already."""
+        return lambda writer: self._aggregates.get(WriterKey(*key, *writer))
+
+    def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit | None:
+        """How to add what matched operations say to a writer's totals; None when it is not there."""
+        aggregate = self._aggregates.get(writer_key)
+        return None if aggregate is None else partial(aggregate.credit, key)
+
+    # What ends.
+
+    def retire(self, writer_keys: Iterable[WriterKey], files: RecordFiles) -> None:
+        """Let go of writers."""
+        for writer_key in writer_keys:
+            aggregate = self._aggregates.pop(writer_key, None)
+            self._reported.pop(writer_key, None)
+            if aggregate is None:
+                continue
+            aggregate.leave()
+            self._retired.append(WriterTotals.of(aggregate, caught_up=True))
+            record_file = files.get((writer_key.device, writer_key.inode))
+            if record_file is not None and record_file.generation == writer_key.generation:
+                record_file.writers.pop(WriterName(writer_key.hostname, writer_key.pid), None)
+
+    def end_idle(self, now: float) -> None:
+        """Let go of communicators that living writers have done with."""
+        if now < self._idle_at:
+            return
+        self._idle_at = now + LOOK_SECONDS
+        self._idle = {writer_key: self._idle.get(writer_key) or IdleWatch() for writer_key in self._aggregates}
+        for writer_key, aggregate in self._aggregates.items():
+            if comms := self._idle[writer_key].look(aggregate, now):
+                self._ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
+
+    def has_left(self) -> bool:
+        """Whether something ended that no turn has told of yet."""
+        return bool(self._retired or self._ended)
+
+    def take_left(self) -> tuple[tuple[WriterTotals, ...], tuple[WriterTotals, ...]]:
+        """The last totals of writers let go, and those of idle communicators of others; each is told once."""
+        left = (tuple(self._retired), tuple(self._ended))
+        self._retired, self._ended = [], []
+        return left
+
+    # What a turn does with all of them.
+
+    def tidy(self, now: float, now_us: int) -> None:
+        """Bound what is remembered, end the gauges' windows, and believe no record from the future."""
+        if sum(aggregate.remembered() for aggregate in self) > MAX_BINDINGS_IN_ALL:
+            for aggregate in self:
+                aggregate.forget()
+        if now - self._rolled_at >= WINDOW_SECONDS:
+            self._rolled_at = now
+            for aggregate in self:
+                aggregate.roll_windows()
+        for aggregate in self:
+            aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
+
+    def evidence(self) -> tuple[WriterEvidence, ...]:
+        """What their records say that no turn has told of yet."""
+        found = []
+        for writer_key, aggregate in self._aggregates.items():
+            memberships = aggregate.new_memberships()
+            progress_us = aggregate.last_progress_us
+            if memberships or self._reported.get(writer_key) != progress_us:
+                self._reported[writer_key] = progress_us
+                found.append(WriterEvidence(writer_key, memberships, progress_us / 1_000_000 if progress_us else None))
+        return tuple(found)

@@ -1,0 +1,325 @@
+"""Numbers, strings and nestings beyond every bound, in lines and in the checkpoint: what they may cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from inspector_records import expected_sums, line
+from test_inspector_failures import sums_of
+from test_inspector_formats import bare, marker, p2p
+
+from exporters.inspector.format.context import FileContext
+from exporters.inspector.format.passes import Run
+from exporters.inspector.format.records import InspectorRecord, Result
+from exporters.inspector.format.series import MAX_TOTAL
+from exporters.inspector.reading import reader as module
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.turn import Section, Turn
+from exporters.inspector.totals.inheritance import Inheritance
+
+EVERYONE = Ownership(everyone=True)
+GOOD_PID, BAD_PID = 7, 13
+GOOD_LINES = 5
+
+
+def make(root: Path, restored: bytes | None = None) -> DirectoryReader:
+    """A reader of every file from its beginning."""
+    return DirectoryReader(root, FakeClock(), lambda *_: True, restored=restored, from_beginning=True)
+
+
+def all_of(reader: DirectoryReader) -> Turn:
+    """Turn until nothing waits; return a last turn."""
+    while reader.turn(EVERYONE).waiting:
+        pass
+    turn = reader.turn(EVERYONE, last=True)
+    reader.close()
+    return turn
+
+
+# Lines.
+
+EDGES = [0, -1, 2**20, 2**20 + 1, 2**31 - 1, 2**31, 2**53, 2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64]
+NUMBERS = st.one_of(st.sampled_from([*EDGES, -(2**63), -(2**63) - 1]), st.integers(-(2**70), 2**70))
+TEXTS = st.one_of(st.text(max_size=20), st.sampled_from([18, 19, 64, 65, 255, 256, 5000]).map(lambda size: "é" * size))
+NESTED = st.integers(1, 400).map(lambda depth: json.loads("[" * depth + "]" * depth))
+ODD = st.one_of(NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.floats(), st.just({}))
+MEMBERS = {
+    "header": ("id", "comm_name", "rank", "n_ranks", "nnodes"),
+    "metadata": ("dump_timestamp_us", "hostname", "pid"),
+    "coll_perf": (
+        "coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source", "event_trace_ts",
+    ),
+    "p2p_perf": ("p2p", "p2p_sn", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
+    "dump_stats": (
+        "coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump", "p2p_dropped_since_last_dump",
+    ),
+}  # fmt: skip
+TRACE = {"kernel_events": [{"kernel_start_ts": 1_690_000_000_000_000}, {"kernel_start_ts": 0}]}
+KINDS = st.sampled_from([line(0, pid=BAD_PID), p2p(1), marker(2), bare(line(0)), bare(p2p(1))])
+
+
+@st.composite
+def odd_lines(draw: st.DrawFn) -> bytes:
+    """Lines of a kind, some members of which are what they should not be."""
+    lines = []
+    for sn in range(draw(st.integers(1, 6))):
+        record = json.loads(draw(KINDS))
+        if "coll_perf" in record:
+            record["coll_perf"]["coll_sn"] = sn
+            record["coll_perf"]["event_trace_ts"] = json.loads(json.dumps(TRACE))
+        for part, members in MEMBERS.items():
+            if part in record and draw(st.integers(0, 2)) == 0:
+                name = draw(st.sampled_from(members))
+                record[part][name] = draw(ODD)
+                if name == "event_trace_ts" and draw(st.booleans()):
+                    record[part][name] = {"kernel_events": [{"kernel_start_ts": draw(ODD)}]}
+        lines.append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+    return b"".join(lines)
+
+
+def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
+    """A Struct's type and those of all that it holds."""
+    node = msgspec.inspect.type_info(kind)
+    pending: list[Any] = [node]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, msgspec.inspect.StructType) and one.cls not in seen:
+            seen.add(one.cls)
+            yield one.cls
+            pending.extend(field.type for field in one.fields)
+        elif isinstance(one, msgspec.inspect.NamedTupleType):
+            pending.extend(field.type for field in one.fields)
+        for name in ("types", "item_types"):
+            pending.extend(getattr(one, name, ()))
+        held = (getattr(one, name, None) for name in ("item_type", "key_type", "value_type"))
+        pending.extend(each for each in held if each is not None)
+
+
+def test_every_number_and_text_of_a_line_is_bounded() -> None:
+    """No member of what is decoded from a line lacks a bound: numbers from below, texts and lists in length."""
+    structs = list(every_struct(InspectorRecord, set()))
+    assert {"Header", "Metadata", "CollectivePerf", "P2PPerf", "DumpStats"} <= {kind.__name__ for kind in structs}
+    for kind in structs:
+        info = msgspec.inspect.type_info(kind)
+        assert isinstance(info, msgspec.inspect.StructType)
+        for field in info.fields:
+            options = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
+            for one in options:
+                if isinstance(one, msgspec.inspect.IntType):
+                    assert one.ge is not None, (kind, field.name)
+                    unsigned = field.encode_name.endswith(("_size_bytes", "_time_us"))
+                    assert unsigned or one.le is not None, (kind, field.name)
+                elif isinstance(one, msgspec.inspect.StrType | msgspec.inspect.ListType):
+                    assert one.max_length is not None, (kind, field.name)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(odd_lines(), odd_lines())
+@example(marker(1, comm="0x1").replace(b'"rank":1', b'"rank":%d' % 2**70), bare(line(0)))
+@example(marker(1, comm="0x1").replace(b'"pid":7', b'"pid":%d' % 2**64), bare(line(0)))
+@example(line(0, rank=2**70), line(1, rank=2**64))
+@example(line(0, dump_timestamp_us=2**70), line(1, dump_timestamp_us=2**64))
+@example(line(0, n_ranks=2**64), line(1, pid=2**70))
+def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactory, first: bytes, then: bytes) -> None:
+    """No turn raises, no file fails, all can be saved and restored at any time, and another file's totals are exact."""
+    root = tmp_path_factory.mktemp("odd")
+    good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
+    good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
+    wanted = expected_sums([good])
+    section = None
+    for content in (first, then):
+        with bad.open("ab") as log:
+            log.write(content)
+        turn = all_of(make(root, section))
+        assert turn.section is not None
+        section = turn.section
+        view = turn.published
+        assert view is not None
+        assert {key: own for key, own in sums_of(view).items() if key[0] == "good"} == wanted
+        assert Result.FAILED not in view.results
+        assert not {name for name in view.skipped if name.endswith("Error") or name == module.NOT_SAVED}
+        assert all(
+            0 <= total.sums.operations <= MAX_TOTAL and 0 <= total.sums.microseconds <= MAX_TOTAL
+            for writer in view.writers
+            for total in writer.totals
+        )
+
+
+def test_eighty_files_of_megabyte_names_leave_the_checkpoint_small(tmp_path: Path) -> None:
+    """Names longer than NCCL's are no names: what eighty files of them leave in the checkpoint is a few kilobytes."""
+    for pid in range(1, 81):
+        text = marker(1).replace(b'"tp"', b'"%s"' % (b"x" * 1_000_000)).replace(b'"pid":7', b'"pid":%d' % pid)
+        (tmp_path / f"here-pid{pid}.log").write_bytes(text)
+    section = all_of(make(tmp_path)).section
+    assert section is not None
+    assert len(section) < 200_000
+
+
+def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -> None:
+    """Names of the greatest length, characters of four bytes each, are kept whole."""
+    (tmp_path / "here-pid7.log").write_bytes(line(0, comm_name="\U0001f600" * 255, hostname="\U0001f600" * 255))
+    turn = all_of(make(tmp_path))
+    assert turn.section is not None
+    assert turn.evidence == ()
+    [writer] = all_of(make(tmp_path, turn.section)).published.writers  # type: ignore[union-attr]
+    assert writer.writer_key.hostname == "\U0001f600" * 255
+
+
+def test_holes_without_end_are_counted_to_a_bound(tmp_path: Path) -> None:
+    """A file that is cut and blown up again and again makes no number that cannot be saved."""
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    reader = make(tmp_path)
+    reader.turn(EVERYONE)
+    reader._hole_bytes = MAX_TOTAL - 1
+    with path.open("r+b") as log:
+        log.seek(1 << 20)
+        log.write(line(1))
+    turn = all_of(reader)
+    assert turn.published is not None
+    assert turn.published.hole_bytes == MAX_TOTAL
+    assert all_of(make(tmp_path, turn.section)).published is not None
+
+
+# The checkpoint.
+
+
+def test_a_context_that_cannot_be_saved_is_dropped_alone(tmp_path: Path) -> None:
+    """The section is saved without it, and it is counted; the other files' contexts and all totals are in it."""
+    for pid in (GOOD_PID, BAD_PID):
+        text = marker(3).replace(b'"pid":7', b'"pid":%d' % pid) + bare(line(0))
+        (tmp_path / f"here-pid{pid}.log").write_bytes(text)
+    reader = make(tmp_path)
+    reader.turn(EVERYONE)
+    bad = next(context for context in reader._contexts.values() if context.metadata and context.metadata.pid == BAD_PID)
+    assert bad.header is not None
+    bad.header.rank = 2**70
+    assert reader.turn(EVERYONE, last=True).section is not None
+    turn = all_of(reader)
+    assert turn.published is not None
+    assert turn.published.skipped[module.NOT_SAVED] == 1
+    for pid in (GOOD_PID, BAD_PID):
+        with (tmp_path / f"here-pid{pid}.log").open("ab") as log:
+            log.write(bare(line(1)))
+    view = all_of(make(tmp_path, turn.section)).published
+    assert view is not None
+    assert sorted(own[0] for own in sums_of(view).values()) == [1, 2]
+    assert view.results[Result.BARE] == 1
+
+
+def test_a_context_that_cannot_be_restored_is_dropped_alone(tmp_path: Path) -> None:
+    """A section with a damaged context gives all else back."""
+    (tmp_path / "here-pid7.log").write_bytes(marker(3) + bare(line(0)))
+    turn = all_of(make(tmp_path))
+    section = msgspec.msgpack.decode(turn.section or b"", type=Section)
+    [(key, _)] = section.contexts
+    for raw in (b"\x91" * 300 + b"\x00", msgspec.msgpack.encode({"lines": 2**63}), msgspec.msgpack.encode([])):
+        section.contexts = [(key, msgspec.Raw(raw))]
+        view = all_of(make(tmp_path, msgspec.msgpack.encode(section))).published
+        assert view is not None
+        assert view.skipped[module.NOT_SAVED] == 1
+        assert [own[0] for own in sums_of(view).values()] == [1]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A directory and the section of its reader, with something of everything, decoded to plain values."""
+    root = tmp_path_factory.mktemp("saved")
+    for rank in range(3):  # rank 3 is behind: operations wait
+        text = b"".join(line(sn, rank=rank, pid=100 + rank, coll_exec_time_us=10 + 9 * rank) for sn in range(20))
+        (root / f"here-pid{100 + rank}.log").write_bytes(text + line(30, rank=rank, pid=100 + rank, coll="Reduce"))
+    (root / "here-pid103.log").write_bytes(b"".join(line(sn, rank=3, pid=103) for sn in range(4)))
+    (root / "here-pid7.log").write_bytes(
+        marker(9, dropped=3) + bare(line(2)) + p2p(4) + line(5, coll_timing_source="kernel_cpu")
+    )
+    gone = root / "here-pid9.log"
+    gone.write_bytes(line(0, pid=9))
+    reader = make(root)
+    reader.turn(EVERYONE)
+    gone.unlink()
+    turn = reader.turn(EVERYONE, last=True)
+    reader._follower._retire(reader._follower.files()[0].position())
+    section = reader._save(0.0, due=True)
+    reader.close()
+    assert turn.section is not None
+    plain = msgspec.msgpack.decode(section or b"")
+    assert all(plain[name] for name in ("positions", "writers", "results", "left", "contexts", "waiting"))
+    return root, plain
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the plain values of a nested one stand."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        yield path
+        return
+    for key, own in items:
+        yield from leaves(own, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """The same with another value at one place."""
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(value[path[0]], path[1:], new)
+    return copy
+
+
+PACKED_NUMBERS = st.one_of(
+    st.sampled_from([-(2**63), -1, 0, 1, 2**31, 2**53 + 1, 2**62 - 1, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 2**64 - 1]),
+    st.integers(-(2**63), 2**64 - 1),
+)
+PACKED = st.one_of(PACKED_NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.floats(), st.binary(max_size=600))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.DataObject) -> None:
+    """A damaged section is refused as a whole, or it is taken, and then turns go on and it is saved and restored."""
+    root, plain = saved
+    places = list(leaves(plain))
+    for _ in range(data.draw(st.integers(1, 3))):
+        plain = changed(plain, data.draw(st.sampled_from(places)), data.draw(PACKED))
+    section = msgspec.msgpack.encode(plain)
+    try:
+        reader = make(root, section)
+    except (ValueError, RecursionError):
+        return
+    turn = all_of(reader)
+    assert turn.section is not None
+    assert turn.published is not None
+    assert module.NOT_SAVED not in turn.published.skipped or plain["contexts"]
+    again = all_of(make(root, turn.section))
+    assert again.section is not None
+
+
+def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:
+    """A damaged board with as many members as it needs, but not the right ones, costs no turn."""
+    root, plain = saved
+    damaged = changed(plain, ("waiting", 0, 1, 0, 0), 9)
+    turn = all_of(make(root, msgspec.msgpack.encode(damaged)))
+    assert turn.section is not None
+    assert turn.published is not None
+
+
+@pytest.mark.parametrize("kind", [Section, Inheritance, FileContext, Run])
+def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
+    """What is restored can be added to and saved again: no total begins above the greatest one."""
+    free = {"device", "inode", "pid", "comm_rank", "size", "nodes", "coll_msg_size_bytes", "coll_exec_time_us"}
+    for struct in every_struct(kind, set()):
+        info = msgspec.inspect.type_info(struct)
+        assert isinstance(info, msgspec.inspect.StructType)
+        for field in info.fields:
+            if isinstance(field.type, msgspec.inspect.IntType) and field.name not in free:
+                assert field.type.ge is not None, (struct, field.name)
+                assert field.type.le is not None, (struct, field.name)

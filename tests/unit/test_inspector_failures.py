@@ -1,0 +1,332 @@
+"""What an error costs that is raised while one file is read: this file's lines, for a while, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_clock import FakeClock
+from inspector_records import expected_sums, line
+
+from agent.tail.reader import LineReader
+from exporters.inspector.format.records import Header, Result
+from exporters.inspector.reading import intake, record_files
+from exporters.inspector.reading import reader as module
+from exporters.inspector.reading.failures import MAX_RETRY_SECONDS, RETRY_SECONDS
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.published import Published
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.turn import Turn
+from exporters.inspector.totals.aggregate import Aggregate
+
+EVERYONE = Ownership(everyone=True)
+BAD_PID = 13
+
+
+def make(root: Path, clock: FakeClock, restored: bytes | None = None) -> DirectoryReader:
+    """A reader of every file from its beginning."""
+    return DirectoryReader(root, clock, lambda *_: True, restored=restored, from_beginning=restored is None)
+
+
+def three_files(root: Path) -> list[Path]:
+    """Logs of three writers; the one in the middle is the bad one."""
+    paths = [root / f"here-pid{pid}.log" for pid in (7, BAD_PID, 21)]
+    for path, pid in zip(paths, (7, BAD_PID, 21), strict=True):
+        path.write_bytes(b"".join(line(sn, pid=pid) for sn in range(10)))
+    return paths
+
+
+def append(paths: list[Path], first: int, last: int) -> None:
+    """Add records ``first`` to ``last`` - 1 to each file."""
+    for path in paths:
+        pid = int(path.stem.partition("-pid")[2])
+        with path.open("ab") as log:
+            log.write(b"".join(line(sn, pid=pid) for sn in range(first, last)))
+
+
+def all_of(reader: DirectoryReader) -> Turn:
+    """Turn until nothing waits; return a last turn."""
+    while reader.turn(EVERYONE).waiting:
+        pass
+    return reader.turn(EVERYONE, last=True)
+
+
+def operations(view: Published | None) -> dict[int, int]:
+    """Operations by the pid of their writer."""
+    assert view is not None
+    return {one.writer_key.pid: sum(total.sums.operations for total in one.totals) for one in view.writers}
+
+
+def nested(depth: int, sn: int) -> bytes:
+    """A record with a trace of lists in lists."""
+    trace = b'"event_trace_ts":{"x":' + b"[" * depth + b"]" * depth + b"}}}"
+    return line(sn, pid=BAD_PID).rstrip()[:-2] + b"," + trace + b"\n"
+
+
+def test_a_trace_nested_to_the_recursion_limit_costs_no_file_its_turn(tmp_path: Path) -> None:
+    """Records of every depth around the limit are added up or malformed; all files are read to their ends."""
+    paths = three_files(tmp_path)
+    depths = range(900, 1010)
+    paths[1].write_bytes(b"".join(nested(depth, sn) for sn, depth in enumerate(depths)))
+    view = all_of(make(tmp_path, FakeClock())).published
+    assert view is not None
+    assert operations(view) | {BAD_PID: 0} == {7: 10, BAD_PID: 0, 21: 10}
+    assert view.results[Result.ACCEPTED] + view.results[Result.MALFORMED] == len(depths) + 20
+    assert view.lag_bytes == 0
+
+
+Break = Callable[[pytest.MonkeyPatch, Exception], None]
+
+
+def _bad(record_or_file: Any) -> bool:
+    path = getattr(record_or_file, "path", None) or record_or_file.file.path
+    return path.endswith(f"-pid{BAD_PID}.log")
+
+
+def break_read(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The follower raises when the bad file is read."""
+    real = LineReader.read
+
+    def read(self: LineReader, file: Any, budget_bytes: int) -> Any:
+        if _bad(file):
+            raise error
+        return real(self, file, budget_bytes)
+
+    patch.setattr(LineReader, "read", read)
+
+
+def break_second_look(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Looking at the bad file's front once more, after its lines were read, raises."""
+    real, looks = os.pread, {"count": 0}
+
+    def pread(descriptor: int, length: int, offset: int) -> bytes:
+        if length == 512 and os.readlink(f"/proc/self/fd/{descriptor}").endswith(f"-pid{BAD_PID}.log"):
+            looks["count"] += 1
+            if looks["count"] % 2 == 0:
+                raise error
+        return real(descriptor, length, offset)
+
+    patch.setattr("agent.tail.reader.os.pread", pread)
+
+
+def break_decode(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Decoding lines of the bad writer raises."""
+    real = intake.decode_lines
+
+    def decode_lines(data: bytes) -> Any:
+        if b'"pid":%d' % BAD_PID in data:
+            raise error
+        return real(data)
+
+    patch.setattr(intake, "decode_lines", decode_lines)
+
+
+def break_add(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Adding up records of the bad writer raises."""
+    real = Aggregate.add
+
+    def add(self: Aggregate, *arguments: Any) -> None:
+        if self.writer_key.pid == BAD_PID:
+            raise error
+        real(self, *arguments)
+
+    patch.setattr(Aggregate, "add", add)
+
+
+def break_hold(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The beginning of a batch of the bad writer raises."""
+    real = Aggregate.hold
+
+    def hold(self: Aggregate, header: Header, *, p2p: bool) -> None:
+        if self.writer_key.pid == BAD_PID:
+            raise error
+        real(self, header, p2p=p2p)
+
+    patch.setattr(Aggregate, "hold", hold)
+
+
+def break_release(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The end of a batch of the bad writer raises."""
+    real = Aggregate.release
+
+    def release(self: Aggregate, *arguments: Any, **more: Any) -> None:
+        if self.writer_key.pid == BAD_PID:
+            raise error
+        real(self, *arguments, **more)
+
+    patch.setattr(Aggregate, "release", release)
+
+
+def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Telling whose the bad file is raises."""
+    real = record_files.named_hostname
+
+    def named_hostname(path: str) -> str | None:
+        if path.endswith(f"-pid{BAD_PID}.log"):
+            raise error
+        return real(path)
+
+    patch.setattr(record_files, "named_hostname", named_hostname)
+
+
+BREAKS = [break_read, break_second_look, break_decode, break_add, break_hold, break_release, break_state]
+ERRORS = [
+    RuntimeError("secret of a job"),
+    RecursionError("deep"),
+    MemoryError(),
+    OSError(5, "I/O"),
+    OverflowError("big"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("breaks", BREAKS, ids=lambda breaks: breaks.__name__)
+def test_an_error_in_one_file_costs_that_file_alone(
+    tmp_path: Path, breaks: Break, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other files are read to their ends in the same turns, and the bad one goes on once the error is over."""
+    clock = FakeClock()
+    paths = three_files(tmp_path)
+    reader = make(tmp_path, clock)
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
+        breaks(patch, error)
+        for turn in range(4):
+            clock.advance(0.25)
+            found = reader.turn(EVERYONE, last=True)
+            append(paths, 10 + turn, 11 + turn)
+        clock.advance(3.0)  # batches are over
+        found = reader.turn(EVERYONE, last=True)
+        shown = operations(found.published)
+        assert (shown[7], shown[21]) == (14, 14)
+        assert found.section is not None
+        assert found.published is not None
+        assert sum(found.published.skipped.values()) >= 1
+        assert "secret" not in caplog.text
+        assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 1
+    append(paths, 14, 15)
+    clock.advance(MAX_RETRY_SECONDS)
+    found = reader.turn(EVERYONE, last=True)
+    assert found.published is not None
+    shown = operations(found.published)
+    assert (shown[7], shown[21]) == (15, 15)
+    assert shown[BAD_PID] + found.published.results.get(Result.FAILED, 0) == 15
+    assert found.published.lag_bytes == 0
+    reader.close()
+
+
+@pytest.mark.parametrize("breaks", [break_read, break_second_look], ids=lambda breaks: breaks.__name__)
+@pytest.mark.parametrize("error", [RuntimeError(), OSError(5, "I/O")], ids=["RuntimeError", "OSError"])
+def test_what_was_not_read_is_read_later(tmp_path: Path, breaks: Break, error: Exception) -> None:
+    """An error before lines are handed over loses none of them."""
+    clock = FakeClock()
+    paths = three_files(tmp_path)
+    reader = make(tmp_path, clock)
+    with pytest.MonkeyPatch.context() as patch:
+        breaks(patch, error)
+        reader.turn(EVERYONE)
+    clock.advance(RETRY_SECONDS)
+    view = all_of(reader).published
+    assert view is not None
+    assert sums_of(view) == expected_sums(paths)
+
+
+def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[int]]:
+    """Published totals in the form of ``expected_sums``."""
+    return {
+        (one.writer_key.hostname, one.writer_key.pid, *total.key): [
+            total.sums.operations, total.sums.message_bytes, total.sums.microseconds, total.sums.bus_bytes,
+        ]
+        for one in view.writers
+        for total in one.totals
+    }  # fmt: skip
+
+
+def test_lines_lost_to_an_error_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of records of two kinds the one that cannot be added is counted as failed, and the other is added up."""
+    path = tmp_path / f"here-pid{BAD_PID}.log"
+    kinds = [line(sn, pid=BAD_PID, coll_msg_size_bytes=size) for sn, size in enumerate((8192, 9999, 8192, 9999, 9999))]
+    path.write_bytes(b"".join(kinds))
+    real = Aggregate.add
+
+    def add(self: Aggregate, key: Any, *rest: Any) -> None:
+        if key[4] == 9999:
+            raise RuntimeError
+        real(self, key, *rest)
+
+    monkeypatch.setattr(Aggregate, "add", add)
+    view = all_of(make(tmp_path, FakeClock())).published
+    assert view is not None
+    assert view.results == {Result.ACCEPTED: 2, Result.FAILED: 3}
+    assert view.skipped["RuntimeError"] == 1
+
+
+def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that keeps failing is tried after 1, 2, 4 ... seconds, and once a minute at last."""
+    three_files(tmp_path)
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    tried: list[float] = []
+    real = LineReader.read
+
+    def read(self: LineReader, file: Any, budget_bytes: int) -> Any:
+        if _bad(file):
+            tried.append(clock.monotonic())
+            raise RuntimeError
+        return real(self, file, budget_bytes)
+
+    monkeypatch.setattr(LineReader, "read", read)
+    for _ in range(4 * 400):
+        reader.turn(EVERYONE)
+        clock.advance(0.25)
+    waits = [later - earlier for earlier, later in pairwise(tried)]
+    assert waits[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    reader.close()
+
+
+@pytest.mark.parametrize("where", ["matching", "publish", "save"])
+def test_a_turn_that_fails_keeps_what_it_has_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Evidence and the totals of writers let go come with the next turn that ends well, if not with this one."""
+    three_files(tmp_path)
+    clock = FakeClock()
+    reader = make(tmp_path, clock)
+    gone = next(one.writer_key for one in all_of(reader).published.writers if one.writer_key.pid == 7)  # type: ignore[union-attr]
+    append([tmp_path / "here-pid21.log"], 10, 11)
+    clock.advance(5.0)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    turns = []
+    with monkeypatch.context() as patch:
+        targets = {"matching": (reader._shared.matching, "settle"), "publish": (reader, "_publish")}
+        patch.setattr(*targets.get(where, (module.msgspec.msgpack, "encode")), fail)
+        try:
+            turns.append(reader.turn(EVERYONE, [gone]))
+        except RuntimeError:
+            assert where != "save"
+    clock.advance(5.0)
+    turns.append(reader.turn(EVERYONE, last=True))
+    assert [one.writer_key for turn in turns for one in turn.retired] == [gone]
+    assert [one.writer_key.pid for turn in turns for one in turn.evidence] == [21]
+    assert turns[-1].section is not None
+    assert operations(turns[-1].published) == {BAD_PID: 10, 21: 11}
+    reader.close()
+
+
+def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Path) -> None:
+    """A file whose name is no UTF-8 is read as any other, and where it was left is saved and found again."""
+    clock = FakeClock()
+    path = os.fsencode(tmp_path) + b"/here-\xff-pid7.log"
+    Path(os.fsdecode(path)).write_bytes(line(0))
+    section = all_of(make(tmp_path, clock)).section
+    assert section is not None
+    with Path(os.fsdecode(path)).open("ab") as log:
+        log.write(line(1))
+    assert operations(all_of(make(tmp_path, clock, section)).published) == {7: 2}

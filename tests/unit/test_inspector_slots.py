@@ -1,0 +1,247 @@
+"""Several directories of one exporter: what goes wrong in one of them, and what the exporter asks about writers."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from inspector_records import line
+from rank_table import writer_key
+from test_inspector_exporter import OPERATIONS, SERIES, Bench
+from test_inspector_formats import overflowing
+
+from agent.api import ProcessFacts, ProcessKey
+from agent.core.clock import Clock
+from agent.ranks.table import RankTable
+from exporters.inspector.exporter import Checkpoint
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.reclaim import Reclaimer
+from exporters.inspector.reading.silence import RECORDING_VARIABLES
+
+MISSING = "rankwatch_inspector_missing_records_total"
+OTHER_SERIES = ("job", "2", *SERIES[2:])
+
+
+def two_directories(root: Path) -> tuple[Path, Path]:
+    """A directory with the log of pid 7 and one with that of pid 8, both empty still."""
+    directories = (root / "a", root / "b")
+    for directory, pid in zip(directories, (7, 8), strict=True):
+        directory.mkdir()
+        (directory / f"here-pid{pid}.log").touch()
+    return directories
+
+
+def write(directories: tuple[Path, ...], sn: int) -> None:
+    """One more record in each."""
+    for directory in directories:
+        [path] = directory.iterdir()
+        with path.open("ab") as log:
+            log.write(line(sn, pid=int(path.stem.partition("-pid")[2])))
+
+
+@pytest.mark.parametrize(
+    ("settings", "causes"),
+    [
+        ({"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}, (120, 0)),
+        ({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "128"}, (0, 120)),
+        ({}, (0, 120)),
+        (None, (0, 120)),
+    ],
+)
+def test_ring_sizes_come_from_the_environment_of_the_rank(
+    tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
+) -> None:
+    """A pass as long as the ring that the process was given is an overflow; where nothing is known, 1024 lines are."""
+    path = tmp_path / "here-pid7.log"
+    path.touch()
+    bench = Bench(tmp_path)
+    if settings is not None:
+        bench.ranks.settings[7] = settings
+    bench.start()
+    bench.look()
+    text = overflowing(4, 128, 40)
+    path.write_bytes(text[0].replace(b'"coll_sn":40', b'"coll_sn":0'))
+    bench.look()  # the writer is known from here on
+    with path.open("ab") as log:
+        log.write(b"".join(text[128:]))
+    bench.look()
+    shown = bench.look(3.0)[MISSING]
+    # Of the first pass only one line was written, so that its other numbers are missing too, without a known cause.
+    assert shown["job", "1", "overflow"] == (causes[0] and 40 * 2 + 40 + 40 + 127)
+    assert sum(shown.values()) == 4 * 40 + 127
+    bench.drain()
+
+
+def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
+    """A writer of the checkpoint is asked about before the first turn, which may find many passes."""
+    path = tmp_path / "here-pid7.log"
+    path.touch()
+    first = Bench(tmp_path).start()
+    first.look()
+    path.write_bytes(line(0))
+    first.look()
+    first.look(3.0)
+    first.drain()
+    with path.open("ab") as log:
+        log.write(b"".join(overflowing(4, 128, 40))[:])
+    second = Bench(tmp_path, restored=first.state.published)
+    second.ranks.settings[7] = {"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}
+    second.start()
+    second.look()
+    shown = second.look(3.0)[MISSING]
+    assert (shown["job", "1", "overflow"], shown["job", "1", "filtered_or_lost"]) == (4 * 40 - 1, 0)
+    second.drain()
+
+
+def test_the_rank_table_knows_how_a_writer_was_told_to_write() -> None:
+    """The settings are those of the process that a writer was linked to; None before, and where they are not read."""
+    clock: Clock = FakeClock()
+    ranks = RankTable(clock, "here")
+    ranks.keep_variables(RECORDING_VARIABLES)
+    environment = {"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "9", "HOME": "/"}
+    for pid, own in ((1, environment), (2, None)):
+        ranks.observe_process(ProcessFacts(ProcessKey(pid, 5), 1.0, pid, "u", "thread", own))
+        ranks.observe_records(writer_key(pid), (), None)
+        assert ranks.recording_settings(writer_key(pid)) is None
+        ranks.link(writer_key(pid), ProcessKey(pid, 5))
+    assert ranks.recording_settings(writer_key(1)) == {
+        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128",
+        "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "9",
+    }
+    assert ranks.recording_settings(writer_key(2)) is None
+    assert ranks.recording_settings(writer_key(3)) is None
+
+
+def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other directory's turn is taken in at the same update, and the first one's next turn is whole again."""
+    directories = two_directories(tmp_path)
+    bench = Bench(*directories).start()
+    bench.look()
+    write(directories, 0)
+    real = bench.ranks.observe_records
+
+    def observe(writer: Any, *rest: Any) -> None:
+        if writer.pid == 7:
+            raise RuntimeError
+        real(writer, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.ranks, "observe_records", observe)
+        with pytest.raises(RuntimeError):
+            bench.look()
+    assert [writer.pid for writer, *_ in bench.ranks.observed] == [8]
+    write(directories, 1)
+    assert bench.look()[OPERATIONS] == {SERIES: 2, OTHER_SERIES: 2}
+    bench.drain()
+
+
+def test_what_cannot_be_given_back_costs_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while disk is given back is counted; what the turn before it read is shown."""
+    directories = two_directories(tmp_path)
+    bench = Bench(*directories)
+    bench.exporter._config = msgspec.structs.replace(
+        bench.exporter._config, reclaim=msgspec.convert({"enabled": True}, type(bench.exporter._config.reclaim))
+    )
+    bench.start()
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Reclaimer, "_run", fail)
+    bench.look()
+    write(directories, 0)
+    bench.state.durable = b"anything"
+    shown = bench.look(6.0)
+    assert shown[OPERATIONS] == {SERIES: 1, OTHER_SERIES: 1}
+    assert bench.look()["rankwatch_inspector_reclaim_errors_total"] == {("RuntimeError",): 2}
+    bench.state.durable = None
+    bench.drain()
+
+
+def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draining an exporter whose reader raises gives back the budget, closes what it can and ends every thread."""
+    directories = two_directories(tmp_path)
+    bench = Bench(*directories).start()
+    bench.look()
+    write(directories, 0)
+    bench.look()
+    closed = []
+
+    def close(self: DirectoryReader) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(DirectoryReader, "close", close)
+    monkeypatch.setattr(DirectoryReader, "turn", lambda *_, **__: 1 / 0)
+    threads = [slot.thread for slot in bench.exporter._slots]
+    with pytest.raises(ZeroDivisionError):
+        bench.drain()
+    assert len(closed) == 2
+    assert all(thread._stopped for thread in threads)
+    assert bench.admission._total == 0
+
+
+@pytest.mark.parametrize("damage", ["inherited", "a"])
+def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, damage: str) -> None:
+    """A directory whose state makes no sense starts at its files' ends, the other one goes on, and none crashes."""
+    directories = two_directories(tmp_path)
+    bench = Bench(*directories).start()
+    bench.look()
+    write(directories, 0)
+    bench.look()
+    bench.drain()
+    assert bench.state.published is not None
+    saved = msgspec.msgpack.decode(bench.state.published, type=Checkpoint)
+    if damage == "a":
+        saved.sections[str(directories[0])] = b"\x91" * 2000
+    else:
+        saved.inherited = msgspec.Raw(msgspec.msgpack.encode({"sums": 7}))
+    second = Bench(*directories, restored=msgspec.msgpack.encode(saved)).start()
+    second.look()
+    write(directories, 1)
+    lost = damage == "a"
+    assert second.look()[OPERATIONS] == {SERIES: 1 if lost else 2, OTHER_SERIES: 2}
+    second.drain()
+
+
+@pytest.mark.parametrize("restored", [b"", b"\x91" * 100_000, b"\x81\xa1x", b"\xc1"], ids=["none", "deep", "cut", "no"])
+def test_no_section_of_the_checkpoint_keeps_the_exporter_from_starting(tmp_path: Path, restored: bytes) -> None:
+    """Whatever the section holds, the exporter starts, reads, and replaces it."""
+    (tmp_path / "here-pid7.log").touch()
+    bench = Bench(tmp_path, restored=restored).start()
+    bench.look()
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    assert bench.look()[OPERATIONS] == {SERIES: 1}
+    bench.drain()
+    assert msgspec.msgpack.decode(bench.state.published or b"", type=Checkpoint).sections
+
+
+def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making it, its turns, giving disk back and closing all run in the thread of its directory."""
+    used: set[tuple[str, str]] = set()
+
+    def watched(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def call(self: Any, *arguments: Any, **more: Any) -> Any:
+            used.add((name, threading.current_thread().name))
+            return real(self, *arguments, **more)
+
+        monkeypatch.setattr(kind, name, call)
+
+    for name in ("__init__", "turn", "owned", "writer_keys", "close"):
+        watched(DirectoryReader, name)
+    watched(Reclaimer, "run")
+    directories = two_directories(tmp_path)
+    bench = Bench(*directories).start()
+    bench.look()
+    write(directories, 0)
+    bench.look()
+    bench.drain()
+    names = {"__init__", "turn", "owned", "writer_keys", "close", "run"}
+    assert used == {(name, thread) for name in names for thread in ("inspector-0", "inspector-1")}
