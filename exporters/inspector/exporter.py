@@ -13,6 +13,7 @@ from agent.api import Context, ExporterConfig, Metric, NoData, RankLabel, Spec
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot
@@ -96,7 +97,7 @@ class InspectorExporter:
         now = self._ctx.clock.monotonic()
         if self._ctx.once:
             await self._single_pass()
-        elif now - self._polled_at >= self._config.poll_interval_seconds - POLL_SLACK_SECONDS:
+        elif now - self._polled_at >= self._poll_seconds() - POLL_SLACK_SECONDS:
             self._polled_at = now
             await self._turns(last=False)
         if now - self._judged_at >= SILENCE_SECONDS:
@@ -131,6 +132,12 @@ class InspectorExporter:
             for writer in self._writers():  # a successor asks anew for what it restores
                 self._ctx.admit.release(writer.writer_key)
             await asyncio.gather(*(slot.close() for slot in self._slots))
+
+    def _poll_seconds(self) -> float:
+        """How often files are read; while there are none to read, new ones are looked for."""
+        if all(slot.is_idle() for slot in self._slots):
+            return max(self._config.poll_interval_seconds, DISCOVER_SECONDS)
+        return self._config.poll_interval_seconds
 
     async def _single_pass(self) -> None:
         await self._turns(last=False)

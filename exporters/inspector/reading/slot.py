@@ -9,7 +9,7 @@ from pathlib import Path
 from agent.api import Context, ProcFS, WriterKey
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.ring_sizes import RingSizes, ring_sizes
-from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.ownership import FileState, Ownership
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
@@ -70,6 +70,10 @@ class Slot:
             self._writer_keys.discard(writer.writer_key)
             self._rings.pop(writer.writer_key, None)
         self.published = turn.published or self.published
+
+    def is_idle(self) -> bool:
+        """Whether the directory, as it was published last, holds no file to read."""
+        return self.published is not None and not self.published.files.get(FileState.FOLLOWED)
 
     def is_busy(self, seconds: float) -> bool:
         """Whether a turn has been under way for longer than ``seconds``."""
