@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import agent.core.without_tls  # noqa: F401  # before asyncio, which loads OpenSSL otherwise
+
+# isort: split
+
 import argparse
 import asyncio
 import os
