@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import agent.core.without_tls  # noqa: F401  # before asyncio, which loads OpenSSL otherwise
-
-# isort: split
-
 import argparse
-import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from agent import __version__
-from agent.api import Roots
-from agent.app.config import Loaded
-from agent.app.daemon import Daemon, Options, load, run_once
-from agent.app.supervisor import ExporterPlan, prepare
-from agent.app.yaml_document import ConfigError
 from agent.core import log
-from agent.core.log import Logger
-from agent.web.listen import parse_listen_address
+from agent.core.openssl import leave_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,34 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status(given[1:])
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)
+    leave_out()
+    from agent.app.run import run  # noqa: PLC0415  # imports asyncio: only now
+
     try:
-        return _run(flags)
+        return run(flags)
     finally:
         log.flush()
-
-
-def _run(flags: argparse.Namespace) -> int:
-    roots = Roots(proc=flags.path_procfs, sys=flags.path_sysfs)
-    options = Options(config_path=flags.config_file, listen_address=flags.web_listen_address, roots=roots)
-    try:
-        if options.listen_address is not None:
-            parse_listen_address(options.listen_address)
-        loaded = load(options)
-        plan = prepare(loaded, Logger("config"))
-    except (ConfigError, ValueError) as error:
-        print(f"rankwatch: {error}", file=sys.stderr)  # noqa: T201  # a command's answer
-        return 2
-    if flags.check_config:
-        print(f"rankwatch: the configuration is good; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # likewise
-        return 0
-    if flags.once:
-        sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
-        return 0
-    return asyncio.run(_serve(options, loaded, plan))
-
-
-async def _serve(options: Options, loaded: Loaded, plan: ExporterPlan) -> int:
-    return await Daemon(options, loaded, os.environ).run(plan)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
@@ -13,6 +16,8 @@ from agent.core.loop_lag import WINDOW_SECONDS, LoopLag
 from agent.core.metrics import Family
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_admission_per_owner() -> None:
@@ -106,6 +111,16 @@ async def test_loop_lag_sees_a_blocked_loop() -> None:
     while lag.seconds() == 0.0:
         await asyncio.sleep(0.01)
     assert lag.seconds() == pytest.approx(2.9)
+
+
+def test_the_daemon_does_without_openssl() -> None:
+    """The daemon's modules load no OpenSSL; the command that asks a running agent does what it needs."""
+    code = "import sys, agent.app.cli as cli; cli.leave_out(); import agent.app.run, asyncio; print(sys.modules['ssl'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
+    command = [sys.executable, "-m", "agent", "status", "--web.listen-address=127.0.0.1:9"]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (asked.returncode, asked.stderr.split(": ", 1)[1][:24]) == (1, "no answer from 127.0.0.1")
 
 
 def test_family_refuses_wrong_labels() -> None:
