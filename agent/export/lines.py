@@ -49,7 +49,7 @@ def _with_exponent(digits: str, before_point: int) -> str:
 
 
 class Heads:
-    """The series of ``family`` as last given, in their order, and the head of each: name and labels, as its line begins.
+    """The series of ``family`` as last given, in their order, and the head of each: name and labels, as lines begin.
 
     Series mostly come as they came before: then comparing their labels is all there is to do.
     """
