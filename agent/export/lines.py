@@ -7,7 +7,7 @@ Byte for byte what prometheus-client writes, which is the reference of the tests
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from agent.core.metrics import Family, Metric
 
@@ -48,35 +48,43 @@ def _with_exponent(digits: str, before_point: int) -> str:
     return f"{digits[0]}.{digits[1:]}{_EXPONENTS[before_point]}"
 
 
-class Heads(dict[tuple[str, ...], str]):
-    """By label values, in the declared order: name and labels of a series of ``family``, as its line begins.
+class Heads:
+    """The series of ``family`` as last given, in their order, and the head of each: name and labels, as lines begin.
 
-    One that is not there is made when it is asked for; ValueError when there are more or fewer values than labels,
-    TypeError when one is no text.
+    Series mostly come as they came before: then comparing their labels is all there is to do.
     """
 
     def __init__(self, family: Family) -> None:
-        super().__init__()
         self.family = family
+        self._labels: list[tuple[str, ...]] = []
+        self._heads: list[str] = []
         order = sorted(range(len(family.labels)), key=family.labels.__getitem__)
         labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
         self._line = f"{family.name}{{{{{labels}}}}} " if labels else f"{family.name} "
 
-    def __missing__(self, values: tuple[str, ...]) -> str:
+    def __len__(self) -> int:
+        """How many series are kept."""
+        return len(self._heads)
+
+    def of(self, labels: list[tuple[str, ...]]) -> list[str]:
+        """Return the heads of these series, and keep them instead of those of before.
+
+        ValueError where a series has not as many values as the family has labels, TypeError where one is no text.
+        """
+        if labels != self._labels:
+            known = dict(zip(self._labels, self._heads, strict=True))
+            self._heads = [known.get(values) or self._made(values) for values in labels]
+            self._labels = labels.copy()
+        return self._heads
+
+    def _made(self, values: tuple[str, ...]) -> str:
         if len(values) != len(self.family.labels):
             raise ValueError(f"{self.family.name}: {len(values)} label values for {len(self.family.labels)} labels")
         shown = map(_escaped, values) if _ODD.search("".join(values)) else values
         made = self._line.format(*shown)
-        if not made.isascii():  # what UTF-8 cannot hold, lone surrogates, becomes question marks
-            made = made.encode("utf-8", "replace").decode()
-        self[values] = made
-        return made
-
-    def only(self, labels: Iterable[tuple[str, ...]]) -> Heads:
-        """Return the heads of these series alone."""
-        fresh = Heads(self.family)
-        fresh.update((values, self[values]) for values in labels)
-        return fresh
+        if made.isascii():
+            return made
+        return made.encode("utf-8", "replace").decode()  # lone surrogates become question marks
 
 
 class KeptHeads:
@@ -89,18 +97,16 @@ class KeptHeads:
         self._by_source: dict[str, dict[str, Heads]] = {}
 
     def __len__(self) -> int:
-        """How many series are known."""
+        """How many series are kept."""
         return sum(len(heads) for families in self._by_source.values() for heads in families.values())
 
     def text(self, source: str, metric: Metric, *, openmetrics: bool) -> Iterator[bytes]:
-        """Yield the lines of a family of which ``source`` gives these series, each once, and no others; in pieces."""
+        """Yield the lines of a family of which ``source`` gives these series, and no others; in pieces."""
         families = self._by_source.setdefault(source, {})
         heads = families.get(metric.family.name)
         if heads is None or heads.family is not metric.family:
             heads = families[metric.family.name] = Heads(metric.family)
-        yield from text_of(metric, heads, openmetrics=openmetrics)
-        if len(heads) > len(metric.labels):  # all of these are known now: what is known beyond them is gone
-            families[metric.family.name] = heads.only(metric.labels)
+        return _lines(metric, heads.of(metric.labels), openmetrics=openmetrics)
 
     def keep_families(self, source: str, names: Collection[str]) -> None:
         """Forget the families of ``source`` but those named."""
@@ -114,17 +120,16 @@ class KeptHeads:
             del self._by_source[name]
 
 
-def text_of(metric: Metric, heads: Heads, *, openmetrics: bool) -> Iterator[bytes]:
-    """Yield the lines of a family in pieces; ``heads`` takes the series it has not yet."""
+def _lines(metric: Metric, heads: list[str], *, openmetrics: bool) -> Iterator[bytes]:
     family = metric.family
     name, described = family.name, family.help.replace("\\", r"\\").replace("\n", r"\n")
     if openmetrics:
         name, described = family.openmetrics_name, described.replace('"', r"\"")
     yield f"# HELP {name} {described}\n# TYPE {name} {family.kind}\n".encode()
-    for start in range(0, len(metric.labels), PIECE_SERIES):
-        labels = metric.labels[start : start + PIECE_SERIES]
-        parts = ["\n"] * (3 * len(labels))
-        parts[0::3] = [heads[values] for values in labels]
+    for start in range(0, len(heads), PIECE_SERIES):
+        piece = heads[start : start + PIECE_SERIES]
+        parts = ["\n"] * (3 * len(piece))
+        parts[0::3] = piece
         parts[1::3] = [number(value) for value in metric.values[start : start + PIECE_SERIES]]
         yield "".join(parts).encode()
 
