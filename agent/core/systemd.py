@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from agent.core.log import Logger
 
-MAX_STATUS_CHARACTERS = 256
 FEEDS_PER_TIMEOUT = 3
 """The watchdog is fed this often within its timeout, so that one late turn is no death."""
 
@@ -39,10 +38,6 @@ class Notifier:
     def stopping(self) -> None:
         """Say that the stop began."""
         self._send("STOPPING=1")
-
-    def status(self, text: str) -> None:
-        """Show ``text`` in `systemctl status`; made one line and cut to MAX_STATUS_CHARACTERS."""
-        self._send("STATUS=" + " ".join(text.split())[:MAX_STATUS_CHARACTERS])
 
     def watchdog(self) -> None:
         """Feed the watchdog."""

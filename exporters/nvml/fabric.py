@@ -17,7 +17,6 @@ _BAD: dict[str, tuple[int, int]] = {
 }
 """By the place of its two bits in the health mask, and which value of the two is the bad one; 0 is not supported."""
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
-ISSUES = (*_BAD, "incorrect_configuration")
 _PASSING = frozenset({"route_recovery", "access_timeout_recovery"})
 """The fabric is at work on it."""
 

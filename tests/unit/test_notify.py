@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.core.log import Logger
-from agent.core.systemd import MAX_STATUS_CHARACTERS, Notifier, WatchdogGate, watchdog_interval_seconds
+from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 
 LOG = Logger("notify")
 
@@ -26,15 +26,13 @@ def test_every_message_arrives(systemd: tuple[socket.socket, str]) -> None:
     end, address = systemd
     notifier = Notifier(address, LOG)
     notifier.ready()
-    notifier.status("8 ranks\nREADY=1")
     notifier.reloading(12.5)
     notifier.watchdog()
     notifier.stopping()
     notifier.close()
     notifier.ready()
-    assert [end.recv(4096) for _ in range(5)] == [
+    assert [end.recv(4096) for _ in range(4)] == [
         b"READY=1",
-        b"STATUS=8 ranks READY=1",
         b"RELOADING=1\nMONOTONIC_USEC=12500000",
         b"WATCHDOG=1",
         b"STOPPING=1",
@@ -48,15 +46,6 @@ async def test_notifying_does_not_block_the_loop(systemd: tuple[socket.socket, s
     for _ in range(2000):
         notifier.watchdog()
     assert notifier.failures > 0
-    notifier.close()
-
-
-def test_status_is_cut(systemd: tuple[socket.socket, str]) -> None:
-    """A status one character over the bound is cut to it."""
-    end, address = systemd
-    notifier = Notifier(address, LOG)
-    notifier.status("x" * (MAX_STATUS_CHARACTERS + 1))
-    assert end.recv(4096) == b"STATUS=" + b"x" * 256
     notifier.close()
 
 
