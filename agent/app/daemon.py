@@ -153,7 +153,7 @@ class Daemon:
     async def _reload(self) -> None:
         """Take the file into use as a whole; raises what keeps it from that, and the old one stays."""
         loaded = await self._config_thread.call(lambda: load(self._options))
-        plan = prepare(loaded, self._log)
+        plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it may import exporters
         if loaded.config.state != self._loaded.config.state:
             raise loaded.error("$.state", "cannot change while the agent runs: restart it")
         await self._web.prepare(self._listen_address(loaded))
@@ -179,7 +179,8 @@ class Daemon:
                 text = await self._config_thread.call(lambda: read_config(path))
             except ConfigError:
                 continue
-            if text not in (known, self._loaded.text):
+            was_taken_back = text == self._loaded.text and not self._reload_ok
+            if text not in (known, self._loaded.text) or was_taken_back:
                 self._reload_asked.set()
             known = text
 

@@ -85,8 +85,10 @@ class Lease:
             self._helpers.clear()
             ended, late = await asyncio.wait(stops, timeout=HELPERS_SECONDS)
             errors = [error for stop in ended if (error := stop.exception()) is not None]
-            if late or errors:
-                self.context.log.error("{late} helper processes did not end in time", late=len(late), errors=errors)
+            if late:
+                self.context.log.error("{late} helper processes did not end in time", late=len(late))
+            for error in errors:
+                self.context.log.error("a helper process could not be ended", error=error)
 
     def _thread(self, name: str) -> OwnThread:
         thread = OwnThread(name)

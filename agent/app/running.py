@@ -81,17 +81,24 @@ class Running:
         if self._schedule is not None:
             await asyncio.wait({self._schedule}, timeout=self.spec.drain_seconds / 2)
         drain = loop.create_task(self.exporter.drain(), name=f"drain-{self.name}")
-        done, _ = await asyncio.wait({drain}, timeout=until - loop.time())
-        if not done:
+        try:
+            await asyncio.wait({drain}, timeout=until - loop.time())
+            self._note_drain(drain)
+        finally:
+            await self._lease.close()
+
+    def _note_drain(self, drain: asyncio.Task[None]) -> None:
+        if not drain.done():
             self._log.warning(
                 "exporter {exporter} did not stop within {seconds} s",
                 exporter=self.name,
                 seconds=self.spec.drain_seconds,
             )
             drain.add_done_callback(_retrieve)
+        elif drain.cancelled():  # as something was that it waited for
+            self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error="cancelled")
         elif (error := drain.exception()) is not None:
             self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error=error)
-        await self._lease.close()
 
     async def update_once(self) -> None:
         """Run one update to its end, however long it takes, marking it late at its deadline."""

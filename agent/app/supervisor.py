@@ -120,21 +120,17 @@ class Supervisor:
         changed = [name for name in wanted if not self._same(name, wanted[name])]
         removed = [name for name in self.running if name not in wanted]
         old = {name: self.running[name] for name in [*changed, *removed] if name in self.running}
-        await asyncio.gather(*(running.end() for running in old.values()))
         for name in old:
             del self.running[name]
-        started: list[Running] = []
-        refused: dict[str, ExporterConfig] = {}
-        for name in changed:
-            running = await self._start(wanted[name])
-            if running is not None:
-                started.append(running)
-            elif self._refused.get(name) == wanted[name].config:  # no news: it must not keep the others as they are
-                refused[name] = wanted[name].config
-            else:
-                await self._return_to(old, started)
-                return False
-        self._begin(started)
+        # Side by side: one that ends slowly (RAS reads a query to its end) keeps no other from going on.
+        ends = [asyncio.create_task(old[name].end()) for name in removed]
+        made = await asyncio.gather(*(self._replace(old.get(name), wanted[name]) for name in changed))
+        await asyncio.gather(*ends)
+        started = dict(zip(changed, made, strict=True))
+        refused = {name: wanted[name].config for name, running in started.items() if running is None}
+        if any(self._refused.get(name) != config for name, config in refused.items()):  # else it is no news
+            await self._return_to(old, [running for running in made if running is not None])
+            return False
         self.hardware.withdraw(self.running)
         self.counted = plan.counted
         self._refused = refused
@@ -151,8 +147,8 @@ class Supervisor:
         """Drain every exporter, then write the checkpoint a last time."""
         await asyncio.gather(*(running.end() for running in self.running.values()))
         if not self._once:
-            self._ranks_section.publish(self.ranks.dump())
-            self._checks_section.publish(self.ledger.dump())
+            self._publish("rank table", self._ranks_section, self.ranks.dump)
+            self._publish("health ledger", self._checks_section, self.ledger.dump)
             save = asyncio.get_running_loop().create_task(self._save())
             _, late = await asyncio.wait({save}, timeout=LAST_SAVE_SECONDS)
             if late:
@@ -176,14 +172,22 @@ class Supervisor:
             if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
                 if self.ranks.processes() or self.ranks.revision != revision:
                     revision = self.ranks.revision
-                    self._ranks_section.publish(self.ranks.dump())
-                self._checks_section.publish(self.ledger.dump())
+                    self._publish("rank table", self._ranks_section, self.ranks.dump)
+                self._publish("health ledger", self._checks_section, self.ledger.dump)
                 if self._state.changed() or not self._state.kept:
                     self._saved_at = now
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
             beat.set()
             await asyncio.sleep(TICK_SECONDS)
+
+    def _publish(self, what: str, section: StateSection, dump: Callable[[], bytes]) -> None:
+        """Publish a table; one that cannot be encoded costs its own section, which stays as it was."""
+        try:
+            section.publish(dump())
+        except Exception as error:  # noqa: BLE001  # a word in it that cannot be encoded, say: counted and logged
+            section.refused += 1
+            self._log.error("the {what} cannot be saved, its last checkpoint stays", what=what, error=error)
 
     async def _save(self) -> None:
         draft, now = self._state.encode(), self._clock.time()
@@ -208,6 +212,15 @@ class Supervisor:
             return None
         return Running(prepared.spec, prepared.config, exporter, lease, self._clock)
 
+    async def _replace(self, old: Running | None, prepared: Prepared) -> Running | None:
+        """End the old one and start the new one; None when it refuses to."""
+        if old is not None:
+            await old.end()
+        running = await self._start(prepared)
+        if running is not None:
+            self._begin([running])
+        return running
+
     def _begin(self, started: Iterable[Running]) -> None:
         for running in started:
             self.running[running.name] = running
@@ -215,6 +228,8 @@ class Supervisor:
 
     async def _return_to(self, old: dict[str, Running], started: list[Running]) -> None:
         """Undo a start that failed: drain what had started and start the old ones from their checkpoints."""
+        for running in started:
+            del self.running[running.name]
         await asyncio.gather(*(running.end() for running in started))
         again = {name: await self._start(Prepared(running.spec, running.config)) for name, running in old.items()}
         self._begin(running for running in again.values() if running is not None)

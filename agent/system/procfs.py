@@ -165,9 +165,12 @@ class ProcFS:
             return 0
 
     def directory(self, pid: int) -> str:
-        """The directory that the process works in; empty when it may not be read. Waits for no file system."""
+        """The directory that the process works in; empty when it may not be read. Waits for no file system.
+
+        What of its name is not UTF-8 is replaced: names go into the checkpoint.
+        """
         try:
-            return os.readlink(f"{self._root}/{pid}/cwd")
+            return os.readlink(os.fsencode(f"{self._root}/{pid}/cwd")).decode("utf-8", "replace")
         except OSError:
             return ""
 

@@ -114,12 +114,18 @@ class ExitWatch:
         if self._learning is None or self._learning.done():
             self._learning = loop.create_task(self._learn(loop), name="exit-statuses")
 
-    def stop(self) -> None:
-        """Wait for nobody any more."""
+    async def stop(self) -> None:
+        """Wait for nobody any more. Statuses that are not known yet are asked for once more; the rest are unknown."""
         if self._learning is not None:
             self._learning.cancel()
+            await asyncio.wait({self._learning})
+        if left := tuple(self._left.values()):
+            answers = await self._thread.call(lambda: [self._read(one) for one in left])
+            for one, answer in zip(left, answers, strict=True):
+                self._settle(one, answer.status, answer.kills)
         if self._judging is not None:
             self._judging.cancel()
+            self._ranks.judge_changed()
         for key in list(self._pidfds):
             self._unwatch(key)
         self._thread.stop()
@@ -168,13 +174,17 @@ class ExitWatch:
             left.due_at = now + EXIT_TRIES_SECONDS[left.tries]
             left.tries += 1
             return
+        self._settle(left, status, answer.kills)
+
+    def _settle(self, left: _Exit, status: ExitStatus | None, kills: int | None) -> None:
+        """Give the table what is known of an exit: no more will be."""
         del self._left[left.key]
         self._unwatch(left.key)
         if status is None:
             self.unknown_exits += 1
             status = ExitStatus(known=False)
         elif status.signal == SIGKILL:
-            status = msgspec.structs.replace(status, oom=self._ledger.assign(left.oom, answer.kills))
+            status = msgspec.structs.replace(status, oom=self._ledger.assign(left.oom, kills))
         self._ranks.observe_exit(left.key, status)
         self._tell(left.key, status)
 

@@ -137,7 +137,7 @@ class ProcessExporter:
         """Stop watching."""
         self._drained = True
         self._ctx.ranks.lose_sight()
-        self._exits.stop()
+        await self._exits.stop()
         self._users.stop()
         self._thread.stop()
 

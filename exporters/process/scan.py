@@ -75,6 +75,7 @@ class Scanner:
                 if facts is not None:
                     new.append(facts)
         running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
+        self._look_for_files(writer_keys, running)
         standings = self._standings([stats[key.pid] for key in running], now)
         return Found(
             new=tuple(new),
@@ -85,6 +86,14 @@ class Scanner:
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
         )
+
+    def _look_for_files(self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]) -> None:
+        """Have the record files of ranks that may be one of these writers listed in this look, not seconds later."""
+        pids = {writer_key.pid for writer_key in writer_keys}
+        for key in running:
+            rank = self._ranks.get(key)
+            if rank is not None and rank.namespace_pid in pids:
+                rank.logs_at = float("-inf")
 
     def _facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
         pid = key.pid

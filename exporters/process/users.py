@@ -62,6 +62,6 @@ class UserNames:
 def _name_of(uid: int) -> str | None:
     """The user's name (blocking); None where there is none."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
     except (KeyError, OverflowError):
         return None

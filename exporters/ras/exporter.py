@@ -37,8 +37,6 @@ from exporters.ras.report.model import Report
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
 INTERVAL_SECONDS = 2.0
-IDLE_LOOK_SECONDS = 10.0
-"""How often listeners are looked for while the node has no rank process: there is nobody to ask about."""
 """How often /proc is looked at; queries are rarer."""
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
@@ -64,7 +62,6 @@ class RasExporter:
         self._sites: dict[Endpoint, Site] = {}
         self._round: asyncio.Task[None] | None = None
         self._drained = False
-        self._looked_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Prepare the search for listeners and the schedule; no query is made yet."""
@@ -168,10 +165,10 @@ class RasExporter:
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
 
     async def _look(self) -> None:
-        keys, now = tuple(self._processes()), self._ctx.clock.monotonic()
-        if not keys and not self._ctx.once and now - self._looked_at < IDLE_LOOK_SECONDS:
+        keys = tuple(self._processes())
+        if not keys and not self._ctx.once:  # nobody to ask about: whoever listens is left alone
+            self._sites = {}
             return
-        self._looked_at = now
         self._sites = await self._thread.call(lambda: self._search.look(keys))
 
     def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:

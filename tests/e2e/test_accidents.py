@@ -274,18 +274,18 @@ def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
 
 WRITER = """
 import os, sys
-from agent.simulate.layout import Communicator
+from agent.simulate.layout import SimulatedCommunicator
 from agent.simulate.rank import start_library_thread
-from agent.simulate.records import Record
+from agent.simulate.records import SimulatedRecord
 from agent.simulate.writer import CommunicatorLog, InspectorFile
-log = CommunicatorLog(Communicator("world", sys.argv[3], int(sys.argv[2], 16), (0, 1), 1, network=False), 0)
+log = CommunicatorLog(SimulatedCommunicator("world", sys.argv[3], int(sys.argv[2], 16), (0, 1), 1, network=False), 0)
 file = InspectorFile(sys.argv[1], os.uname().nodename, os.getpid())
 start_library_thread("NCCL RAS")
 print(os.getpid(), flush=True)
 number = 0
 for command in sys.stdin:
     for _ in range(int(command)):
-        log.add(Record("AllReduce", number, 16384, 100))
+        log.add(SimulatedRecord("AllReduce", number, 16384, 100))
         number += 1
     file.dump([log])
     print(number, flush=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from machines import Machine, alive
+from nodes import wait_until
 from rules import DEPLOY, RULE_TESTS, RULES, promtools, run_promtool, why_no_promtool
 
 SCRAPES = sorted((DEPLOY / "scrape").glob("*.yml"))
@@ -41,6 +42,7 @@ def test_scrape_jobs_share_no_series(tmp_path: Path) -> None:
     with machine.job() as job, machine.agent(job) as agent:
         job.wait_for("ready")
         agent.wait_for_states(alive(8))
+        wait_until(lambda: agent.samples("rankwatch_collective_operations_total"))
         pages = [families(agent.page(path)) for path in (f"?{liveness}", f"?{rest}", "")]
     assert pages[0] & pages[1] == set()
     assert pages[0] | pages[1] == pages[2]

@@ -18,6 +18,7 @@ from agent.api import ProcessFacts, ProcessKey
 from agent.core.clock import Clock
 from agent.ranks.table import RankTable
 from exporters.inspector.exporter import Checkpoint
+from exporters.inspector.format.ring_sizes import MIN_WATCHED_LINES, ring_sizes
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaimer
 from exporters.inspector.reading.silence import RECORDING_VARIABLES
@@ -245,3 +246,11 @@ def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch:
     bench.drain()
     names = {"__init__", "turn", "owned", "writer_keys", "close", "run"}
     assert used == {(name, thread) for name in names for thread in ("inspector-0", "inspector-1")}
+
+
+@pytest.mark.parametrize(("text", "watched"), [("63", False), ("64", True), ("off", False), ("0", False), ("-1", True)])
+def test_small_rings_are_not_watched(text: str, watched: bool) -> None:
+    """Rings below the bound do not cut the lines of a file into passes: any job may set them, and reading gets dear."""
+    sizes = ring_sizes({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": text, "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "-1"})
+    assert sizes.smallest_watched() == (sizes.p2p if watched else sizes.collective)
+    assert sizes.smallest_watched() >= MIN_WATCHED_LINES

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
 
 from agent.api import Context, ExporterConfig, Gpu, HelperSpec, Nic, Roots, Spec, Subject
+from agent.app.lease import Lender
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
+from agent.helper.client import Helper
+from agent.ranks.table import RankTable
 
 GPU = Gpu(0, "GPU-0", "0000:19:00.0")
 NIC = Nic("mlx5_0", "0000:1a:00.0")
@@ -144,3 +149,24 @@ async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path) -
     assert await own.apply(plan(after, number=1))
     assert after.ctx.state.restored is None
     await own.stop()
+
+
+async def test_a_helper_whose_end_failed_is_not_called_late(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where ending a helper raises, the log does not say that 0 helpers were late."""
+
+    async def stop(self: Helper[object]) -> None:
+        raise OSError(5, "no")
+
+    monkeypatch.setattr(Helper, "stop", stop)
+    clock = FakeClock()
+    ranks, state = RankTable(clock, "here"), StateFile(None, "", Logger("test"))
+    lender = Lender(roots=Roots(), clock=clock, hostname="here", ranks=ranks, state=state, once=False)
+    lease = lender.lend("a")
+    lease.context.helper(HelperSpec("x", "m:f", int, 1))
+    with caplog.at_level(logging.ERROR):
+        await lease.close()
+    fields = [getattr(record, "fields", {}) for record in caplog.records]
+    assert fields
+    assert all(each.get("late") != 0 for each in fields)

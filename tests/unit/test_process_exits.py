@@ -126,7 +126,7 @@ async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) 
     assert node.thread.calls == 1
     assert node.states("4711") == {"exited"}
     assert node.states("other") == {"alive"}
-    node.exits.stop()
+    await node.exits.stop()
 
 
 async def test_exits_one_after_the_other(node: Node, judged: list[int]) -> None:
@@ -140,7 +140,7 @@ async def test_exits_one_after_the_other(node: Node, judged: list[int]) -> None:
         await asyncio.sleep(0)
     await until(lambda: node.learnt() == len(keys))
     await until(lambda: node.states("4711") == {"exited"})
-    node.exits.stop()
+    await node.exits.stop()
     assert len(judged) <= 2 + (loop.time() - began) / JUDGE_PAUSE_SECONDS
 
 
@@ -152,7 +152,7 @@ async def test_an_exit_after_a_pause_is_judged_in_the_next_turn(node: Node, judg
     await asyncio.sleep(0)
     assert judged == [1]
     await until(lambda: node.states("4711") == {"dead"})
-    node.exits.stop()
+    await node.exits.stop()
 
 
 async def test_what_led_to_an_end_is_judged_before_it_is_replaced(node: Node) -> None:
@@ -167,7 +167,7 @@ async def test_what_led_to_an_end_is_judged_before_it_is_replaced(node: Node) ->
     node.ranks.tick()
     states = {v.label.rank: v.process.verdict.state for v in node.ranks.snapshot().ranks if v.process.verdict}
     assert states == {"0": "alive", "1": "exited", "2": "exited"}
-    node.exits.stop()
+    await node.exits.stop()
 
 
 async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -179,7 +179,7 @@ async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptur
     await until(lambda: node.learnt() == 2 and node.exits.unknown_exits == 1)
     assert "could not be read" in caplog.text
     assert node.states("4711") <= {"exited"}
-    node.exits.stop()
+    await node.exits.stop()
 
 
 async def test_a_parent_that_reaps_late(node: Node) -> None:
@@ -198,7 +198,7 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
     node.exits.note_exit(other)
     await until(lambda: node.exits.unknown_exits == 1)
     assert node.thread.calls == calls + 1
-    node.exits.stop()
+    await node.exits.stop()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_the_log_names_the_rank(
     fields = record.fields  # type: ignore[attr-defined]  # Logger adds them
     assert record.msg == text
     assert (fields["rank"], fields["job_id"], fields["pid"]) == ("0", "4711", 361)
-    node.exits.stop()
+    await node.exits.stop()
 
 
 @pytest.fixture
@@ -286,3 +286,12 @@ async def test_each_state_is_used_on_the_thread_of_its_owner(
     assert view.process.exit.oom
     assert OwnedScanner.users == {"process"}
     await exporter.drain()
+
+
+async def test_an_exit_at_the_end_of_a_run_is_not_lost(node: Node) -> None:
+    """A status read when the process left reaches the table, or is counted as unknown, though the watch is stopped."""
+    keys = node.add(range(10, 12), "4711", status=FAILED)
+    node.exits.note_exit(keys[0])
+    await node.exits.stop()
+    node.ranks.tick()
+    assert (node.learnt(), node.states("4711")) == (1, {"dead", "alive"})

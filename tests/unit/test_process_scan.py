@@ -52,6 +52,16 @@ def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: 
     assert (found.new, found.gone, [key.pid for key in found.standing]) == ((), (), [10])
 
 
+def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
+    """A writer that closed its file and made another is linked when its records are seen, not seconds later."""
+    path, first = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: path})
+    assert node.look(first).links == ((first, ProcessKey(10, 5000)),)
+    path, second = node.log(10, "other")
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={4: path})
+    assert node.look(second).links == ((second, ProcessKey(10, 5000)),)
+
+
 def test_reused_pid(node: Node) -> None:
     """The same pid with another start time is another process: the one is gone, the other looked at."""
     node.proc.add(10, threads={11: "NCCL RAS"})

@@ -390,7 +390,9 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
         await node.first_query(exporter)
         for key in list(node.table.ranks.processes()):
             node.table.ranks.observe_exit(key, None)
-        assert (await node.look(exporter, 1.0)).reports == {}
+        with pytest.raises(NoData):
+            await node.look(exporter, 1.0)
+        assert exporter.snapshot().reports == {}
     assert not node.admission.refused
     assert node.admission.admit("all", 50_000, 1_000)
 

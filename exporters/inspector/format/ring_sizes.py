@@ -13,6 +13,9 @@ from exporters.inspector.format.c_numbers import strtoll
 
 DEFAULT_RING_LINES = 1024
 MAX_RING_LINES = (1 << 32) - 1
+MIN_WATCHED_LINES = 64
+"""Smaller rings are not watched: to cut a file into such small passes costs ten times the reading, and any job may set
+them. What they lost counts as `filtered_or_lost`."""
 
 
 class RingSizes(NamedTuple):
@@ -20,6 +23,10 @@ class RingSizes(NamedTuple):
 
     collective: int = DEFAULT_RING_LINES
     p2p: int = DEFAULT_RING_LINES
+
+    def smallest_watched(self) -> int:
+        """The smaller of the sizes that are watched."""
+        return min((lines for lines in self if lines >= MIN_WATCHED_LINES), default=MAX_RING_LINES)
 
     def of(self, *, p2p: bool) -> int:
         """The size of one of the two."""

@@ -29,6 +29,9 @@ from exporters.inspector.totals.shared import Shared
 
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0
+CATCH_UP_SECONDS = 30.0
+"""After a restart, counts of the whole node wait so long for files that are not read up to where they were: one that
+cannot be read must not withhold them for good."""
 LOOKS_SHARE = 0.01
 """How much of the time may go into looks: on a large shared directory, and a slow server, they become rarer."""
 TURN_SECONDS = 0.15
@@ -94,6 +97,7 @@ class DirectoryReader:
         self._contexts = dict(self._restored_contexts(section.contexts))
         self._discover_at = self._published_at = self._saved_at = float("-inf")
         self._caught_up = False
+        self._made_at = clock.monotonic()
         self._section = restored
 
     def turn(
@@ -203,7 +207,10 @@ class DirectoryReader:
     # What is told.
 
     def _publish(self, now: float, *, due: bool) -> Published | None:
-        caught_up = self._follower.looked and all(record_file.file.caught_up for record_file in self._files.followed())
+        caught_up = self._follower.looked and (
+            now - self._made_at > CATCH_UP_SECONDS
+            or all(record_file.file.caught_up for record_file in self._files.followed())
+        )
         just_caught_up = caught_up and not self._caught_up
         if now - self._published_at < PUBLISH_SECONDS and not just_caught_up and not due:
             return None

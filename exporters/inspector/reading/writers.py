@@ -72,9 +72,9 @@ class Writers:
         return aggregate
 
     def smallest_ring(self, record_file: RecordFile) -> int:
-        """Lines that the smallest ring of a file's writers holds, as far as they are known."""
+        """Lines that the smallest ring of a file's writers holds that is watched, as far as they are known."""
         own = record_file.writers.values() or [one for one in self if one.writer_key[:3] == record_file.key]
-        return min((min(one.rings) for one in own), default=DEFAULT_RING_LINES)
+        return min((one.rings.smallest_watched() for one in own), default=DEFAULT_RING_LINES)
 
     def known(self, key: FileKey) -> AggregateOf:
         """The totals of the writers of a file that has some already."""
