@@ -93,6 +93,7 @@ class Supervisor:
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}
         self._begun = False
+        self._ends: set[asyncio.Task[None]] = set()
         self._restore("health ledger", self._checks_section, self.ledger.load)
 
     # -- exporters -------------------------------------------------------------------------------------------------
@@ -123,9 +124,9 @@ class Supervisor:
         for name in old:
             del self.running[name]
         # Side by side: one that ends slowly (RAS reads a query to its end) keeps no other from going on.
-        ends = [asyncio.create_task(old[name].end()) for name in removed]
+        ends = [self._end(old[name]) for name in removed]
         made = await asyncio.gather(*(self._replace(old.get(name), wanted[name]) for name in changed))
-        await asyncio.gather(*ends)
+        await asyncio.gather(*map(asyncio.shield, ends))
         started = dict(zip(changed, made, strict=True))
         refused = {name: wanted[name].config for name, running in started.items() if running is None}
         if any(self._refused.get(name) != config for name, config in refused.items()):  # else it is no news
@@ -144,8 +145,8 @@ class Supervisor:
         self.ranks.tick()
 
     async def stop(self) -> None:
-        """Drain every exporter, then write the checkpoint a last time."""
-        await asyncio.gather(*(running.end() for running in self.running.values()))
+        """Drain every exporter, those included that a reload was ending; then write the checkpoint a last time."""
+        await asyncio.gather(*(running.end() for running in self.running.values()), *self._ends)
         if not self._once:
             self._publish("rank table", self._ranks_section, self.ranks.dump)
             self._publish("health ledger", self._checks_section, self.ledger.dump)
@@ -215,11 +216,18 @@ class Supervisor:
     async def _replace(self, old: Running | None, prepared: Prepared) -> Running | None:
         """End the old one and start the new one; None when it refuses to."""
         if old is not None:
-            await old.end()
+            await asyncio.shield(self._end(old))
         running = await self._start(prepared)
         if running is not None:
             self._begin([running])
         return running
+
+    def _end(self, running: Running) -> asyncio.Task[None]:
+        """End a run, to its end even when the reload that asks for it is cancelled: the agent stops in the middle."""
+        end = asyncio.get_running_loop().create_task(running.end(), name=f"end-{running.name}")
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
+        return end
 
     def _begin(self, started: Iterable[Running]) -> None:
         for running in started:

@@ -81,6 +81,21 @@ async def test_a_drain_that_waits_for_a_query_hides_no_rank(tmp_path: Path) -> N
     assert seen == [1] * 10
 
 
+async def test_a_stop_in_the_middle_of_a_reload_waits_for_its_drains() -> None:
+    """A query that RAS reads to its end is read to its end also when the agent is stopped while a reload waits for it."""
+    hold = asyncio.Event()
+    supervisor = Supervisor(FakeClock(), "here", Roots(), StateFile(None, "boot", Logger("test")))
+    spec = Spec("ras", Config, lambda _: Made("ras", hold), 60.0, 1.0, (), 45.0)
+    await supervisor.begin(ExporterPlan({"ras": Prepared(spec, Config())}, ()))
+    reload = asyncio.create_task(supervisor.apply(ExporterPlan({"ras": Prepared(spec, Config(number=1))}, ())))
+    await asyncio.sleep(0.01)
+    reload.cancel()
+    stop = asyncio.create_task(supervisor.stop())
+    assert not (await asyncio.wait({stop}, timeout=0.05))[0]
+    hold.set()
+    await stop
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A configuration with every exporter off."""
