@@ -82,7 +82,7 @@ async def test_a_drain_that_waits_for_a_query_hides_no_rank(tmp_path: Path) -> N
 
 
 async def test_a_stop_in_the_middle_of_a_reload_waits_for_its_drains() -> None:
-    """A query that RAS reads to its end is read to its end also when the agent is stopped while a reload waits for it."""
+    """A query that RAS reads to its end is read to it also when the agent is stopped while a reload waits for that."""
     hold = asyncio.Event()
     supervisor = Supervisor(FakeClock(), "here", Roots(), StateFile(None, "boot", Logger("test")))
     spec = Spec("ras", Config, lambda _: Made("ras", hold), 60.0, 1.0, (), 45.0)
