@@ -23,14 +23,15 @@ HOSTNAME = "gpu-node-00"
 class Bench:
     """Exporter ``name`` over ``root`` (proc, sys, run and whatever else its data folder holds).
 
-    Its configuration is section.yml of its data folder, in which {root} stands for ``root``.
+    Its configuration is ``section_text``, or section.yml of its data folder; {root} in it stands for ``root``.
     """
 
-    def __init__(self, name: str, root: Path) -> None:
+    def __init__(self, name: str, root: Path, section_text: str = "") -> None:
         self.spec = load_spec(name)
-        section = yaml.safe_load((DATA / name / "section.yml").read_text().replace("{root}", str(root)))
+        text = section_text or (DATA / name / "section.yml").read_text()
+        section = yaml.safe_load(text.replace("{root}", str(root)))
         self.exporter: Exporter = self.spec.build(msgspec.convert(section, self.spec.config))
-        clock = FakeClock()
+        clock = self.clock = FakeClock()
         self.ranks = RankTable(clock, HOSTNAME, settle_at_once=True)
         roots = Roots(root / "proc", root / "sys", root / "run")
         state = StateFile(None, "", Logger("test"))

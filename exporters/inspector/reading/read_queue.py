@@ -29,9 +29,10 @@ class ReadQueue:
         """All files, those included that have nothing to read."""
         return iter(self._queue)
 
-    def extend(self, files: Iterable[RecordFile]) -> None:
-        """Take up files."""
-        self._queue.extend(files)
+    def take_up(self, files: Iterable[RecordFile]) -> None:
+        """Take up those of the files that are not in the queue yet: none is ever left out of it."""
+        queued = set(map(id, self._queue))
+        self._queue.extend(record_file for record_file in files if id(record_file) not in queued)
 
     def read(self, now: float, deadline: float) -> bool:
         """Read in turns until nothing is left or the time is up (monotonic seconds); True when something waits."""

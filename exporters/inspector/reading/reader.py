@@ -147,7 +147,8 @@ class DirectoryReader:
 
     def _discover(self, ownership: Ownership, now: float) -> None:
         files = self._follower.discover(partial(is_foreign, ownership))
-        self._queue.extend(self._files.sync(files, ownership, now))
+        self._files.sync(files, ownership, now)
+        self._queue.take_up(self._files.followed())
         looked_at = self._clock.monotonic()
         took = looked_at - now
         self._discover_at = looked_at + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, took / LOOKS_SHARE))

@@ -55,15 +55,14 @@ class RecordFiles:
         self._failures = failures
         self._files: dict[tuple[int, int], RecordFile] = {}
 
-    def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> list[RecordFile]:
-        """Take in the files that are there now, at the monotonic time ``now``; return those that became ours."""
+    def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
+        """Take in the files that are there now, at the monotonic time ``now``, and decide which are ours."""
         self._files = {file.identity: self._files.get(file.identity) or RecordFile(file, now) for file in files}
         unread = [record_file for record_file in self._files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
             if record_file.trouble.is_over(now):
                 with self._failures.of(record_file.file, record_file.trouble, now):
                     record_file.state = self._state(record_file, ownership)
-        return [record_file for record_file in unread if record_file.state is FileState.FOLLOWED]
 
     def get(self, identity: tuple[int, int]) -> RecordFile | None:
         """The file of that device and inode, if it is there."""
