@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -41,6 +42,7 @@ METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
 VARIABLE = re.compile(r"\$\{?(\w+)")
 
 
+@functools.cache
 def known_metrics() -> set[str]:
     """Return the metrics that the agent and its exporters export, and those that the shipped rules record."""
     families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *health.FAMILIES]

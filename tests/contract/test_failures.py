@@ -134,6 +134,7 @@ async def failing(name: str, call: Call, whole: Counter[str]) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_fails_costs_one_turn(name: str) -> None:

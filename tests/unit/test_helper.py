@@ -292,6 +292,7 @@ def no_kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
     """While it is there calls fail soon, none is started, a stop does not wait; once it is gone calls are answered."""
     bench = Bench()
@@ -372,6 +373,7 @@ async def test_a_helper_is_ended_by_its_last_user(bench: Bench) -> None:
         bench.helpers.lend(HelperSpec("test", "helper_targets:lie", Outcome, 1))
 
 
+@pytest.mark.slow
 async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
     """After fifty processes that died there are as many descriptors and threads as before the first, and no child."""
 

@@ -122,6 +122,7 @@ def test_every_number_and_text_of_a_line_is_bounded() -> None:
                     assert one.max_length is not None, (kind, field.name)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(odd_lines(), odd_lines())
 @example(marker(1, comm="0x1").replace(b'"rank":1', b'"rank":%d' % 2**70), bare(line(0)))

@@ -165,6 +165,7 @@ def batch_file() -> bytes:
     return text
 
 
+@pytest.mark.slow
 def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
     """Wherever a restart cuts a file of batches, the totals are those of one reading."""
     content = batch_file()

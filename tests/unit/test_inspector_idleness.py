@@ -123,6 +123,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_communicators_without_end(tmp_path: Path) -> None:
     """Of hundreds of thousands of names in one file (millions in the full run) all are counted, in less than 20 MB."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def files(draw: st.DrawFn) -> list[list[InspectorRecord]]:
     return [records[start:end] for start, end in pairwise([0, *cuts, len(records)])]
 
 
+@pytest.mark.slow
 @given(files())
 @settings(max_examples=500, deadline=None)
 def test_the_quick_search_finds_what_a_plain_one_does(chunks: list[list[InspectorRecord]]) -> None:

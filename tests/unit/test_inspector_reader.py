@@ -486,6 +486,7 @@ def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest
     assert sum(total.sums.operations for writer in view.writers for total in writer.totals) == 4
 
 
+@pytest.mark.slow
 def test_ten_thousand_foreign_files(tmp_path: Path) -> None:
     """On a directory shared with a thousand nodes our own file is found and read."""
     for number in range(10_000):

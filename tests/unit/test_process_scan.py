@@ -110,6 +110,7 @@ def test_zombie_has_left(node: Node) -> None:
     assert node.look().gone == (key,)
 
 
+@pytest.mark.slow
 def test_bound_of_ranks(node: Node) -> None:
     """One rank process over the bound is left out."""
     for pid in range(10, 10 + MAX_RANK_PROCESSES + 1):

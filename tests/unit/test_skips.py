@@ -31,6 +31,7 @@ def test_expected_to_fail(): assert False
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ci", "allowed", "outcome"),
     [
