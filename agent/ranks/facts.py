@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.core.checkpoint import SavedSeconds
 from agent.core.identity import ProcessKey
 
 
@@ -18,7 +19,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     """
 
     key: ProcessKey
-    start_seconds: float
+    start_seconds: SavedSeconds
     namespace_pid: int
     user: str
     evidence: str

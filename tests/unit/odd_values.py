@@ -77,15 +77,17 @@ def _damaged(draw: st.DrawFn, bodies: Sequence[bytes], spots: Sequence[_Spot]) -
     return body
 
 
-ODD = st.one_of(
-    st.sampled_from([*_EDGES, -(2**63), "", "x", "x" * MEGABYTE, "\n", None, True, [], {}, 0.5, b"\xff"]),
-    st.sampled_from(
-        [float("nan"), float("inf"), -float("inf"), 1e308, {"x": 1}, [1], json.loads("[" * 400 + "]" * 400)]
-    ),
-    st.integers(-(2**63), 2**64 - 1),
-    st.text(max_size=8),
+_ALIKE: dict[type, st.SearchStrategy[Any]] = {
+    int: st.sampled_from([*_EDGES, -(2**63)]),
+    float: st.sampled_from([float("nan"), float("inf"), -float("inf"), 1e308, -1.0, 0.0]),
+    str: st.sampled_from(["", "x", "x" * 10_000, "x" * MEGABYTE, "\n", "\0", "\u202e", "0"]),
+}
+_OTHER = st.one_of(
+    *_ALIKE.values(),
+    st.sampled_from([None, True, False, [], {}, b"\xff", {"x": 1}, [1]]),
+    st.just(json.loads("[" * 400 + "]" * 400)),
 )
-"""Whatever msgpack holds."""
+_KEYS = st.sampled_from(["", "x", "x" * 10_000, -1, 2**62, 2**64 - 1])
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -107,18 +109,19 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @st.composite
 def reshaped(draw: st.DrawFn, plain: Any) -> Any:
-    """Plain values, up to three of which are others; keys too."""
+    """Plain values, up to three of which are others, mostly of their own type; keys too."""
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(places(plain))))
         here = plain
         for step in path:
             here = here[step]
-        if isinstance(here, dict) and here and draw(st.booleans()):
-            old = draw(st.sampled_from(list(here)))
-            key = draw(st.sampled_from(["", "x", "x" * 10_000, -1, 2**62, 2**64 - 1]))
-            plain = changed(plain, path, {**here, key: here[old]})
+        alike = _ALIKE.get(type(here))
+        if alike is not None and draw(st.integers(0, 3)):
+            plain = changed(plain, path, draw(alike))
+        elif isinstance(here, dict) and here and draw(st.booleans()):
+            plain = changed(plain, path, {**here, draw(_KEYS): here[draw(st.sampled_from(list(here)))]})
         else:
-            plain = changed(plain, path, draw(ODD))
+            plain = changed(plain, path, draw(_OTHER))
     return plain
 
 

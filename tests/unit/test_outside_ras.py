@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -51,7 +52,7 @@ def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
         silences({}, reading.report, [], hosts, (at, at))
         for host in hosts.values():
             memberships(reading.report, host)
-    shown(render_reports({"job": each for each in kept.by_job.values()}))
+    shown(render_reports(kept.by_job))
     return reading
 
 
@@ -82,9 +83,7 @@ def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None
     """A damaged stream, however cut, gives known events, holds no more than its bounds, and the next event is read."""
     splitter = EventSplitter()
     places = [0, *sorted(cuts), len(stream)]
-    found = [
-        event for begin, end in zip(places, places[1:], strict=False) for event in splitter.feed(stream[begin:end])
-    ]
+    found = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
     assert set(found) <= {*EVENTS, OTHER}
     assert len(splitter._line) <= MAX_LINE_BYTES
     assert splitter._object is None or len(splitter._object) <= MAX_OBJECT_BYTES + MAX_LINE_BYTES
