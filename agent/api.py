@@ -26,6 +26,7 @@ from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.facts import ProcessFacts
+from agent.ranks.owner import Owner
 from agent.ranks.table import RankTable
 from agent.ranks.verdict import ExitStatus, RasSilence
 from agent.ranks.writers import is_record_file
@@ -66,6 +67,7 @@ __all__ = [
     "NoData",
     "OpenFile",
     "OwnThread",
+    "Owner",
     "Position",
     "ProcFS",
     "ProcessFacts",
