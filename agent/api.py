@@ -26,7 +26,7 @@ from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.facts import ProcessFacts
-from agent.ranks.owner import Owner
+from agent.ranks.owner import Owner, OwnerKind, Proof
 from agent.ranks.table import RankTable
 from agent.ranks.verdict import ExitStatus, RasSilence
 from agent.ranks.writers import is_record_file
@@ -68,10 +68,12 @@ __all__ = [
     "OpenFile",
     "OwnThread",
     "Owner",
+    "OwnerKind",
     "Position",
     "ProcFS",
     "ProcessFacts",
     "ProcessKey",
+    "Proof",
     "RankLabel",
     "RankTable",
     "RasSilence",

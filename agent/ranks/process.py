@@ -8,6 +8,7 @@ from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
 from agent.ranks.environment import Claim
 from agent.ranks.facts import ProcessFacts
+from agent.ranks.owner import Owner
 from agent.ranks.verdict import ExitStatus, ProcessEvidence, RankVerdict, RasSilence
 
 MAX_MEMBERSHIPS = 256
@@ -35,7 +36,8 @@ class RankProcess(msgspec.Struct):
     """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
 
     ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
-    label of another live process is None. ``unproven_since``: it ran at this time and was not seen to run later (the
+    label of another live process is None. ``plain_job_id``: its job's id before it was asked whose that is.
+    ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. Times ending in ``_at`` or
     ``_since`` are monotonic.
     """
@@ -47,6 +49,7 @@ class RankProcess(msgspec.Struct):
     seen_at: dict[str, float] = {}
     slots: list[RankLabel | None] | None = None
     source: str = ""
+    plain_job_id: str = ""
     exited_at: float | None = None
     exited_seconds: float = 0.0
     exit: ExitStatus | None = None
@@ -60,6 +63,11 @@ class RankProcess(msgspec.Struct):
     verdict: RankVerdict | None = None
     silence: RasSilence | None = None
     gpus: tuple[RankGpu, ...] = ()
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is; that of a writer whose process was never seen is not known."""
+        return Owner() if self.facts is None else self.facts.owner
 
     def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
         """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""
@@ -96,7 +104,17 @@ class RankProcess(msgspec.Struct):
         runs = self.exited_at is None and self.confirmed
         return runs and self.found_at <= since and self.progress_seconds is None
 
-    def ranks(self, unique: bool) -> tuple[list[int], str]:
+    def pid_rank(self) -> list[str]:
+        """The rank label of a process whose number nobody knows: its environment was read, and it initialised NCCL.
+
+        A process that only uses a GPU and maps the library may be a notebook: it has none.
+        """
+        facts = self.facts
+        if facts is None or facts.environment is None or facts.evidence not in ("thread", "records"):
+            return []
+        return [f"pid-{facts.key.pid}"]
+
+    def ranks(self, unique: bool) -> tuple[list[str], str]:
         """The global ranks of the process and where they are from (environment, communicator); empty if not known.
 
         The environment names one rank, so for a process of several, or when siblings claim the same number
@@ -105,8 +123,8 @@ class RankProcess(msgspec.Struct):
         world = self.world()
         local = self.local_ranks(world.comm) if world is not None else []
         if self.claim.rank is not None and len(local) <= 1 and (unique or not local):
-            return [self.claim.rank], "environment"
-        return local, "communicator"
+            return [str(self.claim.rank)], "environment"
+        return [str(rank) for rank in local], "communicator"
 
     def contradicts(self, membership: Membership) -> bool:
         """True when a place in the world communicator is another rank than the published labels say."""

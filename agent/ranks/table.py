@@ -41,6 +41,7 @@ class RankTable:
         self._counts = TableCounts()
         self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
         self._variables: frozenset[str] = frozenset()
+        self._job_id_variables: tuple[str, ...] = ()
         self.held_files: frozenset[tuple[int, int]] = frozenset()
         self.revision = 0
         self._bandwidths: dict[RankLabel, float] = {}
@@ -53,7 +54,11 @@ class RankTable:
 
     def variables(self) -> frozenset[str]:
         """The variables to read of a rank process: those that identity is made of, and those to be kept."""
-        return environment.KEPT_VARIABLES | self._variables
+        return environment.KEPT_VARIABLES | self._variables | frozenset(self._job_id_variables)
+
+    def take_job_ids_from(self, variables: tuple[str, ...]) -> None:
+        """Take the job ids of processes found from now on from these environment variables before the known ones."""
+        self._job_id_variables = variables
 
     def observe_process(self, facts: ProcessFacts) -> bool:
         """Add a rank process, if need be in the place of the one that left first; False when all in the table run."""
@@ -65,7 +70,7 @@ class RankTable:
             return False
         # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
         place = f"{self._hostname}/{facts.network_namespace}" if facts.network_namespace else self._hostname
-        claim = environment.read_claim(facts.environment or {}, place)
+        claim = environment.read_claim(facts.environment or {}, place, self._job_id_variables)
         if facts.environment is not None:
             settings = environment.kept_settings(facts.environment, self._variables)
             facts = msgspec.structs.replace(facts, environment=settings)
@@ -126,7 +131,7 @@ class RankTable:
             process.confirmed = True
             process.verdict = None
             if process.slots is None:
-                self.revision += self._binder.bind(process, key)
+                self.revision += self._binder.bind(process, key, (), self._processes)
         if status is not None and status.known:
             process.exit = status
         self.revision += 1
@@ -237,6 +242,8 @@ class RankTable:
         ]
         for key in gone:
             self._drop(key)
+        if gone:
+            self._binder.owners.keep(self._processes.values())
         self._links.expire(now)
 
     def _drop(self, key: ProcessKey) -> None:

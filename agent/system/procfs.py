@@ -17,6 +17,7 @@ import msgspec
 from agent.core.identity import ProcessKey
 
 MAX_ENVIRONMENT_BYTES = 256 * 1024
+MAX_TITLE_BYTES = 256
 MAX_MAPS_BYTES = 8 * 1024 * 1024
 MAX_THREADS_READ = 4096
 MAX_FILES_READ = 4096
@@ -43,6 +44,7 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
     start_ticks: int
     exit_code: int
     exiting: bool = False
+    session: int = 0
 
     @property
     def key(self) -> ProcessKey:
@@ -56,12 +58,16 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
-    """Fields of /proc/PID/status. ``namespace_pids`` runs from our pid namespace inwards."""
+    """Fields of /proc/PID/status. ``namespace_pids`` runs from our pid namespace inwards.
+
+    ``uid``: the real one; ``root``: all four are 0.
+    """
 
     uid: int
     namespace_pids: tuple[int, ...]
     kill_pending: bool
     context_switches: int
+    root: bool = False
 
 
 class OpenFile(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +95,7 @@ def parse_stat(text: str) -> Stat | None:
             start_ticks=int(fields[19]),
             exit_code=int(fields[49]),
             exiting=bool(int(fields[6]) & _EXITING_FLAG),
+            session=int(fields[3]),
         )
     except (ValueError, IndexError):
         return None
@@ -105,6 +112,7 @@ def parse_status(text: str) -> Status | None:
             namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
             kill_pending=bool(pending & _SIGKILL_BIT),
             context_switches=switches,
+            root=fields["Uid"].split() == ["0"] * 4,
         )
     except (KeyError, ValueError, IndexError):
         return None
@@ -156,6 +164,17 @@ class ProcFS:
             return None
         pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
         return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
+
+    def title(self, pid: int) -> str:
+        """The command line, which the process may have changed, its words apart by blanks; empty when it is gone.
+
+        Cut to MAX_TITLE_BYTES.
+        """
+        try:
+            raw = self._bytes(f"{pid}/cmdline", MAX_TITLE_BYTES)
+        except OSError:
+            return ""
+        return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
 
     def namespace(self, pid: int, kind: str) -> int:
         """Inode of the process' namespace of ``kind`` (pid, uts, net, mnt); 0 when it may not be read."""

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.api import Guard, OpenFile, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
-from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
+from agent.api import Guard, OpenFile, Owner, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
+from exporters.process.cgroups import memory_path, oom_kills
+from exporters.process.ownership import Ownership
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import KnownRank, ProcessStanding, standing
 
@@ -57,6 +58,7 @@ class Scanner:
         self._boot_seconds = self._proc.boot_seconds()
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._search = RankSearch(self._proc, guard)
+        self._ownership = Ownership(roots, self._proc)
         self._ranks: dict[ProcessKey, KnownRank] = {}
 
     def look(self, request: ScanRequest) -> Found:
@@ -100,24 +102,30 @@ class Scanner:
         status = self._proc.status(pid)
         environment = self._proc.environment(pid)
         groups = self._proc.cgroup(pid)
-        pod, container = pod_and_container(groups)
         oom_file = memory_path(groups, self._sys)
         inner = status.namespace_pids[-1] if status is not None else pid
         kills = oom_kills(oom_file) or 0
+        uid = status.uid if status is not None else None
+        stat = self._proc.stat(pid)
+        owner, container = (Owner(), "") if stat is None else self._ownership.look(stat, uid, groups)
         self._ranks[key] = KnownRank(inner, oom_file=oom_file, oom_kills=kills, oom_kills_before=kills)
         return ProcessFacts(
             key=key,
             start_seconds=self._boot_seconds + key.start_ticks / self._ticks_per_second,
             namespace_pid=inner,
-            user=str(status.uid) if status is not None else "",
+            user="" if uid is None else str(uid),
             evidence=evidence,
             environment=None if environment is None else {n: environment[n] for n in variables & environment.keys()},
             cgroup=groups.get("", ""),
-            pod=pod,
+            pod=owner.name if owner.kind == "pod" else "",
             container=container,
             network_namespace=self._proc.namespace(pid, "net"),
             directory=self._proc.directory(pid),
-            uid=status.uid if status is not None else None,
+            uid=uid,
+            owner=owner,
+            parent_pid=0 if stat is None else stat.parent_pid,
+            session=0 if stat is None else stat.session,
+            title=self._proc.title(pid),
         )
 
     def _standings(self, stats: list[Stat], now: float) -> dict[ProcessKey, ProcessStanding]:
