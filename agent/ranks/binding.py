@@ -10,7 +10,7 @@ from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel, WriterKey
 from agent.ranks import environment, job_owners
 from agent.ranks.job_owners import JobOwners
 from agent.ranks.labels import LabelBook
-from agent.ranks.process import RankProcess
+from agent.ranks.process import RankProcess, TableCounts
 from agent.ranks.shared_environment import are_siblings, candidates
 
 SETTLE_SECONDS = 1.0
@@ -27,11 +27,10 @@ _Claimed = tuple[str, str, str, int | None]
 class RankBinder:
     """Gives processes their labels. ``duplicates``: those that did not get all of them.
 
-    ``renames`` counts the jobs that lost their plain id to an owner with a proof; ``conflicts`` the processes whose id
-    has another owner.
+    ``renames`` counts the jobs that lost their plain id to an owner with a proof.
     """
 
-    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
+    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool, counts: TableCounts) -> None:
         self._clock = clock
         self._hostname = hostname
         self._settle_at_once = settle_at_once
@@ -39,7 +38,7 @@ class RankBinder:
         self.owners = JobOwners()
         self.duplicates: set[ProcessName] = set()
         self.renames = 0
-        self.conflicts = 0
+        self._counts = counts
 
     def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> int:
         """Bind the processes and stand-ins that are due; return how many were bound."""
@@ -127,7 +126,12 @@ class RankBinder:
         return (
             self._settle_at_once
             or waited >= BINDING_SECONDS
-            or (claim.rank is not None and unique and waited >= SETTLE_SECONDS and (claim.job_id or world is not None))
+            or (
+                claim.rank is not None
+                and unique
+                and waited >= SETTLE_SECONDS
+                and (bool(claim.job_id) or world is not None)
+            )
             or (world is not None and world.size == claim.world_size)
         )
 
@@ -155,7 +159,7 @@ class RankBinder:
         job_id, taken = self.owners.name(process.plain_job_id, process)
         if taken:
             self._rename_others(process, processes)
-        self.conflicts += job_id != process.plain_job_id and not was_asked
+        self._counts.owner_conflicts += job_id != process.plain_job_id and not was_asked
         return job_id
 
     def _unnamed_job_id(self, process: RankProcess) -> str:
@@ -176,7 +180,7 @@ class RankBinder:
                 continue
             self.labels.release(other)
             other.slots = [label and self._renamed(label, other) for label in other.slots or ()]
-            self.conflicts += 1
+            self._counts.owner_conflicts += 1
 
     def _renamed(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
         return self.labels.take(job_owners.renamed(label, process), process, may_regroup=False)

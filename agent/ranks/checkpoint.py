@@ -10,12 +10,14 @@ from agent.ranks.writers import WriterRecord
 
 
 class SavedTable(msgspec.Struct):
-    """What is kept; ``saved_at`` is monotonic."""
+    """What is kept; ``saved_at`` is monotonic; ``schedulers``: those of which a job was proven here."""
 
     processes: list[RankProcess]
     writer_keys: list[tuple[WriterKey, WriterRecord]]
     conflicts: int
     saved_at: float = 0.0
+    owner_conflicts: int = 0
+    schedulers: list[str] = []
 
 
 def encode(table: SavedTable) -> bytes:

@@ -93,6 +93,13 @@ def is_proven(process: RankProcess) -> bool:
     return not claim.job_id or (claim.scheduler == owner.scheduler and claim.job_id == owner.job_id)
 
 
+def proof_of(process: RankProcess) -> str:
+    """What proves that the process is of its job: cgroup or parent of the scheduler, pod, none."""
+    if is_proven(process):
+        return process.owner.proof
+    return "pod" if process.owner.kind == "pod" and process.owner.namespace else "none"
+
+
 def is_disproved(process: RankProcess) -> bool:
     """True when the scheduler shows the process in another job than it claims."""
     owner, claim = process.owner, process.claim

@@ -26,9 +26,14 @@ class RankGpu(msgspec.Struct, frozen=True):
 
 
 class TableCounts(msgspec.Struct):
-    """Counts of the rank table. ``conflicts``: facts against a published label; ``refused``: what found it full."""
+    """Counts of the rank table.
+
+    ``conflicts``: facts against a published label; ``owner_conflicts``: processes whose job id is another owner's;
+    ``refused``: what found the table full.
+    """
 
     conflicts: int = 0
+    owner_conflicts: int = 0
     refused: int = 0
 
 

@@ -36,9 +36,9 @@ class RankTable:
         self._clock = clock
         self._hostname = hostname
         self._processes: dict[ProcessKey, RankProcess] = {}
-        self._binder = RankBinder(clock, hostname, settle_at_once)
-        self._judge = JobJudge(self._binder.labels)
         self._counts = TableCounts()
+        self._binder = RankBinder(clock, hostname, settle_at_once, self._counts)
+        self._judge = JobJudge(self._binder.labels)
         self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
         self._variables: frozenset[str] = frozenset()
         self._job_id_variables: tuple[str, ...] = ()
@@ -211,6 +211,11 @@ class RankTable:
         return self._links.book.is_expired(writer_key)
 
     @property
+    def renames(self) -> int:
+        """How many jobs lost their id to an owner with a proof: then labels given before are to be asked for anew."""
+        return self._binder.renames
+
+    @property
     def hostnames(self) -> frozenset[str]:
         """The host names of this node and of its containers with ranks."""
         return self._links.hostnames
@@ -262,8 +267,16 @@ class RankTable:
 
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
-        processes, writer_keys = list(self._processes.values()), list(self._links.book.records.items())
-        return checkpoint.encode(SavedTable(processes, writer_keys, self._counts.conflicts, self._clock.monotonic()))
+        return checkpoint.encode(
+            SavedTable(
+                processes=list(self._processes.values()),
+                writer_keys=list(self._links.book.records.items()),
+                conflicts=self._counts.conflicts,
+                saved_at=self._clock.monotonic(),
+                owner_conflicts=self._counts.owner_conflicts,
+                schedulers=sorted(self._binder.owners.schedulers),
+            )
+        )
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
@@ -271,7 +284,8 @@ class RankTable:
         Processes count as unconfirmed, and are not shown, until they are observed or found gone.
         """
         saved = checkpoint.decode(section)
-        self._counts.conflicts = saved.conflicts
+        self._counts.conflicts, self._counts.owner_conflicts = saved.conflicts, saved.owner_conflicts
+        self._binder.owners.schedulers.update(saved.schedulers)
         self._processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self._links.book.records.update(saved.writer_keys)
         self._binder.restore(self._processes, self._links.book.unseen())
