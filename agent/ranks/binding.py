@@ -18,6 +18,9 @@ SETTLE_SECONDS = 1.0
 BINDING_SECONDS = 10.0
 """How long a process waits for the world communicator, or for a label that another one holds."""
 
+MAX_SIBLINGS = 64
+"""Processes that share one environment: of more, one is shown and the others are duplicates."""
+
 ProcessName = ProcessKey | WriterKey
 """What the table knows a process by; the stand-in for one that was never seen goes by the key of its writer."""
 _Claimed = tuple[str, str, str, int | None]
@@ -38,12 +41,13 @@ class RankBinder:
         self.owners = JobOwners()
         self.duplicates: set[ProcessName] = set()
         self.renames = 0
+        self._claimants: dict[_Claimed, list[RankProcess]] = {}
         self._counts = counts
 
     def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> int:
         """Bind the processes and stand-ins that are due; return how many were bound."""
         now = self._clock.monotonic()
-        claimants = _claimants(processes)
+        self._claimants = _claimants(processes)
         waiting: list[tuple[ProcessName, RankProcess]] = [
             (key, process)
             for key, process in sorted(processes.items(), key=lambda item: (item[0].start_ticks, item[0].pid))
@@ -52,29 +56,29 @@ class RankBinder:
         waiting += [(writer_key, process) for writer_key, process in unseen.items() if process.slots is None]
         bound = 0
         for name, process in waiting:
-            others = claimants.get(_claimed(process), [])
-            if self._is_due(process, now, unique=len(others) <= 1):
-                bound += self.bind(process, name, others, processes)
+            if self._is_due(process, now):
+                bound += self.bind(process, name, processes)
         return bound
 
     def bind(
         self,
         process: RankProcess,
         name: ProcessName,
-        claimants: Sequence[RankProcess],
         processes: Mapping[ProcessKey, RankProcess],
     ) -> bool:
         """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
 
-        ``claimants``: the processes that claim the same rank; ``processes``: all, one of which may lose its plain id.
+        ``processes``: all, of which those of another owner may lose their job's id to it.
         """
         if any(process.slots or ()):
             return False
+        claimants = self._rivals(process)
         waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
         siblings = [each for each in claimants if are_siblings(process, each)]
         ranks, source = process.ranks(unique=len(claimants) <= 1)
-        if len(siblings) > 1 and source == "environment":
-            return (waited or self._settle_at_once) and self._bind_sibling(process, name, siblings, processes)
+        if 1 < len(siblings) <= MAX_SIBLINGS and source == "environment":
+            settled = waited or self._settle_at_once or process.exited_at is not None
+            return settled and self._bind_sibling(process, name, siblings, processes)
         if not ranks and (waited or process.exited_at is not None):
             ranks, source = process.pid_rank(), "pid"
         if not ranks:
@@ -120,8 +124,9 @@ class RankBinder:
         self.owners.restore(kept)
         self.duplicates = {key for key, process in processes.items() if None in (process.slots or ())}
 
-    def _is_due(self, process: RankProcess, now: float, *, unique: bool) -> bool:
+    def _is_due(self, process: RankProcess, now: float) -> bool:
         waited = now - process.found_at
+        unique = len(self._rivals(process)) <= 1
         claim, world = process.claim, process.world()
         return (
             self._settle_at_once
@@ -135,6 +140,14 @@ class RankBinder:
             or (world is not None and world.size == claim.world_size)
         )
 
+    def _rivals(self, process: RankProcess) -> list[RankProcess]:
+        """The processes that claim the same rank and live at the same time, this one among them."""
+        return [
+            each
+            for each in self._claimants.get(_claimed(process), [])
+            if each.exited_at is None or each.exited_at > process.found_at
+        ]
+
     def _bind_sibling(
         self,
         process: RankProcess,
@@ -144,9 +157,10 @@ class RankBinder:
     ) -> bool:
         """Bind a process whose environment names its task's rank: to the first of its names that is free."""
         job_id = self._job_id(process, processes)
+        others = {id(each) for each in siblings if each is not process}
         for rank, source in candidates(process, siblings):
-            label = self.labels.take(RankLabel(job_id, rank), process, may_regroup=False)
-            if label is not None:
+            label = RankLabel(job_id, rank)
+            if id(self.labels.holder(label)) not in others and self.labels.take(label, process, may_regroup=False):
                 process.slots, process.source = [label], source
                 self.duplicates.discard(name)
                 return True
@@ -192,9 +206,9 @@ def _claimed(process: RankProcess) -> _Claimed:
 
 
 def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
-    """The live processes by the rank that they claim."""
+    """The processes by the rank that they claim, MAX_SIBLINGS + 1 of each at most: more are duplicates."""
     found: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
     for process in processes.values():
-        if process.exited_at is None and process.claim.rank is not None:
-            found[_claimed(process)].append(process)
+        if process.claim.rank is not None and len(same := found[_claimed(process)]) <= MAX_SIBLINGS:
+            same.append(process)
     return found

@@ -131,7 +131,7 @@ class RankTable:
             process.confirmed = True
             process.verdict = None
             if process.slots is None:
-                self.revision += self._binder.bind(process, key, (), self._processes)
+                self.revision += self._binder.bind(process, key, self._processes)
         if status is not None and status.known:
             process.exit = status
         self.revision += 1

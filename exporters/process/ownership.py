@@ -77,8 +77,8 @@ def group_of(path: str) -> Group | None:
     return None
 
 
-class Ownership:
-    """Tells who owns processes. Cost: a few small files for each new rank process; used from one thread."""
+class OwnerSearch:
+    """Finds out who owns processes. Cost: a few small files for each new rank process; used from one thread."""
 
     def __init__(self, roots: Roots, proc: ProcFS) -> None:
         self._proc = proc

@@ -11,7 +11,7 @@ import msgspec
 
 from agent.api import Guard, OpenFile, Owner, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
 from exporters.process.cgroups import memory_path, oom_kills
-from exporters.process.ownership import Ownership
+from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import KnownRank, ProcessStanding, standing
 
@@ -58,7 +58,7 @@ class Scanner:
         self._boot_seconds = self._proc.boot_seconds()
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._search = RankSearch(self._proc, guard)
-        self._ownership = Ownership(roots, self._proc)
+        self._owners = OwnerSearch(roots, self._proc)
         self._ranks: dict[ProcessKey, KnownRank] = {}
 
     def look(self, request: ScanRequest) -> Found:
@@ -107,7 +107,7 @@ class Scanner:
         kills = oom_kills(oom_file) or 0
         uid = status.uid if status is not None else None
         stat = self._proc.stat(pid)
-        owner, container = (Owner(), "") if stat is None else self._ownership.look(stat, uid, groups)
+        owner, container = (Owner(), "") if stat is None else self._owners.look(stat, uid, groups)
         self._ranks[key] = KnownRank(inner, oom_file=oom_file, oom_kills=kills, oom_kills_before=kills)
         return ProcessFacts(
             key=key,

@@ -10,7 +10,7 @@ from proc_tree import ProcTree
 
 from agent.api import Owner, ProcFS, Roots
 from exporters.process import ownership
-from exporters.process.ownership import MAX_ANCESTORS, MAX_PODS, Group, Ownership, group_of
+from exporters.process.ownership import MAX_ANCESTORS, MAX_PODS, Group, OwnerSearch, group_of
 
 POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
 SLICE = POD.replace("-", "_")
@@ -31,7 +31,7 @@ class Node:
         proc = ProcFS(self.proc.root)
         stat = proc.stat(pid)
         assert stat is not None
-        return Ownership(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))
+        return OwnerSearch(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))
 
     def place(self, path: str, *, hierarchy: str = "", made: bool = True) -> tuple[Owner, str]:
         """The owner of a process in a control group, whose directory is there if it is ``made``."""

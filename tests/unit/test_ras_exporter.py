@@ -79,14 +79,14 @@ class Node:
         for pid, rank in ranks.items():
             self.add(pid, environment(rank, world=4))
 
-    def add(self, pid: int, env: dict[str, str], place: Membership | None = None) -> None:
+    def add(self, pid: int, env: dict[str, str], place: Membership | None = None, evidence: str = "thread") -> None:
         """Add a rank process with a listener, and with records of its place in a communicator."""
         self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=env)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
         (self.tree.root / f"{pid}/net").mkdir()
         (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")
         self.listen(pid)
-        assert self.table.ranks.observe_process(facts(pid, env))
+        assert self.table.ranks.observe_process(msgspec.structs.replace(facts(pid, env), evidence=evidence))
         if place is not None:
             self.table.ranks.observe_records(writer_key(pid), [place], None)
             self.table.ranks.link(writer_key(pid), ProcessKey(pid, 5000))
@@ -229,7 +229,7 @@ def nameless(tmp_path: Path) -> Iterator[Node]:
     """A node of whose processes nothing tells the ranks."""
     node = Node(tmp_path, ranks={})
     for pid in (11, 12):
-        node.add(pid, {"SLURM_JOB_ID": "4711"})
+        node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library")
     with node.listener:
         yield node
 
