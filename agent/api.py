@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.core.checkpoint import StateSection
+from agent.core.checkpoint import SavedCount, SavedSeconds, StateSection, saved_sum
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
 from agent.core.guard import Guard
@@ -79,6 +79,8 @@ __all__ = [
     "RasSilence",
     "Roots",
     "Rows",
+    "SavedCount",
+    "SavedSeconds",
     "Spec",
     "Stat",
     "StateSection",
@@ -91,5 +93,6 @@ __all__ = [
     "label_fields",
     "pci_address",
     "pci_path",
+    "saved_sum",
     "sysfs",
 ]

@@ -24,6 +24,17 @@ MAX_SECTION_BYTES = 2 * 1024 * 1024
 ENVELOPE_BYTES = 64 * 1024
 """More than all that stands around the sections."""
 SAVE_INTERVAL_SECONDS = 5.0
+MAX_COUNT = 1 << 62
+MAX_SECONDS = float(1 << 40)
+SavedCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+"""A count in a section; a greater one is damage. ``saved_sum`` adds to it."""
+SavedSeconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
+"""A time in a section, monotonic or since the epoch: it is a number, and finite."""
+
+
+def saved_sum(count: int, more: int = 1) -> int:
+    """A SavedCount and what is added to it, no greater than one may be."""
+    return min(count + more, MAX_COUNT)
 
 
 class _Checkpoint(msgspec.Struct):

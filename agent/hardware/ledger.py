@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
 
 MAX_FINDINGS = 4096
@@ -52,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True):
     """A check of one subject: what it found, since when (epoch seconds), and whether it stays until it is cleared."""
 
     state: CheckState
-    since_seconds: float
+    since_seconds: SavedSeconds
     latched: bool = False
 
 

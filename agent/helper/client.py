@@ -225,7 +225,7 @@ class Helper(Generic[Answer]):
             raise HelperFailed(f"{kind.name} in the place of an answer")
         try:
             return self._decoder.decode(answer)
-        except ValueError as error:  # not msgpack, another type, bad UTF-8
+        except (ValueError, RecursionError) as error:  # not msgpack, another type, bad UTF-8, nested too deep
             raise HelperFailed(str(error)) from None
 
 

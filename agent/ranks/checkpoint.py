@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.core.checkpoint import SavedCount, SavedSeconds
 from agent.core.identity import WriterKey
 from agent.ranks.process import RankProcess
 from agent.ranks.writers import WriterRecord
@@ -14,9 +15,9 @@ class SavedTable(msgspec.Struct):
 
     processes: list[RankProcess]
     writer_keys: list[tuple[WriterKey, WriterRecord]]
-    conflicts: int
-    saved_at: float = 0.0
-    owner_conflicts: int = 0
+    conflicts: SavedCount
+    saved_at: SavedSeconds = 0.0
+    owner_conflicts: SavedCount = 0
     schedulers: list[str] = []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.core.checkpoint import SavedSeconds
 from agent.core.identity import ProcessKey
 from agent.ranks.owner import Owner
 
@@ -20,7 +21,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     """
 
     key: ProcessKey
-    start_seconds: float
+    start_seconds: SavedSeconds
     namespace_pid: int
     user: str
     evidence: str

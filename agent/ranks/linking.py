@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from agent.core.checkpoint import saved_sum
 from agent.core.clock import Clock
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.ranks.binding import RankBinder
@@ -67,7 +68,8 @@ class WriterLinks:
         if unseen.progress_seconds is not None:
             process.note_progress(unseen.progress_seconds)
         for label in unseen.slots or ():
-            self._counts.conflicts += process.slots is not None and label not in process.slots
+            is_conflict = process.slots is not None and label not in process.slots
+            self._counts.conflicts = saved_sum(self._counts.conflicts, is_conflict)
         self._binder.labels.release(unseen)
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:

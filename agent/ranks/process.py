@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.core.checkpoint import SavedSeconds, saved_sum
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
 from agent.ranks.environment import Claim
@@ -47,24 +48,24 @@ class RankProcess(msgspec.Struct):
     ``_since`` are monotonic.
     """
 
-    found_at: float
+    found_at: SavedSeconds
     facts: ProcessFacts | None = None
     claim: Claim = Claim()
     members: dict[tuple[str, int], Membership] = {}
-    seen_at: dict[str, float] = {}
+    seen_at: dict[str, SavedSeconds] = {}
     slots: list[RankLabel | None] | None = None
     source: str = ""
     plain_job_id: str = ""
-    exited_at: float | None = None
-    exited_seconds: float = 0.0
+    exited_at: SavedSeconds | None = None
+    exited_seconds: SavedSeconds = 0.0
     exit: ExitStatus | None = None
     state: str = "S"
-    blocked_since: float | None = None
+    blocked_since: SavedSeconds | None = None
     kill_pending: bool = False
     finalized: bool = False
-    progress_seconds: float | None = None
+    progress_seconds: SavedSeconds | None = None
     confirmed: bool = True
-    unproven_since: float | None = None
+    unproven_since: SavedSeconds | None = None
     verdict: RankVerdict | None = None
     silence: RasSilence | None = None
     gpus: tuple[RankGpu, ...] = ()
@@ -87,7 +88,7 @@ class RankProcess(msgspec.Struct):
             return
         self.members[place] = membership
         self.seen_at.setdefault(membership.comm, now)
-        counts.conflicts += self.contradicts(membership)
+        counts.conflicts = saved_sum(counts.conflicts, self.contradicts(membership))
 
     def note_progress(self, seconds: float) -> None:
         """Note that an operation was completed at this time (epoch seconds); an earlier one changes nothing."""

@@ -6,6 +6,7 @@ from collections.abc import Container
 
 import msgspec
 
+from agent.core.checkpoint import SavedSeconds
 from agent.core.identity import ProcessKey, WriterKey
 from agent.ranks.process import RankProcess
 
@@ -25,10 +26,10 @@ def is_record_file(path: str) -> bool:
 class WriterRecord(msgspec.Struct):
     """One writer of records: the process it belongs to, or (``unseen``) what stands in for one that was never seen."""
 
-    seen_at: float
+    seen_at: SavedSeconds
     process: ProcessKey | None = None
     unseen: RankProcess | None = None
-    expired_at: float | None = None
+    expired_at: SavedSeconds | None = None
 
 
 class WriterBook:

@@ -27,6 +27,10 @@ _EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kern
 _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
 _SIGKILL_BIT = 1 << 8
+_BOOT_TIME = re.compile(rb"^btime (\d{1,11})$", re.MULTILINE)
+_MAX_NUMBER = 1 << 62
+_MAX_TICKS = 1 << 46
+"""Of a start time: 20,000 years of a hundredth of a second; more is none."""
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False):
@@ -85,7 +89,7 @@ def parse_stat(text: str) -> Stat | None:
         pid, rest = text.split(" ", 1)
         name, tail = rest[1:].rsplit(") ", 1)
         fields = tail.split()
-        return Stat(
+        found = Stat(
             pid=int(pid),
             comm=name,
             state=fields[0],
@@ -99,6 +103,9 @@ def parse_stat(text: str) -> Stat | None:
         )
     except (ValueError, IndexError):
         return None
+    numbers = (found.pid, found.parent_pid, found.threads, found.exit_code)
+    is_one = min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER and 0 <= found.start_ticks <= _MAX_TICKS
+    return found if is_one else None
 
 
 def parse_status(text: str) -> Status | None:
@@ -107,7 +114,7 @@ def parse_status(text: str) -> Status | None:
     try:
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
         switches = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
-        return Status(
+        found = Status(
             uid=int(fields["Uid"].split()[0]),
             namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
             kill_pending=bool(pending & _SIGKILL_BIT),
@@ -116,6 +123,9 @@ def parse_status(text: str) -> Status | None:
         )
     except (KeyError, ValueError, IndexError):
         return None
+    numbers = (found.uid, *found.namespace_pids, found.context_switches)
+    is_one = found.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
+    return found if is_one else None
 
 
 class ProcFS:
@@ -126,12 +136,13 @@ class ProcFS:
 
     def pids(self) -> list[int]:
         """Every process we can see."""
-        return [int(name) for name in os.listdir(self._root) if name.isdigit()]
+        return [int(name) for name in os.listdir(self._root) if name.isascii() and name.isdigit()]
 
     def stat(self, pid: int) -> Stat | None:
         """The process' stat line, or None when it is gone."""
         text = self._text(f"{pid}/stat")
-        return None if text is None else parse_stat(text)
+        found = None if text is None else parse_stat(text)
+        return found if found is not None and found.pid == pid else None
 
     def status(self, pid: int) -> Status | None:
         """The process' status, or None when it is gone."""
@@ -254,11 +265,9 @@ class ProcFS:
         return (self._text("sys/kernel/random/boot_id") or "unknown").strip()
 
     def boot_seconds(self) -> float:
-        """When this boot began, in seconds since the epoch (btime of /proc/stat)."""
-        for line in self._bytes("stat", _MAX_STAT_BYTES).splitlines():
-            if line.startswith(b"btime "):
-                return float(line.split()[1])
-        return 0.0
+        """When this boot began, in seconds since the epoch (btime of /proc/stat); 0 where that is not told."""
+        found = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
+        return float(found[1]) if found else 0.0
 
     def _list(self, path: str) -> list[str]:
         try:

@@ -8,6 +8,8 @@ from pathlib import Path
 MAX_BYTES = 4096
 """An attribute's text is one page at most (sysfs of the kernel)."""
 MAX_ENTRIES = 4096
+_LEAST, _MOST = -(2**63), 2**64 - 1
+"""Whole numbers of the kernel have 64 bits."""
 
 
 def read_text(path: Path) -> str | None:
@@ -33,10 +35,13 @@ def read_bytes(path: Path) -> bytes | None:
 def read_number(path: Path) -> int | None:
     """The whole number in an attribute, decimal or hex with 0x; None when it holds none."""
     text = read_text(path)
+    if text is None:
+        return None
     try:
-        return None if text is None else int(text, 16 if text.startswith("0x") else 10)
+        number = int(text, 16 if text.startswith("0x") else 10)
     except ValueError:
         return None
+    return number if _LEAST <= number <= _MOST else None
 
 
 def entries(path: Path) -> list[str]:

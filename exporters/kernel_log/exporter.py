@@ -6,16 +6,31 @@ import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.api import NODE, CheckState, Context, ExporterConfig, Family, Metric, NoData, RankLabel, Spec, Subject, sysfs
+from agent.api import (
+    NODE,
+    CheckState,
+    Context,
+    ExporterConfig,
+    Family,
+    Metric,
+    NoData,
+    RankLabel,
+    SavedCount,
+    SavedSeconds,
+    Spec,
+    Subject,
+    saved_sum,
+    sysfs,
+)
 from exporters.kernel_log.classify import Category, KernelEvent, categories, classify, fails
 from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.mounts import read_mounted, still_told
 from exporters.kernel_log.names import Names
-from exporters.kernel_log.records import KernelRecord
+from exporters.kernel_log.records import MAX_SEQUENCE, KernelRecord
 from exporters.kernel_log.repeated import RepeatedEvents
 
 INTERVAL_SECONDS = 1.0
@@ -78,8 +93,8 @@ class KernelLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
 class Seen(msgspec.Struct):
     """How often a kind of event was seen, and when last (epoch seconds)."""
 
-    last_seconds: float
-    count: int = 0
+    last_seconds: SavedSeconds
+    count: SavedCount = 0
 
 
 class Past(msgspec.Struct):
@@ -88,10 +103,10 @@ class Past(msgspec.Struct):
     ``parts``: by check, what failed and is not well again, to whether it was seen read-only (of file systems).
     """
 
-    last: int = -1
-    lost: int = 0
+    last: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)] = -1
+    lost: SavedCount = 0
     seen: dict[str, dict[str, Seen]] = {}
-    ranks: dict[tuple[str, str, str], int] = {}
+    ranks: dict[tuple[str, str, str], SavedCount] = {}
     parts: dict[str, dict[str, bool]] = {}
 
 
@@ -147,7 +162,7 @@ class KernelLogExporter:
             if self._config.enabled is True:
                 raise
             raise NoData from None
-        self._past.last, self._past.lost = self._follower.last, self._past.lost + look.lost
+        self._past.last, self._past.lost = self._follower.last, saved_sum(self._past.lost, look.lost)
         if look.mounted is not None:
             self._past.parts[READ_ONLY] = still_told(self._past.parts[READ_ONLY], look.mounted)
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
@@ -200,7 +215,7 @@ class KernelLogExporter:
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
         seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen(seconds))
-        seen.count += 1
+        seen.count = saved_sum(seen.count)
         seen.last_seconds = seconds
         rank = self._count_rank(event)
         if told.is_old:
@@ -237,7 +252,7 @@ class KernelLogExporter:
             if view.process.facts is not None and view.process.facts.key.pid == event.pid:
                 key = (*view.label, event.category)
                 if key in self._past.ranks or len(self._past.ranks) < MAX_RANK_EVENTS:
-                    self._past.ranks[key] = self._past.ranks.get(key, 0) + 1
+                    self._past.ranks[key] = saved_sum(self._past.ranks.get(key, 0))
                 return {"job_id": view.label.job_id, "rank": view.label.rank}
         return {}
 

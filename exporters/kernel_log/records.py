@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 MAX_TEXT = 1024
 """Of a record's text; the kernel's own limit is about that."""
+MAX_SEQUENCE = 1 << 62
+"""No log gets so long: a record with a greater number is none."""
 
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;\n]{0,256};([^\n]{0,8192})")
 
@@ -25,7 +27,7 @@ def parse_records(read: bytes) -> list[KernelRecord]:
     found = []
     for line in read.split(b"\n"):
         match = _RECORD.match(line)
-        if match is not None:
+        if match is not None and int(match[2]) <= MAX_SEQUENCE:
             facility = int(match[1]) >> 3
             text = match[4][:MAX_TEXT].decode("utf-8", "replace")
             found.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, facility == 0))

@@ -142,4 +142,5 @@ def plausible(values: Mapping[str, int]) -> dict[str, int]:
 
 
 def _most(name: str) -> int:
-    return FIELDS[name].most if name in FIELDS else _JUDGED_ALONE[name]
+    """The greatest value that is believed; of what has no name here none is."""
+    return FIELDS[name].most if name in FIELDS else _JUDGED_ALONE.get(name, -1)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import CheckState
+from agent.api import CheckState, SavedCount, SavedSeconds, saved_sum
 from exporters.nvml import judge
 from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible
@@ -30,8 +30,8 @@ _RESET_ENDS = ("gpu_xid", "gpu_lost")
 class Xid(msgspec.Struct, frozen=True):
     """How often it was told, and when last (epoch seconds)."""
 
-    count: int
-    last_seconds: float
+    count: SavedCount
+    last_seconds: SavedSeconds
 
 
 class Remembered(msgspec.Struct):
@@ -42,8 +42,8 @@ class Remembered(msgspec.Struct):
     name: str
     links: set[int] = set()
     xids: dict[str, Xid] = {}
-    ecc_events: dict[str, int] = {}
-    resets: int = 0
+    ecc_events: dict[str, SavedCount] = {}
+    resets: SavedCount = 0
     lost: bool = False
     signs: dict[str, int] = {}
 
@@ -160,12 +160,12 @@ class Gpus:
                 continue
             self.changed = True
             if event.kind != "xid":
-                known.ecc_events[event.kind] = known.ecc_events.get(event.kind, 0) + 1
+                known.ecc_events[event.kind] = saved_sum(known.ecc_events.get(event.kind, 0))
                 continue
             name = str(event.data) if 0 < event.data <= MAX_XID else OTHER
             if name not in known.xids and len(known.xids) >= MAX_XIDS:
                 name = OTHER
-            known.xids[name] = Xid(known.xids[name].count + 1 if name in known.xids else 1, now_seconds)
+            known.xids[name] = Xid(saved_sum(known.xids[name].count) if name in known.xids else 1, now_seconds)
             if event.data in judge.CRITICAL_XIDS:
                 faults[event.uuid] = ["gpu_xid"]
         return faults
@@ -181,7 +181,7 @@ class Gpus:
         watched = self._watched.setdefault(reading.uuid, _Watched(known.links))
         signs = watched.before.values if watched.before else known.signs
         if reset := known.lost or judge.was_reset(reading, signs):
-            known.resets += 1
+            known.resets = saved_sum(known.resets)
             known.lost = False
             self.changed = True
             watched.windows, watched.before = Windows(), None

@@ -7,20 +7,24 @@ same, and what software makes (virtual functions, subfunctions, rxe, siw) it may
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Annotated
 
 import msgspec
 
+from agent.api import SavedCount, saved_sum
 from exporters.rdma.tree import RdmaDevice
 
 ACTIVE = 4
 """IB_PORT_ACTIVE (ib_verbs.h)."""
+MAX_RATE = 1e15
+"""Bytes per second; no port is as fast."""
 
 
 class Best(msgspec.Struct):
     """A port as it was at its best: whether it was ever active, and its rate in bytes per second."""
 
     active: bool = False
-    rate: float = 0.0
+    rate: Annotated[float, msgspec.Meta(ge=0, le=MAX_RATE)] = 0.0
 
 
 class Expected(msgspec.Struct):
@@ -41,7 +45,7 @@ class Baseline(msgspec.Struct):
     """``functions`` by PCI address; ``vanished`` counts devices that were there and are missing."""
 
     functions: dict[str, Expected] = {}
-    vanished: int = 0
+    vanished: SavedCount = 0
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -70,7 +74,7 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
         gone = pci not in found
         expected.hidden = gone and pci in hidden
         missing = gone and not expected.hidden
-        baseline.vanished += missing and not expected.missing
+        baseline.vanished = saved_sum(baseline.vanished, missing and not expected.missing)
         expected.missing = missing
         if gone and expected.device in taken:  # the driver has given its name to another
             expected.device = pci

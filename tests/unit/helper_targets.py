@@ -38,6 +38,11 @@ def lie(order: Order, body: bytes) -> str:
     return order.what
 
 
+def nest(order: Order, body: bytes) -> msgspec.Raw:
+    """Answer with an outcome that holds one thing more, nested deeper than anybody reads."""
+    return msgspec.Raw(b"\x84\xa3pid\x01\xa5found\x90\xaabody_bytes\x00\xa1x" + b"\x91" * order.amount + b"\xc0")
+
+
 def stop_at_once(request: dict[str, object], body: bytes) -> None:
     """Never answer."""
     os.kill(os.getpid(), signal.SIGSTOP)

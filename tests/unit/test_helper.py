@@ -175,6 +175,17 @@ async def test_an_answer_of_another_type_fails() -> None:
     await bench.helper.stop()
 
 
+async def test_an_answer_nested_too_deep_is_none() -> None:
+    """It is a failed call like any other answer that cannot be read."""
+    bench = Bench(HelperSpec("nested", "helper_targets:nest", Outcome, MEMORY_BYTES))
+    try:
+        assert (await bench.do(amount=10)).pid == 1
+        await bench.fails("nothing", 100_000)
+        assert bench.helper.calls == {"ok": 1, "failed": 1}
+    finally:
+        await bench.helper.stop()
+
+
 async def test_memory_is_bounded(bench: Bench) -> None:
     """A call may take nearly the bound, as often as it likes, and not the bound; a body counts."""
     margin = 1024 * 1024  # what the interpreter needs for itself, or gave back since

@@ -96,10 +96,9 @@ def version_in(fd: int) -> Version | None:
     table = os.pread(fd, size * count, offset)
     sections = [struct.unpack_from("<I20xQQ", table, size * number) for number in range(count)]
     names = _section(fd, *sections[names_index][1:])
-    for name, start, length in sections:
-        if names[name : name + 8] == b".rodata\0" and (match := _TEXT.search(_section(fd, start, length))):
-            return int(match[1]), int(match[2]), int(match[3])
-    return None
+    texts = ((start, length) for name, start, length in sections if names[name : name + 8] == b".rodata\0")
+    match = _TEXT.search(_section(fd, *next(texts, (0, 0))))  # of a file that names more the first alone: it is a job's
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def _section(fd: int, start: int, length: int) -> bytes:

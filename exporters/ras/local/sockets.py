@@ -12,6 +12,7 @@ from exporters.ras.protocol.client import Endpoint
 
 MAX_TABLE_BYTES = 8 * 1024 * 1024
 """Listening sockets come first in it (tcp_seq_start of the kernel); a connection beyond it has no known server."""
+MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
 
@@ -52,4 +53,7 @@ def _endpoint(text: str) -> Endpoint:
     """An address as the kernel writes it: words of the machine's byte order, and the port."""
     host, _, port = text.partition(":")
     packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
-    return Endpoint(str(ip_address(packed)), int(port, 16))
+    number = int(port, 16)
+    if not 0 <= number <= MAX_PORT:
+        raise ValueError(f"{text!r} has no port")
+    return Endpoint(str(ip_address(packed)), number)

@@ -101,7 +101,7 @@ class _Missing(_Rank, gc=False):
 
 
 class _Communicator(msgspec.Struct):
-    hash: Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{1,16}$")]
+    hash: Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
     size: _Count
     ranks: list[_Present]
     missing_ranks: list[_Missing]
@@ -114,7 +114,7 @@ class _Ras(msgspec.Struct):
 class _Report(msgspec.Struct):
     """``communicators`` stay raw: a bad one costs itself alone, and decoding them one by one lets other threads run."""
 
-    nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}$")]
+    nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]
     ras: _Ras
 

@@ -34,7 +34,7 @@ _PLACE = (
 )
 _STATUS = r"(?P<status>[A-Z]{2,10})"
 _ERROR = r"(?P<error>[A-Z][A-Za-z ]{2,40}?)"
-_LAUNCHED = r"(?:launched up to operation (?P<launched>\d{1,20})|not launched any operations)"
+_LAUNCHED = r"(?:launched up to operation (?P<launched>\d{1,18})|not launched any operations)"
 _ONE = r"  Rank (?P<rank>-?\d{1,10})"
 _MANY = r"  (?P<count>\d{1,9}) ranks"
 _RANK = re.compile(rf"{_ONE} {_PLACE}")

@@ -1,0 +1,270 @@
+"""Every owner of a section of the checkpoint but Inspector (test_inspector_bounds.py), given one that is damaged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from signal import SIGSEGV
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lent import lent
+from odd_values import AtOnce, changed, damaged, plain, reshaped, shown
+from rank_table import WORLD, environment, facts, writer_key
+
+from agent.api import Exporter, Gpu, RankTable, StateSection, Subject
+from agent.app.overview import rank_rows
+from agent.core.checkpoint import StateFile
+from agent.core.identity import Membership
+from agent.core.log import Logger
+from agent.hardware.inventory import Hardware
+from agent.hardware.ledger import CheckState, HealthLedger
+from agent.ranks import families as rank_families
+from agent.ranks import health
+from agent.ranks.verdict import ExitStatus, RasSilence
+from agent.web.front_page import age_text
+from exporters.amdgpu.baseline import Known
+from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
+from exporters.kernel_log import KernelLogConfig, KernelLogExporter
+from exporters.kernel_log.exporter import Past
+from exporters.nvml.config import NvmlConfig
+from exporters.nvml.exporter import NvmlExporter
+from exporters.nvml.gpus import Remembered
+from exporters.nvml.reading import DriverEvent, GpuReading, Link, LookAnswer
+from exporters.rdma.baseline import Baseline
+from exporters.rdma.exporter import RdmaConfig, RdmaExporter
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+class Driver:
+    """In the place of NVML's helper."""
+
+    async def call(self, *_: object) -> LookAnswer:
+        """Two GPUs, one with an Xid and an error of its memory."""
+        values = {"energy_millijoules": 9, "recovery_action": 0, "pcie_replays": 1}
+        gpus = tuple(
+            GpuReading(index, f"GPU-{index}", "H100", f"0000:0{index}:00.0", values=values, links=(Link(0, up=True),))
+            for index in range(2)
+        )
+        events = (DriverEvent("GPU-0", "xid", 79), DriverEvent("GPU-0", "ecc_corrected", 0))
+        return LookAnswer(driver="570", gpus=gpus, events=events)
+
+    def rest(self) -> None:
+        """There is no process to end."""
+
+
+class Owner(NamedTuple):
+    """An exporter over its recorded source."""
+
+    build: Callable[[], Exporter]
+    data: str
+
+
+OWNERS = {
+    "nvml": Owner(lambda: NvmlExporter(NvmlConfig()), "nvml"),
+    "amdgpu": Owner(lambda: AmdgpuExporter(AmdgpuConfig()), "amdgpu"),
+    "rdma": Owner(lambda: RdmaExporter(RdmaConfig()), "rdma"),
+    "kernel_log": Owner(
+        lambda: KernelLogExporter(KernelLogConfig(path=str(DATA / "kernel_log/kmsg"))),
+        "kernel_log",
+    ),
+}
+
+
+def run(name: str, restored: bytes | None) -> bytes:
+    """Run an exporter with this section for two looks; return the one it leaves."""
+    section = StateSection(name, restored)
+    clock, ranks = FakeClock(), RankTable(FakeClock(), "here", settle_at_once=True)
+    clock.now = 7040.0
+    ranks.observe_process(facts(4711, environment(3)))
+    ranks.tick()
+    ledger = HealthLedger(clock)
+    context = lent(
+        name,
+        clock,
+        DATA / OWNERS[name].data,
+        state=section,
+        ranks=ranks,
+        thread=AtOnce,
+        helper=lambda _: Driver(),
+        checks=ledger.of(name),
+    )
+    exporter = OWNERS[name].build()
+
+    async def live() -> None:
+        await exporter.start(context)
+        for _ in range(2):
+            await exporter.update()
+            clock.advance(15.0)
+            shown(exporter.families(exporter.snapshot()))
+        await exporter.drain()
+
+    asyncio.run(live())
+    HealthLedger(clock).load(ledger.dump())
+    assert not context.guard.skipped
+    assert StateSection(name, section.published).restore(KINDS[name], Logger(name)) is not None
+    assert section.published is not None
+    return section.published
+
+
+KINDS: dict[str, Any] = {
+    "nvml": dict[str, Remembered],
+    "amdgpu": dict[str, Known],
+    "rdma": Baseline,
+    "kernel_log": Past,
+}
+
+
+@cache
+def saved(name: str) -> Any:
+    """The section of an exporter that has run, as plain values."""
+    section = plain(run(name, run(name, None)))
+    if name == "kernel_log":
+        section["last"] = 1964  # in the midst of the log: the rest is new
+    return section
+
+
+@pytest.mark.parametrize("name", OWNERS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_no_damage_of_a_section_lasts(name: str, data: st.DataObject) -> None:
+    """A damaged section is refused or taken; either way looks succeed and are shown, and what is saved is restored."""
+    section = msgspec.msgpack.encode(data.draw(reshaped(saved(name))))
+    run(name, run(name, section))
+
+
+def table(section: bytes | None = None) -> RankTable:
+    """A rank table with something of everything, or one from the checkpoint."""
+    clock = FakeClock()
+    ranks = RankTable(clock, "here")
+    if section is not None:
+        ranks.load(section)
+        return ranks
+    for pid in range(1, 4):
+        ranks.observe_process(facts(pid, environment(pid)))
+    ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], clock.time())
+    ranks.observe_records(writer_key(9), [Membership(WORLD, 5, 8, "world", 2)], clock.time())
+    ranks.link(writer_key(2), facts(2).key)
+    ranks.tick()
+    ranks.observe_silences({facts(3).key: RasSilence(clock.monotonic(), clock.time(), 3)})
+    ranks.observe_exit(facts(1).key, ExitStatus(known=True, signal=SIGSEGV))
+    hardware = Hardware()
+    hardware.observe_gpus("nvml", [Gpu(0, "GPU-a", "0000:3b:00.0")])
+    hardware.observe_gpu_processes("nvml", {2: ["GPU-a"]}, set())
+    ranks.observe_gpus(hardware)
+    ranks.judge_changed()
+    return ranks
+
+
+def live_on(ranks: RankTable) -> bytes:
+    """Let a restored table see what happens on a node, show it, and save it."""
+    ranks.confirm(facts(2).key)
+    ranks.observe_exit(facts(3).key, None)
+    ranks.observe_process(facts(4, environment(4)))
+    ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "other", 2)], FakeClock().time())
+    ranks.observe_memberships(facts(2).key, [Membership(WORLD, 2, 8, "world", 2)])
+    for _ in range(2):
+        ranks.tick()
+        ranks.judge_changed()
+        found = ranks.snapshot()
+        shown(rank_families.families(found))
+        for row in rank_rows(found, FakeClock().time()):
+            age_text(row.last_progress_age_seconds)
+    return ranks.dump()
+
+
+@settings(max_examples=120, deadline=None)
+@given(reshaped(plain(table().dump())))
+def test_no_damage_of_the_rank_table_lasts(odd: Any) -> None:
+    """A damaged table is refused as a whole, or ranks are seen, judged, shown, saved and restored with it."""
+    try:
+        ranks = table(msgspec.msgpack.encode(odd))
+    except (ValueError, RecursionError):
+        return
+    live_on(table(live_on(ranks)))
+
+
+def ledger(section: bytes | None = None) -> HealthLedger:
+    """A ledger with faults that stay, or one from the checkpoint."""
+    found = HealthLedger(FakeClock())
+    if section is not None:
+        found.load(section)
+        return found
+    for check in ("gpu_xid", "gpu_lost"):
+        found.of("kernel_log").latch(Subject("gpu", "0000:3b:00.0"), check)
+    return found
+
+
+@settings(max_examples=120, deadline=None)
+@given(reshaped(plain(ledger().dump())))
+def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
+    """A damaged ledger is refused as a whole, or it takes findings, is shown, saved and restored."""
+    try:
+        found = ledger(msgspec.msgpack.encode(odd))
+    except (ValueError, RecursionError):
+        return
+    checks = found.of("kernel_log")
+    checks.rename("gpu", {"0000:3b:00.0": "GPU-a"})
+    checks.report(Subject("gpu", "GPU-a"), "gpu_xid", CheckState.OK)
+    entries = found.entries()
+    shown(health.families(health.HealthSnapshot(table().snapshot(), entries, (), health.counted_checks((), ()), 0)))
+    assert ledger(found.dump()).entries() == tuple(each for each in entries if each.finding.latched)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("nvml", ("GPU-0", "xids", "79", "count")),
+        ("nvml", ("GPU-0", "ecc_events", "ecc_corrected")),
+        ("kernel_log", ("seen", "gpu_xid", "79", "count")),
+        ("rdma", ("vanished",)),
+    ],
+)
+def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[str, ...]) -> None:
+    """A section with the greatest number that can be written does not keep its owner from looking."""
+    for count in (2**64 - 1, 2**62):
+        run(name, msgspec.msgpack.encode(changed(saved(name), path, count)))
+
+
+def test_a_time_that_is_none_is_damage() -> None:
+    """A rank table with the progress of a rank at no time at all is refused: its age is shown in whole seconds."""
+    whole = plain(table().dump())
+    for progress in (float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(ValueError, match=r"progress_seconds"):
+            table(msgspec.msgpack.encode(changed(whole, ("processes", 1, "progress_seconds"), progress)))
+
+
+def _file(path: Path) -> StateFile:
+    return StateFile(path, "boot", Logger("test"))
+
+
+def _written() -> bytes:
+    with TemporaryDirectory() as folder:
+        file = _file(Path(folder) / "checkpoint")
+        file.section("ranks").publish(table().dump())
+        file.section("checks").publish(ledger().dump())
+        assert file.write(file.encode())
+        return (Path(folder) / "checkpoint").read_bytes()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged(_written()))
+def test_no_damage_of_the_file_lasts(tmp_path: Path, content: bytes) -> None:
+    """A damaged file is set aside, or its sections are given to their owners; the next one is written and read."""
+    path = tmp_path / "checkpoint"
+    path.write_bytes(content)
+    file = _file(path)
+    file.load()
+    file.section("checks").publish(b"new")
+    assert file.write(file.encode())
+    again = _file(path)
+    again.load()
+    assert again.section("checks").restored == b"new"

@@ -1,0 +1,342 @@
+"""What the node itself tells: /proc, /sys, the kernel's log, libraries of jobs, drivers in helper processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from lent import lent
+from odd_values import AtOnce, damaged, plain, reshaped, shown
+from proc_tree import ProcTree, stat_line
+from rank_table import environment
+from test_ras_listeners import library
+
+from agent.api import Exporter, NoData, ProcFS, Roots, StateSection, sysfs
+from agent.system.procfs import parse_stat, parse_status
+from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
+from exporters.kernel_log import KernelLogConfig, KernelLogExporter
+from exporters.kernel_log.exporter import Past
+from exporters.kernel_log.mounts import BlockDevice, mounted_devices
+from exporters.netdev import NetdevConfig, NetdevExporter
+from exporters.nvml.config import NvmlConfig
+from exporters.nvml.exporter import NvmlExporter
+from exporters.nvml.fields import plausible
+from exporters.nvml.reading import DriverEvent, Fabric, GpuReading, Link, LookAnswer, MigInstance
+from exporters.process.cgroups import oom_kills
+from exporters.process.scan import Scanner, ScanRequest
+from exporters.ras.local import library as library_module
+from exporters.ras.local.addresses import parse_fib_trie, parse_if_inet6
+from exporters.ras.local.library import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
+from exporters.ras.local.nccl_conf import parse
+from exporters.ras.local.settings import MAX_FACTOR, read_settings
+from exporters.ras.local.sockets import parse_sockets
+from exporters.rdma.exporter import RdmaConfig, RdmaExporter
+from exporters.storage.exporter import StorageConfig, StorageExporter
+from exporters.storage.probe import FreeSpace, Probe
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+class Answers:
+    """In the place of a helper: it answers the same at each call."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    async def call(self, *_: object) -> object:
+        """Answer."""
+        return self._answer
+
+    def rest(self) -> None:
+        """There is no process to end."""
+
+
+def run(exporter: Exporter, root: Path, answer: object = None) -> StateSection:
+    """Start an exporter, look twice and show what it found; return its section of the checkpoint."""
+    clock = FakeClock()
+    context = lent("test", clock, root, thread=AtOnce, helper=lambda _: Answers(answer))
+
+    async def live() -> None:
+        await exporter.start(context)
+        for _ in range(2):
+            try:
+                await exporter.update()
+            except NoData:
+                continue
+            finally:
+                clock.advance(15.0)
+            shown(exporter.families(exporter.snapshot()))
+        await exporter.drain()
+
+    asyncio.run(live())
+    assert not context.guard.skipped
+    assert context.state.published is None or plain(context.state.published) is not None
+    return context.state
+
+
+def attributes(root: Path) -> dict[str, list[bytes]]:
+    """What the attributes of a recorded /sys hold, by name."""
+    found: dict[str, list[bytes]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            found.setdefault(path.name, []).append(path.read_bytes())
+    return found
+
+
+TREES: dict[str, tuple[Any, Any]] = {
+    "amdgpu": (AmdgpuExporter, AmdgpuConfig()),
+    "rdma": (RdmaExporter, RdmaConfig()),
+    "netdev": (NetdevExporter, NetdevConfig()),
+    "storage": (StorageExporter, StorageConfig(dump_paths=[])),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_attribute_of_sys_costs_itself(name: str, data: st.DataObject) -> None:
+    """Whatever attributes of one name hold, on all devices: looks succeed, and are shown and saved."""
+    known = attributes(DATA / name)
+    odd = data.draw(st.sampled_from(sorted(known)))
+    content = data.draw(damaged(*known[odd]))[: sysfs.MAX_BYTES]
+    read = sysfs.read_bytes
+    with mock.patch.object(sysfs, "read_bytes", lambda path: content if path.name == odd else read(path)):
+        build, config = TREES[name]
+        run(build(config), DATA / name)
+
+
+STAT = stat_line(4711, "python3", "S", 1, 0x00400040, 3, 5000, 0).encode()
+STATUS = (
+    b"Name:\tpython3\nUmask:\t0022\nState:\tS (sleeping)\nPid:\t4711\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t4711\t7\n"
+    b"SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t0\n"
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(damaged(STAT), damaged(STATUS))
+def test_any_process_is_one_or_none(stat: bytes, status: bytes) -> None:
+    """A damaged line of a process is none, or its numbers can be saved."""
+    for found in (parse_stat(stat.decode("utf-8", "replace")), parse_status(status.decode("utf-8", "replace"))):
+        assert found is None or msgspec.msgpack.encode(found)
+    read = parse_status(status.decode("utf-8", "replace"))
+    assert read is None or read.namespace_pids
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_file_of_a_process_costs_that_process(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """With one damaged file of one process the other rank is found, and what is found can be saved."""
+    root = tmp_path_factory.mktemp("node")
+    tree = ProcTree(root / "proc")
+    for pid in (10, 20):
+        tree.add(pid, threads={pid + 1: "NCCL RAS"}, environment=environment(pid), maps="7f00-7f01 /lib/libnccl.so.2\n")
+    odd = data.draw(st.sampled_from(["stat", "status", "cgroup", "environ", "maps", "task/10/stat", "task/10/status"]))
+    path = tree.root / "10" / odd
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    context = lent("process", FakeClock(), root)
+    found = Scanner(Roots(root / "proc", root / "sys", root / "run"), context.guard).look(ScanRequest(1000.0))
+    assert 20 in {each.key.pid for each in found.new}
+    msgspec.msgpack.encode(found)
+
+
+def test_what_is_no_pid_is_no_process(tmp_path: Path) -> None:
+    """Digits of other scripts in a name of /proc are no pid."""
+    for name in ("1", "\u00b2", "\u0663", "self"):
+        (tmp_path / name).mkdir()
+    assert ProcFS(tmp_path).pids() == [1]
+
+
+STATISTICS = b"cpu  1 2 3 4\nbtime 1700000000\nprocesses 9\n"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged(STATISTICS))
+def test_any_start_of_the_boot_is_a_time(tmp_path: Path, content: bytes) -> None:
+    """What is no time in /proc/stat is none: 0."""
+    (tmp_path / "stat").write_bytes(content)
+    assert 0 <= ProcFS(tmp_path).boot_seconds() < 2**40
+
+
+TCP = (
+    b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    b"   0: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 71 1\n"
+    b"   1: 00000000000000000000000001000000:6D7C 00000000000000000000000000000000:0000 0A 0:0 0:0 0 1000 0 72 1\n"
+)
+TRIE = b"Main:\n  +-- 0.0.0.0/0 3 0 5\n  |-- 127.0.0.1\n    /32 host LOCAL\n  |-- 127.0.0.0\n    /8 host LOCAL\n"
+INET6 = b"00000000000000000000000000000001 01 80 10 80       lo\nfe800000000000000000000000000001 02 40 20 80 eth0\n"
+MOUNTS = b"29 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 ro,errors=remount-ro\n"
+CONF = b"NCCL_RAS_ADDR=localhost:28028\nNCCL_RAS_TIMEOUT_FACTOR=2.5\n# NCCL_DEBUG=WARN\n"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(raw=damaged(TCP, TRIE, INET6, MOUNTS, CONF, b"low 0\noom_kill 3\n"))
+@example(raw=b"oom_kill " + b"9" * 4_000)
+def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
+    """Damaged tables of the kernel, and NCCL's settings of a job, are read as far as they make sense."""
+    text = raw.decode("ascii", "replace")
+    assert all(0 <= each.local.port < 65536 for each in parse_sockets(text, "0A"))
+    parse_fib_trie(text)
+    parse_if_inet6(text)
+    mounted_devices(text, {"nvme0n1p2": BlockDevice("259:2", frozenset({"nvme0n1p2"}))})
+    found = read_settings(parse(text))
+    assert 1.0 <= found.timeout_factor <= MAX_FACTOR
+    assert all(0 < each.port < 65536 for each in found.endpoints)
+    (tmp_path / "memory.events").write_bytes(raw)
+    oom_kills(str(tmp_path / "memory.events"))
+
+
+KMSG = (DATA / "kernel_log/kmsg").read_bytes()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(raw=damaged(KMSG))
+@example(raw=KMSG.replace(b"4,1965,", b"4,%d," % (10**20 - 1)))
+def test_any_record_of_the_kernel_is_counted_or_not(tmp_path: Path, raw: bytes) -> None:
+    """A damaged log is read to its end, what is counted is shown, and what is saved is restored."""
+    log = tmp_path / "kmsg"
+    log.write_bytes(raw)
+    state = run(KernelLogExporter(KernelLogConfig(path=str(log))), DATA / "kernel_log")
+    assert msgspec.msgpack.decode(state.published or b"", type=Past)
+
+
+GPU = GpuReading(
+    0,
+    "GPU-a",
+    "H100",
+    "00000000:3b:00.0",
+    values={"energy_millijoules": 9, "recovery_action": 1, "pcie_replays": 1, "temperature_celsius": 40},
+    reasons=4,
+    supported_reasons=511,
+    reason_nanoseconds={"sw_power_cap": 10**9},
+    pids=(4711,),
+    mig=(MigInstance("MIG-a", 1, 0),),
+    fabric=Fabric(3, 0, 1, "0a", 5),
+    links=(Link(0, up=True, errors={"crc": 1}), Link(1, up=False)),
+)
+LOOK = LookAnswer(
+    driver="570.1",
+    cuda=12080,
+    gpus=(GPU, msgspec.structs.replace(GPU, index=1, uuid="GPU-b")),
+    events=(DriverEvent("GPU-a", "xid", 79), DriverEvent("GPU-a", "ecc_corrected", 0)),
+    errors={"unreadable": 1},
+)
+PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=FreeSpace(100, 50, 10, 5))]
+
+
+def taken(answer: object, kind: Any) -> object:
+    """An answer as the agent takes it from a helper process; None for one that is refused."""
+    try:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=kind)
+    except (ValueError, RecursionError):
+        return None
+
+
+def fields_of(value: object) -> Any:
+    """An answer as plain values."""
+    return plain(msgspec.msgpack.encode(value))
+
+
+@settings(max_examples=100, deadline=None)
+@given(reshaped(fields_of(LOOK)))
+def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> None:
+    """Odd numbers, names and kinds cost no look, and what is saved is restored."""
+    found = taken(answer, LookAnswer)
+    if found is not None and not getattr(found, "error", ""):
+        run(NvmlExporter(NvmlConfig()), DATA / "nvml", found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(reshaped(fields_of(PROBES)))
+def test_any_answer_of_the_storage_helper_is_shown_or_refused(answer: object) -> None:
+    """Odd times and sizes of a path cost no look."""
+    found = taken(answer, list[Probe])
+    if found is not None:
+        run(StorageExporter(StorageConfig(paths=["/a"], dump_paths=["/a"])), DATA / "storage", found)
+
+
+def test_a_number_of_sysfs_has_64_bits(tmp_path: Path) -> None:
+    """A longer one is none: it is no float, and cannot be saved."""
+    for text, number in {"18446744073709551615": 2**64 - 1, str(2**64): None, "-1": -1, "0x" + "f" * 17: None}.items():
+        (tmp_path / "speed").write_text(text)
+        assert sysfs.read_number(tmp_path / "speed") == number
+    (tmp_path / "speed").write_text("9" * 4_000)
+    assert sysfs.read_number(tmp_path / "speed") is None
+
+
+def test_a_process_starts_at_a_time_that_can_be_saved() -> None:
+    """A start beyond any time, and a number beyond 64 bits, are of no process."""
+    assert parse_stat(stat_line(7, "a", "S", 1, 0, 1, 2**46, 0)) is not None
+    for start, exit_code in ((2**46 + 1, 0), (-1, 0), (0, 2**64)):
+        assert parse_stat(stat_line(7, "a", "S", 1, 0, 1, start, exit_code)) is None
+
+
+def test_a_line_of_another_process_is_none(tmp_path: Path) -> None:
+    """A stat line with another pid than its folder costs that process alone."""
+    tree = ProcTree(tmp_path)
+    tree.add(10)
+    (tmp_path / "10/stat").write_text(stat_line(100, "a", "S", 1, 0, 1, 5, 0))
+    assert ProcFS(tmp_path).stat(10) is None
+
+
+def test_a_port_has_16_bits() -> None:
+    """A row with a longer one, or one below 0, is left out."""
+    table = TCP.decode()
+    assert len(parse_sockets(table, "0A")) == 2
+    for port in ("10000", "-1", "F" * 4_000):
+        assert len(parse_sockets(table.replace("7F:6D7C", f"7F:{port}"), "0A")) == 1
+
+
+def test_a_value_without_a_name_is_not_believed() -> None:
+    """A value that no driver is asked for is counted as implausible, and the others are taken."""
+    assert plausible({"energy_millijoules": 9, "x": 1}) == {"energy_millijoules": 9}
+
+
+def test_a_library_of_many_texts_is_read_once(tmp_path: Path) -> None:
+    """A file whose thousand sections are all called .rodata costs no more than one: a library has one."""
+    names, count, size = b"\0.rodata\0.shstrtab\0", MAX_SECTIONS, MAX_SECTION_BYTES
+    entry = struct.Struct("<IIQQQQIIQQ")
+    rows = entry.pack(1, 1, 0, 0, 1 << 20, size, 0, 0, 0, 0) * (count - 1)
+    rows += entry.pack(9, 3, 0, 0, 64, len(names), 0, 0, 0, 0)
+    shape = (b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 0, 4096, 0, 64, 0, 0, 64, count, count - 1)
+    path = tmp_path / "libnccl.so.2"
+    with path.open("wb") as file:
+        file.write(struct.pack("<16sHHIQQQIHHHHHH", *shape) + names)
+        file.seek(4096)
+        file.write(rows)
+        file.truncate(1 << 26)
+    read = []
+    with path.open("rb") as file, mock.patch.object(library_module.os, "pread", wraps=os.pread) as pread:
+        assert version_in(file.fileno()) is None
+        read = [call.args[1] for call in pread.call_args_list]
+    assert sum(read) < 2 * size
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_library_has_a_version_or_none(tmp_path: Path, data: st.DataObject) -> None:
+    """A damaged ELF file, which is the job's, is read, or found to be cut short."""
+    whole = library(tmp_path / "whole", b"\0NCCL version 2.30.7+cuda13.3\0").read_bytes()
+    content = data.draw(damaged(whole))
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(content)))
+        content = content[:at] + data.draw(st.sampled_from([b"\0", b"\xff"])) * 8 + content[at + 8 :]
+    path = tmp_path / "libnccl.so.2"
+    path.write_bytes(content[: 1 << 14])
+    with (
+        path.open("rb") as file,
+        mock.patch.object(library_module, "MAX_SECTION_BYTES", 1 << 14),
+        contextlib.suppress(struct.error, OSError),
+    ):
+        version_in(file.fileno())

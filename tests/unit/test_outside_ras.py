@@ -1,0 +1,107 @@
+"""RAS: whatever a thread that says it is one sends, as a report or as events."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from odd_values import damaged, shown
+from test_ras_events import JSON, TEXT
+from test_ras_transcripts import transcripts
+
+from agent.api import Admission, ProcessKey
+from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.asking.reports import Reports
+from exporters.ras.asking.witness import memberships, named_here, silences
+from exporters.ras.protocol.events import EVENTS, MAX_LINE_BYTES, MAX_OBJECT_BYTES, OTHER, EventSplitter
+from exporters.ras.report.reading import ReadRequest, ReportReading, read
+from exporters.ras.show.communicator_families import render_reports
+
+MAX_BODY = 6_000
+
+
+def telling(bodies: Iterable[bytes]) -> list[bytes]:
+    """As few of these texts as hold, but for numbers, every line that is in any of them."""
+    left = {body: {re.sub(rb"[0-9a-f]+", b"0", line) for line in body.splitlines()} for body in sorted(bodies)}
+    chosen: list[bytes] = []
+    while best := max(left, key=lambda body: len(left[body]), default=None):
+        lines = left.pop(best)
+        chosen.append(best)
+        left = {body: rest for body, own in left.items() if (rest := own - lines)}
+    return chosen
+
+
+REPORTS = [body for body in transcripts().values() if len(body) < MAX_BODY]
+JSON_REPORTS = telling(body for body in REPORTS if body.startswith(b"{"))
+TEXT_REPORTS = telling(body for body in REPORTS if b"CL version" in body[:12])
+ME = LocalProcess(ProcessKey(1, 1), (), None, 1, 0.0)
+
+
+def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
+    """Read a reply as it is read in a helper process, keep its report, show it, and say who is silent."""
+    reading = read(ReadRequest(body.startswith(b"{"), frozenset(range(1, 3000))), body)
+    reading = msgspec.msgpack.decode(msgspec.msgpack.encode(reading), type=ReportReading)
+    if reading.report is not None:
+        kept.keep(ME, reading.report, at, at)
+        hosts = dict(named_here(reading.report, {pid: [ProcessKey(pid, 1)] for pid in (1, 1234)}))
+        silences({}, reading.report, [], hosts, (at, at))
+        for host in hosts.values():
+            memberships(reading.report, host)
+    shown(render_reports(kept.by_job))
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("bodies", "odd"),
+    [(JSON_REPORTS, damaged(*JSON_REPORTS)), (TEXT_REPORTS, damaged(*TEXT_REPORTS))],
+    ids=["json", "text"],
+)
+@settings(max_examples=250, deadline=None)
+@given(data=st.data())
+def test_any_reply_is_a_report_or_a_reason(
+    bodies: list[bytes], odd: st.SearchStrategy[bytes], data: st.DataObject
+) -> None:
+    """A damaged report is read or refused; what is read comes whole out of a helper, and is compared and shown."""
+    kept = Reports(Admission())
+    wanted = keep(kept, bodies[0], 1.0)
+    reading = keep(kept, data.draw(odd), 2.0)
+    assert (reading.report is None) == bool(reading.error)
+    if reading.report is not None:
+        names = [reading.report.version, *(each.hash for each in reading.report.communicators)]
+        assert all(len(name) <= 64 and name.isprintable() for name in names)
+    assert keep(kept, bodies[0], 3.0) == wanted
+
+
+@settings(max_examples=250, deadline=None)
+@given(damaged(JSON, TEXT, JSON + TEXT + JSON), st.lists(st.integers(0, 3000), max_size=4))
+def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:
+    """A damaged stream, however cut, gives known events, holds no more than its bounds, and the next event is read."""
+    splitter = EventSplitter()
+    places = [0, *sorted(cuts), len(stream)]
+    found = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
+    assert set(found) <= {*EVENTS, OTHER}
+    assert len(splitter._line) <= MAX_LINE_BYTES
+    assert splitter._object is None or len(splitter._object) <= MAX_OBJECT_BYTES + MAX_LINE_BYTES
+    assert splitter.feed(b"\n" + JSON)[-1:] == ["PEER_DEAD"]
+
+
+def test_launches_of_a_text_beyond_64_bits_are_none() -> None:
+    """A count that no counter of the library holds is not taken; the counts beside it are."""
+    [body] = [body for body in TEXT_REPORTS if b"have launched up to operation 999\n" in body][:1]
+    odd = body.replace(b"operation 999\n", b"operation 18446744073709551616\n")
+    assert odd != body
+    assert keep(Reports(Admission()), odd, 1.0).error == ""
+
+
+def test_a_name_does_not_end_in_a_line_break() -> None:
+    """A hash or a version with a line break behind it is none."""
+    body = JSON_REPORTS[0]
+    for name in (b'"nccl_version": "', b'"hash": "'):
+        at = body.index(b'"', body.index(name) + len(name))
+        reading = keep(Reports(Admission()), body[:at] + b"\\n" + body[at:], 1.0)
+        assert reading.report is None or reading.report.skipped == {"unreadable": 1}
