@@ -60,7 +60,7 @@ class Claim(msgspec.Struct, frozen=True):
     ``group`` tells process groups under one job id apart (rendezvous address and port); empty when not known.
     ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``scheduler_ids``: the ids
     that the environment has of each scheduler. ``task``: the pid of the scheduler's task, which the processes that it
-    starts inherit. ``tasks``: how many the job step has. ``nodes``, ``restarts``: numbers as text.
+    starts inherit. ``tasks``: how many the job step has, ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text.
     """
 
     rank: int | None = None
@@ -73,6 +73,7 @@ class Claim(msgspec.Struct, frozen=True):
     scheduler_ids: dict[str, str] = {}
     task: str = ""
     tasks: int | None = None
+    local_tasks: int | None = None
     partition: str = ""
     cluster: str = ""
     nodes: str = ""
@@ -102,6 +103,7 @@ def read_claim(environment: Mapping[str, str], hostname: str, job_id_variables: 
         scheduler_ids=_scheduler_ids(environment),
         task=task,
         tasks=_number(environment.get("SLURM_STEP_NUM_TASKS")),
+        local_tasks=len(local_tasks.split(",")) if (local_tasks := environment.get("SLURM_GTIDS", "")) else None,
         partition=partition,
         cluster=cluster,
         nodes=nodes,

@@ -96,7 +96,7 @@ RANKS_DUPLICATE = Family(
 RANKS_UNIDENTIFIED = Family(
     "rankwatch_rank_processes_unidentified",
     "gauge",
-    "Live rank processes whose rank nobody has named: no environment readable, no records.",
+    "Live processes that initialised NCCL and whose rank nobody has named: no environment readable, no records.",
     aggregate="sum",
 )
 RANKS_UNREADABLE = Family(

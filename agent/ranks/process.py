@@ -110,13 +110,14 @@ class RankProcess(msgspec.Struct):
         runs = self.exited_at is None and self.confirmed
         return runs and self.found_at <= since and self.progress_seconds is None
 
-    def pid_rank(self) -> list[str]:
-        """The rank label of a process whose number nobody knows: its environment was read, and it initialised NCCL.
+    def is_surely_a_rank(self) -> bool:
+        """True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
+        return self.facts is not None and self.facts.evidence in ("thread", "records")
 
-        A process that only uses a GPU and maps the library may be a notebook: it has none.
-        """
+    def pid_rank(self) -> list[str]:
+        """The rank label of a process whose number nobody knows, not even its environment, which was read."""
         facts = self.facts
-        if facts is None or facts.environment is None or facts.evidence not in ("thread", "records"):
+        if facts is None or facts.environment is None or not self.is_surely_a_rank():
             return []
         return [f"pid-{facts.key.pid}"]
 

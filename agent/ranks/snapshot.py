@@ -49,7 +49,7 @@ def take_snapshot(
     unidentified = unreadable = 0
     for process in processes:
         if process.exited_at is None:
-            unidentified += process.slots is None
+            unidentified += process.slots is None and process.is_surely_a_rank()
             unreadable += process.facts is not None and process.facts.environment is None
         if not process.confirmed or not process.slots:
             continue

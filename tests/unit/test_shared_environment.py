@@ -148,7 +148,7 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
     table.add_facts(owned(1, env, ALICE, evidence=evidence))
     table.tick(BINDING_SECONDS)
     assert table.labels() == {}
-    assert table.ranks.snapshot().unidentified == 1
+    assert table.ranks.snapshot().unidentified == (evidence == "thread")
 
 
 @pytest.mark.parametrize(
