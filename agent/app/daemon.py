@@ -241,7 +241,7 @@ class Daemon:
             connections=self._web.stats.connections,
             responses=dict(self._web.stats.responses),
             closed={str(reason): count for reason, count in self._web.stats.closed.items()},
-            shared=self._pages.renders.shared,
+            shared=self._pages.shared,
             web_failures=self._web.stats.failures,
             notify_failures=self._notifier.failures,
         )
