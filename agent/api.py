@@ -32,7 +32,8 @@ from agent.ranks.verdict import ExitStatus, RasSilence
 from agent.ranks.writers import is_record_file
 from agent.system import sysfs
 from agent.system.pci import pci_address, pci_path
-from agent.system.procfs import OpenFile, ProcFS, Stat
+from agent.system.process_lines import Stat
+from agent.system.procfs import OpenFile, ProcFS
 from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower
 

@@ -58,9 +58,9 @@ class Claim(msgspec.Struct, frozen=True):
     """What an environment claims. ``rank`` None: it names none. ``job_id`` empty: it names none.
 
     ``group`` tells process groups under one job id apart (rendezvous address and port); empty when not known.
-    ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``scheduler_ids``: the ids
-    that the environment has of each scheduler. ``task``: the pid of the scheduler's task, which the processes that it
-    starts inherit. ``tasks``: how many the job step has, ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text.
+    ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``task``: the pid of the
+    scheduler's task, which the processes that it starts inherit. ``tasks``: how many the job step has,
+    ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text.
     """
 
     rank: int | None = None
@@ -70,7 +70,6 @@ class Claim(msgspec.Struct, frozen=True):
     job_name: str = ""
     group: str = ""
     scheduler: str = ""
-    scheduler_ids: dict[str, str] = {}
     task: str = ""
     tasks: int | None = None
     local_tasks: int | None = None
@@ -100,7 +99,6 @@ def read_claim(environment: Mapping[str, str], hostname: str, job_id_variables: 
         job_name=clean(name),
         group=group,
         scheduler=scheduler,
-        scheduler_ids=_scheduler_ids(environment),
         task=task,
         tasks=_number(environment.get("SLURM_STEP_NUM_TASKS")),
         local_tasks=len(local_tasks.split(",")) if (local_tasks := environment.get("SLURM_GTIDS", "")) else None,
@@ -151,14 +149,6 @@ def _job(environment: Mapping[str, str], before: Sequence[str]) -> tuple[str, st
         if job_id.lower() not in _NO_RUN_ID:
             return job_id, _JOB_VARIABLES.get(name, "")
     return "", ""
-
-
-def _scheduler_ids(environment: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, scheduler in _JOB_VARIABLES.items():
-        if scheduler and (job_id := clean(environment.get(name, ""))):
-            found.setdefault(scheduler, job_id)
-    return found
 
 
 def _group(environment: Mapping[str, str], hostname: str) -> str:

@@ -22,8 +22,8 @@ JOB_RANKS = Family(
 JOB_EXPECTED = Family(
     "rankwatch_job_expected_ranks",
     "gauge",
-    "Ranks the whole job should have, by who says so: environment (WORLD_SIZE and the like), communicator, or tasks where "
-    "every task of the scheduler's step on this node holds one rank. Take the first of these that there is, not the most.",
+    "Ranks the whole job should have, by who says so: environment (WORLD_SIZE and the like), communicator, or tasks, "
+    "where each task of the scheduler's step on this node holds one rank. Take the first that there is, not the most.",
     ("job_id", "source"),
     "3 per job",
     "max",
@@ -39,8 +39,8 @@ JOB_TASKS = Family(
 JOB_INFO = Family(
     "rankwatch_job_info",
     "gauge",
-    "Facts about a job with live ranks here, as far as its environment has them; always 1. scheduler_cluster is Slurm's "
-    "name of the cluster, restarts counts requeues (Slurm) or restarts (torchrun, JobSet).",
+    "Facts about a job with live ranks here, as far as its environment has them; always 1. scheduler_cluster is "
+    "Slurm's name of the cluster, restarts counts requeues (Slurm) or restarts (torchrun, JobSet).",
     ("job_id", "user", "name", "world_size", "partition", "scheduler_cluster", "nodes", "restarts"),
     "1 per job",
     "max",

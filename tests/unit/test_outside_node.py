@@ -22,7 +22,7 @@ from rank_table import environment
 from test_ras_listeners import library
 
 from agent.api import Exporter, NoData, ProcFS, Roots, StateSection, sysfs
-from agent.system.procfs import parse_stat, parse_status
+from agent.system.process_lines import parse_stat, parse_status
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 from exporters.kernel_log.exporter import Past
