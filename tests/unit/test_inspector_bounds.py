@@ -24,7 +24,9 @@ from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.turn import Section, Turn
+from exporters.inspector.totals.accumulators import Sequence
 from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.losses import COLLECTIVE_RING, LossBook, SavedLosses, Tally
 
 EVERYONE = Ownership(everyone=True)
 GOOD_PID, BAD_PID = 7, 13
@@ -324,3 +326,13 @@ def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
             if isinstance(field.type, msgspec.inspect.IntType) and field.name not in free:
                 assert field.type.ge is not None, (struct, field.name)
                 assert field.type.le is not None, (struct, field.name)
+
+
+def test_gaps_of_several_collectives_stop_together() -> None:
+    """Gaps of one ring, summed over its collectives, stay a number that the checkpoint takes back."""
+    sequences = {("c", 0, name): Sequence(0, missing=MAX_TOTAL) for name in ("AllReduce", "Broadcast")}
+    book = LossBook(sequences, from_start=True)
+    book.note_dropped(("c", 0, COLLECTIVE_RING), 1)
+    assert book.tallies()["c", 0, Tally.MISSING_OTHERWISE] == MAX_TOTAL
+    saved = msgspec.msgpack.encode(book.save())
+    assert msgspec.msgpack.decode(saved, type=SavedLosses) == book.save()

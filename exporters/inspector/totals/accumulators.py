@@ -48,15 +48,15 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
     def add(self, lowest: int, highest: int, count: int) -> None:
         """Take in the numbers of ``count`` records, in any order."""
         if highest + REORDER < self.highest:  # begun anew
-            self.seen_before += self.seen
+            self.seen_before = self.seen_in_all()
             self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
         self.first = lowest if self.first is None else min(self.first, lowest)
         self.highest = max(self.highest, highest)
-        self.seen += count
+        self.seen = min(MAX_TOTAL, self.seen + count)
 
     def fill(self) -> None:
         """Take in a record whose number cannot be true: it fills one of the gaps."""
-        self.seen += 1
+        self.seen = min(MAX_TOTAL, self.seen + 1)
 
     def seen_in_all(self) -> int:
         """Records taken in since the first."""

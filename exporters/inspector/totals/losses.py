@@ -126,7 +126,7 @@ class LossBook:
         totals = dict(self._untimed)
         for key, sequence in self._sequences.items():
             ring = ring_of(key)
-            gaps[ring] = gaps.get(ring, 0) + sequence.settle()
+            gaps[ring] = min(MAX_TOTAL, gaps.get(ring, 0) + sequence.settle())
             _add(totals, ring, Tally.SEEN, sequence.seen_in_all())
         for ring, total in gaps.items():
             loss = self._losses.setdefault(ring, Loss())
@@ -153,7 +153,7 @@ class LossBook:
     def _gaps(self, ring: RingKey) -> int | None:
         """The gaps of a ring; None when what its first records leave out will be no gap."""
         own = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
-        return sum(sequence.gaps() for sequence in own) if own or self._from_start else None
+        return min(MAX_TOTAL, sum(sequence.gaps() for sequence in own)) if own or self._from_start else None
 
 
 def ring_of(key: SequenceKey) -> RingKey:
