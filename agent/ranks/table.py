@@ -61,11 +61,11 @@ class RankTable:
         self._job_id_variables = variables
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process, if need be in the place of the one that left first; False when all in the table run."""
+        """Add a rank process, if need be in the place of one of the owner with most; False when there is no room."""
         now = self._clock.monotonic()
         if facts.key in self._processes:
             return True
-        if len(self._processes) >= MAX_PROCESSES and not self._drop_oldest():
+        if len(self._processes) >= MAX_PROCESSES and not self._make_room(facts.owner.key):
             self._counts.refused += 1
             return False
         # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
@@ -256,12 +256,12 @@ class RankTable:
         self._binder.release(key, process)
         self.revision += 1
 
-    def _drop_oldest(self) -> bool:
+    def _make_room(self, owner: str) -> bool:
         self.judge_changed()
-        oldest = expiry.oldest(self._processes)
-        if oldest is not None:
-            self._drop(oldest)
-        return oldest is not None
+        key = expiry.gives_way(self._processes, owner)
+        if key is not None:
+            self._drop(key)
+        return key is not None
 
     # -- the checkpoint --------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -15,7 +16,8 @@ from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import KnownRank, ProcessStanding, standing
 
-MAX_RANK_PROCESSES = 1024
+MAX_NEW = 256
+"""New rank processes of one look, by turns of their users; the others are found in the next."""
 
 T = TypeVar("T")
 
@@ -23,12 +25,14 @@ T = TypeVar("T")
 class ScanRequest(msgspec.Struct, frozen=True):
     """What a look needs of the rank table.
 
-    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``writer_keys``: writers whose
-    process is looked for; ``variables``: the environment variables to read of new ranks.
+    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those for which
+    it lately had no room; ``writer_keys``: writers whose process is looked for; ``variables``: the environment
+    variables to read of new ranks.
     """
 
     now: float
     known: tuple[ProcessKey, ...] = ()
+    refused: frozenset[ProcessKey] = frozenset()
     writer_keys: tuple[WriterKey, ...] = ()
     variables: frozenset[str] = frozenset()
 
@@ -71,11 +75,13 @@ class Scanner:
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in known}
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
-        for key, evidence in self._search.proven(strangers, now, writer_keys, known):
-            if len(known) + len(new) < MAX_RANK_PROCESSES:
-                facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
-                if facts is not None:
-                    new.append(facts)
+        found = [
+            each for each in self._search.proven(strangers, now, writer_keys, known) if each[0] not in request.refused
+        ]
+        for key, evidence in self._by_turns(found)[:MAX_NEW]:
+            facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
+            if facts is not None:
+                new.append(facts)
         running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
         self._look_for_files(writer_keys, running)
         standings = self._standings([stats[key.pid] for key in running], now)
@@ -96,6 +102,19 @@ class Scanner:
             rank = self._ranks.get(key)
             if rank is not None and rank.namespace_pid in pids:
                 rank.logs_at = float("-inf")
+
+    def _by_turns(self, found: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
+        """The first of each user's, then the second of each: one user's many keep nobody waiting."""
+        if len(found) <= MAX_NEW:
+            return found
+        turns: Counter[int | None] = Counter()
+        ordered = []
+        for key, evidence in found:
+            status = self._proc.status(key.pid)
+            uid = None if status is None else status.uid
+            turns[uid] += 1
+            ordered.append((turns[uid], (key, evidence)))
+        return [each for _, each in sorted(ordered)]
 
     def _facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
         pid = key.pid

@@ -12,7 +12,7 @@ from scanned_node import Node
 from agent.api import ProcessKey, WriterKey
 from exporters.process.cgroups import oom_kills
 from exporters.process.oom import OomLedger
-from exporters.process.scan import MAX_RANK_PROCESSES, Found
+from exporters.process.scan import MAX_NEW, Found
 
 
 @pytest.fixture
@@ -110,12 +110,24 @@ def test_zombie_has_left(node: Node) -> None:
     assert node.look().gone == (key,)
 
 
-@pytest.mark.slow
-def test_bound_of_ranks(node: Node) -> None:
-    """One rank process over the bound is left out."""
-    for pid in range(10, 10 + MAX_RANK_PROCESSES + 1):
+def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
+    """One new rank process over the bound of a look is found in the next, and so is one that was refused."""
+    for pid in range(10, 10 + MAX_NEW + 1):
         node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"})
-    assert len(node.look().new) == MAX_RANK_PROCESSES
+    assert len(node.look().new) == MAX_NEW
+    assert len(node.look().new) == 1
+    node.refused = node.known
+    node.known = []
+    assert node.look().new == ()
+
+
+def test_users_take_turns_in_a_look(node: Node) -> None:
+    """The ranks of a user are found in the first look, whatever number of another's there is."""
+    for pid in range(10, 10 + 2 * MAX_NEW):
+        node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, uid=1001)
+    for pid in (9000, 9001):
+        node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, uid=1000)
+    assert {9000, 9001} <= {facts.key.pid for facts in node.look().new}
 
 
 KEY = ProcessKey(10, 5000)
