@@ -79,16 +79,24 @@ class Claim(msgspec.Struct, frozen=True):
     restarts: str = ""
 
 
-def read_claim(environment: Mapping[str, str], hostname: str, job_id_variables: Sequence[str] = ()) -> Claim:
+def read_claim(
+    environment: Mapping[str, str],
+    hostname: str,
+    job_id_variables: Sequence[str] = (),
+    proven: tuple[str, str] = ("", ""),
+) -> Claim:
     """Return what ``environment`` claims.
 
     ``hostname``: this node's and its network namespace's; it stands for a rendezvous address that is a loopback one.
-    ``job_id_variables``: variables whose value is the job id, before those known here.
+    ``job_id_variables``: variables whose value is the job id, before those known here. ``proven``: the job id and the
+    scheduler that the process is known to be of, for an environment that names no job.
     """
     rank, world_size = _rank(environment)
     local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
     group = _group(environment, hostname)
     job_id, scheduler = _job(environment, job_id_variables)
+    if not job_id:
+        job_id, scheduler = proven
     name = next((environment[name] for name in _JOB_NAME_VARIABLES if environment.get(name)), "")
     partition, cluster, nodes, task = (clean(environment.get(each, "")) for each in _TEXT_VARIABLES)
     return Claim(

@@ -81,16 +81,14 @@ def plain_id(process: RankProcess, otherwise: str) -> str:
     Ids of pods carry the namespace, where that is known.
     """
     owner = process.owner
-    plain = process.claim.job_id or owner.job_id or otherwise
+    plain = process.claim.job_id or otherwise
     return f"{owner.namespace}/{plain}" if owner.kind == "pod" and owner.namespace else plain
 
 
 def is_proven(process: RankProcess) -> bool:
-    """True when the scheduler proves the id that the process claims, or names the job of one that claims none."""
+    """True when the scheduler proves the id that the process claims."""
     owner, claim = process.owner, process.claim
-    if not owner.scheduler:
-        return False
-    return not claim.job_id or (claim.scheduler == owner.scheduler and claim.job_id == owner.job_id)
+    return bool(owner.scheduler) and (claim.scheduler, claim.job_id) == (owner.scheduler, owner.job_id)
 
 
 def proof_of(process: RankProcess) -> str:

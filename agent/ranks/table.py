@@ -70,7 +70,8 @@ class RankTable:
             return False
         # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
         place = f"{self._hostname}/{facts.network_namespace}" if facts.network_namespace else self._hostname
-        claim = environment.read_claim(facts.environment or {}, place, self._job_id_variables)
+        proven = (facts.owner.job_id, facts.owner.scheduler)
+        claim = environment.read_claim(facts.environment or {}, place, self._job_id_variables, proven)
         if facts.environment is not None:
             settings = environment.kept_settings(facts.environment, self._variables)
             facts = msgspec.structs.replace(facts, environment=settings)
