@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
+from agent.core.fair_budget import FairBudget, Group
 from agent.core.guard import Guard
 from agent.core.identity import (
     UNKNOWN_RANK,
@@ -34,7 +35,8 @@ from agent.system import sysfs
 from agent.system.pci import pci_address, pci_path
 from agent.system.procfs import OpenFile, ProcFS, Stat
 from agent.tail.file import FollowedFile, Position
-from agent.tail.follower import Follower
+from agent.tail.follower import Follower, ShareOf, share_of
+from agent.tail.shares import FairTable, Holdings, Share
 
 __all__ = [
     "NODE",
@@ -47,10 +49,13 @@ __all__ = [
     "ExitStatus",
     "Exporter",
     "ExporterConfig",
+    "FairBudget",
+    "FairTable",
     "Family",
     "FollowedFile",
     "Follower",
     "Gpu",
+    "Group",
     "Guard",
     "HardwareSource",
     "Helper",
@@ -58,6 +63,7 @@ __all__ = [
     "HelperFailed",
     "HelperHung",
     "HelperSpec",
+    "Holdings",
     "LendHelper",
     "Levels",
     "Logger",
@@ -77,6 +83,8 @@ __all__ = [
     "RasSilence",
     "Roots",
     "Rows",
+    "Share",
+    "ShareOf",
     "Spec",
     "Stat",
     "StateSection",
@@ -89,5 +97,6 @@ __all__ = [
     "label_fields",
     "pci_address",
     "pci_path",
+    "share_of",
     "sysfs",
 ]
