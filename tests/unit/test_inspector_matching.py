@@ -232,3 +232,17 @@ def test_start_times_go_with_their_operations(hostname: str, traced: set[int]) -
     believed = hostname == "here" and traced == {0, 1}
     assert totals.of[writer_keys[1]].lateness_us == (900 if believed else 0)
     assert [set(member.starts) for member in members] == [{1}, set()]
+
+
+def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that joins without end is refused while there is room for another, whose rank it does not take over."""
+    monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 20)
+    matching = Matching()
+    keys = [SeriesKey(f"{number}", 0, "AllReduce", "8192") for number in range(20)]
+    joined = [matching.join(WRITER_KEYS[0], key, 2, lambda _: None, ("crowd",)) for key in keys]
+    assert sum(one is not None for one in joined) == 13  # twice what is left free
+    mine = matching.join(WRITER_KEYS[1], keys[19], 2, lambda _: None, ("victim",))
+    assert mine is not None
+    assert matching.join(WRITER_KEYS[0], keys[19], 2, lambda _: None, ("crowd",)) is None
+    assert mine.board is not None
+    assert matching.room.refused == 8
