@@ -157,8 +157,8 @@ class DirectoryReader:
         took = looked_at - now
         self._discover_at = looked_at + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, took / LOOKS_SHARE))
 
-    def _read_some(self, record_file: RecordFile) -> bool:
-        chunk = self._follower.read(record_file.file, READ_BYTES)
+    def _read_some(self, record_file: RecordFile, part: float) -> bool:
+        chunk = self._follower.read(record_file.file, int(READ_BYTES * part))
         if record_file.file.generation != record_file.generation:
             record_file.generation = record_file.file.generation
             record_file.writers.clear()
