@@ -6,6 +6,7 @@ operation is whole, or until all members are past it. A communicator with member
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Annotated, NamedTuple
 
@@ -214,15 +215,25 @@ class Matching:
             if board.changed:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
-        for board in (
-            sorted(self._boards.values(), key=OperationBoard.open, reverse=True)
-            if open_in_all > MAX_OPEN_IN_ALL
-            else ()
-        ):
+        for board in self._largest_first() if open_in_all > MAX_OPEN_IN_ALL else ():
             open_in_all -= board.open()
             board.give_way()
             if open_in_all <= MAX_OPEN_IN_ALL:
                 break
+
+    def _largest_first(self) -> list[OperationBoard]:
+        """The boards of the user who lets most operations wait first, of his fullest directory, the largest of each."""
+        held: Counter[Group] = Counter()
+        for board in self._boards.values():
+            for member in board.members.values():
+                for depth in range(1, len(member.group) + 1):
+                    held[member.group[:depth]] += len(member.times)
+
+        def order(board: OperationBoard) -> tuple[list[int], int]:
+            group = max(board.members.values(), key=lambda member: len(member.times)).group
+            return [held[group[:depth]] for depth in range(1, len(group) + 1)], board.open()
+
+        return sorted(self._boards.values(), key=order, reverse=True)
 
     def leave(self, writer_key: WriterKey, comms: frozenset[str] | None = None) -> None:
         """A writer is gone, or (``comms``) has done with some communicators."""
