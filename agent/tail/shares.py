@@ -93,6 +93,7 @@ class FairTable(Generic[K]):
         self._share: dict[K, Share] = {}
         self._keys: dict[Share, dict[K, None]] = {}
         self._holdings = Holdings()
+        self._loser: dict[Share, Share] = {}  # what was answered since the last change
 
     def put(self, key: K, share: Share) -> None:
         """Add a key, or put it last."""
@@ -100,6 +101,7 @@ class FairTable(Generic[K]):
         self._share[key] = share
         self._keys.setdefault(share, {})[key] = None
         self._holdings.add(share)
+        self._loser.clear()
 
     def pop(self, key: K) -> None:
         """Remove a key, if it is there."""
@@ -110,6 +112,7 @@ class FairTable(Generic[K]):
         if not self._keys[share]:
             del self._keys[share]
         self._holdings.add(share, -1)
+        self._loser.clear()
 
     def of(self, share: Share) -> Iterable[K]:
         """The keys of a share, the oldest first."""
@@ -121,4 +124,7 @@ class FairTable(Generic[K]):
 
     def gives_way_to(self, share: Share) -> Share:
         """Whose key gives way to one more of ``share``, as Holdings has it."""
-        return self._holdings.gives_way_to(share)
+        loser = self._loser.get(share)
+        if loser is None:
+            loser = self._loser[share] = self._holdings.gives_way_to(share)
+        return loser
