@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.core.checkpoint import SavedCount, SavedSeconds, StateSection, saved_sum
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
+from agent.core.fair_budget import FairBudget, Group
 from agent.core.guard import Guard
 from agent.core.identity import (
     UNKNOWN_RANK,
@@ -35,7 +36,8 @@ from agent.system.pci import pci_address, pci_path
 from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
 from agent.tail.file import FollowedFile, Position
-from agent.tail.follower import Follower
+from agent.tail.follower import Follower, ShareOf, share_of
+from agent.tail.shares import FairTable, Holdings, Share
 
 __all__ = [
     "NODE",
@@ -48,10 +50,13 @@ __all__ = [
     "ExitStatus",
     "Exporter",
     "ExporterConfig",
+    "FairBudget",
+    "FairTable",
     "Family",
     "FollowedFile",
     "Follower",
     "Gpu",
+    "Group",
     "Guard",
     "HardwareSource",
     "Helper",
@@ -59,6 +64,7 @@ __all__ = [
     "HelperFailed",
     "HelperHung",
     "HelperSpec",
+    "Holdings",
     "LendHelper",
     "Levels",
     "Logger",
@@ -82,6 +88,8 @@ __all__ = [
     "Rows",
     "SavedCount",
     "SavedSeconds",
+    "Share",
+    "ShareOf",
     "Spec",
     "Stat",
     "StateSection",
@@ -95,5 +103,6 @@ __all__ = [
     "pci_address",
     "pci_path",
     "saved_sum",
+    "share_of",
     "sysfs",
 ]

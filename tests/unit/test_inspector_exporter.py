@@ -241,7 +241,7 @@ def test_no_data(tmp_path: Path) -> None:
         bench.look()
     (tmp_path / "b").mkdir()
     assert (bench.look())["rankwatch_inspector_files"] == {
-        ("followed",): 0, ("foreign",): 0, ("unidentified",): 0,
+        ("followed",): 0, ("foreign",): 0, ("unidentified",): 0, ("writable_by_others",): 0,
     }  # fmt: skip
     bench.drain()
 
@@ -312,12 +312,12 @@ def test_expired_writer_gives_its_budget_back(tmp_path: Path) -> None:
     bench.look()
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     bench.look()
-    assert bench.admission._total == 5  # four counters and a gauge
+    assert bench.admission.taken == 5  # four counters and a gauge
     bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed}
     bench.look()
     values = bench.look()
     assert OPERATIONS not in values
-    assert bench.admission._total == 0
+    assert bench.admission.taken == 0
     bench.drain()
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Membership, Position, WriterKey
+from agent.api import Membership, Position, Share, WriterKey
 from exporters.inspector.format.records import Result
 from exporters.inspector.format.series import Total
 from exporters.inspector.lateness.matching import SavedBoard
@@ -55,3 +55,7 @@ class Section(msgspec.Struct):
     contexts: list[tuple[FileKey, msgspec.Raw]] = []
     implausible: Total = 0
     waiting: list[SavedBoard] = []
+
+    def shares(self) -> dict[tuple[int, int], Share]:
+        """Whose the files are, by device and inode."""
+        return {(one.device, one.inode): one.share for one in (*self.positions, *self.left)}
