@@ -174,17 +174,24 @@ class RankTable:
     # -- evidence of records ---------------------------------------------------------------------------------------
 
     def observe_records(
-        self, writer_key: WriterKey, memberships: Iterable[Membership], last_progress_seconds: float | None
+        self,
+        writer_key: WriterKey,
+        memberships: Iterable[Membership],
+        last_progress_seconds: float | None,
+        uid: int | None = None,
     ) -> None:
-        """Note what records of ``writer_key`` say: new memberships, and the time (epoch) of the newest record."""
-        self._links.observe_records(writer_key, memberships, last_progress_seconds)
+        """Note what records of ``writer_key`` say: new memberships, and the time (epoch) of the newest record.
+
+        ``uid``: whose the file is; None where that is not known.
+        """
+        self._links.observe_records(writer_key, memberships, last_progress_seconds, uid)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Note the ranks' current bus bandwidths, in bytes per second, for the front page and `rankwatch status`."""
         self._bandwidths = bandwidths
 
-    def unlinked_writers(self) -> tuple[WriterKey, ...]:
-        """Writers whose process is not known yet, while it is worth looking for."""
+    def unlinked_writers(self) -> dict[WriterKey, int | None]:
+        """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
         return self._links.book.unlinked(self._clock.monotonic())
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:

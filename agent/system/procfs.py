@@ -24,6 +24,7 @@ MAX_FILES_READ = 4096
 _SMALL_FILE_BYTES = 16 * 1024
 _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
+_FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
 _BOOT_TIME = re.compile(rb"^btime (\d{1,11})$", re.MULTILINE)
 
 
@@ -167,6 +168,11 @@ class ProcFS:
         except OSError:
             return None
         return (info.st_dev, info.st_ino) == (file.device, file.inode)
+
+    def may_write(self, pid: int, file: OpenFile) -> bool:
+        """False when the process holds ``file`` open for reading only; True also where that cannot be read."""
+        flags = _FLAGS.search(self._text(f"{pid}/fdinfo/{file.fd}") or "")
+        return flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
     def boot_id(self) -> str:
         """The kernel's id of this boot."""

@@ -185,8 +185,8 @@ class InspectorExporter:
 
     def _take_in(self, slot: Slot, turn: Turn) -> None:
         slot.note(turn)
-        for writer_key, memberships, progress in turn.evidence:
-            self._ctx.ranks.observe_records(writer_key, memberships, progress)
+        for evidence in turn.evidence:
+            self._ctx.ranks.observe_records(*evidence)
         if turn.published is not None:
             self._ctx.ranks.observe_bandwidths(self._bandwidths())
         for writer in turn.retired:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -26,14 +26,14 @@ class ScanRequest(msgspec.Struct, frozen=True):
     """What a look needs of the rank table.
 
     ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those for which
-    it lately had no room; ``writer_keys``: writers whose process is looked for; ``variables``: the environment
-    variables to read of new ranks.
+    it lately had no room; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
+    ``variables``: the environment variables to read of new ranks.
     """
 
     now: float
     known: tuple[ProcessKey, ...] = ()
     refused: frozenset[ProcessKey] = frozenset()
-    writer_keys: tuple[WriterKey, ...] = ()
+    writer_keys: Mapping[WriterKey, int | None] = {}
     variables: frozenset[str] = frozenset()
 
 
@@ -95,7 +95,7 @@ class Scanner:
             unreadable=sum(facts.environment is None for facts in new),
         )
 
-    def _look_for_files(self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]) -> None:
+    def _look_for_files(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
         """Have the record files of ranks that may be one of these writers listed in this look, not seconds later."""
         pids = {writer_key.pid for writer_key in writer_keys}
         for key in running:
@@ -170,26 +170,34 @@ class Scanner:
         return self._guard.attempt("a process", work, pid=key.pid)
 
     def _links(
-        self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]
+        self, writer_keys: Mapping[WriterKey, int | None], running: list[ProcessKey]
     ) -> tuple[tuple[WriterKey, ProcessKey], ...]:
-        """Match writers with processes: the pid they give themselves, and the file held open where that can be seen."""
+        """Match writers with processes: the pid they give themselves, and the file held open for writing.
+
+        Of several such processes (pids are alike in different namespaces) the user's whose file it is comes first.
+        Where descriptors may not be read, the pid must do, and the file be the process' user's.
+        """
         if not writer_keys:
             return ()
         by_pid = {key.pid: key for key in running}
-        holders = {
-            (self._ranks[key].namespace_pid, _identity(file)): key
-            for key in reversed(running)
-            for file in self._ranks[key].logs.values()
-        }
+        holders: dict[tuple[int, tuple[int, int]], list[ProcessKey]] = {}
+        for key in running:
+            for file in self._ranks[key].logs.values():
+                if self._proc.may_write(key.pid, file):
+                    holders.setdefault((self._ranks[key].namespace_pid, _identity(file)), []).append(key)
         links = []
-        for writer_key in writer_keys:
-            key = holders.get((writer_key.pid, (writer_key.device, writer_key.inode)))
-            if key is None:
-                key = by_pid.get(writer_key.pid)
-                if key is None or not self._is_blind(key):
-                    continue
-            links.append((writer_key, key))
+        for writer_key, uid in writer_keys.items():
+            found = holders.get((writer_key.pid, (writer_key.device, writer_key.inode)), [])
+            if not found:
+                named = by_pid.get(writer_key.pid)
+                is_its = named is not None and self._is_blind(named) and uid in (None, self._uid(named))
+                found = [named] if named is not None and is_its else []
+            links += [(writer_key, key) for key in sorted(found, key=lambda each: self._uid(each) != uid)[:1]]
         return tuple(links)
+
+    def _uid(self, key: ProcessKey) -> int | None:
+        status = self._proc.status(key.pid)
+        return None if status is None else status.uid
 
     def _is_blind(self, key: ProcessKey) -> bool:
         """True for a process outside containers whose descriptors may not be read: its pid alone must do."""

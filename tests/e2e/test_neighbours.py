@@ -76,7 +76,7 @@ def writes_in_the_victims_name(shared: SharedNode, agent: Agent) -> None:
         for record in records:
             if "coll_perf" in record:
                 record["coll_perf"]["coll_sn"] += 100_000
-        forged.write_text("".join(json.dumps(record) + "\n" for record in records))
+        forged.write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
         shutil.chown(forged, MALLORY, MALLORY)
     agent.wait_for("rankwatch_inspector_files", float(RANKS * 2), state="followed")
 

@@ -53,7 +53,9 @@ class Ranks:
         self.settings: dict[int, dict[str, str]] = {}
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
 
-    def observe_records(self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None) -> None:
+    def observe_records(
+        self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None, uid: int | None
+    ) -> None:
         """Keep what was told."""
         self.observed.append((writer_key, tuple(memberships), last_progress_seconds))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +282,35 @@ def test_many_exits_and_writers_cost_what_they_are(node: Node) -> None:
 
     few = calls(100)
     assert calls(200) < 2.5 * few
+
+
+def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> None:
+    """Where descriptors may not be read, a process is taken for the writer of a file of its own user's alone."""
+    _, writer_key = node.log(10)
+    node.proc.add(10, uid=1000)
+    shutil.rmtree(node.proc.root / "10/fd")
+    node.file_uid = 1001
+    assert node.evidence(writer_key) == {}
+    node.file_uid = 1000
+    found = node.look(writer_key)
+    assert [facts.evidence for facts in found.new] == ["records"]
+    assert found.links == ((writer_key, ProcessKey(10, 5000)),)
+
+
+@pytest.mark.parametrize(("flags", "linked"), [("0100001", True), ("0100002", True), ("0100000", False)])
+def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: Node) -> None:
+    """A process of the right pid that holds a file open for reading is not its writer."""
+    path, writer_key = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={7: path})
+    (node.proc.root / "10/fdinfo").mkdir()
+    (node.proc.root / "10/fdinfo/7").write_text(f"pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n")
+    assert bool(node.look(writer_key).links) == linked
+
+
+def test_the_files_user_comes_first(node: Node) -> None:
+    """Of two processes of one pid in namespaces of their own that hold a file, the one of the file's user wrote it."""
+    path, writer_key = node.log(3)
+    for pid, uid in ((10, 1001), (11, 1000)):
+        node.proc.add(pid, uid=uid, namespace_pids=(pid, 3), threads={pid + 100: "NCCL RAS"}, files={7: path})
+    node.file_uid = 1000
+    assert node.look(writer_key).links == ((writer_key, ProcessKey(11, 5000)),)

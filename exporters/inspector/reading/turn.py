@@ -17,11 +17,12 @@ from exporters.inspector.totals.frozen import WriterTotals
 
 
 class WriterEvidence(NamedTuple):
-    """What one writer's records say of its ranks since the last turn."""
+    """What one writer's records say of its ranks since the last turn. ``uid``: whose its file is, None if not known."""
 
     writer_key: WriterKey
     memberships: tuple[Membership, ...]
     last_progress_seconds: float | None
+    uid: int | None = None
 
 
 class Turn(NamedTuple):

@@ -199,5 +199,7 @@ class Writers:
             progress_us = aggregate.last_progress_us
             if memberships or self._reported.get(writer_key) != progress_us:
                 self._reported[writer_key] = progress_us
-                found.append(WriterEvidence(writer_key, memberships, progress_us / 1_000_000 if progress_us else None))
+                progress_seconds = progress_us / 1_000_000 if progress_us else None
+                uid = self._shares.share_of(writer_key).uid
+                found.append(WriterEvidence(writer_key, memberships, progress_seconds, None if uid < 0 else uid))
         return tuple(found)
