@@ -39,12 +39,18 @@ class Totals:
 
 
 def join(
-    matching: Matching, totals: Totals, rank: int, n_ranks: int, comm: str = "abc", writer_key: WriterKey | None = None
+    matching: Matching,
+    totals: Totals,
+    rank: int,
+    n_ranks: int,
+    comm: str = "abc",
+    writer_key: WriterKey | None = None,
+    uid: int = 1000,
 ) -> BoardMember:
     """One rank's place."""
     writer_key = writer_key or WRITER_KEYS[rank]
     key = SeriesKey(comm, rank, "AllReduce", "8192")
-    member = matching.join(writer_key, key, n_ranks, partial(totals.credit, writer_key))
+    member = matching.join(writer_key, key, n_ranks, partial(totals.credit, writer_key), uid=uid)
     assert member is not None
     return member
 
@@ -266,3 +272,18 @@ def test_who_lets_most_operations_wait_gives_way(monkeypatch: pytest.MonkeyPatch
     matching.settle()
     assert len(mine.times) == 4
     assert sum(len(one.times) for one in crowd) == 8
+
+
+def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
+    """A writer that gives itself a member's place in files of another user takes no place and no operation from it."""
+    matching, totals, members = pair()
+    note(members[0], {0: 10, 1: 10})
+    forged = join(matching, totals, 0, 2, writer_key=WRITER_KEYS[9], uid=1001)
+    note(forged, {0: 99, 1: 99})
+    note(members[1], {0: 4, 1: 4})
+    matching.settle()
+    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[1]].last) == (2, 2)
+    assert WRITER_KEYS[9] not in totals.of
+    again = Matching()
+    again.restore(matching.save(), totals.credit_of)
+    assert {board.kind.uid for board in again.save()} <= {1000, 1001}

@@ -36,12 +36,16 @@ Credit = Callable[[Arrivals], None]
 
 
 class OperationKind(NamedTuple):
-    """Operations that can be matched: one collective of one communicator, in one size class."""
+    """Operations that can be matched: one collective of one communicator, in one size class, in files of one user.
+
+    Another user may write a file in the name of any communicator. ``uid``: whose the files are, -1 if not known.
+    """
 
     comm: str
     n_ranks: int
     collective: str
     size: str
+    uid: int = -1
 
 
 class SavedMember(msgspec.Struct, array_like=True):
@@ -183,16 +187,16 @@ class Matching:
         self.room = FairBudget(MAX_MEMBERS_IN_ALL)
 
     def join(
-        self, writer_key: WriterKey, key: SeriesKey, n_ranks: int, credit: Credit, group: Group = ()
+        self, writer_key: WriterKey, key: SeriesKey, n_ranks: int, credit: Credit, group: Group = (), uid: int = -1
     ) -> BoardMember | None:
         """Return the place of a rank's operations of one kind; None when they cannot be matched.
 
-        ``key.size`` is their size class, ``group`` whose writer it is. Another writer in the same place takes over: the
-        job began anew.
+        ``key.size`` is their size class, ``group`` whose writer it is, ``uid`` the user of its file. Another writer of
+        that user in the same place takes over: the job began anew.
         """
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None
-        kind = OperationKind(key.comm, n_ranks, key.collective, key.size)
+        kind = OperationKind(key.comm, n_ranks, key.collective, key.size, uid)
         board = self._boards.get(kind) or OperationBoard(kind)
         before = board.members.get(key.comm_rank)
         if before is not None and before.writer_key == writer_key:
@@ -269,7 +273,7 @@ class Matching:
             for own in one.members:
                 key = SeriesKey(kind.comm, own.comm_rank, kind.collective, kind.size)
                 credit = credit_of(own.writer_key, key)
-                member = None if credit is None else self.join(own.writer_key, key, kind.n_ranks, credit)
+                member = None if credit is None else self.join(own.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
                 if member is not None and member.board is not None:
                     member.highest = own.highest
                     member.times.update(own.times)

@@ -89,6 +89,7 @@ class Aggregate:
     ) -> None:
         self.writer_key = writer_key
         self.group = group
+        self._uid = user if isinstance(user := next(iter(group), None), int) else -1
         self.memberships: dict[tuple[str, int], Membership] = {}
         self.accumulators: dict[SeriesKey, Accumulator] = {}
         self.sequences: dict[tuple[str, int, str], Sequence] = {}
@@ -253,7 +254,9 @@ class Aggregate:
             if collective in SYNCHRONISING and comm != OTHER:
                 series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
                 credit = partial(self.credit, series)
-                binding.member = self._shared.matching.join(self.writer_key, series, n_ranks, credit, self.group)
+                binding.member = self._shared.matching.join(
+                    self.writer_key, series, n_ranks, credit, self.group, self._uid
+                )
         binding.place = (comm, comm_rank)
         return binding
 
