@@ -36,3 +36,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     parent_pid: int = 0
     session: int = 0
     title: str = ""
+
+    def place(self, hostname: str) -> str:
+        """Where a loopback address of it is: on this node, in its network namespace (each pod has its own 127.0.0.1)."""
+        return f"{hostname}/{self.network_namespace}" if self.network_namespace else hostname

@@ -68,9 +68,7 @@ class RankTable:
         if len(self._processes) >= MAX_PROCESSES and not self._make_room(facts.owner.key):
             self._counts.refused += 1
             return False
-        # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
-        place = f"{self._hostname}/{facts.network_namespace}" if facts.network_namespace else self._hostname
-        proven = (facts.owner.job_id, facts.owner.scheduler)
+        proven, place = (facts.owner.job_id, facts.owner.scheduler), facts.place(self._hostname)
         claim = environment.read_claim(facts.environment or {}, place, self._job_id_variables, proven)
         if facts.environment is not None:
             settings = environment.kept_settings(facts.environment, self._variables)
