@@ -166,14 +166,17 @@ def test_an_array_is_one_job_where_its_id_is_asked_for(slurm: Slurm, tmp_path: P
 )
 def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent, title: str, source: str) -> None:
     """A task's four children inherit its rank: they are ranks by title, else in start order; one's crash is its own."""
-    children = f'for each in 0 1 2 3; do (exec -a "{title}" {RANK}) & done; wait'
+    order, pause = ("3 2 1 0", 1.5) if source == "title" else ("0 1 2 3", 0)
+    children = f'for each in {order}; do (exec -a "{title}" {RANK}) & sleep {pause}; done; wait'
     agent.job_id = slurm.submit(f"srun bash -c {shlex.quote(children)}", "--ntasks=1")
     agent.wait_for_states(alive(4), START_SECONDS + BINDING_SECONDS)
     assert identities(agent, agent.job_id) == dict.fromkeys("0123", (source, "parent"))
     shown = pids(agent)
     if source == "title":
         assert [words_of(slurm, shown[rank])[0] for rank in "0123"] == [f"VLLM::Worker_TP{rank}" for rank in "0123"]
-    assert [shown[rank] for rank in "0123"] == sorted(shown.values())
+    else:
+        assert [shown[rank] for rank in "0123"] == sorted(shown.values())
+    assert agent.samples("rankwatch_job_expected_ranks") == []
     assert agent.value("rankwatch_rank_duplicates") == 0
     slurm.node.kill(shown["2"], signal.SIGSEGV)
     agent.wait_for_ending("2", CRASHED)
