@@ -11,7 +11,7 @@ from agent.ranks import environment, job_owners
 from agent.ranks.job_owners import JobOwners
 from agent.ranks.labels import LabelBook
 from agent.ranks.process import RankProcess, TableCounts
-from agent.ranks.shared_environment import are_siblings, candidates
+from agent.ranks.shared_environment import are_siblings, candidates, place_of
 
 SETTLE_SECONDS = 1.0
 """How long a process whose environment names its rank waits for siblings that claim the same one."""
@@ -134,6 +134,7 @@ class RankBinder:
             or (
                 claim.rank is not None
                 and unique
+                and not _has_place(process)
                 and waited >= SETTLE_SECONDS
                 and (bool(claim.job_id) or world is not None)
             )
@@ -198,6 +199,11 @@ class RankBinder:
 
     def _renamed(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
         return self.labels.take(job_owners.renamed(label, process), process, may_regroup=False)
+
+
+def _has_place(process: RankProcess) -> bool:
+    """True for one of several workers of a task, by its title: the others may come later."""
+    return process.facts is not None and bool(place_of(process.facts.title))
 
 
 def _claimed(process: RankProcess) -> _Claimed:

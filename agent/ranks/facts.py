@@ -38,5 +38,5 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     title: str = ""
 
     def place(self, hostname: str) -> str:
-        """Where a loopback address of it is: on this node, in its network namespace (each pod has its own 127.0.0.1)."""
+        """Where its loopback addresses are: on this node, in its network namespace (each pod has its own 127.0.0.1)."""
         return f"{hostname}/{self.network_namespace}" if self.network_namespace else hostname

@@ -168,8 +168,8 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
 
 
 def _info(view: RankView) -> tuple[str, ...]:
-    facts, claim = view.process.facts, view.process.claim
-    local_rank = claim.local_rank if len(view.process.slots or ()) == 1 else str(view.slot)
+    facts = view.process.facts
+    local_rank = view.process.local_rank if len(view.process.slots or ()) == 1 else str(view.slot)
     pid, user, pod, container = ("", "", "", "")
     if facts is not None:
         pid, user, pod, container = str(facts.key.pid), facts.user, facts.pod, facts.container

@@ -104,7 +104,7 @@ def _expected(live: Sequence[RankProcess]) -> dict[str, int]:
     A number of tasks is one of ranks where every task here is one process's; where several share one, so is WORLD_SIZE.
     """
     found = {
-        "environment": max((p.claim.world_size or 0 for p in live if p.source != "local_index"), default=0),
+        "environment": max((p.world_size or 0 for p in live), default=0),
         "communicator": max((m.size for p in live for m in p.members.values()), default=0),
     }
     steps = {(p.claim.tasks, p.claim.local_tasks) for p in live}

@@ -16,6 +16,9 @@ MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
 """Records may be that late: what is newer was made after RAS had missed the process."""
 
+SHARED_SOURCES = frozenset({"title", "local_index"})
+"""What names ranks whose environment is their task's: the rank, local rank and size in it are not theirs."""
+
 
 class RankGpu(msgspec.Struct, frozen=True):
     """A GPU that a process uses: the driver's index, UUID, PCI address, and the NIC near it (empty: none is known)."""
@@ -74,6 +77,16 @@ class RankProcess(msgspec.Struct):
     def owner(self) -> Owner:
         """Whose it is; that of a writer whose process was never seen is not known."""
         return Owner() if self.facts is None else self.facts.owner
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the job has, as its own environment says; None where that does not."""
+        return None if self.source in SHARED_SOURCES else self.claim.world_size
+
+    @property
+    def local_rank(self) -> str:
+        """Its rank on the node, as its own environment says; empty where that does not."""
+        return "" if self.source in SHARED_SOURCES else self.claim.local_rank
 
     def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
         """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment, owned, writer_key
 
 from agent.core.identity import Membership, RankLabel
+from agent.ranks import families as rank_families
 from agent.ranks.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.owner import Owner
 from agent.ranks.shared_environment import number_of, place_of
+from exporters.ras.asking.jobs import local_processes
 
 ALICE = Owner("user", "1000")
 VLLM = "VLLM::Worker_TP{}"
@@ -78,6 +81,30 @@ def test_titles_name_siblings(table: Table) -> None:
     table.tick(BINDING_SECONDS)
     assert ranks(table) == {"3": 1, "2": 2, "1": 3, "0": 4}
     assert sources(table) == {"title"}
+
+
+def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
+    """A worker with a place in its title waits for those of the other places, whoever is there first."""
+    for pid in (1, 2, 3, 4):
+        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)))
+        table.tick(2.0)
+    table.tick(BINDING_SECONDS)
+    assert ranks(table) == {"3": 1, "2": 2, "1": 3, "0": 4}
+    assert sources(table) == {"title"}
+
+
+@pytest.mark.parametrize("title", [VLLM, "python"])
+def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: Table) -> None:
+    """Four workers of a step's only task: the one rank and the local rank that it has are not theirs."""
+    for pid in (1, 2, 3, 4):
+        env = task(0) | {"SLURM_LOCALID": "0"}
+        table.add_facts(owned(pid, env, ALICE, parent=50, title=title.format(pid)))
+    table.tick(BINDING_SECONDS)
+    shown = samples(rank_families.families(table.ranks.snapshot()))
+    assert not [each for each in shown if each.name == "rankwatch_job_expected_ranks"]
+    assert [each.labels["world_size"] for each in shown if each.name == "rankwatch_job_info"] == [""]
+    assert [each.labels["local_rank"] for each in shown if each.name == "rankwatch_rank_info"] == [""] * 4
+    assert {each.world_size for each in local_processes(table.ranks, 0).values()} == {None}
 
 
 def test_a_worker_that_restarts_takes_its_place(table: Table) -> None:

@@ -140,7 +140,7 @@ def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, Lo
         found[key] = LocalProcess(
             key=key,
             labels=tuple(label for label in process.slots or () if label is not None),
-            world_size=process.claim.world_size or (world.size if world is not None else None),
+            world_size=process.world_size or (world.size if world is not None else None),
             namespace_pid=process.facts.namespace_pid,
             start_seconds=process.facts.start_seconds,
             network_namespace=namespace,
