@@ -16,7 +16,7 @@ from proc_tree import ProcTree
 from rank_table import Table, environment, facts, writer_key
 from ras_server import conversing, served
 
-from agent.api import Admission, Membership, OwnThread, ProcessKey
+from agent.api import Admission, Membership, Owner, OwnThread, ProcessKey
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
 from exporters.ras.protocol.client import Endpoint
@@ -46,6 +46,7 @@ class Node:
     """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), whose RAS gives ``replies`` one after the other.
 
     The last of them is given again and again; None is a reply that does not come. ``streams`` are those who monitor.
+    Connections are accepted by the processes ``accepting``, then by all in turn.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Node:
         self.replies: list[bytes | None] = [report()]
         self.replies_of: dict[int, bytes] = {}
         self.accepting: list[int] = []
+        self.pids: list[int] = []
+        self.listening: dict[int, tuple[int, int]] = {}
         self.asked = 0
         self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
@@ -66,24 +69,37 @@ class Node:
         for pid, rank in ranks.items():
             self.add(pid, environment(rank, world=4))
 
-    def add(self, pid: int, env: dict[str, str], place: Membership | None = None, evidence: str = "thread") -> None:
-        """Add a rank process with a listener, and with records of its place in a communicator."""
-        self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=env)
+    def add(
+        self,
+        pid: int,
+        env: dict[str, str],
+        place: Membership | None = None,
+        evidence: str = "thread",
+        *,
+        uid: int = 0,
+        port: int | None = None,
+    ) -> None:
+        """Add a rank process with a listener at ``port``, and records of its place in a communicator."""
+        if port is None:
+            self.pids.append(pid)
+        self.listening[pid] = (port or self.port, uid)
+        self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=env, uid=uid)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
         (self.tree.root / f"{pid}/net").mkdir()
         (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")
-        self.listen(pid)
-        assert self.table.ranks.observe_process(msgspec.structs.replace(facts(pid, env), evidence=evidence))
+        self.listen(pid, port, uid)
+        found = msgspec.structs.replace(facts(pid, env), evidence=evidence, uid=uid, owner=Owner(name=str(uid)))
+        assert self.table.ranks.observe_process(found)
         if place is not None:
             self.table.ranks.observe_records(writer_key(pid), [place], None)
             self.table.ranks.link(writer_key(pid), ProcessKey(pid, 5000))
         self.table.tick(20.0)
 
-    def listen(self, inode: int) -> None:
-        """Add a listener."""
-        address = f"0100007F:{self.port:04X}"
+    def listen(self, inode: int, port: int | None = None, uid: int = 0) -> None:
+        """Add a listener, at the node's port unless another is given."""
+        address = f"0100007F:{port or self.port:04X}"
         with (self.tree.root / "net/tcp").open("a") as table:
-            table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 0 0 {inode} 1\n")
+            table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 {uid} 0 {inode} 1\n")
 
     async def report(self) -> bytes | None:
         self.asked += 1
@@ -96,18 +112,24 @@ class Node:
         self.streams.remove(writer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = Endpoint(*writer.get_extra_info("peername"))
         if self.accepting:
-            pid, client = self.accepting.pop(0), Endpoint(*writer.get_extra_info("peername"))
+            pid = self.accepting.pop(0)
             self.replies = [self.replies_of.get(pid)]
-            thread = OwnThread("table")
-            await thread.call(lambda: self._accept(pid, client))
-            thread.stop()
+        else:
+            pid = self.pids[0]
+            self.pids = [*self.pids[1:], pid]
+        thread = OwnThread("table")
+        await thread.call(lambda: self.accept(pid, client))
+        thread.stop()
         await conversing(self.report, self.monitor)(reader, writer)
 
-    def _accept(self, pid: int, client: Endpoint) -> None:
+    def accept(self, pid: int, client: Endpoint) -> None:
         """Have the process hold the server's end of a connection."""
         (self.tree.root / f"{pid}/fd/{client.port}").symlink_to(f"socket:[{client.port}]")
-        row = f"1: 0100007F:{self.port:04X} 0100007F:{client.port:04X} 01 0:0 0:0 0 0 0 {client.port} 1\n"
+        port, uid = self.listening[pid]
+        ends = f"0100007F:{port:04X} 0100007F:{client.port:04X}"
+        row = f"1: {ends} 01 0:0 0:0 0 {uid} 0 {client.port} 1\n"
         with (self.tree.root / "net/tcp").open("a") as table:
             table.write(row)
 

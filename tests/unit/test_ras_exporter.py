@@ -13,12 +13,7 @@ from client_metrics import samples
 from rank_table import environment
 from ras_node import Node, report
 
-from agent.api import (
-    Admission,
-    Membership,
-    NoData,
-    RankLabel,
-)
+from agent.api import Admission, Membership, NoData, ProcessKey, RankLabel
 from exporters.ras import RasConfig
 from exporters.ras.asking import visits as visits_module
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
@@ -203,18 +198,34 @@ async def test_a_report_that_cannot_be_read_is_counted_as_such(node: Node) -> No
     assert (found.errors, list(found.up.values()), found.reports) == ({"parse": 1}, [False], {})
 
 
-async def test_reports_go_to_the_job_whose_processes_they_name(shared: Node) -> None:
-    """Two jobs at one address: each report is shown under its own job, one of neither is counted."""
+async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
+    """Two jobs at one address: whatever a report names, it is shown under the job that was asked."""
     node = shared
-    other = report(1, pids=(21, 22), hash_number=0xCD)
-    node.replies = [other, report(), report(pids=(31, 32)), other]
+    node.accepting = [11, 12, 21, 22] * 2
+    node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
+    async with node.exporter() as exporter:
+        found = await node.first_query(exporter)
+        found = await node.look(exporter, MIN_INTERVAL_SECONDS)
+    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
+
+
+async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> None:
+    """Whose report it is cannot be told any more: it is no job's."""
+    give = node.report
+
+    async def last_words() -> bytes | None:
+        for pid in (11, 12):
+            node.table.ranks.observe_exit(ProcessKey(pid, 5000), None)
+        return await give()
+
+    node.report = last_words  # type: ignore[method-assign]
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
-        for _ in range(2):
-            found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-    assert node.asked == 4
-    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
-    assert found.skipped == {"foreign_report": 1}
+        node.table.tick(MIN_INTERVAL_SECONDS)
+        await exporter.update()
+        await exporter.settle()
+        found = exporter.snapshot()
+    assert (found.reports, found.skipped) == ({}, {"foreign_report": 1})
 
 
 async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,6 +609,7 @@ def test_every_reason_to_skip_is_a_series() -> None:
 async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node) -> None:
     """The process of rank 1 is missed by two reports over 15 s: its rank is unresponsive, until RAS is not asked."""
     node.replies = [report(1, size=2)]
+    node.pids = [11]  # a stopped process accepts nothing
     async with node.exporter() as exporter:
         await node.first_query(exporter)
         assert node.table.states() == {"0": "alive", "1": "alive"}

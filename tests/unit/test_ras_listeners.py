@@ -14,7 +14,7 @@ from exporters.ras.local import library as library_module
 from exporters.ras.local import listeners, nccl_conf
 from exporters.ras.local import sockets as sockets_module
 from exporters.ras.local.library import MAX_SECTIONS, version_in
-from exporters.ras.local.listeners import MAX_NAMESPACES, ListenerSearch, Server, Site
+from exporters.ras.local.listeners import ListenerSearch, Server, Site
 from exporters.ras.local.nccl_conf import MAX_LINE, effective_environment, parse
 from exporters.ras.local.settings import MAX_FACTOR, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
@@ -27,9 +27,9 @@ NAMED = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/x86_64-linux-gnu/libnccl.so.2
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
-def row(address: str, inode: int, state: str = "0A") -> str:
+def row(address: str, inode: int, state: str = "0A", uid: int = 0) -> str:
     """A line of /proc/net/tcp."""
-    return f"   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  1000        0 {inode} 1\n"
+    return f"   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 {inode} 1\n"
 
 
 @pytest.fixture
@@ -381,44 +381,67 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
     key, there = ProcessKey(10, 5000), Endpoint("10.0.0.1", 4000)
     with (tree.root / "net/tcp").open("a") as table:
         table.write(row("0100000A:0FA0", 73) + row("0200000A:0FA0", 74))
+    (tree.root / "net/fib_trie").write_text("|-- 10.0.0.1\n   /32 host LOCAL\n")
     assert look(tree, key) == {there: Site({key: Server((2, 30, 7), 1.0)}, 0), V4: Site({}, 2)}
     (tree.root / "10/fd/40").unlink()
     assert look(tree, key) == {V4: Site({}, 2)}
 
 
-def in_namespace(tree: ProcTree, pid: int, number: int, rows: str, *inodes: int) -> ProcessKey:
-    """A process of a pod with the address 10.1.0.<number>, which holds these sockets of the pod's."""
-    key = add(tree, pid, *inodes)
-    (tree.root / f"{pid}/ns/net").symlink_to(f"net:[{number}]")
-    (tree.root / f"{pid}/net").mkdir()
-    (tree.root / f"{pid}/net/tcp").write_text(HEAD + rows)
-    local = f"|-- 127.0.0.1\n   /32 host LOCAL\n|-- 10.1.{number // 256}.{number % 256}\n   /32 host LOCAL\n"
-    (tree.root / f"{pid}/net/fib_trie").write_text(local)
-    return key
+def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> None:
+    """Another user's listener on every address takes none from one at the address, and of one user's both may be.
+
+    A socket of IPv6 that is bound to an IPv4 address counts as bound to it.
+    """
+    key = add(tree, 10, 71)
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) + row("00000000:6D7C", 72))
+    (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73, uid=7))
+    mine = Site({key: Server((2, 30, 7), 1.0)}, 0)
+    assert look(tree, key) == {V4: mine, V6: Site({}, 1)}
+    with (tree.root / "net/tcp6").open("a") as table:
+        table.write(row("0000000000000000FFFF00000100007F:6D7C", 74))
+    assert look(tree, key)[V4].unowned == 1
 
 
-def test_a_pod_that_listens_on_all_its_addresses_is_a_site(tree: ProcTree) -> None:
-    """It is reached by the pod's own address, and the process that accepts is found in the pod's table."""
-    connection = "7: 0700010A:6D7C 0100007F:9C41 01 0:0 0:0 0 0 0 82 1\n"
-    key = in_namespace(tree, 10, 7, row("00000000:6D7C", 81) + connection, 81, 82)
-    pod = Endpoint("10.1.0.7", 28028)
+def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTree) -> None:
+    """The process that held a listener at the last look must still hold it, under the same descriptor."""
+    first, second = add(tree, 10, 71, 72), add(tree, 11)
     search = ListenerSearch(tree.root, (V4,))
-    sites = search.look([key])
-    assert sites == {pod: Site({key: Server((2, 30, 7), 1.0)}, 0, "10/net"), V4: Site({}, 2)}
-    assert search.server_of(sites[pod], pod, Endpoint("127.0.0.1", 40001)) == key
-    assert search.server_of(sites[V4], pod, Endpoint("127.0.0.1", 40001)) is None
+    assert list(search.look([first, second])[V4].servers) == [first]
+    (tree.root / "10/fd/40").unlink()
+    assert search.look([first, second])[V4].unowned == 1
+    (tree.root / "11/fd/50").symlink_to("socket:[71]")
+    assert list(search.look([first, second])[V4].servers) == [first, second]
 
 
-def test_a_pod_that_listens_on_its_loopback_is_out_of_reach(tree: ProcTree) -> None:
-    """The agent is not in the pod: its loopback is another one, and what others listen on there is none of ours."""
-    key = in_namespace(tree, 10, 7, row("0100007F:6D7C", 81) + row("0700010A:0016", 82), 81, 82)
-    assert look(tree, key) == {V4: Site({}, 2)}
+def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row is found where it ends at the bound, in pieces of any size, and one byte beyond it is not."""
+    server, client = V4, Endpoint("127.0.0.1", 40001)
+    found = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + found)
+    expected = sockets_module.Socket(server, client, 0, 99)
+    size = (tree.root / "net/tcp").stat().st_size
+    for piece in (1, 7, size):
+        monkeypatch.setattr(sockets_module, "_PIECE_BYTES", piece)
+        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
+        assert sockets_module.connection(tree.root / "net", server, client) == expected
+        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
+        assert sockets_module.connection(tree.root / "net", server, client) is None
 
 
-def test_pods_beyond_the_limit_are_not_looked_at(tree: ProcTree) -> None:
-    """One more pod than the limit: the last one is no site."""
-    keys = [
-        in_namespace(tree, 100 + number, 1 + number, row("00000000:6D7C", 1000 + number), 1000 + number)
-        for number in range(MAX_NAMESPACES + 1)
-    ]
-    assert len(look(tree, *keys)) == MAX_NAMESPACES + 1  # and the loopback
+def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:
+    """The kernel has IPv4's connections to it among those of IPv6."""
+    mapped = "0000000000000000FFFF0000"
+    line = f"1: {mapped}0100007F:6D7C {mapped}0100007F:9C41 01 0:0 0:0 0 0 0 99 1\n"
+    (tree.root / "net/tcp6").write_text(HEAD + line)
+    client = Endpoint("127.0.0.1", 40001)
+    assert sockets_module.connection(tree.root / "net", V4, client) == sockets_module.Socket(V4, client, 0, 99)
+
+
+def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
+    """A process that holds another user's socket has not accepted the connection itself."""
+    key = add(tree, 10, 71, 72, 99)
+    search = ListenerSearch(tree.root, (V4,))
+    site = search.look([key])[V4]
+    with (tree.root / "net/tcp").open("a") as table:
+        table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")
+    assert search.server_of(site, V4, Endpoint("127.0.0.1", 40001)) is None
