@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from weakref import WeakSet
 
 from agent.api import Context, Metric, NoData, ProcessKey, Spec
+from exporters.ras.asking.files import FILE_READER, JobFiles
 from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.asking.jobs import (
     Job,
@@ -45,6 +46,7 @@ LARGE_JOB_COLLECTIVE_SECONDS = 30
 """The soft timeout that a query gives the library to gather a report: its own default, and more for large jobs."""
 DRAIN_SECONDS = 45.0
 """How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
+FILE_ROUNDS = 2
 STALE_INTERVALS = 3.0
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
@@ -77,6 +79,7 @@ class RasExporter:
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
         self._helper = ctx.helper(READER)
+        self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         self._reach = Reach(self._thread, self._search)
         self._inquiry = Inquiry(self._thread, self._helper, self._reach, self._is_as_seen, ctx.log)
 
@@ -171,7 +174,16 @@ class RasExporter:
         if not keys and not self._ctx.once:  # nobody to ask about: whoever listens is left alone
             self._sites = {}
             return
-        self._sites = await self._thread.call(lambda: self._search.look(keys))
+        self._sites = await self._search_all(keys)
+
+    async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
+        """Look, and again after files were read of which the look depends: settings, then the library."""
+        sites = await self._thread.call(lambda: self._search.look(keys))
+        for _ in range(FILE_ROUNDS):
+            if not await self._files.read_for(self._search):
+                break
+            sites = await self._thread.call(lambda: self._search.look(keys))
+        return sites
 
     def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:
         """The addresses whose events are to be read, with the processes that serve them; none in a single pass."""

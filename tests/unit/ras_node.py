@@ -83,7 +83,8 @@ class Node:
         if port is None:
             self.pids.append(pid)
         self.listening[pid] = (port or self.port, uid)
-        self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=env, uid=uid)
+        whole = {"NCCL_RAS_ADDR": f"127.0.0.1:{self.port}", "NCCL_RAS_TIMEOUT_FACTOR": "1", **env}  # no file adds to it
+        self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=whole, uid=uid)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
         (self.tree.root / f"{pid}/net").mkdir()
         (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")

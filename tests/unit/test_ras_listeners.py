@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from proc_tree import ProcTree
 
 from agent.api import ProcessKey
+from exporters.ras.local import elf_version, job_files, listeners, nccl_conf
 from exporters.ras.local import library as library_module
-from exporters.ras.local import listeners, nccl_conf
 from exporters.ras.local import sockets as sockets_module
-from exporters.ras.local.library import MAX_SECTIONS, version_in
+from exporters.ras.local.elf_version import MAX_SECTIONS, version_in
+from exporters.ras.local.job_files import FileFacts, FileRequest, read_one
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
-from exporters.ras.local.nccl_conf import MAX_LINE, effective_environment, parse
+from exporters.ras.local.nccl_conf import MAX_LINE, files_of, parse, read_conf
 from exporters.ras.local.settings import MAX_FACTOR, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
@@ -52,9 +54,26 @@ def add(
     return ProcessKey(pid, 5000)
 
 
+class Search(ListenerSearch):
+    """Has the files of jobs read at once."""
+
+    def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
+        """Look until nothing is left to be read."""
+        found = super().look(processes)
+        while asked := self.wanted():
+            self.note(asked, {key: read_one(request) for key, request in asked.items()})
+            found = super().look(processes)
+        return found
+
+
+def effective_environment(proc_root: Path, pid: int, environment: dict[str, str]) -> dict[str, str]:
+    """An environment with what its files add."""
+    return read_conf(f"{proc_root}/{pid}/root", files_of(environment)) | environment
+
+
 def look(tree: ProcTree, *keys: ProcessKey) -> dict[Endpoint, Site]:
     """What a first look finds, when these are the rank processes."""
-    return ListenerSearch(tree.root, (V4, V6)).look(keys)
+    return Search(tree.root, (V4, V6)).look(keys)
 
 
 def test_a_table_gives_its_listening_sockets() -> None:
@@ -104,7 +123,7 @@ def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dic
 def test_a_listener_is_unowned_once_its_rank_left(tree: ProcTree) -> None:
     """What was found of a process is forgotten when it is no rank process any more."""
     first, second = add(tree, 10, 71), add(tree, 20, 72)
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     assert search.look([first, second])[V4].unowned == 0
     assert search.look([second])[V4] == Site({second: Server((2, 30, 7), 1.0)}, 1)
 
@@ -246,7 +265,7 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
     inside.mkdir(parents=True)
     maps = "7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2"
     (tree.root / "10/maps").write_text(maps + "\n")
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     library(inside / "libnccl.so.2", b"NCCL version 2.32.3+cuda13.3\0")
     assert search.look([key])[V4].servers[key].version == (2, 32, 3)
     search.look([])
@@ -261,24 +280,24 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
 
 def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one file more than are remembered those before are read again when they are seen again."""
-    monkeypatch.setattr(library_module, "MAX_FILES", 1)
+    monkeypatch.setattr(job_files, "_versions", {})
+    monkeypatch.setattr(job_files, "MAX_VERSIONS", 1)
     reads: list[int] = []
-    monkeypatch.setattr(library_module, "version_in", lambda fd: reads.append(fd) or (2, 30, 7))
-    libraries = library_module.Libraries(tree.root)
+    monkeypatch.setattr(job_files, "version_in", lambda fd: reads.append(fd) or (2, 30, 7))
     for pid, name in ((10, "a"), (11, "a"), (12, "b"), (10, "a")):
         inside = tree.root / f"{pid}/root/{name}"
         if not inside.is_dir():
             add(tree, pid)
             inside.mkdir(parents=True)
             (inside / "libnccl.so.2").write_text(name)
-        (tree.root / f"{pid}/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /{name}/libnccl.so.2\n")
         os.utime(inside / "libnccl.so.2", ns=(pid, pid))
-        assert libraries.of(ProcessKey(pid, 5000)).version == (2, 30, 7)
+        request = FileRequest(str(tree.root), pid, 0, 0, library=f"/{name}/libnccl.so.2")
+        assert read_one(request) == FileFacts({}, (2, 30, 7))
     assert len(reads) == 4
 
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
-    """What the environment does not set the user's file does, then the system's; links and FIFOs are left alone."""
+    """What the environment does not set the user's file does, then the system's; FIFOs are left alone."""
     key = add(tree, 10, 71, 72)
     root = tree.root / "10/root"
     (root / "etc").mkdir(parents=True)
@@ -297,6 +316,7 @@ def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
         "HOME": "/",
     }
     (root / "own").symlink_to("etc/nccl.conf")
+    assert effective_environment(tree.root, 10, {"NCCL_CONF_FILE": "/own"})["NCCL_RAS_TIMEOUT_FACTOR"] == "3"
     (root / "etc/nccl.conf").unlink()
     os.mkfifo(root / "etc/nccl.conf")
     for path in ("/own", "own", "/none", "/a\0b"):
@@ -337,9 +357,9 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
     """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
     path = library(tree.root / "libnccl.so.2", text)
-    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text))
+    monkeypatch.setattr(elf_version, "MAX_SECTION_BYTES", len(text))
     assert version_of(path) == (2, 30, 7)
-    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text) - 1)
+    monkeypatch.setattr(elf_version, "MAX_SECTION_BYTES", len(text) - 1)
     assert version_of(path) is None
     key = add(tree, 10, 71, 72)
     monkeypatch.setattr(library_module, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
@@ -360,7 +380,7 @@ def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None
     """The server's end of a connection is a socket of the process that accepted it; before that it is nobody's."""
     first, second = add(tree, 10, 71), add(tree, 11, 72)
     (tree.root / "11/fd/50").symlink_to("socket:[99]")
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     site = search.look([first, second])[V4]
     client = Endpoint("127.0.0.1", 40001)
     ends = ["0100007F:9C41 0100007F:6D7C", "0100007F:6D7C 0100007F:9C41"]
@@ -405,7 +425,7 @@ def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> Non
 def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTree) -> None:
     """The process that held a listener at the last look must still hold it, under the same descriptor."""
     first, second = add(tree, 10, 71, 72), add(tree, 11)
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     assert list(search.look([first, second])[V4].servers) == [first]
     (tree.root / "10/fd/40").unlink()
     assert search.look([first, second])[V4].unowned == 1
@@ -440,7 +460,7 @@ def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:
 def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
     """A process that holds another user's socket has not accepted the connection itself."""
     key = add(tree, 10, 71, 72, 99)
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     site = search.look([key])[V4]
     with (tree.root / "net/tcp").open("a") as table:
         table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -20,14 +20,16 @@ import msgspec
 
 from agent.api import ProcessKey, ProcFS
 from exporters.ras.local.addresses import addresses_in, may_be_named
-from exporters.ras.local.library import Libraries, Version
-from exporters.ras.local.nccl_conf import effective_environment
+from exporters.ras.local.job_files import FileFacts, FileRequest
+from exporters.ras.local.library import Version, mapped_library
+from exporters.ras.local.nccl_conf import WANTED, files_of
 from exporters.ras.local.settings import Settings, read_settings
 from exporters.ras.local.sockets import LISTEN, Socket, connection, sockets
 from exporters.ras.protocol.client import Endpoint
 
 MAX_DESCRIPTORS = 16_384
 _TABLES = "net"
+_KEPT = ("NCCL_CONF_FILE", "HOME", *WANTED)
 _WILDCARDS = {"0.0.0.0": 1, "::": 2}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")
 _RAS_THREAD = "NCCL RAS"
@@ -50,10 +52,14 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a process listens, if it does: its network namespace, and what its environment says."""
+    """Where a process listens, if it does: its network namespace, and what its environment and files say.
+
+    ``settings`` is None while the files are not read.
+    """
 
     namespace: int
-    settings: Settings
+    environment: dict[str, str]
+    settings: Settings | None = None
 
 
 class _Held(NamedTuple):
@@ -64,13 +70,17 @@ class _Held(NamedTuple):
 
 
 class ListenerSearch:
-    """Finds listeners at ``endpoints`` and at the addresses of the ranks' environments; remembers their processes."""
+    """Finds listeners at ``endpoints`` and at the addresses of the ranks' environments; remembers their processes.
+
+    Files that jobs name it does not touch, as their file systems may hang: it has them read (``wanted``, ``note``).
+    """
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
         self._root = proc_root
         self._endpoints = tuple(_reachable(endpoint) for endpoint in endpoints)
         self._proc = ProcFS(proc_root)
-        self._libraries = Libraries(proc_root)
+        self._wanted: dict[ProcessKey, FileRequest] = {}
+        self._versions: dict[ProcessKey, Version | None] = {}
         self._owners: dict[int, _Held] = {}
         self._servers: dict[ProcessKey, Server] = {}
         self._places: dict[ProcessKey, _Place] = {}
@@ -79,8 +89,13 @@ class ListenerSearch:
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """The sites that have a listener; ``processes`` are the rank processes that run."""
         known = set(processes)
+        self._wanted = {}
+        self._versions = {key: version for key, version in self._versions.items() if key in known}
         self._servers = {key: server for key, server in self._servers.items() if key in known}
         self._places = {key: self._places.get(key) or self._place(key) for key in sorted(known)}
+        for key, place in self._places.items():
+            if place.settings is None:
+                self._want(key)
         found = self._listeners()
         self._assign({each.inode: each.uid for listeners in found.values() for each in listeners}, known)
         sites = {endpoint: self._site({each.inode for each in listeners}) for endpoint, listeners in found.items()}
@@ -99,9 +114,36 @@ class ListenerSearch:
                 return key
         return None
 
+    def wanted(self) -> dict[ProcessKey, FileRequest]:
+        """What must be read for the last look to be whole: then look again."""
+        return dict(self._wanted)
+
+    def note(self, asked: Mapping[ProcessKey, FileRequest], found: Mapping[ProcessKey, FileFacts]) -> None:
+        """Take what was read."""
+        for key, facts in found.items():
+            if asked[key].library or asked[key].mapping:
+                self._versions[key] = facts.version
+            if asked[key].conf and (place := self._places.get(key)) is not None:
+                settings = read_settings(facts.settings | place.environment)
+                self._places[key] = msgspec.structs.replace(place, settings=settings)
+
     def _place(self, key: ProcessKey) -> _Place:
-        environment = effective_environment(self._root, key.pid, self._proc.environment(key.pid) or {})
-        return _Place(self._proc.namespace(key.pid, "net"), read_settings(environment))
+        environment = self._proc.environment(key.pid) or {}
+        kept = {name: environment[name] for name in _KEPT if name in environment}
+        settings = None if files_of(kept) else read_settings(kept)
+        return _Place(self._proc.namespace(key.pid, "net"), kept, settings)
+
+    def _want(self, key: ProcessKey, library: str = "", mapping: str = "") -> None:
+        place = self._places[key]
+        self._wanted[key] = FileRequest(
+            str(self._root),
+            key.pid,
+            self._uid(key),
+            self._proc.namespace(key.pid, "mnt"),
+            files_of(place.environment) if place.settings is None else (),
+            library,
+            mapping,
+        )
 
     def _listeners(self) -> dict[Endpoint, list[Socket]]:
         """By address the listeners that a connection to it can reach."""
@@ -117,7 +159,7 @@ class ListenerSearch:
     def _named(self) -> Iterable[Endpoint]:
         """The addresses that jobs of this network namespace name, but for those that none may."""
         for place in self._places.values():
-            if place.namespace == self.namespace:
+            if place.namespace == self.namespace and place.settings is not None:
                 yield from (at for each in place.settings.endpoints if may_be_named((at := _reachable(each)).host))
 
     def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
@@ -137,12 +179,22 @@ class ListenerSearch:
 
     def _site(self, inodes: set[int]) -> Site:
         owners = {self._owners[inode].key for inode in inodes if inode in self._owners}
-        for key in owners - self._servers.keys():
-            library = self._libraries.of(key)
-            factor = self._places[key].settings.timeout_factor
-            self._servers[key] = Server(library.version, factor, library.flavor)
         unowned = len(inodes - self._owners.keys())
-        return Site({key: self._servers[key] for key in sorted(owners)}, unowned)
+        return Site({key: self._server(key) for key in sorted(owners)}, unowned)
+
+    def _server(self, key: ProcessKey) -> Server:
+        """What is known of a process that listens; of one whose files are not read yet no version is."""
+        if key in self._servers:
+            return self._servers[key]
+        library, settings = mapped_library(self._root, key.pid), self._places[key].settings
+        is_named = library.version is not None or not (library.path or library.mapping)
+        if not is_named and key not in self._versions:
+            self._want(key, library.path, library.mapping)
+        if settings is None or key in self._wanted:
+            return Server(None, 1.0, library.flavor)
+        version = library.version if is_named else self._versions[key]
+        self._servers[key] = Server(version, settings.timeout_factor, library.flavor)
+        return self._servers[key]
 
     def _uid(self, key: ProcessKey) -> int | None:
         status = self._proc.status(key.pid)
