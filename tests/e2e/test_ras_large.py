@@ -35,6 +35,7 @@ class Job:
         self.port = free_port()
         argv = [sys.executable, Path(__file__).with_name("lone_rank.py"), library, str(self.port), kind, str(length)]
         env = {**os.environ, "SLURM_JOB_ID": job_id, "RANK": "0", "WORLD_SIZE": "1"}
+        env |= {"NCCL_RAS_ADDR": f"127.0.0.1:{self.port}", "NCCL_RAS_TIMEOUT_FACTOR": "1"}  # no file adds to it
         self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"
