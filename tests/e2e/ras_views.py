@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.api import Admission, Metric, ProcessKey, RankLabel, RasSilence
-from exporters.ras.asking.jobs import JobStanding, LocalProcess
+from exporters.ras.asking.jobs import JobStanding, LocalProcess, OwnedJob
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
 from exporters.ras.asking.reports import Reports
