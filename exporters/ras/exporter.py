@@ -15,9 +15,9 @@ from agent.api import Context, Metric, NoData, ProcessKey, Spec
 from exporters.ras.asking.files import FILE_READER, JobFiles
 from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.asking.jobs import (
-    Job,
     JobStanding,
     LocalProcess,
+    OwnedJob,
     Question,
     Rules,
     libraries,
@@ -235,7 +235,7 @@ class RasExporter:
         A report is of the job of the process that gave it, whatever it holds, and speaks of that job's processes alone.
         """
         processes = self._processes()
-        of_job: dict[Job, list[tuple[LocalProcess, Report]]] = {}
+        of_job: dict[OwnedJob, list[tuple[LocalProcess, Report]]] = {}
         for answer in sorted(answers, key=lambda answer: answer.report.missing()):
             if (server := processes.get(answer.server)) is None:  # it has ended since
                 self._inquiry.skipped["foreign_report"] += 1

@@ -15,7 +15,7 @@ from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
 
 
-class Job(NamedTuple):
+class OwnedJob(NamedTuple):
     """The processes of one owner that carry one job id; it is empty while that is not published."""
 
     job_id: str
@@ -39,9 +39,9 @@ class LocalProcess(msgspec.Struct, frozen=True):
     owner: str = ""
 
     @property
-    def job(self) -> Job:
+    def job(self) -> OwnedJob:
         """Its job, of its owner."""
-        return Job(self.job_id, self.owner)
+        return OwnedJob(self.job_id, self.owner)
 
     @property
     def job_id(self) -> str:
@@ -59,9 +59,9 @@ class JobStanding(msgspec.Struct, frozen=True):
     owner: str = ""
 
     @property
-    def job(self) -> Job:
+    def job(self) -> OwnedJob:
         """The job."""
-        return Job(self.job_id, self.owner)
+        return OwnedJob(self.job_id, self.owner)
 
 
 class Question(NamedTuple):
@@ -72,9 +72,9 @@ class Question(NamedTuple):
     owner: str = ""
 
     @property
-    def job(self) -> Job:
+    def job(self) -> OwnedJob:
         """The job."""
-        return Job(self.job_id, self.owner)
+        return OwnedJob(self.job_id, self.owner)
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ def standings(
     processes: Iterable[LocalProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
 ) -> list[JobStanding]:
     """The standing of each job with processes here, in order; an owner's without a published label are one job."""
-    jobs: dict[Job, list[LocalProcess]] = defaultdict(list)
+    jobs: dict[OwnedJob, list[LocalProcess]] = defaultdict(list)
     for process in processes:
         jobs[process.job].append(process)
     youngest = {
@@ -102,7 +102,7 @@ def standings(
 
 
 def _standing(
-    job: Job,
+    job: OwnedJob,
     members: list[LocalProcess],
     sites: Mapping[Endpoint, Site],
     rules: Rules,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from agent.api import Admission, ProcessKey
-from exporters.ras.asking.jobs import Job, LocalProcess
+from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, watch
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.model import Communicator, Report
@@ -19,7 +19,7 @@ class Reports:
 
     def __init__(self, admit: Admission) -> None:
         self._admit = admit
-        self.by_job: dict[Job, JobReport] = {}
+        self.by_job: dict[OwnedJob, JobReport] = {}
 
     def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
         """Replace the last report of ``owner``'s job; False when the budget of series has no room for it."""
@@ -42,19 +42,19 @@ class Reports:
                 found.setdefault(name, kept)
         return found
 
-    def forget(self, now: float, jobs: Collection[Job]) -> None:
+    def forget(self, now: float, jobs: Collection[OwnedJob]) -> None:
         """Forget reports that are too old at monotonic time ``now``, and those of jobs other than ``jobs``."""
         for job, kept in list(self.by_job.items()):
             if now > kept.until or job not in jobs:
                 self.release(job)
 
-    def release(self, job: Job) -> None:
+    def release(self, job: OwnedJob) -> None:
         """Forget a job's report."""
         self.by_job.pop(job, None)
         self._admit.release(_budget(job))
 
 
-def _budget(job: Job) -> tuple[str, ...]:
+def _budget(job: OwnedJob) -> tuple[str, ...]:
     """Under which name a job's series are admitted."""
     return "ras", *job
 

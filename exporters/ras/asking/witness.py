@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from agent.api import Clock, Membership, OwnThread, ProcessKey, RankTable, RasSilence, comm_label
-from exporters.ras.asking.jobs import Job, LocalProcess
+from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.local.addresses import Addresses, addresses_of
 from exporters.ras.report.model import Report
 
@@ -32,10 +32,10 @@ class Witness:
         self._clock = clock
         self._thread = thread
         self._root = proc_root
-        self._silences: dict[Job, dict[ProcessKey, RasSilence]] = {}
+        self._silences: dict[OwnedJob, dict[ProcessKey, RasSilence]] = {}
 
     async def update_liveness(
-        self, job: Job, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
+        self, job: OwnedJob, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
     ) -> None:
         """Use the reports of one query of a job; ``here``: its processes on this node."""
         names = await self._names(best, here)
@@ -51,7 +51,7 @@ class Witness:
             self._silences.pop(job, None)
         self._tell()
 
-    def forget(self, jobs: Collection[Job]) -> None:
+    def forget(self, jobs: Collection[OwnedJob]) -> None:
         """Withdraw what was reported of jobs other than ``jobs``: they have no fresh report."""
         gone = self._silences.keys() - jobs
         for job in gone:

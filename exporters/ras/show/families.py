@@ -53,7 +53,7 @@ SKIPPED = Family(
     "counter",
     "What reports hold and no series shows: communicators that are phantom (no ranks), implausible, duplicate, "
     "surplus, unnamed (text names them only in trouble) or unreadable, missing ranks over the limit (rank_surplus), "
-    "and whole reports of a job that cannot be told (foreign_report) or that find no room (refused).",
+    "and whole reports of a process that ended before they were read (foreign_report) or that find no room (refused).",
     ("reason",),
     "9 per node",
     "sum",
