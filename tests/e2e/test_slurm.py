@@ -184,6 +184,26 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
 
 
 @full
+def test_steps_of_one_job_are_groups_of_ranks(slurm: Slurm, agent: Agent) -> None:
+    """Two steps that run at once have a rank 0 each: the one has the job's plain id, the other a suffix to it."""
+    step = f"srun --ntasks=1 --exact {RANK}"
+    job_id = slurm.submit(f"{step} & {step} & wait", "--ntasks=2")
+
+    def shown() -> list[dict[str, str]]:
+        found = [each.labels for each in agent.samples("rankwatch_rank_identity_source")]
+        return sorted(found, key=lambda labels: labels["job_id"]) if len(found) == 2 else []
+
+    first, second = wait_until(shown, START_SECONDS + BINDING_SECONDS, "both steps")
+    assert first == {"job_id": job_id, "rank": "0", "source": "environment", "proof": "parent"}
+    assert second == first | {"job_id": second["job_id"]}
+    assert second["job_id"].startswith(f"{job_id}-")
+    assert agent.value("rankwatch_rank_duplicates") == 0
+    slurm.node.kill(pids(agent, job_id=second["job_id"])["0"], signal.SIGSEGV)
+    agent.wait_for_states({"0": "dead"}, job_id=second["job_id"])
+    assert agent.states(job_id=job_id) == alive(1)
+
+
+@full
 def test_ranks_that_nothing_numbers_are_named_by_pid(slurm: Slurm, agent: Agent) -> None:
     """Four workers as Ray starts them have RAY_JOB_ID and no RANK: each is shown by its pid, also how it crashed."""
     agent.job_id = "01000000"
