@@ -46,7 +46,7 @@ _DECIMAL = re.compile(r"[0-9]{1,7}", re.ASCII)
 KEPT_VARIABLES = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | {*_LOCAL_RANK_VARIABLES, *_JOB_VARIABLES, *_JOB_NAME_VARIABLES, *_RESTART_VARIABLES, *_TEXT_VARIABLES}
-    | {"MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"}
+    | {"MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"}
 )
 """The variables that identity is made of."""
 
@@ -57,7 +57,8 @@ MAX_SETTING_CHARACTERS = 1024
 class Claim(msgspec.Struct, frozen=True):
     """What an environment claims. ``rank`` None: it names none. ``job_id`` empty: it names none.
 
-    ``group`` tells process groups under one job id apart (rendezvous address and port); empty when not known.
+    ``group`` tells process groups under one job id apart: rendezvous address and port, else the scheduler's job step;
+    empty when not known.
     ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``task``: the pid of the
     scheduler's task, which the processes that it starts inherit. ``tasks``: how many the job step has,
     ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text.
@@ -93,7 +94,7 @@ def read_claim(
     """
     rank, world_size = _rank(environment)
     local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
-    group = _group(environment, hostname)
+    rendezvous, step = _rendezvous(environment, hostname), _number(environment.get("SLURM_STEP_ID"))
     job_id, scheduler = _job(environment, job_id_variables)
     if not job_id:
         job_id, scheduler = proven
@@ -103,9 +104,9 @@ def read_claim(
         rank=rank,
         local_rank="" if local is None else str(local),
         world_size=world_size,
-        job_id=job_id or (short_hash("job", group) if group else ""),
+        job_id=job_id or (short_hash("job", rendezvous) if rendezvous else ""),
         job_name=clean(name),
-        group=group,
+        group=rendezvous or ("" if step is None else f"step/{step}"),
         scheduler=scheduler,
         task=task,
         tasks=_number(environment.get("SLURM_STEP_NUM_TASKS")),
@@ -159,7 +160,7 @@ def _job(environment: Mapping[str, str], before: Sequence[str]) -> tuple[str, st
     return "", ""
 
 
-def _group(environment: Mapping[str, str], hostname: str) -> str:
+def _rendezvous(environment: Mapping[str, str], hostname: str) -> str:
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not address or not port:
         return ""

@@ -73,6 +73,7 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
     agent.job_id = slurm.submit(f"srun --kill-on-bad-exit {RANK}", "--ntasks=2", "--job-name=train")
     agent.wait_for_states(alive(2), START_SECONDS)
     assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
+    agent.wait_for("rankwatch_job_info", 1, user="root")
     [info] = agent.samples("rankwatch_job_info")
     assert info.labels == {
         "job_id": agent.job_id,
@@ -90,7 +91,8 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
     slurm.node.kill(pids(agent)["1"], signal.SIGSEGV)
     agent.wait_for_states({"0": "exited", "1": "dead"}, END_SECONDS)
     assert agent.ending("1") == CRASHED
-    assert agent.ending("0") in (TERMINATED, KILLED)
+    wait_until(lambda: agent.ending("0") in (TERMINATED, KILLED), what="the status of rank 0")
+    assert agent.states() == {"0": "exited", "1": "dead"}
     assert agent.samples("rankwatch_rank_identity_conflicts_total", kind="owner")[0].value == 0
 
 
@@ -115,7 +117,7 @@ def test_a_cancelled_job_has_no_dead_rank(slurm: Slurm, agent: Agent) -> None:
     wait_without_deaths(agent, {"0": "exited", "1": "exited"}, KILL_WAIT_SECONDS + END_SECONDS)
     agent.wait_for_ending("0", TERMINATED)
     agent.wait_for_ending("1", KILLED)
-    assert "dead" not in agent.states().values()
+    assert agent.states() == {"0": "exited", "1": "exited"}
 
 
 @full
@@ -126,7 +128,8 @@ def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent)
     before = starts(agent)
     other = slurm.submit("srun sleep infinity", "--ntasks=1", f"--partition={HIGH}", "--exclusive")
     wait_without_deaths(agent, {"0": "exited", "1": "exited"}, START_SECONDS)
-    assert {agent.ending(rank) for rank in "01"} == {TERMINATED}
+    for rank in "01":
+        agent.wait_for_ending(rank, TERMINATED)
     slurm.cancel(other)
     wait_without_deaths(agent, alive(2), 2 * START_SECONDS)
     after = starts(agent)
@@ -181,6 +184,26 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
     slurm.node.kill(shown["2"], signal.SIGSEGV)
     agent.wait_for_ending("2", CRASHED)
     agent.wait_for_states(alive(4) | {"2": "dead"})
+
+
+@full
+def test_steps_of_one_job_are_groups_of_ranks(slurm: Slurm, agent: Agent) -> None:
+    """Two steps that run at once have a rank 0 each: the one has the job's plain id, the other a suffix to it."""
+    step = f"srun --ntasks=1 --exact {RANK}"
+    job_id = slurm.submit(f"{step} & {step} & wait", "--ntasks=2")
+
+    def shown() -> list[dict[str, str]]:
+        found = [each.labels for each in agent.samples("rankwatch_rank_identity_source")]
+        return sorted(found, key=lambda labels: labels["job_id"]) if len(found) == 2 else []
+
+    first, second = wait_until(shown, START_SECONDS + BINDING_SECONDS, "both steps")
+    assert first == {"job_id": job_id, "rank": "0", "source": "environment", "proof": "parent"}
+    assert second == first | {"job_id": second["job_id"]}
+    assert second["job_id"].startswith(f"{job_id}-")
+    assert agent.value("rankwatch_rank_duplicates") == 0
+    slurm.node.kill(pids(agent, job_id=second["job_id"])["0"], signal.SIGSEGV)
+    agent.wait_for_states({"0": "dead"}, job_id=second["job_id"])
+    assert agent.states(job_id=job_id) == alive(1)
 
 
 @full
