@@ -103,8 +103,9 @@ def _expected(live: Sequence[RankProcess]) -> dict[str, int]:
 
     A number of tasks is one of ranks where every task here is one process's; where several share one, so is WORLD_SIZE.
     """
+    is_shared = any(p.has_anothers_environment() for p in live)
     found = {
-        "environment": max((p.world_size or 0 for p in live), default=0),
+        "environment": 0 if is_shared else max((p.world_size or 0 for p in live), default=0),
         "communicator": max((m.size for p in live for m in p.members.values()), default=0),
     }
     steps = {(p.claim.tasks, p.claim.local_tasks) for p in live}

@@ -81,12 +81,21 @@ class RankProcess(msgspec.Struct):
     @property
     def world_size(self) -> int | None:
         """How many ranks the job has, as its own environment says; None where that does not."""
-        return None if self.source in SHARED_SOURCES else self.claim.world_size
+        return None if self.has_anothers_environment() else self.claim.world_size
+
+    def has_anothers_environment(self) -> bool:
+        """True when what its environment says of ranks is its task's: it has another number by all that is known."""
+        if self.source in SHARED_SOURCES:
+            return True
+        named = [label.rank for label in self.slots or () if label is not None]
+        return (
+            self.source == "communicator" and self.claim.rank is not None and named not in ([], [str(self.claim.rank)])
+        )
 
     @property
     def local_rank(self) -> str:
         """Its rank on the node, as its own environment says; empty where that does not."""
-        return "" if self.source in SHARED_SOURCES else self.claim.local_rank
+        return "" if self.has_anothers_environment() else self.claim.local_rank
 
     def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
         """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""

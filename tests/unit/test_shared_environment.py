@@ -9,6 +9,7 @@ from rank_table import KILLED, WORLD, Table, environment, owned, writer_key
 from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families
 from agent.ranks.binding import BINDING_SECONDS, MAX_SIBLINGS
+from agent.ranks.families import families
 from agent.ranks.owner import Owner
 from agent.ranks.shared_environment import number_of, place_of
 from exporters.ras.asking.jobs import local_processes
@@ -72,6 +73,8 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
     table.tick(BINDING_SECONDS)
     assert ranks(table) == {"7": 1, "6": 2}
     assert sources(table) == {"communicator"}
+    [expected] = [each for each in families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")]
+    assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
 
 
 def test_titles_name_siblings(table: Table) -> None:
