@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,41 @@ for each in crowd:
     each.kill()
 """
 """A process whose main thread has the name of one of NCCL's: a sleep by another file name."""
+
+
+def hierarchy() -> Path | None:
+    """A hierarchy of control groups in which any group may be made, without limits; None when there is none."""
+    for mount in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
+        probe = mount / f"rankwatch-test-{os.getpid()}"
+        if not (mount / "cgroup.procs").exists():
+            continue
+        try:
+            probe.mkdir()
+            (probe / "cgroup.procs").read_text()
+            probe.rmdir()
+        except OSError:
+            continue
+        return mount
+    return None
+
+
+@contextmanager
+def control_group(path: str, uid: int = 0) -> Iterator[Path]:
+    """A control group at ``path`` of a hierarchy, made by a user as far as it was not there."""
+    mount = hierarchy()
+    assert mount is not None
+    made = []
+    for folder in [*reversed((mount / path.lstrip("/")).parents), mount / path.lstrip("/")]:
+        if folder.is_relative_to(mount) and not folder.exists():
+            folder.mkdir()
+            os.chown(folder, uid, uid)
+            made.append(folder)
+    try:
+        yield mount / path.lstrip("/")
+    finally:
+        for folder in reversed(made):
+            wait_until(lambda folder=folder: not (folder / "cgroup.procs").read_text(), 10.0, "an empty group")
+            folder.rmdir()
 
 
 def as_user(uid: int, *more: str) -> list[str]:
@@ -108,9 +144,12 @@ class SharedNode:
             f"set -- {JOB} {inner}; {STEP_DAEMON}"
         )
 
-    def rank(self, uid: int, signal: int = 11, **environment: str) -> subprocess.Popen[Any]:
-        """A process of a user that looks like a rank; a line on its input ends it by a signal."""
-        return self._start([*as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
+    def rank(
+        self, uid: int, signal: int = 11, *, group: Path | None = None, **environment: str
+    ) -> subprocess.Popen[Any]:
+        """A process of a user that looks like a rank, in a control group; a line on its input ends it by a signal."""
+        enter = [] if group is None else ["sh", "-c", 'echo $$ >"$0"/cgroup.procs; exec "$@"', str(group)]
+        return self._start([*enter, *as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
 
     def crowd(self, count: int, **environment: str) -> None:
         """So many processes of the other user that look like ranks."""

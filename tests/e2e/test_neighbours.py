@@ -16,8 +16,11 @@ from neighbours import (
     JOB,
     MALLORY,
     RANKS,
+    VICTIM,
     SharedNode,
+    control_group,
     end,
+    hierarchy,
     operations,
     victims_series,
     wait_until_read,
@@ -168,3 +171,51 @@ def test_a_neighbour_that_stays_is_no_witness(shared: SharedNode) -> None:
         agent.wait_for("rankwatch_rank_up", 1.0, job_id=f"{JOB}-u{MALLORY}", rank="1")
         assert job.wait(60.0) == 0
         agent.wait_for_states({str(rank): "finished" for rank in range(RANKS)}, 20.0)
+
+
+NO_GROUPS = pytest.mark.skipif(hierarchy() is None, reason="no control groups can be made here")
+OURS, THEIRS = "a" * 64, "b" * 64
+
+
+@NO_GROUPS
+def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
+    """Of two containers, both of uid 0, the one that comes later and crashes is no rank of the other's job."""
+    with (
+        control_group(f"/docker/{OURS}") as ours,
+        control_group(f"/docker/{THEIRS}") as theirs,
+        shared.agent() as agent,
+    ):
+        victim = shared.rank(0, group=ours, SLURM_JOB_ID=JOB, RANK="0", WORLD_SIZE="2")
+        agent.wait_for_states({"0": "alive"}, 20.0)
+        forger = shared.rank(0, group=theirs, SLURM_JOB_ID=JOB, RANK="1", WORLD_SIZE="2")
+        suffixed = f"{JOB}-c{THEIRS[:8]}"
+        agent.wait_for("rankwatch_rank_up", 1.0, job_id=suffixed, rank="1", seconds=20.0)
+        end(forger)
+        agent.wait_for("rankwatch_rank_up", 0.0, job_id=suffixed, rank="1")
+        assert agent.states() == {"0": "alive"}
+        [info] = agent.samples("rankwatch_rank_info")
+        assert info.labels["container"] == OURS
+        end(victim)
+
+
+@NO_GROUPS
+def test_a_schedulers_group_below_a_login_is_no_proof(shared: SharedNode) -> None:
+    """A user who copies the scheduler's groups below his own login's gets no plain id: the job's real group does."""
+    real = f"/slurm/uid_{VICTIM}/job_{JOB}/step_0/task_0"
+    copied = f"/user.slice/user-{MALLORY}.slice/user@{MALLORY}.service"
+    mine = copied + real.replace(str(VICTIM), str(MALLORY))
+    with (
+        control_group(real) as ours,
+        control_group(copied),
+        control_group(mine, MALLORY) as theirs,
+        shared.agent() as agent,
+    ):
+        forger = shared.rank(MALLORY, group=theirs, SLURM_JOB_ID=JOB, RANK="0", WORLD_SIZE="2")
+        agent.wait_for_states({"0": "alive"}, 20.0)
+        victim = shared.rank(VICTIM, group=ours, SLURM_JOB_ID=JOB, RANK="0", WORLD_SIZE="2")
+        agent.wait_for("rankwatch_rank_up", 1.0, job_id=f"{JOB}-u{MALLORY}", rank="0", seconds=20.0)
+        [source] = agent.samples("rankwatch_rank_identity_source")
+        assert source.labels["proof"] == "cgroup"
+        end(forger)
+        end(victim)
+        agent.wait_for_ending("0", ("signaled", "SIGSEGV", ""))
