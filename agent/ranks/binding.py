@@ -48,14 +48,12 @@ class RankBinder:
         """Bind the processes and stand-ins that are due; return how many were bound."""
         now = self._clock.monotonic()
         self._claimants = _claimants(processes)
-        waiting: list[tuple[ProcessName, RankProcess]] = [
-            (key, process)
-            for key, process in sorted(processes.items(), key=lambda item: (item[0].start_ticks, item[0].pid))
-            if process.slots is None or key in self.duplicates
-        ]
-        waiting += [(writer_key, process) for writer_key, process in unseen.items() if process.slots is None]
+        waiting = [key for key, process in processes.items() if process.slots is None or key in self.duplicates]
+        waiting.sort(key=lambda key: (key.start_ticks, key.pid))
+        due: list[tuple[ProcessName, RankProcess]] = [(key, processes[key]) for key in waiting]
+        due += [(writer_key, process) for writer_key, process in unseen.items() if process.slots is None]
         bound = 0
-        for name, process in waiting:
+        for name, process in due:
             if self._is_due(process, now):
                 bound += self.bind(process, name, processes)
         return bound
