@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.core.checkpoint import SavedCount, SavedSeconds, StateSection, saved_sum
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
+from agent.core.fair_budget import FairBudget, Group
 from agent.core.guard import Guard
 from agent.core.identity import (
     UNKNOWN_RANK,
@@ -26,14 +27,17 @@ from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.facts import ProcessFacts
+from agent.ranks.owner import Owner, OwnerKind, Proof
 from agent.ranks.table import RankTable
 from agent.ranks.verdict import ExitStatus, RasSilence
 from agent.ranks.writers import is_record_file
 from agent.system import sysfs
 from agent.system.pci import pci_address, pci_path
-from agent.system.procfs import OpenFile, ProcFS, Stat
+from agent.system.process_lines import Stat
+from agent.system.procfs import OpenFile, ProcFS
 from agent.tail.file import FollowedFile, Position
-from agent.tail.follower import Follower
+from agent.tail.follower import Follower, ShareOf, share_of
+from agent.tail.shares import FairTable, Holdings, Share
 
 __all__ = [
     "NODE",
@@ -46,10 +50,13 @@ __all__ = [
     "ExitStatus",
     "Exporter",
     "ExporterConfig",
+    "FairBudget",
+    "FairTable",
     "Family",
     "FollowedFile",
     "Follower",
     "Gpu",
+    "Group",
     "Guard",
     "HardwareSource",
     "Helper",
@@ -57,6 +64,7 @@ __all__ = [
     "HelperFailed",
     "HelperHung",
     "HelperSpec",
+    "Holdings",
     "LendHelper",
     "Levels",
     "Logger",
@@ -66,10 +74,13 @@ __all__ = [
     "NoData",
     "OpenFile",
     "OwnThread",
+    "Owner",
+    "OwnerKind",
     "Position",
     "ProcFS",
     "ProcessFacts",
     "ProcessKey",
+    "Proof",
     "RankLabel",
     "RankTable",
     "RasSilence",
@@ -77,6 +88,8 @@ __all__ = [
     "Rows",
     "SavedCount",
     "SavedSeconds",
+    "Share",
+    "ShareOf",
     "Spec",
     "Stat",
     "StateSection",
@@ -90,5 +103,6 @@ __all__ = [
     "pci_address",
     "pci_path",
     "saved_sum",
+    "share_of",
     "sysfs",
 ]

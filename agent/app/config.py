@@ -14,8 +14,12 @@ from agent.ranks.health import CHECKS, counted_checks
 from agent.web.listen import parse_listen_address
 
 MAX_BYTES = 1024 * 1024
+MAX_JOB_ID_VARIABLES = 16
 DEFAULT_LISTEN_ADDRESS = "127.0.0.1:19028"
 DEFAULT_STATE_PATH = "/var/lib/rankwatch/checkpoint"
+
+
+VariableName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +32,15 @@ class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``path`` of the checkpoint file; empty keeps none, and counters then start anew with the agent."""
 
     path: Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")] = DEFAULT_STATE_PATH
+
+
+class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``job_id_variables``: environment variables whose value is the job's id, the first that is set, before the known.
+
+    They hold for processes found from then on: a name once given is kept.
+    """
+
+    job_id_variables: Annotated[list[VariableName], msgspec.Meta(max_length=MAX_JOB_ID_VARIABLES)] = []
 
 
 class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +66,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     web: WebConfig = WebConfig()
     state: StateConfig = StateConfig()
     health: HealthConfig = HealthConfig()
+    identity: IdentityConfig = IdentityConfig()
     exporters: dict[str, Any] = {}
 
 

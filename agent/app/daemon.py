@@ -29,6 +29,7 @@ from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
 from agent.export.helper_families import HelperStatus
 from agent.export.registry import Registry, Source, SourceCounts
+from agent.ranks.unseen import notes
 from agent.system.procfs import ProcFS
 from agent.web.front_page import Overview
 from agent.web.handlers import Pages
@@ -240,19 +241,21 @@ class Daemon:
             connections=self._web.stats.connections,
             responses=dict(self._web.stats.responses),
             closed={str(reason): count for reason, count in self._web.stats.closed.items()},
-            shared=self._pages.renders.shared,
+            shared=self._pages.shared,
             web_failures=self._web.stats.failures,
             notify_failures=self._notifier.failures,
         )
 
     def _overview(self) -> Overview:
+        ranks = self._supervisor.ranks.snapshot()
         return Overview(
             version=__version__,
             hostname=self._hostname,
             uptime_seconds=self._clock.monotonic() - self._started_at,
             ready=self._ready(),
-            ranks=rank_rows(self._supervisor.ranks.snapshot(), self._clock.time()),
+            ranks=rank_rows(ranks, self._clock.time()),
             exporters=exporter_rows(self._supervisor.running.values(), self._registry.counts, self._clock.time()),
+            notes=notes(ranks.unidentified, ranks.unreadable, ranks.duplicates),
         )
 
 

@@ -35,7 +35,7 @@ def _rank_row(view: RankView, now: float) -> RankRow:
         job_id=view.label.job_id,
         rank=view.label.rank,
         state=process.verdict.state if process.verdict else "",
-        local_rank=process.claim.local_rank,
+        local_rank=process.local_rank,
         gpu=",".join(str(gpu.index) for gpu in view.gpus()),
         pid=process.facts.key.pid if process.facts else None,
         user=process.facts.user if process.facts else "",

@@ -13,6 +13,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS
+from agent.ranks.families import RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE
+from agent.ranks.unseen import notes
 from agent.web.listen import parse_listen_address
 
 TIMEOUT_SECONDS = 10.0
@@ -45,20 +47,24 @@ def main(arguments: Sequence[str]) -> int:
 def table(families: Iterable[Metric], now: float) -> str:
     """The ranks in ``families`` as lines of text, by job and rank; ``now`` in seconds since the epoch."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
+    counts: dict[str, int] = {}
     for family in families:
         for sample in family.samples:
             if "rank" in sample.labels and "job_id" in sample.labels and "comm" not in sample.labels:
                 row = rows.setdefault((sample.labels["job_id"], sample.labels["rank"]), {})
                 _note(row, sample.name, sample.labels, sample.value, now)
+            elif not sample.labels:
+                counts[sample.name] = int(sample.value)
+    said = notes(*(counts.get(family.name, 0) for family in (RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_DUPLICATE)))
     if not rows:
-        return "no ranks"
+        return "\n".join(said) or "no ranks"
     lines = [_HEAD]
     for (job_id, rank), row in sorted(rows.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0][1])):
         cells = (row.get(name, "") for name in ("state", "pid", "user", "progress", "ended"))
         lines.append((job_id, rank, *cells))  # type: ignore[arg-type]  # as many as _HEAD has
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(line.rstrip() for line in padded)
+    return "\n".join([*(line.rstrip() for line in padded), *said])
 
 
 def _note(row: dict[str, str], name: str, labels: dict[str, str], value: float, now: float) -> None:

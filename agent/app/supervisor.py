@@ -34,11 +34,15 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class ExporterPlan(msgspec.Struct, frozen=True):
-    """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported."""
+    """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported.
+
+    ``counted``: the checks that make a rank unhealthy; ``job_id_variables``: see IdentityConfig.
+    """
 
     enabled: dict[str, Prepared]
     broken: tuple[str, ...]
     counted: frozenset[str] = frozenset()
+    job_id_variables: tuple[str, ...] = ()
 
 
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
@@ -63,7 +67,8 @@ def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
         section = loaded.section(name, spec.config)
         if section.enabled is not False:
             enabled[name] = Prepared(spec, section)
-    return ExporterPlan(enabled, tuple(broken), loaded.config.health.counted())
+    config = loaded.config
+    return ExporterPlan(enabled, tuple(broken), config.health.counted(), tuple(config.identity.job_id_variables))
 
 
 class Supervisor:
@@ -100,7 +105,7 @@ class Supervisor:
 
     async def begin(self, plan: ExporterPlan, schedule: bool = True) -> None:
         """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
-        self.counted = plan.counted
+        self._take(plan)
         started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
         self._refused = {name: plan.enabled[name].config for name, running in started.items() if running is None}
         self.broken = frozenset({*plan.broken, *self._refused})
@@ -133,10 +138,15 @@ class Supervisor:
             await self._return_to(old, [running for running in made if running is not None])
             return False
         self.hardware.withdraw(self.running)
-        self.counted = plan.counted
+        self._take(plan)
         self._refused = refused
         self.broken = frozenset({*plan.broken, *refused})
         return True
+
+    def _take(self, plan: ExporterPlan) -> None:
+        """Take on what a plan says of the tables."""
+        self.counted = plan.counted
+        self.ranks.take_job_ids_from(plan.job_id_variables)
 
     async def update_once(self) -> None:
         """Update every exporter once, to its end, then bind every rank (a single pass)."""

@@ -28,7 +28,7 @@ MAX_COUNT = 1 << 62
 MAX_SECONDS = float(1 << 40)
 SavedCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 """A count in a section; a greater one is damage. ``saved_sum`` adds to it."""
-SavedSeconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
+SavedSeconds = Annotated[float, msgspec.Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
 """A time in a section, monotonic or since the epoch: it is a number, and finite."""
 
 

@@ -61,7 +61,7 @@ WEB_CLOSED = Family(
 WEB_SHARED = Family(
     "rankwatch_web_renders_shared_total",
     "counter",
-    "Scrapes answered with the rendering that another, equal and concurrent one had begun.",
+    "Scrapes answered with the rendering that another, concurrent one had begun.",
 )
 WEB_FAILURES = Family(
     "rankwatch_web_failures_total",

@@ -27,11 +27,12 @@ class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where the kernel's file systems are; a recorded tree takes their place in tests."""
+    """Where the kernel's file systems and the system's folders are; a recorded tree takes their place in tests."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     run: Path = Path("/run")
+    log: Path = Path("/var/log")
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,8 @@ class Registry:
         try:
             for metric in source.families(snapshot):
                 kept = _limited(metric, source.series_cap, outcome)
-                if kept.labels and selection.takes_family(kept.family):
+                if kept.labels:
+                    body.begin(kept.family)
                     for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
                         body.add(piece)
         except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape

@@ -2,67 +2,87 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from agent.core.clock import Clock
 from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel, WriterKey
-from agent.ranks import environment
+from agent.ranks import environment, job_owners
+from agent.ranks.job_owners import JobOwners
 from agent.ranks.labels import LabelBook
-from agent.ranks.process import RankProcess
+from agent.ranks.process import RankProcess, TableCounts
+from agent.ranks.shared_environment import are_siblings, candidates, place_of
 
 SETTLE_SECONDS = 1.0
 """How long a process whose environment names its rank waits for siblings that claim the same one."""
 BINDING_SECONDS = 10.0
 """How long a process waits for the world communicator, or for a label that another one holds."""
 
+MAX_SIBLINGS = 64
+"""Processes that share one environment: of more, one is shown and the others are duplicates."""
+
+ProcessName = ProcessKey | WriterKey
+"""What the table knows a process by; the stand-in for one that was never seen goes by the key of its writer."""
+_Claimed = tuple[str, str, str, int | None]
+"""An owner, a job, a group and a rank."""
+
 
 class RankBinder:
-    """Gives processes their labels. ``duplicates``: the keys of those that did not get all of them.
+    """Gives processes their labels. ``duplicates``: those that did not get all of them.
 
-    The stand-in for a process that was never seen goes by the key of its writer.
+    ``renames`` counts the jobs that lost their plain id to an owner with a proof.
     """
 
-    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
+    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool, counts: TableCounts) -> None:
         self._clock = clock
         self._hostname = hostname
         self._settle_at_once = settle_at_once
         self.labels = LabelBook()
-        self.duplicates: set[ProcessKey | WriterKey] = set()
+        self.owners = JobOwners()
+        self.duplicates: set[ProcessName] = set()
+        self.renames = 0
+        self._claimants: dict[_Claimed, list[RankProcess]] = {}
+        self._counts = counts
 
     def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> int:
         """Bind the processes and stand-ins that are due; return how many were bound."""
         now = self._clock.monotonic()
-        claimed: Counter[tuple[str, str, int | None]] = Counter(
-            (p.claim.job_id, p.claim.group, p.claim.rank)
-            for p in processes.values()
-            if p.exited_at is None and p.claim.rank is not None
-        )
+        self._claimants = _claimants(processes)
+        waiting = [key for key, process in processes.items() if process.slots is None or key in self.duplicates]
+        waiting.sort(key=lambda key: (key.start_ticks, key.pid))
+        due: list[tuple[ProcessName, RankProcess]] = [(key, processes[key]) for key in waiting]
+        due += [(writer_key, process) for writer_key, process in unseen.items() if process.slots is None]
         bound = 0
-        for key, process in processes.items():
-            if process.slots is None or key in self.duplicates:
-                bound += self._bind_when_due(process, key, now, claimed)
-        for writer_key, process in unseen.items():
-            if process.slots is None:
-                bound += self._bind_when_due(process, writer_key, now, claimed)
+        for name, process in due:
+            if self._is_due(process, now):
+                bound += self.bind(process, name, processes)
         return bound
 
-    def bind(self, process: RankProcess, name: ProcessKey | WriterKey, unique: bool = True) -> bool:
+    def bind(
+        self,
+        process: RankProcess,
+        name: ProcessName,
+        processes: Mapping[ProcessKey, RankProcess],
+    ) -> bool:
         """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
 
-        ``unique`` False: siblings claim the same rank.
+        ``processes``: all, of which those of another owner may lose their job's id to it.
         """
         if any(process.slots or ()):
             return False
-        ranks, source = process.ranks(unique)
+        claimants = self._rivals(process)
+        waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
+        siblings = [each for each in claimants if are_siblings(process, each)]
+        ranks, source = process.ranks(unique=len(claimants) <= 1)
+        if 1 < len(siblings) <= MAX_SIBLINGS and source == "environment":
+            settled = waited or self._settle_at_once or process.exited_at is not None
+            return settled and self._bind_sibling(process, name, siblings, processes)
+        if not ranks and (waited or process.exited_at is not None):
+            ranks, source = process.pid_rank(), "pid"
         if not ranks:
             return False
-        world = process.world()
-        job_id = process.claim.job_id or (environment.communicator_job_id(world.comm) if world else "")
-        if not job_id:
-            job_id = environment.short_hash("job", self._hostname)
-        waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
-        slots = [self.labels.take(RankLabel(job_id, str(rank)), process, may_regroup=waited) for rank in ranks]
+        job_id = self._job_id(process, processes)
+        slots = [self.labels.take(RankLabel(job_id, rank), process, may_regroup=waited) for rank in ranks]
         if None in slots:
             if not waited and process.exited_at is None and not self._settle_at_once:
                 self.labels.release(process, slots)
@@ -88,7 +108,7 @@ class RankBinder:
             return None
         return RankLabel(first.job_id, UNKNOWN_RANK)
 
-    def release(self, name: ProcessKey | WriterKey, process: RankProcess | None) -> None:
+    def release(self, name: ProcessName, process: RankProcess | None) -> None:
         """Free the labels of what was removed from the table."""
         self.duplicates.discard(name)
         if process is not None:
@@ -99,22 +119,100 @@ class RankBinder:
         kept = [*processes.values(), *unseen.values()]
         for process in sorted(kept, key=lambda p: p.exited_at is None):  # live ones last: they hold the label
             self.labels.restore(process)
+        self.owners.restore(kept)
         self.duplicates = {key for key, process in processes.items() if None in (process.slots or ())}
 
-    def _bind_when_due(
-        self,
-        process: RankProcess,
-        name: ProcessKey | WriterKey,
-        now: float,
-        claimed: Counter[tuple[str, str, int | None]],
-    ) -> bool:
+    def _is_due(self, process: RankProcess, now: float) -> bool:
         waited = now - process.found_at
+        unique = len(self._rivals(process)) <= 1
         claim, world = process.claim, process.world()
-        unique = claimed[(claim.job_id, claim.group, claim.rank)] <= 1
-        due = (
+        return (
             self._settle_at_once
             or waited >= BINDING_SECONDS
-            or (claim.rank is not None and unique and waited >= SETTLE_SECONDS and (claim.job_id or world is not None))
+            or (
+                claim.rank is not None
+                and unique
+                and not _has_place(process)
+                and waited >= SETTLE_SECONDS
+                and (bool(claim.job_id) or world is not None)
+            )
             or (world is not None and world.size == claim.world_size)
         )
-        return due and self.bind(process, name, unique)
+
+    def _rivals(self, process: RankProcess) -> list[RankProcess]:
+        """The processes that claim the same rank and live at the same time, this one among them."""
+        return [
+            each
+            for each in self._claimants.get(_claimed(process), [])
+            if each.exited_at is None or each.exited_at > process.found_at
+        ]
+
+    def _bind_sibling(
+        self,
+        process: RankProcess,
+        name: ProcessName,
+        siblings: Sequence[RankProcess],
+        processes: Mapping[ProcessKey, RankProcess],
+    ) -> bool:
+        """Bind a process whose environment names its task's rank: to the first of its names that is free."""
+        job_id = self._job_id(process, processes)
+        others = {id(each) for each in siblings if each is not process}
+        for rank, source in candidates(process, siblings):
+            label = RankLabel(job_id, rank)
+            if id(self.labels.holder(label)) not in others and self.labels.take(label, process, may_regroup=False):
+                process.slots, process.source = [label], source
+                self.duplicates.discard(name)
+                return True
+        return False
+
+    def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
+        """The id under which its job is shown; another owner's processes that had it give way."""
+        was_asked = bool(process.plain_job_id)
+        process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
+        job_id, taken = self.owners.name(process.plain_job_id, process)
+        if taken:
+            self._rename_others(process, processes)
+        self._counts.owner_conflicts += job_id != process.plain_job_id and not was_asked
+        return job_id
+
+    def _unnamed_job_id(self, process: RankProcess) -> str:
+        """The id of a job that no variable names: by its world communicator, else by its owner, or a user's session."""
+        world, facts = process.world(), process.facts
+        if world is not None:
+            return environment.communicator_job_id(world.comm)
+        if facts is None or process.claim.rank is not None:
+            return environment.short_hash("job", self._hostname)
+        session = facts.session if process.owner.kind == "user" else 0
+        return environment.short_hash("job", f"{self._hostname}/{process.owner.key}/{session}")
+
+    def _rename_others(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> None:
+        self.renames += 1
+        for other in processes.values():
+            is_theirs = other.plain_job_id == process.plain_job_id and other is not process
+            if not is_theirs or job_owners.party(other) == job_owners.party(process) or not job_owners.has_plain(other):
+                continue
+            self.labels.release(other)
+            other.slots = [label and self._renamed(label, other) for label in other.slots or ()]
+            self._counts.owner_conflicts += 1
+
+    def _renamed(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
+        return self.labels.take(job_owners.renamed(label, process), process, may_regroup=False)
+
+
+def _has_place(process: RankProcess) -> bool:
+    """True for one of several workers of a task, by its title: the others may come later."""
+    return process.facts is not None and bool(place_of(process.facts.title))
+
+
+def _claimed(process: RankProcess) -> _Claimed:
+    claim = process.claim
+    return process.owner.key, claim.job_id, claim.group, claim.rank
+
+
+def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
+    """The processes by the rank that they claim, MAX_SIBLINGS + 1 of each at most: more are duplicates."""
+    found: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
+    for process in processes.values():
+        if process.claim.rank is not None and len(same := found[_claimed(process)]) <= MAX_SIBLINGS:
+            same.append(process)
+    return found

@@ -11,12 +11,14 @@ from agent.ranks.writers import WriterRecord
 
 
 class SavedTable(msgspec.Struct):
-    """What is kept; ``saved_at`` is monotonic."""
+    """What is kept; ``saved_at`` is monotonic; ``schedulers``: those of which a job was proven here."""
 
     processes: list[RankProcess]
     writer_keys: list[tuple[WriterKey, WriterRecord]]
     conflicts: SavedCount
     saved_at: SavedSeconds = 0.0
+    owner_conflicts: SavedCount = 0
+    schedulers: list[str] = []
 
 
 def encode(table: SavedTable) -> bytes:

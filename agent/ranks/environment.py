@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -25,7 +25,19 @@ _RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 _LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-_SCHEDULER_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID")
+# Ids of jobs, each with the scheduler that gives them (none: any launcher's); the first that is set wins.
+_JOB_VARIABLES = {
+    "SLURM_JOB_ID": "slurm",
+    "SLURM_JOBID": "slurm",
+    "MAD_SLURM_JOB_ID": "slurm",
+    "PBS_JOBID": "pbs",
+    "LSB_JOBID": "lsf",
+    "TORCHELASTIC_RUN_ID": "",
+    "RAY_JOB_ID": "",
+    "JOBSET_NAME": "",
+}
+_RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT")
+_TEXT_VARIABLES = ("SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_NUM_NODES", "SLURM_TASK_PID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")
 _NO_RUN_ID = frozenset({"", "none", "0"})
 _LOOPBACK = re.compile(r"^(localhost|127\.|::1|\[::1\])", re.IGNORECASE)
@@ -33,8 +45,8 @@ _DECIMAL = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 KEPT_VARIABLES = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
-    | {*_LOCAL_RANK_VARIABLES, *_SCHEDULER_VARIABLES, *_JOB_NAME_VARIABLES}
-    | {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"}
+    | {*_LOCAL_RANK_VARIABLES, *_JOB_VARIABLES, *_JOB_NAME_VARIABLES, *_RESTART_VARIABLES, *_TEXT_VARIABLES}
+    | {"MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"}
 )
 """The variables that identity is made of."""
 
@@ -45,7 +57,11 @@ MAX_SETTING_CHARACTERS = 1024
 class Claim(msgspec.Struct, frozen=True):
     """What an environment claims. ``rank`` None: it names none. ``job_id`` empty: it names none.
 
-    ``group`` tells process groups under one job id apart (rendezvous address and port); empty when not known.
+    ``group`` tells process groups under one job id apart: rendezvous address and port, else the scheduler's job step;
+    empty when not known.
+    ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``task``: the pid of the
+    scheduler's task, which the processes that it starts inherit. ``tasks``: how many the job step has,
+    ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text.
     """
 
     rank: int | None = None
@@ -54,19 +70,52 @@ class Claim(msgspec.Struct, frozen=True):
     job_id: str = ""
     job_name: str = ""
     group: str = ""
+    scheduler: str = ""
+    task: str = ""
+    tasks: int | None = None
+    local_tasks: int | None = None
+    partition: str = ""
+    cluster: str = ""
+    nodes: str = ""
+    restarts: str = ""
 
 
-def read_claim(environment: Mapping[str, str], hostname: str) -> Claim:
+def read_claim(
+    environment: Mapping[str, str],
+    hostname: str,
+    job_id_variables: Sequence[str] = (),
+    proven: tuple[str, str] = ("", ""),
+) -> Claim:
     """Return what ``environment`` claims.
 
     ``hostname``: this node's and its network namespace's; it stands for a rendezvous address that is a loopback one.
+    ``job_id_variables``: variables whose value is the job id, before those known here. ``proven``: the job id and the
+    scheduler that the process is known to be of, for an environment that names no job.
     """
     rank, world_size = _rank(environment)
     local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
-    group = _group(environment, hostname)
-    job_id = _scheduler_job(environment) or (short_hash("job", group) if group else "")
+    rendezvous, step = _rendezvous(environment, hostname), _number(environment.get("SLURM_STEP_ID"))
+    job_id, scheduler = _job(environment, job_id_variables)
+    if not job_id:
+        job_id, scheduler = proven
     name = next((environment[name] for name in _JOB_NAME_VARIABLES if environment.get(name)), "")
-    return Claim(rank, "" if local is None else str(local), world_size, job_id, clean(name), group)
+    partition, cluster, nodes, task = (clean(environment.get(each, "")) for each in _TEXT_VARIABLES)
+    return Claim(
+        rank=rank,
+        local_rank="" if local is None else str(local),
+        world_size=world_size,
+        job_id=job_id or (short_hash("job", rendezvous) if rendezvous else ""),
+        job_name=clean(name),
+        group=rendezvous or ("" if step is None else f"step/{step}"),
+        scheduler=scheduler,
+        task=task,
+        tasks=_number(environment.get("SLURM_STEP_NUM_TASKS")),
+        local_tasks=len(local_tasks.split(",")) if (local_tasks := environment.get("SLURM_GTIDS", "")) else None,
+        partition=partition,
+        cluster=cluster,
+        nodes=nodes,
+        restarts=next((clean(environment[each]) for each in _RESTART_VARIABLES if environment.get(each)), ""),
+    )
 
 
 def kept_settings(environment: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
@@ -102,15 +151,16 @@ def _rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
     return None, _number(environment.get("WORLD_SIZE"))
 
 
-def _scheduler_job(environment: Mapping[str, str]) -> str:
-    for name in _SCHEDULER_VARIABLES:
-        if job_id := clean(environment.get(name, "")):
-            return job_id
-    run_id = clean(environment.get("TORCHELASTIC_RUN_ID", ""))
-    return "" if run_id.lower() in _NO_RUN_ID else run_id
+def _job(environment: Mapping[str, str], before: Sequence[str]) -> tuple[str, str]:
+    """The job's id and the scheduler that gave it; empty where none is named."""
+    for name in (*before, *_JOB_VARIABLES):
+        job_id = clean(environment.get(name, ""))
+        if job_id.lower() not in _NO_RUN_ID:
+            return job_id, _JOB_VARIABLES.get(name, "")
+    return "", ""
 
 
-def _group(environment: Mapping[str, str], hostname: str) -> str:
+def _rendezvous(environment: Mapping[str, str], hostname: str) -> str:
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not address or not port:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from agent.core.identity import ProcessKey
@@ -22,7 +23,25 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
     return now - process.exited_at > (FINISHED_SECONDS if finished else TOMBSTONE_SECONDS)
 
 
-def oldest(processes: Mapping[ProcessKey, RankProcess]) -> ProcessKey | None:
-    """The process that left first; None when all run."""
-    left = [(process.exited_at, key) for key, process in processes.items() if process.exited_at is not None]
-    return min(left)[1] if left else None
+def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:
+    """Who leaves a full table for a process of the owner ``newcomer`` (an ``Owner.key``); None: it is refused.
+
+    Who holds most gives way: of its own records the oldest of a rank that left, a dead one last. A process of another
+    owner may take the place of one that runs, the newest, but never that of a dead one.
+    """
+    held = Counter(process.owner.key for process in processes.values())
+    most = max(held, key=lambda owner: (held[owner], owner != newcomer))
+    giver = newcomer if held[newcomer] >= held[most] else most
+    own = [(key, process) for key, process in processes.items() if process.owner.key == giver]
+    left = [(is_dead(p), p.exited_at, key) for key, p in own if p.exited_at is not None]
+    if giver == newcomer:
+        return min(left)[2] if left else None
+    if harmless := [each for each in left if not each[0]]:
+        return min(harmless)[2]
+    running = [(process.found_at, key) for key, process in own if process.exited_at is None]
+    return max(running)[1] if running else None
+
+
+def is_dead(process: RankProcess) -> bool:
+    """True for a rank that was judged dead."""
+    return process.verdict is not None and process.verdict.state == "dead"

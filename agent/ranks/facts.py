@@ -6,6 +6,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.identity import ProcessKey
+from agent.ranks.owner import Owner
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
@@ -15,7 +16,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     real ``uid``, or that number as text while the name is not known. ``evidence``: why it counts as a rank process.
     ``environment``: None where it could not be read, else the variables that are kept. ``network_namespace``: its
     inode, 0 where it could not be read. ``directory``: the one it was found working in, as its mount namespace names
-    it; empty where it could not be read.
+    it; empty where it could not be read. ``session``: its session's id, 0 where it is not known. ``title``: its command
+    line, which the process may have changed.
     """
 
     key: ProcessKey
@@ -30,3 +32,11 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     network_namespace: int = 0
     directory: str = ""
     uid: int | None = None
+    owner: Owner = Owner()
+    parent_pid: int = 0
+    session: int = 0
+    title: str = ""
+
+    def place(self, hostname: str) -> str:
+        """Where its loopback addresses are: on this node, in its network namespace (each pod has its own 127.0.0.1)."""
+        return f"{hostname}/{self.network_namespace}" if self.network_namespace else hostname

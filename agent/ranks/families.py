@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.core.metrics import Family, Metric
-from agent.ranks import job_families
+from agent.ranks import job_families, job_owners
 from agent.ranks.job_families import state_of
 from agent.ranks.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
@@ -72,15 +72,20 @@ RANK_PROGRESS = Family(
 RANK_IDENTITY_SOURCE = Family(
     "rankwatch_rank_identity_source",
     "gauge",
-    "Who named the rank: environment or communicator; always 1.",
-    (*_RANK, "source"),
-    "1 per live rank",
+    "Who named the rank (environment, communicator, title of the process, local_index in start order, pid) and what "
+    "proves whose job it is (cgroup or parent of the scheduler, pod, none); always 1.",
+    (*_RANK, "source", "proof"),
+    "1 per rank",
+    "max",
 )
 IDENTITY_CONFLICTS = Family(
     "rankwatch_rank_identity_conflicts_total",
     "counter",
-    "Facts that contradicted a published binding of a process to its rank; the label was kept.",
-    aggregate="sum",
+    "By kind. communicator: facts that contradicted a published binding of a process to its rank; the label was kept. "
+    "owner: processes that claimed a job id which is another owner's; they are shown under that id and a suffix.",
+    ("kind",),
+    "2 per node",
+    "sum",
 )
 RANKS_DUPLICATE = Family(
     "rankwatch_rank_duplicates",
@@ -91,7 +96,7 @@ RANKS_DUPLICATE = Family(
 RANKS_UNIDENTIFIED = Family(
     "rankwatch_rank_processes_unidentified",
     "gauge",
-    "Live rank processes whose rank nobody has named: no environment readable, no records.",
+    "Live processes that initialised NCCL and whose rank nobody has named: no environment readable, no records.",
     aggregate="sum",
 )
 RANKS_UNREADABLE = Family(
@@ -129,7 +134,10 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     """Render the rank table."""
     yield from _ranks(snapshot.ranks)
     yield from job_families.render(snapshot.ranks)
-    yield IDENTITY_CONFLICTS.single(snapshot.conflicts)
+    conflicts = IDENTITY_CONFLICTS.rows()
+    conflicts.add(("communicator",), snapshot.conflicts)
+    conflicts.add(("owner",), snapshot.owner_conflicts)
+    yield conflicts.metric
     yield RANKS_DUPLICATE.single(snapshot.duplicates)
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
@@ -143,6 +151,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
     for view in ranks:
         process, label = view.process, view.label
         runs = process.exited_at is None
+        source.add((*label, process.source, job_owners.proof_of(process)), 1.0)
         up.add(label, float(runs))
         for name in STATES:
             state.add((*label, name), float(state_of(process) == name))
@@ -152,7 +161,6 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
             progress.add(label, process.progress_seconds)
         if runs:
             info.add(_info(view), 1.0)
-            source.add((*label, process.source), 1.0)
         else:
             left.add(label, process.exited_seconds)
             ended.add((*label, *_ending(process)), 1.0)
@@ -160,8 +168,8 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
 
 
 def _info(view: RankView) -> tuple[str, ...]:
-    facts, claim = view.process.facts, view.process.claim
-    local_rank = claim.local_rank if len(view.process.slots or ()) == 1 else str(view.slot)
+    facts = view.process.facts
+    local_rank = view.process.local_rank if len(view.process.slots or ()) == 1 else str(view.slot)
     pid, user, pod, container = ("", "", "", "")
     if facts is not None:
         pid, user, pod, container = str(facts.key.pid), facts.user, facts.pod, facts.container

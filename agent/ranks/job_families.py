@@ -22,16 +22,26 @@ JOB_RANKS = Family(
 JOB_EXPECTED = Family(
     "rankwatch_job_expected_ranks",
     "gauge",
-    "Ranks the whole job should have, by who says so: environment or communicator.",
+    "Ranks the whole job should have, by who says so: environment (WORLD_SIZE and the like), communicator, or tasks, "
+    "where each task of the scheduler's step on this node holds one rank. Take the first that there is, not the most.",
     ("job_id", "source"),
-    "2 per job",
+    "3 per job",
+    "max",
+)
+JOB_TASKS = Family(
+    "rankwatch_job_expected_tasks",
+    "gauge",
+    "Tasks of the scheduler's job step (SLURM_STEP_NUM_TASKS); with torchrun one per node, not one per rank.",
+    ("job_id",),
+    "1 per job under Slurm",
     "max",
 )
 JOB_INFO = Family(
     "rankwatch_job_info",
     "gauge",
-    "Facts about a job with live ranks here; always 1.",
-    ("job_id", "user", "name", "world_size"),
+    "Facts about a job with live ranks here, as far as its environment has them; always 1. scheduler_cluster is "
+    "Slurm's name of the cluster, restarts counts requeues (Slurm) or restarts (torchrun, JobSet).",
+    ("job_id", "user", "name", "world_size", "partition", "scheduler_cluster", "nodes", "restarts"),
     "1 per job",
     "max",
 )
@@ -51,7 +61,7 @@ COMMUNICATOR_MEMBER = Family(
     "1 per rank and communicator",
     "max",
 )
-FAMILIES: tuple[Family, ...] = (JOB_RANKS, JOB_EXPECTED, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER)
+FAMILIES: tuple[Family, ...] = (JOB_RANKS, JOB_EXPECTED, JOB_TASKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER)
 
 
 def render(ranks: Sequence[RankView]) -> Iterable[Metric]:
@@ -68,7 +78,7 @@ def state_of(process: RankProcess) -> str:
 
 
 def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
-    by_state, expected, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_INFO.rows()
+    by_state, expected, tasks, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_TASKS.rows(), JOB_INFO.rows()
     jobs: defaultdict[str, list[RankProcess]] = defaultdict(list)
     for view in ranks:
         jobs[view.label.job_id].append(view.process)
@@ -79,16 +89,48 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         live = [p for p in members if p.exited_at is None]
         if not live:
             continue
-        claimed = max((p.claim.world_size or 0 for p in live), default=0)
-        seen = max((m.size for p in live for m in p.members.values()), default=0)
-        if claimed:
-            expected.add((job_id, "environment"), claimed)
-        if seen:
-            expected.add((job_id, "communicator"), seen)
-        user = next((p.facts.user for p in live if p.facts is not None), "")
-        job_name = next((p.claim.job_name for p in live if p.claim.job_name), "")
-        info.add((job_id, user, job_name, str(claimed or seen or "")), 1.0)
-    return [by_state.metric, expected.metric, info.metric]
+        sizes = _expected(live)
+        for source, size in sizes.items():
+            expected.add((job_id, source), size)
+        if step_tasks := max((p.claim.tasks or 0 for p in live), default=0):
+            tasks.add((job_id,), step_tasks)
+        info.add((job_id, *_facts(live), *_scheduled(live)), 1.0)
+    return [by_state.metric, expected.metric, tasks.metric, info.metric]
+
+
+def _expected(live: Sequence[RankProcess]) -> dict[str, int]:
+    """How many ranks the job should have, by who says so, the best first.
+
+    A number of tasks is one of ranks where every task here is one process's; where several share one, so is WORLD_SIZE.
+    """
+    is_shared = any(p.has_anothers_environment() for p in live)
+    found = {
+        "environment": 0 if is_shared else max((p.world_size or 0 for p in live), default=0),
+        "communicator": max((m.size for p in live for m in p.members.values()), default=0),
+    }
+    steps = {(p.claim.tasks, p.claim.local_tasks) for p in live}
+    [(in_all, here), *others] = steps
+    if not others and in_all and here == len(live) == len({p.claim.task for p in live}):
+        found["tasks"] = in_all
+    return {source: size for source, size in found.items() if size}
+
+
+def _facts(live: Sequence[RankProcess]) -> tuple[str, str, str]:
+    """User, name and world size of a job."""
+    user = next((p.facts.user for p in live if p.facts is not None), "")
+    name = next((p.claim.job_name for p in live if p.claim.job_name), "")
+    return user, name, str(next(iter(_expected(live).values()), ""))
+
+
+def _scheduled(live: Sequence[RankProcess]) -> tuple[str, str, str, str]:
+    """Partition, the scheduler's cluster, nodes and restarts; empty where no rank's environment has them."""
+    claims = [p.claim for p in live]
+    return (
+        next((claim.partition for claim in claims if claim.partition), ""),
+        next((claim.cluster for claim in claims if claim.cluster), ""),
+        next((claim.nodes for claim in claims if claim.nodes), ""),
+        next((claim.restarts for claim in claims if claim.restarts), ""),
+    )
 
 
 def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:

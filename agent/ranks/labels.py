@@ -39,6 +39,10 @@ class LabelBook:
             if label is not None:
                 self._holders[label] = process
 
+    def holder(self, label: RankLabel) -> RankProcess | None:
+        """The process whose ``label`` is; None while it is free."""
+        return self._holders.get(label)
+
     def holds(self, process: RankProcess, label: RankLabel) -> bool:
         """True while ``label`` is this process'."""
         return self._holders.get(label) is process

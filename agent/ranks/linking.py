@@ -35,7 +35,11 @@ class WriterLinks:
         self.hostnames: frozenset[str] = frozenset({hostname})
 
     def observe_records(
-        self, writer_key: WriterKey, memberships: Iterable[Membership], last_progress_seconds: float | None
+        self,
+        writer_key: WriterKey,
+        memberships: Iterable[Membership],
+        last_progress_seconds: float | None,
+        uid: int | None,
     ) -> None:
         """See ``RankTable.observe_records``."""
         now = self._clock.monotonic()
@@ -43,6 +47,7 @@ class WriterLinks:
         if record is None:
             self._counts.refused += 1
             return
+        record.uid = uid
         process = self._process_of(record)
         if process is None:
             return

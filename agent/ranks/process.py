@@ -9,11 +9,15 @@ from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
 from agent.ranks.environment import Claim
 from agent.ranks.facts import ProcessFacts
+from agent.ranks.owner import Owner
 from agent.ranks.verdict import ExitStatus, ProcessEvidence, RankVerdict, RasSilence
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
 """Records may be that late: what is newer was made after RAS had missed the process."""
+
+SHARED_SOURCES = frozenset({"title", "local_index"})
+"""What names ranks whose environment is their task's: the rank, local rank and size in it are not theirs."""
 
 
 class RankGpu(msgspec.Struct, frozen=True):
@@ -26,9 +30,14 @@ class RankGpu(msgspec.Struct, frozen=True):
 
 
 class TableCounts(msgspec.Struct):
-    """Counts of the rank table. ``conflicts``: facts against a published label; ``refused``: what found it full."""
+    """Counts of the rank table.
+
+    ``conflicts``: facts against a published label; ``owner_conflicts``: processes whose job id is another owner's;
+    ``refused``: what found the table full.
+    """
 
     conflicts: int = 0
+    owner_conflicts: int = 0
     refused: int = 0
 
 
@@ -36,7 +45,8 @@ class RankProcess(msgspec.Struct):
     """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
 
     ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
-    label of another live process is None. ``unproven_since``: it ran at this time and was not seen to run later (the
+    label of another live process is None. ``plain_job_id``: its job's id before it was asked whose that is.
+    ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. Times ending in ``_at`` or
     ``_since`` are monotonic.
     """
@@ -48,6 +58,7 @@ class RankProcess(msgspec.Struct):
     seen_at: dict[str, SavedSeconds] = {}
     slots: list[RankLabel | None] | None = None
     source: str = ""
+    plain_job_id: str = ""
     exited_at: SavedSeconds | None = None
     exited_seconds: SavedSeconds = 0.0
     exit: ExitStatus | None = None
@@ -61,6 +72,30 @@ class RankProcess(msgspec.Struct):
     verdict: RankVerdict | None = None
     silence: RasSilence | None = None
     gpus: tuple[RankGpu, ...] = ()
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is; that of a writer whose process was never seen is not known."""
+        return Owner() if self.facts is None else self.facts.owner
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the job has, as its own environment says; None where that does not."""
+        return None if self.has_anothers_environment() else self.claim.world_size
+
+    def has_anothers_environment(self) -> bool:
+        """True when what its environment says of ranks is its task's: it has another number by all that is known."""
+        if self.source in SHARED_SOURCES:
+            return True
+        named = [label.rank for label in self.slots or () if label is not None]
+        return (
+            self.source == "communicator" and self.claim.rank is not None and named not in ([], [str(self.claim.rank)])
+        )
+
+    @property
+    def local_rank(self) -> str:
+        """Its rank on the node, as its own environment says; empty where that does not."""
+        return "" if self.has_anothers_environment() else self.claim.local_rank
 
     def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
         """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""
@@ -97,7 +132,18 @@ class RankProcess(msgspec.Struct):
         runs = self.exited_at is None and self.confirmed
         return runs and self.found_at <= since and self.progress_seconds is None
 
-    def ranks(self, unique: bool) -> tuple[list[int], str]:
+    def is_surely_a_rank(self) -> bool:
+        """True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
+        return self.facts is not None and self.facts.evidence in ("thread", "records")
+
+    def pid_rank(self) -> list[str]:
+        """The rank label of a process whose number nobody knows, not even its environment, which was read."""
+        facts = self.facts
+        if facts is None or facts.environment is None or not self.is_surely_a_rank():
+            return []
+        return [f"pid-{facts.key.pid}"]
+
+    def ranks(self, unique: bool) -> tuple[list[str], str]:
         """The global ranks of the process and where they are from (environment, communicator); empty if not known.
 
         The environment names one rank, so for a process of several, or when siblings claim the same number
@@ -106,8 +152,8 @@ class RankProcess(msgspec.Struct):
         world = self.world()
         local = self.local_ranks(world.comm) if world is not None else []
         if self.claim.rank is not None and len(local) <= 1 and (unique or not local):
-            return [self.claim.rank], "environment"
-        return local, "communicator"
+            return [str(self.claim.rank)], "environment"
+        return [str(rank) for rank in local], "communicator"
 
     def contradicts(self, membership: Membership) -> bool:
         """True when a place in the world communicator is another rank than the published labels say."""

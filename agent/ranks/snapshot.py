@@ -30,6 +30,7 @@ class RankSnapshot(msgspec.Struct, frozen=True):
 
     ranks: tuple[RankView, ...]
     conflicts: int
+    owner_conflicts: int
     duplicates: int
     refused: int
     unidentified: int
@@ -48,7 +49,7 @@ def take_snapshot(
     unidentified = unreadable = 0
     for process in processes:
         if process.exited_at is None:
-            unidentified += process.slots is None
+            unidentified += process.slots is None and process.is_surely_a_rank()
             unreadable += process.facts is not None and process.facts.environment is None
         if not process.confirmed or not process.slots:
             continue
@@ -57,4 +58,12 @@ def take_snapshot(
             if label is not None and labels.holds(process, label):
                 ranks.append(RankView(label, slot, frozen, bandwidths.get(label)))
     ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
-    return RankSnapshot(tuple(ranks), counts.conflicts, duplicates, counts.refused, unidentified, unreadable)
+    return RankSnapshot(
+        ranks=tuple(ranks),
+        conflicts=counts.conflicts,
+        owner_conflicts=counts.owner_conflicts,
+        duplicates=duplicates,
+        refused=counts.refused,
+        unidentified=unidentified,
+        unreadable=unreadable,
+    )

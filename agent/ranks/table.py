@@ -36,11 +36,12 @@ class RankTable:
         self._clock = clock
         self._hostname = hostname
         self._processes: dict[ProcessKey, RankProcess] = {}
-        self._binder = RankBinder(clock, hostname, settle_at_once)
-        self._judge = JobJudge(self._binder.labels)
         self._counts = TableCounts()
+        self._binder = RankBinder(clock, hostname, settle_at_once, self._counts)
+        self._judge = JobJudge(self._binder.labels)
         self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
         self._variables: frozenset[str] = frozenset()
+        self._job_id_variables: tuple[str, ...] = ()
         self.held_files: frozenset[tuple[int, int]] = frozenset()
         self.revision = 0
         self._bandwidths: dict[RankLabel, float] = {}
@@ -53,19 +54,22 @@ class RankTable:
 
     def variables(self) -> frozenset[str]:
         """The variables to read of a rank process: those that identity is made of, and those to be kept."""
-        return environment.KEPT_VARIABLES | self._variables
+        return environment.KEPT_VARIABLES | self._variables | frozenset(self._job_id_variables)
+
+    def take_job_ids_from(self, variables: tuple[str, ...]) -> None:
+        """Take the job ids of processes found from now on from these environment variables before the known ones."""
+        self._job_id_variables = variables
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process, if need be in the place of the one that left first; False when all in the table run."""
+        """Add a rank process, if need be in the place of one of the owner with most; False when there is no room."""
         now = self._clock.monotonic()
         if facts.key in self._processes:
             return True
-        if len(self._processes) >= MAX_PROCESSES and not self._drop_oldest():
+        if len(self._processes) >= MAX_PROCESSES and not self._make_room(facts.owner.key):
             self._counts.refused += 1
             return False
-        # A loopback address is one place per network namespace: each pod has its own 127.0.0.1.
-        place = f"{self._hostname}/{facts.network_namespace}" if facts.network_namespace else self._hostname
-        claim = environment.read_claim(facts.environment or {}, place)
+        proven, place = (facts.owner.job_id, facts.owner.scheduler), facts.place(self._hostname)
+        claim = environment.read_claim(facts.environment or {}, place, self._job_id_variables, proven)
         if facts.environment is not None:
             settings = environment.kept_settings(facts.environment, self._variables)
             facts = msgspec.structs.replace(facts, environment=settings)
@@ -126,7 +130,7 @@ class RankTable:
             process.confirmed = True
             process.verdict = None
             if process.slots is None:
-                self.revision += self._binder.bind(process, key)
+                self.revision += self._binder.bind(process, key, self._processes)
         if status is not None and status.known:
             process.exit = status
         self.revision += 1
@@ -168,17 +172,24 @@ class RankTable:
     # -- evidence of records ---------------------------------------------------------------------------------------
 
     def observe_records(
-        self, writer_key: WriterKey, memberships: Iterable[Membership], last_progress_seconds: float | None
+        self,
+        writer_key: WriterKey,
+        memberships: Iterable[Membership],
+        last_progress_seconds: float | None,
+        uid: int | None = None,
     ) -> None:
-        """Note what records of ``writer_key`` say: new memberships, and the time (epoch) of the newest record."""
-        self._links.observe_records(writer_key, memberships, last_progress_seconds)
+        """Note what records of ``writer_key`` say: new memberships, and the time (epoch) of the newest record.
+
+        ``uid``: whose the file is; None where that is not known.
+        """
+        self._links.observe_records(writer_key, memberships, last_progress_seconds, uid)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
         """Note the ranks' current bus bandwidths, in bytes per second, for the front page and `rankwatch status`."""
         self._bandwidths = bandwidths
 
-    def unlinked_writers(self) -> tuple[WriterKey, ...]:
-        """Writers whose process is not known yet, while it is worth looking for."""
+    def unlinked_writers(self) -> dict[WriterKey, int | None]:
+        """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
         return self._links.book.unlinked(self._clock.monotonic())
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
@@ -204,6 +215,11 @@ class RankTable:
     def is_expired(self, writer_key: WriterKey) -> bool:
         """True when the series of a writer must go: the record of its rank has expired."""
         return self._links.book.is_expired(writer_key)
+
+    @property
+    def renames(self) -> int:
+        """How many jobs lost their id to an owner with a proof: then labels given before are to be asked for anew."""
+        return self._binder.renames
 
     @property
     def hostnames(self) -> frozenset[str]:
@@ -237,6 +253,8 @@ class RankTable:
         ]
         for key in gone:
             self._drop(key)
+        if gone:
+            self._binder.owners.keep(self._processes.values())
         self._links.expire(now)
 
     def _drop(self, key: ProcessKey) -> None:
@@ -244,19 +262,27 @@ class RankTable:
         self._binder.release(key, process)
         self.revision += 1
 
-    def _drop_oldest(self) -> bool:
+    def _make_room(self, owner: str) -> bool:
         self.judge_changed()
-        oldest = expiry.oldest(self._processes)
-        if oldest is not None:
-            self._drop(oldest)
-        return oldest is not None
+        key = expiry.gives_way(self._processes, owner)
+        if key is not None:
+            self._drop(key)
+        return key is not None
 
     # -- the checkpoint --------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
-        processes, writer_keys = list(self._processes.values()), list(self._links.book.records.items())
-        return checkpoint.encode(SavedTable(processes, writer_keys, self._counts.conflicts, self._clock.monotonic()))
+        return checkpoint.encode(
+            SavedTable(
+                processes=list(self._processes.values()),
+                writer_keys=list(self._links.book.records.items()),
+                conflicts=self._counts.conflicts,
+                saved_at=self._clock.monotonic(),
+                owner_conflicts=self._counts.owner_conflicts,
+                schedulers=sorted(self._binder.owners.schedulers),
+            )
+        )
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
@@ -264,7 +290,8 @@ class RankTable:
         Processes count as unconfirmed, and are not shown, until they are observed or found gone.
         """
         saved = checkpoint.decode(section)
-        self._counts.conflicts = saved.conflicts
+        self._counts.conflicts, self._counts.owner_conflicts = saved.conflicts, saved.owner_conflicts
+        self._binder.owners.schedulers.update(saved.schedulers)
         self._processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self._links.book.records.update(saved.writer_keys)
         self._binder.restore(self._processes, self._links.book.unseen())

@@ -24,12 +24,16 @@ def is_record_file(path: str) -> bool:
 
 
 class WriterRecord(msgspec.Struct):
-    """One writer of records: the process it belongs to, or (``unseen``) what stands in for one that was never seen."""
+    """One writer of records: the process it belongs to, or (``unseen``) what stands in for one that was never seen.
+
+    ``uid``: whose its file is, None if not known.
+    """
 
     seen_at: SavedSeconds
     process: ProcessKey | None = None
     unseen: RankProcess | None = None
     expired_at: SavedSeconds | None = None
+    uid: int | None = None
 
 
 class WriterBook:
@@ -52,13 +56,13 @@ class WriterBook:
         """The writers whose process was never seen, each with its stand-in."""
         return {writer_key: record.unseen for writer_key, record in self.records.items() if record.unseen is not None}
 
-    def unlinked(self, now: float) -> tuple[WriterKey, ...]:
-        """Writers whose process is not known yet and still looked for."""
-        return tuple(
-            writer_key
+    def unlinked(self, now: float) -> dict[WriterKey, int | None]:
+        """Writers whose process is not known yet and still looked for, each with the uid of its file."""
+        return {
+            writer_key: record.uid
             for writer_key, record in self.records.items()
             if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
-        )
+        }
 
     def former(self, writer_key: WriterKey) -> ProcessKey | None:
         """The process that wrote what the same file held before, under the same host name and pid."""

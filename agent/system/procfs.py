@@ -14,58 +14,18 @@ from pathlib import Path
 
 import msgspec
 
-from agent.core.identity import ProcessKey
+from agent.system.process_lines import Stat, Status, parse_stat, parse_status
 
 MAX_ENVIRONMENT_BYTES = 256 * 1024
+MAX_TITLE_BYTES = 256
 MAX_MAPS_BYTES = 8 * 1024 * 1024
 MAX_THREADS_READ = 4096
 MAX_FILES_READ = 4096
 _SMALL_FILE_BYTES = 16 * 1024
-_KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD, include/linux/sched.h
-_EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kernel/exit.c)
 _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
-_SIGKILL_BIT = 1 << 8
+_FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
 _BOOT_TIME = re.compile(rb"^btime (\d{1,11})$", re.MULTILINE)
-_MAX_NUMBER = 1 << 62
-_MAX_TICKS = 1 << 46
-"""Of a start time: 20,000 years of a hundredth of a second; more is none."""
-
-
-class Stat(msgspec.Struct, frozen=True, gc=False):
-    """Fields of /proc/PID/stat that we use. ``exit_code`` is in waitpid form, 0 where we lack ptrace rights.
-
-    ``exiting``: the main thread is being torn down; its descriptors may be gone long before it is a zombie.
-    """
-
-    pid: int
-    comm: str
-    state: str
-    parent_pid: int
-    kernel_thread: bool
-    threads: int
-    start_ticks: int
-    exit_code: int
-    exiting: bool = False
-
-    @property
-    def key(self) -> ProcessKey:
-        """The identity that survives reuse of the pid."""
-        return ProcessKey(self.pid, self.start_ticks)
-
-    @property
-    def over(self) -> bool:
-        """True for a zombie without other threads: it only waits for its parent."""
-        return self.state in "ZX" and self.threads <= 1
-
-
-class Status(msgspec.Struct, frozen=True, gc=False):
-    """Fields of /proc/PID/status. ``namespace_pids`` runs from our pid namespace inwards."""
-
-    uid: int
-    namespace_pids: tuple[int, ...]
-    kill_pending: bool
-    context_switches: int
 
 
 class OpenFile(msgspec.Struct, frozen=True, gc=False):
@@ -75,49 +35,6 @@ class OpenFile(msgspec.Struct, frozen=True, gc=False):
     target: str
     device: int
     inode: int
-
-
-def parse_stat(text: str) -> Stat | None:
-    """Parse /proc/PID/stat; None when it is not one. The name stands in brackets and may hold anything."""
-    try:
-        pid, rest = text.split(" ", 1)
-        name, tail = rest[1:].rsplit(") ", 1)
-        fields = tail.split()
-        found = Stat(
-            pid=int(pid),
-            comm=name,
-            state=fields[0],
-            parent_pid=int(fields[1]),
-            kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD_FLAG),
-            threads=int(fields[17]),
-            start_ticks=int(fields[19]),
-            exit_code=int(fields[49]),
-            exiting=bool(int(fields[6]) & _EXITING_FLAG),
-        )
-    except (ValueError, IndexError):
-        return None
-    numbers = (found.pid, found.parent_pid, found.threads, found.exit_code)
-    is_one = min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER and 0 <= found.start_ticks <= _MAX_TICKS
-    return found if is_one else None
-
-
-def parse_status(text: str) -> Status | None:
-    """Parse /proc/PID/status (or a thread's); None when it is not one."""
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    try:
-        pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
-        switches = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
-        found = Status(
-            uid=int(fields["Uid"].split()[0]),
-            namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
-            kill_pending=bool(pending & _SIGKILL_BIT),
-            context_switches=switches,
-        )
-    except (KeyError, ValueError, IndexError):
-        return None
-    numbers = (found.uid, *found.namespace_pids, found.context_switches)
-    is_one = found.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
-    return found if is_one else None
 
 
 class ProcFS:
@@ -167,6 +84,17 @@ class ProcFS:
             return None
         pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
         return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
+
+    def title(self, pid: int) -> str:
+        """The command line, which the process may have changed, its words apart by blanks; empty when it is gone.
+
+        Cut to MAX_TITLE_BYTES.
+        """
+        try:
+            raw = self._bytes(f"{pid}/cmdline", MAX_TITLE_BYTES)
+        except OSError:
+            return ""
+        return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
 
     def namespace(self, pid: int, kind: str) -> int:
         """Inode of the process' namespace of ``kind`` (pid, uts, net, mnt); 0 when it may not be read."""
@@ -240,6 +168,11 @@ class ProcFS:
         except OSError:
             return None
         return (info.st_dev, info.st_ino) == (file.device, file.inode)
+
+    def may_write(self, pid: int, file: OpenFile) -> bool:
+        """False when the process holds ``file`` open for reading only; True also where that cannot be read."""
+        flags = _FLAGS.search(self._text(f"{pid}/fdinfo/{file.fd}") or "")
+        return flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
     def boot_id(self) -> str:
         """The kernel's id of this boot."""

@@ -13,12 +13,15 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from agent.tail.shares import NOBODY, Share
+
 CHUNK_BYTES = 128 * 1024
 """What one read asks for at first: smaller costs more per line, larger falls out of the cache."""
 MAX_LINE_BYTES = 1024 * 1024
 FINGERPRINT_BYTES = 512
 HEAD_BYTES = 4096
 MAX_OFFSET = (1 << 63) - 1
+MAX_UID = (1 << 32) - 1
 MAX_GENERATION = (1 << 62) - 1
 """No file is begun anew so often."""
 SCAN_BYTES = 16 * 1024 * 1024
@@ -28,7 +31,7 @@ _NUL_RUN = re.compile(rb"\0+")
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """Where reading stands in one file, for a checkpoint.
+    """Where reading stands in one file, for a checkpoint. ``uid``: whose it is.
 
     ``fingerprint``: the file's first bytes, ``tail``: the end of the line before ``offset``; each up to 512.
     """
@@ -40,6 +43,12 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
     fingerprint: Annotated[bytes, msgspec.Meta(max_length=FINGERPRINT_BYTES)]
     tail: Annotated[bytes, msgspec.Meta(max_length=FINGERPRINT_BYTES)] = b""
+    uid: Annotated[int, msgspec.Meta(ge=NOBODY, le=MAX_UID)] = NOBODY
+
+    @property
+    def share(self) -> Share:
+        """Whose share of a table it takes."""
+        return Share(self.uid, os.path.dirname(self.path))
 
 
 class Chunk(NamedTuple):
@@ -62,25 +71,31 @@ class FollowedFile:
     """One file under its identity; ``generation`` counts how often it was begun anew.
 
     ``size_bytes`` is the size last seen, ``from_start`` whether reading began at the first byte; ``caught_up`` is
-    False only while a resumed file has lines that were there when it was found again.
+    False only while a resumed file has lines that were there when it was found again. ``share`` says whose it is, as it
+    was first found; ``shared`` whether others than its user may write to it or replace it. ``written_ns`` is its
+    modification time, or when it was seen if that time is still to come.
     """
 
     __slots__ = (
         "caught_up", "descriptor", "device", "drained", "fingerprint", "from_start", "generation", "grown_at", "inode",
-        "modified_ns", "offset", "path", "scanned", "size_at_start", "size_bytes", "start_at_end", "tail", "unlinked",
+        "modified_ns", "offset", "path", "scanned", "share", "shared", "size_at_start", "size_bytes", "start_at_end",
+        "tail", "unlinked", "written_by", "written_ns",
     )  # fmt: skip
 
     def __init__(self, device: int, inode: int, path: str, size_bytes: int, now: float) -> None:
         self.device = device
         self.inode = inode
         self.path = path
+        self.share = Share(NOBODY, os.path.dirname(path))
+        self.shared = False
         self.generation = 0
         self.offset = 0
         self.fingerprint = b""
         self.tail = b""
         self.size_bytes = size_bytes
         self.size_at_start = size_bytes
-        self.modified_ns = -1
+        self.modified_ns = self.written_ns = -1
+        self.written_by = -1  # the modification time that written_ns is of
         self.from_start = True
         self.start_at_end = False
         self.caught_up = True
@@ -98,7 +113,7 @@ class FollowedFile:
     def position(self) -> Position:
         """Where reading stands."""
         path = os.fsencode(self.path).decode(errors="replace")  # a name need not be text; a checkpoint's has to be
-        return Position(*self.identity, self.generation, path, self.offset, self.fingerprint, self.tail)
+        return Position(*self.identity, self.generation, path, self.offset, self.fingerprint, self.tail, self.share.uid)
 
     def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
         """Take in a fresh look at size and time; the content is judged when it is read."""
@@ -112,6 +127,12 @@ class FollowedFile:
         self.size_bytes = size_bytes
         self.modified_ns = modified_ns
         self.drained = False
+
+    def note_written(self, modified_ns: int, now_ns: int) -> None:
+        """Take in when the file says that it was written to last; later than now it cannot have been."""
+        if modified_ns != self.written_by:
+            self.written_by = modified_ns
+            self.written_ns = min(modified_ns, now_ns)
 
     def begin_anew(self) -> None:
         """The content was replaced: another generation, read from its first byte."""

@@ -21,6 +21,7 @@ from agent.tail.file import (
     judge,
     next_lines,
 )
+from agent.tail.shares import FairTable, Share
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -28,6 +29,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_
 
 class LineReader:
     """Reads the files below ``root``, ``open_files`` of them open; one read to its end gives way to another.
+    Where they are too few, one of whoever has most of them open gives way, whether or not it is read to its end.
 
     Counts in ``skipped`` by reason what could not be opened or read. No OSError leaves this class.
     """
@@ -38,6 +40,7 @@ class LineReader:
         self._open_files = open_files
         self._skipped = skipped
         self._open: dict[tuple[int, int], FollowedFile] = {}
+        self._shares: FairTable[tuple[int, int]] = FairTable()
 
     def read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
         """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.
@@ -74,12 +77,13 @@ class LineReader:
             os.close(file.descriptor)
             file.descriptor = None
             del self._open[file.identity]
+            self._shares.pop(file.identity)
 
     def _opened(self, file: FollowedFile) -> bool:
         """Open the file unless it is open; False (and counted) when it may not be or is another one now."""
         if file.descriptor is not None:
             return True
-        if len(self._open) >= self._open_files and not self._make_room():
+        if len(self._open) >= self._open_files and not self._make_room(file.share):
             self._skipped["open_limit"] += 1
             return False
         # By way of its directory, so that no link is followed below the root.
@@ -95,14 +99,18 @@ class LineReader:
             return False
         file.descriptor = descriptor
         self._open[file.identity] = file
+        self._shares.put(file.identity, file.share)
         return True
 
-    def _make_room(self) -> bool:
-        idle = [file for file in self._open.values() if file.drained]
-        if not idle:
+    def _make_room(self, share: Share) -> bool:
+        loser = self._shares.gives_way_to(share)
+        theirs = [self._open[identity] for identity in self._shares.of(loser)]
+        if loser == share:
+            theirs = [file for file in theirs if file.drained]
+        if not theirs:
             return False
         # An unlinked one goes last, as it cannot be opened again; but whoever unlinks many must not keep others out.
-        self.close(min(idle, key=lambda file: (file.unlinked, file.grown_at)))
+        self.close(min(theirs, key=lambda file: (file.unlinked, not file.drained, file.grown_at)))
         return True
 
     def _put_off(self, file: FollowedFile) -> None:

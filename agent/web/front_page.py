@@ -43,7 +43,7 @@ class ExporterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What the page tells."""
+    """What the page tells. ``notes``: sentences on ranks that cannot be shown."""
 
     version: str
     hostname: str
@@ -51,6 +51,7 @@ class Overview:
     ready: bool
     ranks: Sequence[RankRow] = ()
     exporters: Sequence[ExporterRow] = ()
+    notes: Sequence[str] = ()
 
 
 def front_page(overview: Overview) -> str:
@@ -65,7 +66,8 @@ def front_page(overview: Overview) -> str:
         f"<header><h1>rankwatch</h1><p><b>{host}</b> &middot; {ready} &middot; up {uptime}"
         f" &middot; version {_text(overview.version)}</p>\n"
         '<nav><a href="/metrics">/metrics</a> <a href="/-/healthy">/-/healthy</a> <a href="/-/ready">/-/ready</a></nav>'
-        f"</header>\n<main>\n{_ranks(overview.ranks)}{_exporters(overview.exporters)}</main></body></html>\n"
+        f"</header>\n<main>\n{_ranks(overview.ranks, overview.notes)}"
+        f"{_exporters(overview.exporters)}</main></body></html>\n"
     )
 
 
@@ -82,10 +84,10 @@ def age_text(seconds: float | None) -> str:
     return f"{hours} h {minutes % 60} min" if hours < 24 else f"{days} d {hours % 24} h"
 
 
-def _ranks(ranks: Sequence[RankRow]) -> str:
-    heading = "<h2>Ranks</h2>\n"
+def _ranks(ranks: Sequence[RankRow], notes: Sequence[str]) -> str:
+    heading = "<h2>Ranks</h2>\n" + "".join(f"<p>{_mark('note', 'odd')} {_text(note)}.</p>\n" for note in notes)
     if not ranks:
-        return heading + '<p class="none">No rank runs on this node.</p>\n'
+        return heading + ("" if notes else '<p class="none">No rank runs on this node.</p>\n')
     states = Counter(row.state for row in ranks)
     summary = " ".join(f"{_state(state)} {count}" for state, count in sorted(states.items()))
     head = ("Job", "Rank", "State", "Local rank", "GPU", "Pid", "User", "Bus bandwidth, GB/s", "Last progress")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from agent.core.single_flight import SingleFlight, TooManyFlights
-from agent.export.exposition import Rendered, Selection, SelectionError, select
+from agent.export.exposition import Rendered, Scrape, Selection, SelectionError, cut, select
 from agent.web.front_page import Overview, front_page
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 
+MAX_NAMED_SCRAPES = 128
+"""Scrapes with `name[]` that wait for their render: half of the server's connections, so that others always get one."""
 HTML = "text/html; charset=utf-8"
 _HTML_HEADERS = (
     ("Cache-Control", "no-store"),
@@ -19,7 +22,9 @@ _HTML_HEADERS = (
 class Pages:
     """The handler for the web server.
 
-    ``render`` makes an exposition off the event loop; concurrent scrapes that want the same share one. ``exporters``
+    ``render`` makes an exposition off the event loop; concurrent scrapes that want the same share one. Those with
+    `name[]` cut what they want from a render that is theirs alone to share, whatever their names, and of such renders
+    one is made at a time: a scrape without names waits for no more than that one, however many there are. ``exporters``
     are the names that a scrape may ask for; ``ready`` says whether the agent has begun to work; ``overview`` gives
     what the front page shows. The last three are called on the event loop.
     """
@@ -31,7 +36,11 @@ class Pages:
         ready: Callable[[], bool],
         overview: Callable[[], Overview],
     ) -> None:
-        self.renders: SingleFlight[Selection, Rendered] = SingleFlight(render)
+        self._render = render
+        self._renders: SingleFlight[Selection, Rendered] = SingleFlight(render)
+        self._to_cut: SingleFlight[Selection, Rendered] = SingleFlight(self._render_to_cut)
+        self._lane = asyncio.Lock()
+        self._named_scrapes = 0
         self._exporters = exporters
         self._ready = ready
         self._overview = overview
@@ -50,9 +59,15 @@ class Pages:
             case _:
                 return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
 
+    @property
+    def shared(self) -> int:
+        """Scrapes that got what was rendered for another."""
+        return self._renders.shared + self._to_cut.shared
+
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
         try:
-            rendered = await self.renders.get(select(request.query, request.headers, self._exporters()))
+            scrape = select(request.query, request.headers, self._exporters())
+            rendered = await (self._rendered_to_cut(scrape) if scrape.names else self._renders.get(scrape.selection))
         except SelectionError as error:
             return HttpResponse(400, TEXT, f"{error}\n".encode("utf-8", "replace"))
         except TooManyFlights:
@@ -60,4 +75,19 @@ class Pages:
         headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
         if rendered.encoding:
             headers += (("Content-Encoding", rendered.encoding),)
-        return HttpResponse(200, rendered.content_type, rendered.body, headers)
+        parts = cut(rendered, scrape.names) if scrape.names else None
+        return HttpResponse(200, rendered.content_type, rendered.body, headers, parts)
+
+    async def _rendered_to_cut(self, scrape: Scrape) -> Rendered:
+        """What names are cut from; TooManyFlights when too many wait for such."""
+        if self._named_scrapes >= MAX_NAMED_SCRAPES:
+            raise TooManyFlights(f"{MAX_NAMED_SCRAPES} wait")
+        self._named_scrapes += 1
+        try:
+            return await self._to_cut.get(scrape.selection)
+        finally:
+            self._named_scrapes -= 1
+
+    async def _render_to_cut(self, selection: Selection) -> Rendered:
+        async with self._lane:
+            return await self._render(selection)

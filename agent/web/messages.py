@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -11,6 +12,15 @@ from urllib.parse import parse_qs
 import h11
 
 TEXT = "text/plain; charset=utf-8"
+_NAME = r"(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"
+_LITERAL = r"\[(?:[0-9A-Fa-f:.]+|v[0-9A-Fa-f]+\.[\w.~!$&'()*+,;=:-]+)\]"
+_AUTHORITY = re.compile(rf"(?:{_LITERAL}|{_NAME}*)(?::[0-9]*)?", re.ASCII)
+"""Of the Host header; empty where the client knows none (RFC 9112, 3.2; RFC 3986, 3.2)."""
+_TARGET = re.compile(
+    rf"(?:(?P<scheme>(?i:https?))://(?:{_LITERAL}|{_NAME}+)(?::[0-9]*)?(?=[/?]|\Z)|(?=/))(?P<path>[^#]*)", re.ASCII
+)
+"""A path with its query, or after a scheme and a host, whose user's name and password nobody should send (RFC 9110,
+4.2.4; RFC 9112, 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +34,21 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What to answer; the length, the date and what concerns the connection are added when it is sent."""
+    """What to answer; the length, the date and what concerns the connection are added when it is sent.
+
+    ``only``: the parts of ``body``, from a byte to before another, that are sent; None: all of it.
+    """
 
     status: int
     content_type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
+    only: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """The parts of ``body`` that are sent."""
+        return ((0, len(self.body)),) if self.only is None else self.only
 
 
 def request_of(head: h11.Request, query_fields: int) -> HttpRequest | HttpResponse:
@@ -47,26 +66,58 @@ def request_of(head: h11.Request, query_fields: int) -> HttpRequest | HttpRespon
         return HttpResponse(405, TEXT, b"Only GET and HEAD\n", (("Allow", "GET, HEAD"),))
     if "transfer-encoding" in headers or headers.get("content-length", "0").strip("0"):
         return HttpResponse(413, TEXT, b"No request bodies\n")
-    path, _, query = head.target.decode("latin-1").partition("?")
-    if not path.startswith("/"):
-        return HttpResponse(400, TEXT, b"The target is not a path\n")
+    if _AUTHORITY.fullmatch(headers.get("host", "")) is None:
+        return HttpResponse(400, TEXT, b"Host is not a host\n")
+    target = _TARGET.fullmatch(head.target.decode("latin-1"))
+    if target is None:
+        return HttpResponse(400, TEXT, b"The target is neither a path nor an address\n")
+    if (target["scheme"] or "").lower() == "https":
+        return HttpResponse(421, TEXT, b"Only http\n")
+    path, _, query = target["path"].partition("?")
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
     except ValueError:
         return HttpResponse(400, TEXT, b"The query cannot be read\n")
-    return HttpRequest(path, fields, headers)
+    return HttpRequest(path or "/", fields, headers)
 
 
-def head_of(response: HttpResponse, *, close: bool) -> h11.Response:
-    """Return the status line and headers for ``response``; ``close``: it is the last one of its connection."""
+def persisting(http: h11.Connection, head: h11.Request, header_bytes: int) -> h11.Connection | None:
+    """Return the connection that goes on after a request of HTTP/1.0 that asks for that (RFC 9112, 9.3); else None.
+
+    h11 ends every connection of HTTP/1.0: another one takes its place, that was told the same request as HTTP/1.1.
+    """
+    fields = b",".join(value for name, value in head.headers if name == b"connection")
+    options = {option.strip() for option in fields.lower().split(b",")}
+    if head.http_version != b"1.0" or b"keep-alive" not in options or b"close" in options:
+        return None
+    left, is_all = http.trailing_data
+    going_on = server_side(header_bytes)
+    going_on.receive_data(head.method + b" / HTTP/1.1\r\nHost: h\r\n\r\n")
+    going_on.next_event()
+    going_on.next_event()
+    if left:
+        going_on.receive_data(left)
+    if is_all:
+        going_on.receive_data(b"")
+    return going_on
+
+
+def server_side(header_bytes: int) -> h11.Connection:
+    """Return the state of a new connection, whose headers may have so many bytes."""
+    # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=header_bytes - 1)
+
+
+def head_of(response: HttpResponse, connection: str) -> h11.Response:
+    """Return the status line and headers for ``response``; ``connection``: that header's value, empty for none."""
     headers = [
         ("Content-Type", response.content_type),
-        ("Content-Length", str(len(response.body))),
+        ("Content-Length", str(sum(end - start for start, end in response.parts))),
         ("Date", email.utils.formatdate(usegmt=True)),
         ("X-Content-Type-Options", "nosniff"),
         *response.headers,
     ]
-    if close:
-        headers.append(("Connection", "close"))
+    if connection:
+        headers.append(("Connection", connection))
     reason = HTTPStatus(response.status).phrase.encode()
     return h11.Response(status_code=response.status, headers=headers, reason=reason)

@@ -4,68 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 import h11
 
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
+from agent.web.limits import CloseReason, ServerLimits, WebStats
 from agent.web.listen import BACKLOG, ListenAddress, open_listeners
-from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of
+from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, persisting, request_of, server_side
 
 WRITE_PIECE_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
 """How much of a refused request is read away after the answer: closing on unread data would destroy the answer."""
 
-CloseReason: TypeAlias = Literal[
-    "all_busy",  # the cap was reached and every connection waited for its answer: the new one was refused
-    "evicted",  # gave way to a newer connection, or to the memory bound of answers not yet read
-    "header_timeout",
-    "idle_timeout",
-    "write_timeout",
-    "header_too_large",
-    "malformed",
-    "refused_request",  # a method other than GET and HEAD, a body, a target that is no path
-    "peer_gone",
-    "stopped",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
-    """Every bound of the server. ``idle_seconds`` outlasts a scrape interval, so that a scraper keeps its connection.
-
-    ``held_bytes``: answers that clients have not read yet, all together; the largest single one may exceed it.
-    """
-
-    connections: int = 128
-    header_bytes: int = 16 * 1024
-    header_seconds: float = 5.0
-    idle_seconds: float = 90.0
-    response_seconds: float = 30.0
-    write_seconds: float = 15.0
-    held_bytes: int = 16 * 1024 * 1024
-    query_fields: int = 256
-
-
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
-
-
-@dataclass(slots=True)
-class WebStats:
-    """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
-
-    ``failures``: answers and connections that ended in an error of this program's, or too late. A connection that its
-    client closed between two requests is not counted in ``closed``.
-    """
-
-    connections: int = 0
-    responses: dict[int, int] = field(default_factory=dict)
-    closed: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(get_args(CloseReason), 0))
-    failures: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -134,9 +90,7 @@ class WebServer:
             await asyncio.gather(*late, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
-        http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes - 1)
-        connection = _Connection(reader, writer, http)
+        connection = _Connection(reader, writer, server_side(self._limits.header_bytes))
         self.stats.connections += 1
         if len(self._connections) >= self._limits.connections and not self._evict(self._waiting, self._writing):
             self._close(connection, "all_busy")
@@ -207,7 +161,10 @@ class WebServer:
         else:
             connection.http.next_event()  # the end of a request without a body
             response = await self._answer(request)
-            await self._send(connection, response, head.method, close=self._stopping)
+            going_on = None if self._stopping else persisting(connection.http, head, self._limits.header_bytes)
+            connection.http = going_on or connection.http
+            asked = "keep-alive" if going_on else ""
+            await self._send(connection, response, head.method, "close" if self._stopping else asked)
         return connection.http.our_state is h11.DONE and not self._stopping
 
     async def _read_head(self, connection: _Connection) -> h11.Request | None:
@@ -249,7 +206,7 @@ class WebServer:
         self._waiting.pop(connection, None)
         if connection.writer.transport.is_closing():  # evicted in the middle of its header
             raise _Closed(reason)
-        await self._send(connection, response, method, close=True)
+        await self._send(connection, response, method, "close")
         self._waiting[connection] = None  # may be evicted while it lingers
         try:
             async with asyncio.timeout(LINGER_SECONDS):
@@ -261,18 +218,19 @@ class WebServer:
             pass
         raise _Closed(reason)
 
-    async def _send(self, connection: _Connection, response: HttpResponse, method: bytes, *, close: bool) -> None:
+    async def _send(self, connection: _Connection, response: HttpResponse, method: bytes, announced: str) -> None:
         self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
-        head = connection.http.send(head_of(response, close=close))
-        body = b"" if method == b"HEAD" else response.body
-        held = self._limits.held_bytes - len(body)
+        head = connection.http.send(head_of(response, announced))
+        parts = () if method == b"HEAD" else response.parts
+        holds = len(response.body) if parts else 0
+        held = self._limits.held_bytes - holds
         while sum(one.held_bytes for one in self._writing) > held and self._evict(self._writing):
             pass
         self._writing[connection] = None
-        connection.held_bytes = len(body)
+        connection.held_bytes = holds
         try:
             async with asyncio.timeout(self._limits.write_seconds):
-                await _write_pieces(connection, head, body)
+                await _write_pieces(connection, head, response.body, parts)
         except TimeoutError:
             raise _Closed("write_timeout") from None
         finally:
@@ -287,13 +245,16 @@ class _Closed(Exception):  # noqa: N818  # a way out, not an error
         self.reason: CloseReason = reason
 
 
-async def _write_pieces(connection: _Connection, head: bytes | None, body: bytes) -> None:
+async def _write_pieces(
+    connection: _Connection, head: bytes | None, body: bytes, parts: tuple[tuple[int, int], ...]
+) -> None:
     """Write piece by piece: what a slow client has not taken is never copied into a buffer of its own."""
     connection.writer.write(head or b"")
     view = memoryview(body)
-    for start in range(0, len(view), WRITE_PIECE_BYTES):
-        piece = h11.Data(data=view[start : start + WRITE_PIECE_BYTES])  # type: ignore[arg-type]  # any bytes-like will do
-        for part in connection.http.send_with_data_passthrough(piece) or ():
-            connection.writer.write(part)
-        await connection.writer.drain()
+    for begin, end in parts:
+        for start in range(begin, end, WRITE_PIECE_BYTES):
+            piece = h11.Data(data=view[start : min(start + WRITE_PIECE_BYTES, end)])  # type: ignore[arg-type]  # bytes-like
+            for written in connection.http.send_with_data_passthrough(piece) or ():
+                connection.writer.write(written)
+            await connection.writer.drain()
     await connection.writer.drain()

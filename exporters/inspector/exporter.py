@@ -72,6 +72,7 @@ class InspectorExporter:
         self._slots: list[Slot] = []
         self._polled_at = float("-inf")
         self._labels: dict[Place, RankLabel] = {}
+        self._renames = 0
         self._inherited = Inheritance()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
@@ -184,8 +185,8 @@ class InspectorExporter:
 
     def _take_in(self, slot: Slot, turn: Turn) -> None:
         slot.note(turn)
-        for writer_key, memberships, progress in turn.evidence:
-            self._ctx.ranks.observe_records(writer_key, memberships, progress)
+        for evidence in turn.evidence:
+            self._ctx.ranks.observe_records(*evidence)
         if turn.published is not None:
             self._ctx.ranks.observe_bandwidths(self._bandwidths())
         for writer in turn.retired:
@@ -222,8 +223,14 @@ class InspectorExporter:
         self._inherited.prune(writers, self._labels)
 
     def _ask_ranks(self) -> None:
-        """Ask for the labels that are missing (once given they are kept), and which writers have expired."""
+        """Ask for the labels that are missing, and which writers have expired.
+
+        A label once given is kept, but when a job lost its id to the owner that the scheduler names.
+        """
         ranks = self._ctx.ranks
+        if ranks.renames != self._renames:
+            self._renames = ranks.renames
+            self._labels.clear()
         for slot in self._slots:
             writers = () if slot.published is None else slot.published.writers
             slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]

@@ -190,15 +190,19 @@ LAG_SECONDS = Family(
 FILES = Family(
     "rankwatch_inspector_files",
     "gauge",
-    "Inspector files seen: followed, of other hosts (foreign), or not told apart yet (unidentified).",
+    "Inspector files seen: followed, of other hosts (foreign), or not told apart yet (unidentified); and those of the "
+    "followed that others than their user may write to or replace (writable_by_others): anybody may have written what "
+    "they say; give each job a directory that only its user may enter.",
     ("state",),
     f"{len(FileState)} per node",
 )
 SKIPPED = Family(
     "rankwatch_inspector_skipped_total",
     "counter",
-    "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name, or "
-    "overwritten: a second live writer has written over lines that were read.",
+    "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name or "
+    "overwritten: a second live writer has written over lines that were read. At a limit (entry, directory, file, "
+    "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, binding: kinds "
+    "of record) the user and directory that hold most give way: delete old files, or give each job its own directory.",
     ("reason",),
     "1 per reason seen",
 )

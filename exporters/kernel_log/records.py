@@ -10,11 +10,18 @@ MAX_TEXT = 1024
 MAX_SEQUENCE = 1 << 62
 """No log gets so long: a record with a greater number is none."""
 
-_RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;\n]{0,256};([^\n]{0,8192})")
+_FRAGMENTS = (b"c", b"+")
+"""Flags of a record that goes on with a line; a kernel before 4.9 has "c" for the first one too, which costs no line of
+a driver's: those are printed whole."""
+_RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;,\n]{0,16})[^;\n]{0,256};([^\n]{0,8192})")
 
 
 class KernelRecord(NamedTuple):
-    """A record: its number since the boot, when it was made (seconds after the boot), its text."""
+    """A record: its number since the boot, when it was made (seconds after the boot), its text.
+
+    ``from_kernel``: the kernel's own, and from its line's beginning. A fragment, which lost its line to another's that
+    came in between, may begin with a user's word: the name of a control group, for one.
+    """
 
     sequence: int
     seconds: float
@@ -29,6 +36,7 @@ def parse_records(read: bytes) -> list[KernelRecord]:
         match = _RECORD.match(line)
         if match is not None and int(match[2]) <= MAX_SEQUENCE:
             facility = int(match[1]) >> 3
-            text = match[4][:MAX_TEXT].decode("utf-8", "replace")
-            found.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, facility == 0))
+            text = match[5][:MAX_TEXT].decode("utf-8", "replace")
+            is_own = facility == 0 and match[4] not in _FRAGMENTS
+            found.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, is_own))
     return found

@@ -1,4 +1,4 @@
-"""What a process' control group says: the pod and container it is of, and how often the OOM killer struck in it."""
+"""How often the OOM killer struck in a process' control group. Blocking."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
-_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _READ_BYTES = 4096
-
-
-def pod_and_container(paths: Mapping[str, str]) -> tuple[str, str]:
-    """The Kubernetes pod uid and the container id named by cgroup paths; empty where there are none."""
-    for path in paths.values():
-        container = _CONTAINER.search(path)
-        if container:
-            pod = _POD.search(path)
-            return (pod.group(1).replace("_", "-") if pod else ""), container.group(1)
-    return "", ""
 
 
 def memory_path(paths: Mapping[str, str], sys_root: Path) -> str:

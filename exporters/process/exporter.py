@@ -34,6 +34,8 @@ PROCESS_STATES = {
     "Z": "zombie",
     "X": "zombie",
 }
+REFUSED_SECONDS = 30.0
+"""A process for which the rank table had no room is offered to it again after so long."""
 _STATE_NAMES = ("running", "sleeping", "disk_sleep", "stopped", "traced", "zombie")
 
 PROCESS_STATE = Family(
@@ -86,6 +88,7 @@ class ProcessExporter:
         self._drained = False
         self._processes = 0
         self._unnamed: set[ProcessKey] = set()
+        self._refused: dict[ProcessKey, float] = {}
 
     async def start(self, ctx: Context) -> None:
         """Prepare the threads: for looks at /proc, for exit statuses, which must not wait for one, and for names."""
@@ -107,7 +110,9 @@ class ProcessExporter:
                 raise NoData from None
         scanner, ranks = self._scanner, self._ctx.ranks
         known, writer_keys = tuple(ranks.processes()), ranks.unlinked_writers()
-        request = ScanRequest(self._ctx.clock.monotonic(), known, writer_keys, ranks.variables())
+        now = self._ctx.clock.monotonic()
+        self._refused = {key: until for key, until in self._refused.items() if until > now}
+        request = ScanRequest(now, known, frozenset(self._refused), writer_keys, ranks.variables())
         watched = self._exits.watched()
         self._apply(*await self._thread.call(lambda: self._look(scanner, request, watched)))
         if self._ctx.once:
@@ -159,6 +164,8 @@ class ProcessExporter:
             user = facts.user if facts.uid is None else self._users.name(facts.uid)
             if ranks.observe_process(msgspec.structs.replace(facts, user=user)):
                 self._unnamed.add(facts.key)
+            else:
+                self._refused[facts.key] = self._ctx.clock.monotonic() + REFUSED_SECONDS
         if found.unreadable:
             self._ctx.log.warning(
                 "the environment of {processes} rank processes cannot be read: their ranks are named by their "

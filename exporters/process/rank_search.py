@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -24,8 +24,8 @@ _RANK_THREAD = re.compile(r"^(NCCL |pt_nccl_)")
 _LIBRARY = re.compile(rb"/lib(nccl|rccl)[^/\n]*\.so")
 _GPU_DEVICE = re.compile(r"^/dev/(nvidia\d+|kfd|dri/renderD\d+)$")
 
-FilesByPid = dict[int, set[tuple[int, int]]]
-"""Files (device, inode) by the pid that their records give, which is of the writer's pid namespace."""
+FilesByPid = dict[int, dict[tuple[int, int], int | None]]
+"""Files (device, inode) and their uids by the pid that their records give, which is of the writer's pid namespace."""
 
 
 class _Seen(msgspec.Struct):
@@ -92,7 +92,11 @@ class RankSearch:
         return sum(not seen.kernel for seen in self._seen.values())
 
     def proven(
-        self, strangers: Iterable[Stat], now: float, writer_keys: tuple[WriterKey, ...], ranks: Container[ProcessKey]
+        self,
+        strangers: Iterable[Stat],
+        now: float,
+        writer_keys: Mapping[WriterKey, int | None],
+        ranks: Container[ProcessKey],
     ) -> list[tuple[ProcessKey, str]]:
         """The ranks among ``strangers``, each with what proves it.
 
@@ -100,8 +104,8 @@ class RankSearch:
         """
         found = [(stat, self._seen[stat.pid]) for stat in strangers]
         files: FilesByPid = {}
-        for writer_key in writer_keys:
-            files.setdefault(writer_key.pid, set()).add((writer_key.device, writer_key.inode))
+        for writer_key, uid in writer_keys.items():
+            files.setdefault(writer_key.pid, {})[writer_key.device, writer_key.inode] = uid
         for stat, seen in found:
             self._guard.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
         # Only when all were looked at: a child may come before its parent.
@@ -131,7 +135,7 @@ class RankSearch:
         """True when the process is the writer of one of these files.
 
         A forked child holds the file too, but has another pid. Where descriptors may not be read, the pid alone
-        decides, and only outside containers.
+        decides, only outside containers and of files of the process' user.
         """
         status = self._proc.status(key.pid)
         if status is None:
@@ -142,8 +146,8 @@ class RankSearch:
             return False
         held = self._proc.open_files(key.pid, is_record_file)
         if held is None:
-            return inner == key.pid
-        return any((file.device, file.inode) in mine for file in held)
+            return inner == key.pid and any(uid in (None, status.uid) for uid in mine.values())
+        return any((file.device, file.inode) in mine and self._proc.may_write(key.pid, file) for file in held)
 
     def _uses_gpu(self, pid: int) -> bool:
         files = self._proc.open_files(pid, is_record_file)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from agent.api import Guard, OpenFile, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
-from exporters.process.cgroups import memory_path, oom_kills, pod_and_container
+from agent.api import Guard, OpenFile, Owner, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
+from exporters.process.cgroups import memory_path, oom_kills
+from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import KnownRank, ProcessStanding, standing
 
-MAX_RANK_PROCESSES = 1024
+MAX_NEW = 256
+"""New rank processes of one look, by turns of their users; the others are found in the next."""
 
 T = TypeVar("T")
 
@@ -22,13 +25,15 @@ T = TypeVar("T")
 class ScanRequest(msgspec.Struct, frozen=True):
     """What a look needs of the rank table.
 
-    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``writer_keys``: writers whose
-    process is looked for; ``variables``: the environment variables to read of new ranks.
+    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those for which
+    it lately had no room; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
+    ``variables``: the environment variables to read of new ranks.
     """
 
     now: float
     known: tuple[ProcessKey, ...] = ()
-    writer_keys: tuple[WriterKey, ...] = ()
+    refused: frozenset[ProcessKey] = frozenset()
+    writer_keys: Mapping[WriterKey, int | None] = {}
     variables: frozenset[str] = frozenset()
 
 
@@ -57,6 +62,7 @@ class Scanner:
         self._boot_seconds = self._proc.boot_seconds()
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._search = RankSearch(self._proc, guard)
+        self._owners = OwnerSearch(roots, self._proc)
         self._ranks: dict[ProcessKey, KnownRank] = {}
 
     def look(self, request: ScanRequest) -> Found:
@@ -69,11 +75,13 @@ class Scanner:
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in known}
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
-        for key, evidence in self._search.proven(strangers, now, writer_keys, known):
-            if len(known) + len(new) < MAX_RANK_PROCESSES:
-                facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
-                if facts is not None:
-                    new.append(facts)
+        found = [
+            each for each in self._search.proven(strangers, now, writer_keys, known) if each[0] not in request.refused
+        ]
+        for key, evidence in self._by_turns(found)[:MAX_NEW]:
+            facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
+            if facts is not None:
+                new.append(facts)
         running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
         self._look_for_files(writer_keys, running)
         standings = self._standings([stats[key.pid] for key in running], now)
@@ -87,7 +95,7 @@ class Scanner:
             unreadable=sum(facts.environment is None for facts in new),
         )
 
-    def _look_for_files(self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]) -> None:
+    def _look_for_files(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
         """Have the record files of ranks that may be one of these writers listed in this look, not seconds later."""
         pids = {writer_key.pid for writer_key in writer_keys}
         for key in running:
@@ -95,29 +103,48 @@ class Scanner:
             if rank is not None and rank.namespace_pid in pids:
                 rank.logs_at = float("-inf")
 
+    def _by_turns(self, found: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
+        """The first of each user's, then the second of each: one user's many keep nobody waiting."""
+        if len(found) <= MAX_NEW:
+            return found
+        turns: Counter[int | None] = Counter()
+        ordered = []
+        for key, evidence in found:
+            status = self._proc.status(key.pid)
+            uid = None if status is None else status.uid
+            turns[uid] += 1
+            ordered.append((turns[uid], (key, evidence)))
+        return [each for _, each in sorted(ordered)]
+
     def _facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
         pid = key.pid
         status = self._proc.status(pid)
         environment = self._proc.environment(pid)
         groups = self._proc.cgroup(pid)
-        pod, container = pod_and_container(groups)
         oom_file = memory_path(groups, self._sys)
         inner = status.namespace_pids[-1] if status is not None else pid
         kills = oom_kills(oom_file) or 0
+        uid = status.uid if status is not None else None
+        stat = self._proc.stat(pid)
+        owner, container = (Owner(), "") if stat is None else self._owners.look(stat, uid, groups)
         self._ranks[key] = KnownRank(inner, oom_file=oom_file, oom_kills=kills, oom_kills_before=kills)
         return ProcessFacts(
             key=key,
             start_seconds=self._boot_seconds + key.start_ticks / self._ticks_per_second,
             namespace_pid=inner,
-            user=str(status.uid) if status is not None else "",
+            user="" if uid is None else str(uid),
             evidence=evidence,
             environment=None if environment is None else {n: environment[n] for n in variables & environment.keys()},
             cgroup=groups.get("", ""),
-            pod=pod,
+            pod=owner.name if owner.kind == "pod" else "",
             container=container,
             network_namespace=self._proc.namespace(pid, "net"),
             directory=self._proc.directory(pid),
-            uid=status.uid if status is not None else None,
+            uid=uid,
+            owner=owner,
+            parent_pid=0 if stat is None else stat.parent_pid,
+            session=0 if stat is None else stat.session,
+            title=self._proc.title(pid),
         )
 
     def _standings(self, stats: list[Stat], now: float) -> dict[ProcessKey, ProcessStanding]:
@@ -143,26 +170,34 @@ class Scanner:
         return self._guard.attempt("a process", work, pid=key.pid)
 
     def _links(
-        self, writer_keys: tuple[WriterKey, ...], running: list[ProcessKey]
+        self, writer_keys: Mapping[WriterKey, int | None], running: list[ProcessKey]
     ) -> tuple[tuple[WriterKey, ProcessKey], ...]:
-        """Match writers with processes: the pid they give themselves, and the file held open where that can be seen."""
+        """Match writers with processes: the pid they give themselves, and the file held open for writing.
+
+        Of several such processes (pids are alike in different namespaces) the user's whose file it is comes first.
+        Where descriptors may not be read, the pid must do, and the file be the process' user's.
+        """
         if not writer_keys:
             return ()
         by_pid = {key.pid: key for key in running}
-        holders = {
-            (self._ranks[key].namespace_pid, _identity(file)): key
-            for key in reversed(running)
-            for file in self._ranks[key].logs.values()
-        }
+        holders: dict[tuple[int, tuple[int, int]], list[ProcessKey]] = {}
+        for key in running:
+            for file in self._ranks[key].logs.values():
+                if self._proc.may_write(key.pid, file):
+                    holders.setdefault((self._ranks[key].namespace_pid, _identity(file)), []).append(key)
         links = []
-        for writer_key in writer_keys:
-            key = holders.get((writer_key.pid, (writer_key.device, writer_key.inode)))
-            if key is None:
-                key = by_pid.get(writer_key.pid)
-                if key is None or not self._is_blind(key):
-                    continue
-            links.append((writer_key, key))
+        for writer_key, uid in writer_keys.items():
+            found = holders.get((writer_key.pid, (writer_key.device, writer_key.inode)), [])
+            if not found:
+                named = by_pid.get(writer_key.pid)
+                is_its = named is not None and self._is_blind(named) and uid in (None, self._uid(named))
+                found = [named] if named is not None and is_its else []
+            links += [(writer_key, key) for key in sorted(found, key=lambda each: self._uid(each) != uid)[:1]]
         return tuple(links)
+
+    def _uid(self, key: ProcessKey) -> int | None:
+        status = self._proc.status(key.pid)
+        return None if status is None else status.uid
 
     def _is_blind(self, key: ProcessKey) -> bool:
         """True for a process outside containers whose descriptors may not be read: its pid alone must do."""

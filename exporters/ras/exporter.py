@@ -12,21 +12,23 @@ from collections.abc import Iterable, Mapping
 from weakref import WeakSet
 
 from agent.api import Context, Metric, NoData, ProcessKey, Spec
+from exporters.ras.asking.files import FILE_READER, JobFiles
 from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.asking.jobs import (
     JobStanding,
     LocalProcess,
+    OwnedJob,
     Question,
     Rules,
     libraries,
     local_processes,
-    owner_of,
     standings,
     to_ask,
     world_size_of,
 )
 from exporters.ras.asking.monitor import Monitors
 from exporters.ras.asking.policy import may_monitor
+from exporters.ras.asking.reached import Reach
 from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.visits import Due, Visit, Visits
 from exporters.ras.asking.witness import Greet, Witness
@@ -44,6 +46,7 @@ LARGE_JOB_COLLECTIVE_SECONDS = 30
 """The soft timeout that a query gives the library to gather a report: its own default, and more for large jobs."""
 DRAIN_SECONDS = 45.0
 """How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
+FILE_ROUNDS = 2
 STALE_INTERVALS = 3.0
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
@@ -76,7 +79,9 @@ class RasExporter:
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
         self._helper = ctx.helper(READER)
-        self._inquiry = Inquiry(self._thread, self._helper, self._search, self._is_as_seen, ctx.log)
+        self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
+        self._reach = Reach(self._thread, self._search)
+        self._inquiry = Inquiry(self._thread, self._helper, self._reach, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
         """Find the listeners and begin the queries that are due; NoData when nothing listens or the role is off."""
@@ -87,7 +92,7 @@ class RasExporter:
         await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.configured_role() == "reporter" and self._sites:
             await self._wait_for_ranks()
-        self._visits.keep(self._sites, {each.job_id for each in self._standings()})
+        self._visits.keep(self._sites, {each.job for each in self._standings()})
         self._visits.reschedule_after_events(self._monitors.take_wakes(), self._ctx.clock.monotonic())
         if self._due() is not None and all(each.done() for each in _ROUNDS):
             self._round = asyncio.get_running_loop().create_task(self._ask_all(), name="ras-queries")
@@ -137,8 +142,8 @@ class RasExporter:
         await self._monitors.drain()
         if self._round is not None:
             await asyncio.wait({self._round})
-        for job_id in list(self._kept.by_job):
-            self._kept.release(job_id)
+        for job in list(self._kept.by_job):
+            self._kept.release(job)
         self._witness.forget(())
 
     async def _end_of_round(self) -> None:
@@ -169,7 +174,16 @@ class RasExporter:
         if not keys and not self._ctx.once:  # nobody to ask about: whoever listens is left alone
             self._sites = {}
             return
-        self._sites = await self._thread.call(lambda: self._search.look(keys))
+        self._sites = await self._search_all(keys)
+
+    async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
+        """Look, and again after files were read of which the look depends: settings, then the library."""
+        sites = await self._thread.call(lambda: self._search.look(keys))
+        for _ in range(FILE_ROUNDS):
+            if not await self._files.read_for(self._search):
+                break
+            sites = await self._thread.call(lambda: self._search.look(keys))
+        return sites
 
     def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:
         """The addresses whose events are to be read, with the processes that serve them; none in a single pass."""
@@ -179,11 +193,9 @@ class RasExporter:
         return {at: frozenset(site.servers) for at, site in self._sites.items() if may_monitor(site, oldest)}
 
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
-        """True when a connection has reached a rank here: the address of a pod may be another's elsewhere."""
+        """True when a rank's process that listens at the address has accepted a connection."""
         site = self._sites.get(endpoint)
-        if site is None or site.is_own:
-            return site is not None
-        return await self._thread.call(lambda: self._search.server_of(site, endpoint, client)) is not None
+        return site is not None and await self._reach.server_of(site, endpoint, client) is not None
 
     async def _wait_for_ranks(self) -> None:
         """Wait, in a single pass, until the listeners are known as ranks: they are searched for at the same time."""
@@ -196,14 +208,14 @@ class RasExporter:
     async def _ask(self, due: Due) -> None:
         question, visit = due.question, due.visit
         processes, site = self._processes(), self._sites[question.endpoint]
-        members = [process for process in processes.values() if process.job_id == question.job_id]
+        members = [process for process in processes.values() if process.job == question.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
         ranks = max(visit.pace.ranks, world_size_of(members))
         limits = QueryLimits(
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
-        pids = frozenset(process.namespace_pid for process in processes.values())
+        pids = frozenset(each.namespace_pid for each in processes.values() if each.owner == question.owner)
         aim = Aim(question.endpoint, site, wanted, pids, question.job_id)
         clock = self._ctx.clock
         asked_seconds = clock.time()
@@ -213,31 +225,30 @@ class RasExporter:
         until = clock.monotonic() + STALE_INTERVALS * (visit.interval_seconds or 0.0)
         await self._keep(
             answers,
-            site,
             (until, asked_seconds),
             lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits),
         )
 
-    async def _keep(self, answers: list[QueryAnswer], site: Site, times: tuple[float, float], greet: Greet) -> None:
-        """Replace the last report of each job by the best of these; ``times``: see _keep_one."""
+    async def _keep(self, answers: list[QueryAnswer], times: tuple[float, float], greet: Greet) -> None:
+        """Replace the last report of each job by the best of these; ``times``: see _keep_one.
+
+        A report is of the job of the process that gave it, whatever it holds, and speaks of that job's processes alone.
+        """
         processes = self._processes()
-        here = [processes[key] for key in site.servers if key in processes]
-        of_job: dict[str, list[tuple[LocalProcess, Report]]] = {}
+        of_job: dict[OwnedJob, list[tuple[LocalProcess, Report]]] = {}
         for answer in sorted(answers, key=lambda answer: answer.report.missing()):
-            known = processes.get(answer.server) if answer.server is not None else None
-            owner = known or owner_of(answer.report, here)
-            if owner is None:
+            if (server := processes.get(answer.server)) is None:  # it has ended since
                 self._inquiry.skipped["foreign_report"] += 1
             else:
-                of_job.setdefault(owner.job_id, []).append((owner, answer.report))
-        for job_id, [(owner, best), *others] in of_job.items():
-            self._keep_one(owner, best, *times)
-            members = [process for process in processes.values() if process.job_id == job_id]
-            await self._witness.update_liveness(job_id, best, [report for _, report in others], members, greet)
+                of_job.setdefault(server.job, []).append((server, answer.report))
+        for job, [(server, best), *others] in of_job.items():
+            self._keep_one(server, best, *times)
+            members = [process for process in processes.values() if process.job == job]
+            await self._witness.update_liveness(job, best, [report for _, report in others], members, greet)
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
-        if owner.job_id not in self._kept.by_job:
+        if owner.job not in self._kept.by_job:
             self._ctx.log.info(
                 "RAS reports on job {job_id}: {ranks} ranks",
                 job_id=owner.job_id,
@@ -248,7 +259,7 @@ class RasExporter:
             self._inquiry.skipped["refused"] += 1
 
     def _forget(self) -> None:
-        here = {process.job_id for process in self._processes().values()}
+        here = {process.job for process in self._processes().values()}
         self._kept.forget(self._ctx.clock.monotonic(), here)
         self._witness.forget(self._kept.by_job.keys())
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,20 +22,27 @@ LEAVE_SECONDS = 10.0
 class SimulatedJob:
     """One launcher and its ranks, on this machine or in ``node``; pids are those of where it runs.
 
-    ``env`` is added to the launcher's environment, as that of a batch script would be. A context manager; ``close``
-    cancels what still runs and waits for it.
+    ``env`` is added to the launcher's environment, as that of a batch script would be; ``launch`` are words before its
+    command line, ``root`` is where the agent's packages are. A context manager; ``close`` cancels what still runs and
+    waits for it.
     """
 
     def __init__(
-        self, job_dir: Path, *options: str, node: Node | None = None, env: Mapping[str, str] | None = None
+        self,
+        job_dir: Path,
+        *options: str,
+        node: Node | None = None,
+        env: Mapping[str, str] | None = None,
+        launch: Sequence[str] = (),
+        root: Path = ROOT,
     ) -> None:
         self.job_dir = job_dir
         self.dump_dir = job_dir / "inspector"
         self.events: list[dict[str, Any]] = []
         self._node = node
-        argv = [sys.executable, "-m", "agent.simulate", "--job-dir", str(job_dir), *options]
+        argv = [*launch, sys.executable, "-B", "-m", "agent.simulate", "--job-dir", str(job_dir), *options]
         popen: Callable[..., subprocess.Popen[str]] = node.popen if node else subprocess.Popen
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        environment = {**os.environ, "PYTHONPATH": str(root), **(env or {})}
         self.process = popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()

@@ -1,6 +1,7 @@
-"""A rank process whose RAS sends what it is told to: `python lone_rank.py LIBRARY PORT WHAT BYTES`.
+"""A rank process whose RAS sends what it is told to: `python lone_rank.py LIBRARY PORT WHAT BYTES [HOST]`.
 
-It maps LIBRARY, as which it counts, and listens at PORT of the loopback in a thread called as NCCL calls its own.
+It maps LIBRARY, as which it counts, and listens at PORT of HOST (by default the loopback; it need be no address of the
+machine) in a thread called as NCCL calls its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ PIECE_BYTES = 1024 * 1024
 LARGE_RANKS, LARGE_COMMUNICATORS = 7200, 10
 """A report of 38 MiB."""
 _PR_SET_NAME = 15
+_IP_FREEBIND = 15
+_IPV6_FREEBIND = 78
 
 
 def report(_: int) -> Iterator[bytes]:
@@ -78,11 +81,25 @@ def converse(connection: socket.socket, pieces: list[bytes]) -> None:
             connection.sendall(b"SERVER PROTOCOL 2\n" if line.startswith(b"CLIENT PROTOCOL ") else b"OK\n")
 
 
-def main(library: str, port: str, what: str, length: str) -> None:
+def listen(host: str, port: int) -> socket.socket:
+    """A listener at an address, be it the machine's or not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not host.startswith("::ffff:")))
+        listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+    listener.bind((host, port))
+    listener.listen()
+    return listener
+
+
+def main(library: str, port: str, what: str, length: str, host: str = "127.0.0.1") -> None:
     """Run until killed."""
     with open(library, "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
-    listener = socket.create_server(("127.0.0.1", int(port)))
+    listener = listen(host, int(port))
     thread = threading.Thread(target=serve, args=(listener, KINDS[what](int(length))))
     thread.start()
     thread.join()

@@ -29,7 +29,7 @@ def ras_page(job_id: str) -> bytes:
     for _ in range(2):
         assert reports.keep(owner, report, float("inf"), time.time())
     return encode(
-        families([(job_id, "reporter"), (job_id, "none")], {ENDPOINT: True}, {job_id: (7.0, 0)}, 2, reports.by_job)
+        families([(job_id, "reporter"), (job_id, "none")], {ENDPOINT: True}, {job_id: (7.0, 0)}, 2, reports.named({}))
     ).body
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.api import Admission, Metric, ProcessKey, RankLabel, RasSilence
-from exporters.ras.asking.jobs import JobStanding, LocalProcess
+from exporters.ras.asking.jobs import JobStanding, LocalProcess, OwnedJob
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
 from exporters.ras.asking.reports import Reports
@@ -145,7 +145,7 @@ class RasAgent:
                 self._reports.keep(self._owner(here), answers[0], until, clock[1])
                 names = {key: self._network.places[rank] for rank, key in here.items()}
                 self._silences = silences(self._silences, answers[0], answers[1:], names, clock)
-        self._reports.forget(clock[0], {self._job_id} if here else ())
+        self._reports.forget(clock[0], {OwnedJob(self._job_id)} if here else ())
         if not self._reports.by_job:
             self._silences = {}
         return self._silences
@@ -158,7 +158,7 @@ class RasAgent:
             up = {ENDPOINT: self._up}
             visits = {self._job_id: (self._timing.due_at - self._timing.asked_at, self._failures)}
         jobs = [(self._job_id, role)] if here else []
-        return families(jobs, up, visits, self._queries, self._reports.by_job)
+        return families(jobs, up, visits, self._queries, self._reports.named({}))
 
     def _ask(self, ranks: list[int], now: float) -> list[Report]:
         """Ask a process at random, and again while it looks cut off; return the answers, the best one first."""

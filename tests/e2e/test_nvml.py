@@ -15,7 +15,7 @@ from agents import Agent, wait_until
 from machines import Machine
 from nvml_stub import LIBRARY, XID, Node
 
-LOOK_SECONDS = 15.0
+LOOK_SECONDS = 30.0
 """A look is made every 10 s."""
 HANG_SECONDS = 1.0
 SCRAPE_SECONDS = 1.0

@@ -55,7 +55,8 @@ def encode(families: Iterable[Metric], selection: Selection | None = None) -> Re
     chosen = selection or Selection()
     body, heads = Body(chosen), KeptHeads()
     for family in families:
-        if family.labels and chosen.takes_family(family.family):
+        if family.labels:
+            body.begin(family.family)
             for piece in heads.text("test", family, openmetrics=chosen.openmetrics):
                 body.add(piece)
     return body.rendered()

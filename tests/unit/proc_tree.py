@@ -50,6 +50,8 @@ class ProcTree:
         cgroup: str = "0::/made.slice\n",
         kernel: bool = False,
         exiting: bool = False,
+        title: str = "",
+        session: int = 0,
     ) -> None:
         """Write one process. ``threads`` besides the main one: names; ``thread_states``: letter, switches."""
         folder = self.root / str(pid)
@@ -64,7 +66,9 @@ class ProcTree:
             place = folder / "task" / str(tid)
             place.mkdir(parents=True)
             (place / "comm").write_text(thread + "\n")
-            (place / "stat").write_text(stat_line(tid, thread, letter, parent, flags, len(names), start, exit_code))
+            (place / "stat").write_text(
+                stat_line(tid, thread, letter, parent, flags, len(names), start, exit_code, session)
+            )
             inner = " ".join(map(str, namespace_pids or (pid,)))
             status = _STATUS.format(
                 name=thread,
@@ -80,6 +84,7 @@ class ProcTree:
         shutil.copy(folder / f"task/{pid}/stat", folder / "stat")
         shutil.copy(folder / f"task/{pid}/status", folder / "status")
         (folder / "cgroup").write_text(cgroup)
+        (folder / "cmdline").write_bytes(title.replace(" ", "\0").encode() + b"\0" * bool(title))
         (folder / "maps").write_text(maps)
         if environment is not None:
             pairs = b"".join(f"{key}={value}\0".encode() for key, value in environment.items())
@@ -93,9 +98,18 @@ class ProcTree:
 
 
 def stat_line(
-    pid: int, name: str, state: str, parent: int, flags: int, threads: int, start: int, exit_code: int
+    pid: int,
+    name: str,
+    state: str,
+    parent: int,
+    flags: int,
+    threads: int,
+    start: int,
+    exit_code: int,
+    session: int = 0,
 ) -> str:
     """A line of /proc/PID/stat: 52 fields, of which only those given matter."""
     fields = ["0"] * 53
-    fields[4], fields[9], fields[20], fields[22], fields[52] = map(str, (parent, flags, threads, start, exit_code))
+    fields[4], fields[6], fields[9], fields[20] = map(str, (parent, session, flags, threads))
+    fields[22], fields[52] = str(start), str(exit_code)
     return f"{pid} ({name}) {state} {' '.join(fields[4:53])}\n"

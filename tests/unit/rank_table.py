@@ -6,10 +6,12 @@ import threading
 from signal import SIGKILL
 from typing import Any
 
+import msgspec
 from fake_clock import FakeClock
 
 from agent.core.identity import ProcessKey, RankLabel, WriterKey
 from agent.ranks.facts import ProcessFacts
+from agent.ranks.owner import Owner
 from agent.ranks.table import RankTable
 from agent.ranks.verdict import ExitStatus
 
@@ -40,6 +42,13 @@ def writer_key(pid: int, generation: int = 0) -> WriterKey:
     return WriterKey(64, pid, generation, "here", pid)
 
 
+def owned(
+    pid: int, env: dict[str, str] | None, owner: Owner, *, uid: int = 1000, parent: int = 0, **more: Any
+) -> ProcessFacts:
+    """A rank process of an owner; ``more``: further fields of its facts."""
+    return msgspec.structs.replace(facts(pid, env), owner=owner, uid=uid, parent_pid=parent, **more)
+
+
 class OwnedRankTable(RankTable):
     """A rank table that fails a test in which it is used on another thread than that which made it."""
 
@@ -61,7 +70,9 @@ class Table:
         self.ranks = OwnedRankTable(self.clock, "here", settle_at_once=once)
 
     def add(self, pid: int, env: dict[str, str] | None = None) -> ProcessKey:
-        found = facts(pid, env)
+        return self.add_facts(facts(pid, env))
+
+    def add_facts(self, found: ProcessFacts) -> ProcessKey:
         assert self.ranks.observe_process(found)
         return found.key
 

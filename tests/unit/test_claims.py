@@ -115,6 +115,13 @@ def test_local_rank_is_a_number() -> None:
     assert read_claim({"LOCAL_RANK": "x", "SLURM_LOCALID": "1"}, "here").local_rank == "1"
 
 
+def test_a_job_step_is_a_group_and_no_job() -> None:
+    """Where no rendezvous address tells groups apart, Slurm's step does; it names no job."""
+    assert read_claim({"SLURM_STEP_ID": "3"}, "here") == Claim(group="step/3")
+    assert read_claim({"SLURM_STEP_ID": "x"}, "here") == Claim()
+    assert read_claim({**TORCHRUN, "SLURM_STEP_ID": "3"}, "here").group == "node-a:29500"
+
+
 def test_bound_of_the_group() -> None:
     """A rendezvous address over the bound is cut: it is kept for every rank process."""
     at_bound, over = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.api import Membership, WriterKey
+from agent.api import Group, Membership, WriterKey
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result
 from exporters.inspector.format.series import SeriesKey
@@ -62,7 +62,7 @@ def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
     """An aggregate whose budget is ``admitted`` series."""
     held = 0
 
-    def admit(_: Hashable, series: int, ranks: int) -> bool:
+    def admit(_: Hashable, series: int, ranks: int, group: Group) -> bool:
         nonlocal held
         if held + series > admitted:
             return False
@@ -99,7 +99,9 @@ def test_sums() -> None:
 def test_each_rank_of_a_writer_has_its_budget() -> None:
     """A writer of three ranks in one communicator asks for three ranks' budgets; more than sixteen are one too many."""
     asked: list[int] = []
-    aggregate = Aggregate(WRITER_KEY, lambda _owner, _series, ranks: asked.append(ranks) is None, from_start=True)
+    aggregate = Aggregate(
+        WRITER_KEY, lambda _owner, _series, ranks, _group: asked.append(ranks) is None, from_start=True
+    )
     feed([record(), record(rank=2), record(rank=0), record(id="0xdef", rank=3)], aggregate)
     assert max(asked) == 3
     feed([record(rank=rank, n_ranks=64) for rank in range(MAX_RANKS_PER_WRITER + 1)], aggregate)
@@ -342,7 +344,7 @@ def test_matched_operations_need_a_budget_too() -> None:
     shared = shared_module.Shared()
     asked: list[int] = []
 
-    def admit(_: Hashable, series: int, ranks: int) -> bool:
+    def admit(_: Hashable, series: int, ranks: int, group: Group) -> bool:
         asked.append(series)
         return series <= 4
 
@@ -388,6 +390,6 @@ def test_restored_matches_keep_their_room_in_the_budget() -> None:
     asked: list[int] = []
     for one in (first, second):
         saved = msgspec.msgpack.decode(msgspec.msgpack.encode(one.save()), type=Saved)
-        restored = Aggregate.restore(saved, lambda _owner, series, _ranks: asked.append(series) is None)
+        restored = Aggregate.restore(saved, lambda _owner, series, *_: asked.append(series) is None)
         assert restored.accumulators == one.accumulators
     assert asked == [4 + 6, 4 + 2]

@@ -46,13 +46,16 @@ class Ranks:
     def __init__(self) -> None:
         self.held_files: frozenset[tuple[int, int]] = frozenset()
         self.hostnames = frozenset({"here"})
+        self.renames = 0
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
         self.silent: list[Any] = []
         self.settings: dict[int, dict[str, str]] = {}
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
 
-    def observe_records(self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None) -> None:
+    def observe_records(
+        self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None, uid: int | None
+    ) -> None:
         """Keep what was told."""
         self.observed.append((writer_key, tuple(memberships), last_progress_seconds))
 
@@ -240,7 +243,7 @@ def test_no_data(tmp_path: Path) -> None:
         bench.look()
     (tmp_path / "b").mkdir()
     assert (bench.look())["rankwatch_inspector_files"] == {
-        ("followed",): 0, ("foreign",): 0, ("unidentified",): 0,
+        ("followed",): 0, ("foreign",): 0, ("unidentified",): 0, ("writable_by_others",): 0,
     }  # fmt: skip
     bench.drain()
 
@@ -311,12 +314,12 @@ def test_expired_writer_gives_its_budget_back(tmp_path: Path) -> None:
     bench.look()
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     bench.look()
-    assert bench.admission._total == 5  # four counters and a gauge
+    assert bench.admission.taken == 5  # four counters and a gauge
     bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed}
     bench.look()
     values = bench.look()
     assert OPERATIONS not in values
-    assert bench.admission._total == 0
+    assert bench.admission.taken == 0
     bench.drain()
 
 

@@ -64,11 +64,11 @@ def test_an_idle_communicator_ends(tmp_path: Path) -> None:
     shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
     assert shown[OPERATIONS][series("abc")] == 3
     assert shown[MISSING][LOST] == 3
-    held = life.bench.admission._total
+    held = life.bench.admission.taken
     shown = life.pass_time(2 * LOOK_SECONDS)
     assert shown[OPERATIONS] == {series("feed"): life.sn}
     assert shown[MISSING][LOST] == 3
-    assert life.bench.admission._total == held / 2
+    assert life.bench.admission.taken == held / 2
     assert {place[1] for place in life.bench.exporter._labels} == {"feed"}
     life.bench.drain()
 

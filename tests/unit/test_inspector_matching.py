@@ -39,12 +39,18 @@ class Totals:
 
 
 def join(
-    matching: Matching, totals: Totals, rank: int, n_ranks: int, comm: str = "abc", writer_key: WriterKey | None = None
+    matching: Matching,
+    totals: Totals,
+    rank: int,
+    n_ranks: int,
+    comm: str = "abc",
+    writer_key: WriterKey | None = None,
+    uid: int = 1000,
 ) -> BoardMember:
     """One rank's place."""
     writer_key = writer_key or WRITER_KEYS[rank]
     key = SeriesKey(comm, rank, "AllReduce", "8192")
-    member = matching.join(writer_key, key, n_ranks, partial(totals.credit, writer_key))
+    member = matching.join(writer_key, key, n_ranks, partial(totals.credit, writer_key), uid=uid)
     assert member is not None
     return member
 
@@ -232,3 +238,52 @@ def test_start_times_go_with_their_operations(hostname: str, traced: set[int]) -
     believed = hostname == "here" and traced == {0, 1}
     assert totals.of[writer_keys[1]].lateness_us == (900 if believed else 0)
     assert [set(member.starts) for member in members] == [{1}, set()]
+
+
+def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that joins without end is refused while there is room for another, whose rank it does not take over."""
+    monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 20)
+    matching = Matching()
+    keys = [SeriesKey(f"{number}", 0, "AllReduce", "8192") for number in range(20)]
+    joined = [matching.join(WRITER_KEYS[0], key, 2, lambda _: None, ("crowd",)) for key in keys]
+    assert sum(one is not None for one in joined) == 13  # twice what is left free
+    mine = matching.join(WRITER_KEYS[1], keys[19], 2, lambda _: None, ("victim",))
+    assert mine is not None
+    assert matching.join(WRITER_KEYS[0], keys[19], 2, lambda _: None, ("crowd",)) is None
+    assert mine.board is not None
+    assert matching.room.refused == 8
+
+
+def test_who_lets_most_operations_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small boards of one user give way before the large one of another."""
+    monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 12)
+    matching = Matching()
+
+    def join(writer: int, comm: int, user: str) -> BoardMember:
+        key = SeriesKey(f"{comm}", 0, "AllReduce", "8192")
+        member = matching.join(WRITER_KEYS[writer], key, 2, lambda _: None, (user, "/"))
+        assert member is not None
+        return member
+
+    mine = join(1, 0, "victim")
+    crowd = [join(0, comm, "crowd") for comm in range(1, 6)]
+    for member, count in ((mine, 4), *((one, 2) for one in crowd)):
+        note(member, dict.fromkeys(range(count), 9))
+    matching.settle()
+    assert len(mine.times) == 4
+    assert sum(len(one.times) for one in crowd) == 8
+
+
+def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
+    """A writer that gives itself a member's place in files of another user takes no place and no operation from it."""
+    matching, totals, members = pair()
+    note(members[0], {0: 10, 1: 10})
+    forged = join(matching, totals, 0, 2, writer_key=WRITER_KEYS[9], uid=1001)
+    note(forged, {0: 99, 1: 99})
+    note(members[1], {0: 4, 1: 4})
+    matching.settle()
+    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[1]].last) == (2, 2)
+    assert WRITER_KEYS[9] not in totals.of
+    again = Matching()
+    again.restore(matching.save(), totals.credit_of)
+    assert {board.kind.uid for board in again.save()} <= {1000, 1001}

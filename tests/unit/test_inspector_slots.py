@@ -184,7 +184,7 @@ def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: p
         bench.drain()
     assert len(closed) == 2
     assert all(thread._stopped for thread in threads)
-    assert bench.admission._total == 0
+    assert bench.admission.taken == 0
 
 
 @pytest.mark.parametrize("damage", ["inherited", "a"])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from pathlib import Path
 
 import pytest
 
 from agent.ranks.health import CHECKS
 from exporters.kernel_log import follower as follower_module
-from exporters.kernel_log.classify import categories, classify, fails
+from exporters.kernel_log.classify import categories, classify, fails, patterns
 from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.records import MAX_TEXT, KernelRecord, parse_records
 
 NVSWITCH = "nvswitch_fatal"
+FORGED = [(name, text) for name, each in categories().items() for text in each.forged]
 EXAMPLES = [(name, text) for name, each in categories().items() for text in each.examples]
 
 
@@ -29,10 +29,30 @@ def test_every_example_is_of_its_category(name: str, text: str) -> None:
 
 def test_every_category_has_examples_and_known_checks() -> None:
     """Whatever a category fails or heals is a check of the ledger, and every pattern has an example of its own."""
-    for each in categories().values():
+    for name, each in categories().items():
         assert {*([each.check] if each.check else ()), *each.heals} <= set(CHECKS)
-        for pattern in each.patterns:
-            assert any(re.search(pattern, text) for text in each.examples)
+        for pattern in patterns(name):
+            assert any(pattern.match(text) for text in each.examples)
+
+
+@pytest.mark.parametrize(("name", "text"), FORGED, ids=lambda value: value[:40])
+def test_no_forged_line_is_an_event(name: str, text: str) -> None:
+    """A line that users can have written, with a word of the category in it, is of no category."""
+    contains = categories()[name].contains
+    assert any(word.lower() in text.lower() for word in ([contains] if isinstance(contains, str) else contains))
+    assert classify(text) is None
+
+
+def test_every_category_has_a_forged_line() -> None:
+    """No category goes without a line that users can have written."""
+    assert [name for name, each in categories().items() if not each.forged] == []
+
+
+@pytest.mark.parametrize(("characters", "is_event"), [(15, True), (60, True), (61, False)])
+def test_a_name_of_a_process_is_bounded(characters: int, is_event: bool) -> None:
+    """A process's name has 15 bytes, each of one character or of four; what is longer is no name."""
+    comm = "x" * 15 if characters == 15 else "\\xc3" * (characters // 4) + "x" * (characters % 4)
+    assert (classify(f"INFO: task {comm}:17 blocked for more than 122 seconds.") is not None) == is_event
 
 
 @pytest.mark.parametrize(
@@ -63,6 +83,14 @@ def test_what_a_line_names(text: str, code: str, pci: str, pid: int, part: str, 
     event = classify(text)
     assert event is not None
     assert (event[1:], fails(event, 7000.0)) == ((code, pci, pid, part), check)
+
+
+@pytest.mark.parametrize("name", ["IN= OUT= ", "IN= OUT= SRC=1", "IN= OUT= MAC=00", "audit: ", "x: Bad value fo"])
+def test_a_process_cannot_hide_its_lines(name: str) -> None:
+    """A process that calls itself what lines that quote users look like has its own Xid counted all the same."""
+    event = classify(f"NVRM: Xid (PCI:0000:3b:00): 48, pid=17, name={name}, Ch 00000008")
+    assert event is not None
+    assert (event.category, event.pid) == ("gpu_xid", 17)
 
 
 def test_machine_checks_of_the_boot_before_fail_nothing() -> None:
@@ -114,10 +142,11 @@ def test_what_is_well_is_no_event(text: str) -> None:
 
 def test_records_and_what_are_none() -> None:
     """Number, seconds, text and origin are read; dictionary lines, torn records and odd bytes cost nothing else."""
-    read = b"4,7,1500000,c;a\xff;b\n KEY=1\nnonsense\n12,8,1,-;user's\n30,99\n"
+    read = b"4,7,1500000,-,caller=T1;a\xff;b\n KEY=1\nnonsense\n12,8,1,-;user's\n30,99\n4,9,2,c;rest\n"
     assert parse_records(read) == [
         KernelRecord(7, 1.5, "a\ufffd;b", from_kernel=True),
         KernelRecord(8, 1e-6, "user's", from_kernel=False),
+        KernelRecord(9, 2e-6, "rest", from_kernel=False),
     ]
     assert len(parse_records(b"4,7,1,-;" + b"x" * (MAX_TEXT + 1))[0].text) == MAX_TEXT
 

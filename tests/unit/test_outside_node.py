@@ -22,7 +22,7 @@ from rank_table import environment
 from test_ras_listeners import library
 
 from agent.api import Exporter, NoData, ProcFS, Roots, StateSection, sysfs
-from agent.system.procfs import parse_stat, parse_status
+from agent.system.process_lines import parse_stat, parse_status
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 from exporters.kernel_log.exporter import Past
@@ -34,9 +34,9 @@ from exporters.nvml.fields import plausible
 from exporters.nvml.reading import DriverEvent, Fabric, GpuReading, Link, LookAnswer, MigInstance
 from exporters.process.cgroups import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
-from exporters.ras.local import library as library_module
+from exporters.ras.local import elf_version as library_module
 from exporters.ras.local.addresses import parse_fib_trie, parse_if_inet6
-from exporters.ras.local.library import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
+from exporters.ras.local.elf_version import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
 from exporters.ras.local.nccl_conf import parse
 from exporters.ras.local.settings import MAX_FACTOR, read_settings
 from exporters.ras.local.sockets import parse_sockets

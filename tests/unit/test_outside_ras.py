@@ -52,7 +52,7 @@ def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
         silences({}, reading.report, [], hosts, (at, at))
         for host in hosts.values():
             memberships(reading.report, host)
-    shown(render_reports(kept.by_job))
+    shown(render_reports({job.job_id: each for job, each in kept.by_job.items()}))
     return reading
 
 

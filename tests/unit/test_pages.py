@@ -1,12 +1,18 @@
 import asyncio
+import gzip
 
 import pytest
 
+from agent.core.metrics import Family
 from agent.core.single_flight import MAX_FLIGHTS
-from agent.export.exposition import Rendered, Selection
+from agent.export.exposition import Body, Rendered, Selection
 from agent.web.front_page import Overview
-from agent.web.handlers import Pages
-from agent.web.messages import HttpRequest
+from agent.web.handlers import MAX_NAMED_SCRAPES, Pages
+from agent.web.messages import HttpRequest, HttpResponse
+from agent.web.server import ServerLimits
+
+EXPORTERS = frozenset({"process", *map(str, range(MAX_FLIGHTS + 1))})
+FAMILIES = tuple(Family(f"rankwatch_{letter}", "gauge", "help") for letter in "abc")
 
 
 class Agent:
@@ -17,15 +23,33 @@ class Agent:
         self.is_ready = False
         self.go = asyncio.Event()
         self.go.set()
-        self.pages = Pages(self.render, lambda: frozenset({"process"}), lambda: self.is_ready, self.overview)
+        self.at_once = 0
+        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, self.overview)
 
     async def render(self, selection: Selection) -> Rendered:
         self.asked.append(selection)
+        self.at_once += 1
         await self.go.wait()
-        return Rendered(b"x 1\n", "text/plain; version=0.0.4", "gzip" if selection.gzip else "")
+        self.at_once -= 1
+        body = Body(selection)
+        for family in FAMILIES:
+            body.begin(family)
+            body.add(f"{family.name} 1\n".encode())
+        return body.rendered()
+
+    def ask(self, *names: str, **fields: str) -> "asyncio.Task[HttpResponse]":
+        """Scrape, for series of these names if there are any."""
+        query = {"name[]": list(names)} if names else {}
+        query |= {f"{name}[]": [value] for name, value in fields.items()}
+        return asyncio.create_task(self.pages(HttpRequest("/metrics", query, {"accept-encoding": "gzip"})))
 
     def overview(self) -> Overview:
         return Overview(version="0.1.0", hostname="h", uptime_seconds=0, ready=self.is_ready)
+
+
+def sent(response: HttpResponse) -> bytes:
+    """What of the body a client gets."""
+    return b"".join(response.body[start:end] for start, end in response.parts)
 
 
 async def test_metrics_are_rendered_as_asked() -> None:
@@ -33,11 +57,13 @@ async def test_metrics_are_rendered_as_asked() -> None:
     agent = Agent()
     request = HttpRequest("/metrics", {"collect[]": ["process"]}, {"accept-encoding": "gzip"})
     response = await agent.pages(request)
-    assert (response.status, response.content_type, response.body) == (200, "text/plain; version=0.0.4", b"x 1\n")
+    assert (response.status, response.content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert gzip.decompress(sent(response)) == b"rankwatch_a 1\nrankwatch_b 1\nrankwatch_c 1\n"
     assert ("Content-Encoding", "gzip") in response.headers
     assert agent.asked == [Selection(collect=frozenset({"process"}), gzip=True)]
     plain = await agent.pages(HttpRequest("/metrics"))
     assert "Content-Encoding" not in dict(plain.headers)
+    assert sent(plain) == b"rankwatch_a 1\nrankwatch_b 1\nrankwatch_c 1\n"
 
 
 async def test_unknown_exporter_is_named() -> None:
@@ -54,7 +80,7 @@ async def test_concurrent_scrapes_share_a_render() -> None:
     agent = Agent()
     agent.go.clear()
     tasks = [asyncio.create_task(agent.pages(HttpRequest("/metrics"))) for _ in range(5)]
-    while agent.pages.renders.shared < 4:  # what is waited for is counted, not signalled
+    while agent.pages.shared < 4:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
     agent.go.set()
     assert [response.status for response in await asyncio.gather(*tasks)] == [200] * 5
@@ -65,14 +91,64 @@ async def test_too_many_different_scrapes_are_refused() -> None:
     """One different scrape more than can be rendered at once is a 503."""
     agent = Agent()
     agent.go.clear()
-    tasks = [
-        asyncio.create_task(agent.pages(HttpRequest("/metrics", {"name[]": [str(i)]}))) for i in range(MAX_FLIGHTS)
-    ]
+    tasks = [agent.ask(collect=str(number)) for number in range(MAX_FLIGHTS)]
     while len(agent.asked) < MAX_FLIGHTS:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
-    assert (await agent.pages(HttpRequest("/metrics", {"name[]": ["more"]}))).status == 503
+    assert (await agent.ask(collect=str(MAX_FLIGHTS))).status == 503
     agent.go.set()
-    await asyncio.gather(*tasks)
+    assert [response.status for response in await asyncio.gather(*tasks)] == [200] * MAX_FLIGHTS
+
+
+async def test_names_are_cut_from_one_render() -> None:
+    """Scrapes for different names share a render of all, uncompressed, and each gets what it asked for."""
+    agent = Agent()
+    agent.go.clear()
+    tasks = [agent.ask(*names) for names in (["rankwatch_a"], ["rankwatch_c", "rankwatch_a"], ["nothing"])]
+    while agent.pages.shared < 2:  # what is waited for is counted, not signalled
+        await asyncio.sleep(0)
+    agent.go.set()
+    bodies = [sent(response) for response in await asyncio.gather(*tasks)]
+    assert bodies == [b"rankwatch_a 1\n", b"rankwatch_a 1\nrankwatch_c 1\n", b""]
+    assert agent.asked == [Selection()]
+    assert "Content-Encoding" not in dict(tasks[0].result().headers)
+
+
+async def test_one_named_scrape_more_than_the_bound_is_refused() -> None:
+    """At the bound a further scrape by name is a 503 at once, one without names is answered; later there is room."""
+    agent = Agent()
+    agent.go.clear()
+    tasks = [agent.ask(f"rankwatch_{number}") for number in range(MAX_NAMED_SCRAPES)]
+    while agent.pages.shared < MAX_NAMED_SCRAPES - 1:  # what is waited for is counted, not signalled
+        await asyncio.sleep(0)
+    assert (await agent.ask("rankwatch_a")).status == 503
+    plain = agent.ask()
+    while len(agent.asked) < 2:
+        await asyncio.sleep(0)
+    agent.go.set()
+    assert {response.status for response in await asyncio.gather(plain, *tasks)} == {200}
+    assert (await agent.ask("rankwatch_a")).status == 200
+
+
+async def test_different_sets_by_name_are_rendered_one_by_one() -> None:
+    """Scrapes by name of different exporters have one render under way, and no more of them wait than the bound."""
+    agent = Agent()
+    agent.go.clear()
+    tasks = [agent.ask("rankwatch_a", collect=str(number)) for number in range(MAX_FLIGHTS)]
+    refused = agent.ask("rankwatch_a", collect=str(MAX_FLIGHTS))
+    assert (await refused).status == 503
+    assert (agent.at_once, len(agent.asked)) == (1, 1)
+    plain = agent.ask()
+    while len(agent.asked) < 2:  # what is waited for is counted, not signalled
+        await asyncio.sleep(0)
+    assert agent.asked[1] == Selection(gzip=True)
+    agent.go.set()
+    assert {response.status for response in await asyncio.gather(plain, *tasks)} == {200}
+    assert len(agent.asked) == MAX_FLIGHTS + 1
+
+
+def test_scrapes_by_name_leave_connections_to_others() -> None:
+    """All scrapes by name that may be under way together are at most half of the server's connections."""
+    assert ServerLimits().connections >= 2 * MAX_NAMED_SCRAPES
 
 
 async def test_health_and_readiness() -> None:

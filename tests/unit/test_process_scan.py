@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scanned_node import Node
 from agent.api import ProcessKey, WriterKey
 from exporters.process.cgroups import oom_kills
 from exporters.process.oom import OomLedger
-from exporters.process.scan import MAX_RANK_PROCESSES, Found
+from exporters.process.scan import MAX_NEW, Found
 
 
 @pytest.fixture
@@ -110,12 +111,24 @@ def test_zombie_has_left(node: Node) -> None:
     assert node.look().gone == (key,)
 
 
-@pytest.mark.slow
-def test_bound_of_ranks(node: Node) -> None:
-    """One rank process over the bound is left out."""
-    for pid in range(10, 10 + MAX_RANK_PROCESSES + 1):
+def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
+    """One new rank process over the bound of a look is found in the next, and so is one that was refused."""
+    for pid in range(10, 10 + MAX_NEW + 1):
         node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"})
-    assert len(node.look().new) == MAX_RANK_PROCESSES
+    assert len(node.look().new) == MAX_NEW
+    assert len(node.look().new) == 1
+    node.refused = node.known
+    node.known = []
+    assert node.look().new == ()
+
+
+def test_users_take_turns_in_a_look(node: Node) -> None:
+    """The ranks of a user are found in the first look, whatever number of another's there is."""
+    for pid in range(10, 10 + 2 * MAX_NEW):
+        node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, uid=1001)
+    for pid in (9000, 9001):
+        node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, uid=1000)
+    assert {9000, 9001} <= {facts.key.pid for facts in node.look().new}
 
 
 KEY = ProcessKey(10, 5000)
@@ -269,3 +282,35 @@ def test_many_exits_and_writers_cost_what_they_are(node: Node) -> None:
 
     few = calls(100)
     assert calls(200) < 2.5 * few
+
+
+def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> None:
+    """Where descriptors may not be read, a process is taken for the writer of a file of its own user's alone."""
+    _, writer_key = node.log(10)
+    node.proc.add(10, uid=1000)
+    shutil.rmtree(node.proc.root / "10/fd")
+    node.file_uid = 1001
+    assert node.evidence(writer_key) == {}
+    node.file_uid = 1000
+    found = node.look(writer_key)
+    assert [facts.evidence for facts in found.new] == ["records"]
+    assert found.links == ((writer_key, ProcessKey(10, 5000)),)
+
+
+@pytest.mark.parametrize(("flags", "linked"), [("0100001", True), ("0100002", True), ("0100000", False)])
+def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: Node) -> None:
+    """A process of the right pid that holds a file open for reading is not its writer."""
+    path, writer_key = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={7: path})
+    (node.proc.root / "10/fdinfo").mkdir()
+    (node.proc.root / "10/fdinfo/7").write_text(f"pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n")
+    assert bool(node.look(writer_key).links) == linked
+
+
+def test_the_files_user_comes_first(node: Node) -> None:
+    """Of two processes of one pid in namespaces of their own that hold a file, the one of the file's user wrote it."""
+    path, writer_key = node.log(3)
+    for pid, uid in ((10, 1001), (11, 1000)):
+        node.proc.add(pid, uid=uid, namespace_pids=(pid, 3), threads={pid + 100: "NCCL RAS"}, files={7: path})
+    node.file_uid = 1000
+    assert node.look(writer_key).links == ((writer_key, ProcessKey(11, 5000)),)

@@ -14,7 +14,8 @@ from proc_tree import ProcTree, stat_line
 
 from agent.core.identity import ProcessKey
 from agent.ranks.writers import is_record_file
-from agent.system.procfs import MAX_ENVIRONMENT_BYTES, ProcFS, parse_stat, parse_status
+from agent.system.process_lines import parse_stat, parse_status
+from agent.system.procfs import MAX_ENVIRONMENT_BYTES, ProcFS
 
 
 @pytest.fixture

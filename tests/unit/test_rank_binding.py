@@ -101,6 +101,16 @@ def test_groups_under_one_job_id(table: Table) -> None:
     assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel(group_job_id("4711", "node-a:2000"), "0"): 2}
 
 
+def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
+    """Two steps of one job, each with a rank 0: both are shown, the later one with its step's hash appended."""
+    step = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    table.add(1, step | {"SLURM_STEP_ID": "0"})
+    table.add(2, step | {"SLURM_STEP_ID": "1"})
+    table.tick(10.0)
+    assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel(group_job_id("4711", "step/1"), "0"): 2}
+    assert table.ranks.snapshot().duplicates == 0
+
+
 def test_duplicate_that_left_takes_no_tombstone(table: Table) -> None:
     """A duplicate that left does not take the place of the holder when that leaves too."""
     holder, duplicate = table.add(1, environment(0)), table.add(2, environment(0))

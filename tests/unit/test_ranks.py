@@ -77,7 +77,7 @@ def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
     table.ranks.observe_exit(key, KILLED)
     for generation in (MAX_FORMER + 1, MAX_FORMER):
         table.ranks.observe_records(writer_key(1, generation), [], table.clock.time())
-    assert table.ranks.unlinked_writers() == (writer_key(1, MAX_FORMER + 1),)
+    assert table.ranks.unlinked_writers() == {writer_key(1, MAX_FORMER + 1): None}
 
 
 def test_unidentified_and_unreadable_are_counted(table: Table) -> None:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 import pytest
 from client_metrics import samples
-from lent import lent
-from proc_tree import ProcTree
-from rank_table import Table, environment, facts, writer_key
-from ras_server import conversing, served
+from rank_table import environment
+from ras_node import Node, report
 
-from agent.api import (
-    Admission,
-    Membership,
-    NoData,
-    OwnThread,
-    ProcessKey,
-    RankLabel,
-)
-from exporters.ras import RasConfig, RasExporter
+from agent.api import Admission, Membership, NoData, ProcessKey, RankLabel
+from exporters.ras import RasConfig
 from exporters.ras.asking import visits as visits_module
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import MAX_ADDRESSES
@@ -35,141 +23,6 @@ from exporters.ras.report.model import Skipped
 from exporters.ras.show.families import SKIPPED_REASONS, RasSnapshot
 
 LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
-MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/libnccl.so.2.30.7\n"
-
-
-def report(missing: int = 0, size: int = 4, pids: tuple[int, ...] = (11, 12), hash_number: int = 0xAB) -> bytes:
-    """A report of one communicator of which the last ranks do not answer."""
-    places = [
-        {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank} for rank in range(size)
-    ]
-    communicator = {
-        "hash": f"{hash_number:#x}",
-        "size": size,
-        "ranks": places[: size - missing],
-        "missing_ranks": [
-            {**place, "status": {"unresponsive": True, "considered_dead": False}} for place in places[size - missing :]
-        ],
-    }
-    whole = {"nccl_version": "2.30.7", "communicators": [communicator], "ras": {"timeouts_count": 0}}
-    return json.dumps(whole).encode()
-
-
-class Node:
-    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), whose RAS gives ``replies`` one after the other.
-
-    The last of them is given again and again; None is a reply that does not come. ``streams`` are those who monitor.
-    """
-
-    def __init__(
-        self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}), address: str = "10.0.0.1"
-    ) -> None:
-        self.address = address
-        self.tree = ProcTree(path / "proc")
-        (self.tree.root / "net").mkdir()
-        self.table = Table()
-        self.replies: list[bytes | None] = [report()]
-        self.replies_of: dict[int, bytes] = {}
-        self.accepting: list[int] = []
-        self.asked = 0
-        self.streams: list[asyncio.StreamWriter] = []
-        self.admission = Admission()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        for pid, rank in ranks.items():
-            self.add(pid, environment(rank, world=4))
-
-    def add(self, pid: int, env: dict[str, str], place: Membership | None = None) -> None:
-        """Add a rank process with a listener, and with records of its place in a communicator."""
-        self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=env)
-        (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
-        (self.tree.root / f"{pid}/net").mkdir()
-        (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")
-        self.listen(pid)
-        assert self.table.ranks.observe_process(facts(pid, env))
-        if place is not None:
-            self.table.ranks.observe_records(writer_key(pid), [place], None)
-            self.table.ranks.link(writer_key(pid), ProcessKey(pid, 5000))
-        self.table.tick(20.0)
-
-    def listen(self, inode: int) -> None:
-        """Add a listener."""
-        address = f"0100007F:{self.port:04X}"
-        with (self.tree.root / "net/tcp").open("a") as table:
-            table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 0 0 {inode} 1\n")
-
-    async def report(self) -> bytes | None:
-        self.asked += 1
-        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
-    async def monitor(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"OK\n")
-        self.streams.append(writer)
-        await reader.read()
-        self.streams.remove(writer)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.accepting:
-            pid, client = self.accepting.pop(0), Endpoint(*writer.get_extra_info("peername"))
-            self.replies = [self.replies_of.get(pid)]
-            thread = OwnThread("table")
-            await thread.call(lambda: self._accept(pid, client))
-            thread.stop()
-        await conversing(self.report, self.monitor)(reader, writer)
-
-    def _accept(self, pid: int, client: Endpoint) -> None:
-        """Have the process hold the server's end of a connection."""
-        (self.tree.root / f"{pid}/fd/{client.port}").symlink_to(f"socket:[{client.port}]")
-        row = f"1: 0100007F:{self.port:04X} 0100007F:{client.port:04X} 01 0:0 0:0 0 0 0 {client.port} 1\n"
-        with (self.tree.root / "net/tcp").open("a") as table:
-            table.write(row)
-
-    @asynccontextmanager
-    async def exporter(self, role: str = "auto", *, once: bool = False) -> AsyncIterator[RasExporter]:
-        """The exporter, started, with the server running."""
-        async with served(self.serve, self.listener) as endpoint:
-            config = msgspec.convert({"addresses": [f"127.0.0.1:{endpoint.port}"], "role": role}, RasConfig)
-            exporter = await self.start(config, once=once)
-            yield exporter
-            await exporter.drain()
-
-    async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
-        """Start an exporter."""
-        exporter = RasExporter(config)
-        context = lent(
-            "ras", self.table.clock, self.tree.root.parent, ranks=self.table.ranks, admit=self.admission, once=once
-        )
-        await exporter.start(context)
-        return exporter
-
-    async def look(self, exporter: RasExporter, after: float) -> RasSnapshot:
-        """Move the clock and update."""
-        self.table.tick(after)
-        await exporter.update()
-        await exporter.settle()
-        return exporter.snapshot()
-
-    async def first_query(self, exporter: RasExporter) -> RasSnapshot:
-        """Have the listeners found, and wait for as long as the first query may be put off."""
-        await self.look(exporter, 1.0)
-        return await self.look(exporter, MIN_INTERVAL_SECONDS)
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until something is so that a stream brings about."""
-        async with asyncio.timeout(5.0):
-            while not reached():
-                await asyncio.sleep(0.001)
-
-    async def listened_to(self, exporter: RasExporter) -> asyncio.StreamWriter:
-        """Wait until the exporter listens; return this end of the stream."""
-        await self.until(lambda: exporter.snapshot().heard.up == {f"127.0.0.1:{self.port}": True})
-        return self.streams[-1]
-
-    async def tell(self, exporter: RasExporter, event: str, times: int = 1) -> None:
-        """Have RAS tell of an event, and wait until it is heard."""
-        before = exporter.snapshot().heard.events[event]
-        self.streams[-1].write(f"[2026-11-20 18:05:23] {event}: 10.0.0.1<4711> \n".encode() * times)
-        await self.until(lambda: exporter.snapshot().heard.events[event] == before + times)
 
 
 @pytest.fixture
@@ -229,7 +82,7 @@ def nameless(tmp_path: Path) -> Iterator[Node]:
     """A node of whose processes nothing tells the ranks."""
     node = Node(tmp_path, ranks={})
     for pid in (11, 12):
-        node.add(pid, {"SLURM_JOB_ID": "4711"})
+        node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library")
     with node.listener:
         yield node
 
@@ -345,18 +198,34 @@ async def test_a_report_that_cannot_be_read_is_counted_as_such(node: Node) -> No
     assert (found.errors, list(found.up.values()), found.reports) == ({"parse": 1}, [False], {})
 
 
-async def test_reports_go_to_the_job_whose_processes_they_name(shared: Node) -> None:
-    """Two jobs at one address: each report is shown under its own job, one of neither is counted."""
+async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
+    """Two jobs at one address: whatever a report names, it is shown under the job that was asked."""
     node = shared
-    other = report(1, pids=(21, 22), hash_number=0xCD)
-    node.replies = [other, report(), report(pids=(31, 32)), other]
+    node.accepting = [11, 12, 21, 22] * 2
+    node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
+    async with node.exporter() as exporter:
+        found = await node.first_query(exporter)
+        found = await node.look(exporter, MIN_INTERVAL_SECONDS)
+    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
+
+
+async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> None:
+    """Whose report it is cannot be told any more: it is no job's."""
+    give = node.report
+
+    async def last_words() -> bytes | None:
+        for pid in (11, 12):
+            node.table.ranks.observe_exit(ProcessKey(pid, 5000), None)
+        return await give()
+
+    node.report = last_words  # type: ignore[method-assign]
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
-        for _ in range(2):
-            found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-    assert node.asked == 4
-    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
-    assert found.skipped == {"foreign_report": 1}
+        node.table.tick(MIN_INTERVAL_SECONDS)
+        await exporter.update()
+        await exporter.settle()
+        found = exporter.snapshot()
+    assert (found.reports, found.skipped) == ({}, {"foreign_report": 1})
 
 
 async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -740,6 +609,7 @@ def test_every_reason_to_skip_is_a_series() -> None:
 async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node) -> None:
     """The process of rank 1 is missed by two reports over 15 s: its rank is unresponsive, until RAS is not asked."""
     node.replies = [report(1, size=2)]
+    node.pids = [11]  # a stopped process accepts nothing
     async with node.exporter() as exporter:
         await node.first_query(exporter)
         assert node.table.states() == {"0": "alive", "1": "alive"}

@@ -18,7 +18,9 @@ from ras_server import JSON_ANSWERS, answering, served
 
 from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
 from agent.helper.client import Helpers
+from exporters.ras.asking import reached as reached_module
 from exporters.ras.asking.inquiry import MAX_ATTEMPTS, READER, Aim, Inquiry, QueryAnswer
+from exporters.ras.asking.reached import Reach
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
 from exporters.ras.protocol.client import MAX_HELD_BYTES, Endpoint, QueryLimits
 from exporters.ras.report.reading import ReadRequest, ReportReading, read
@@ -26,8 +28,6 @@ from exporters.ras.report.reading import ReadRequest, ReportReading, read
 PIDS = frozenset({1_000_000, 1_000_001, 7})
 NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
 SITE = Site({ProcessKey(7, 1): Server((2, 32, 3), 1.0)}, 0)
-NOBODY_KNOWN = ListenerSearch(Path("/nonexistent"), ())
-"""It cannot be told which process a connection reaches."""
 RANKS, COMMUNICATORS = 400, 3
 FIRST, SECOND, THIRD = ProcessKey(11, 1), ProcessKey(12, 1), ProcessKey(13, 1)
 
@@ -37,19 +37,31 @@ async def unchanged(_endpoint: Endpoint, _site: Site) -> bool:
     return True
 
 
+class Always(ListenerSearch):
+    """Has every connection accepted by the same process."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        """The one that the bench has."""
+        return self._bench.reached
+
+
 class Bench:
-    """An inquiry with a real helper process; ``as_before``: who listens is still the same."""
+    """An inquiry with a real helper process; all connections are accepted by ``reached``."""
 
     def __init__(self, spec: HelperSpec[ReportReading]) -> None:
         self.clock = FakeClock()
         self.helper: Helper[ReportReading] = Helpers(self.clock).lend(spec)
         self.thread = OwnThread("ras")
-        self.inquiry = Inquiry(self.thread, self.helper, NOBODY_KNOWN, self.as_seen, Logger("ras"))
+        self.reached: ProcessKey | None = ProcessKey(7, 1)
+        reach = Reach(self.thread, Always(self))
+        self.inquiry = Inquiry(self.thread, self.helper, reach, self.as_seen, Logger("ras"))
         self.sent_all = False
-        self.as_before = True
 
     async def as_seen(self, _endpoint: Endpoint, _site: Site) -> bool:
-        return self.as_before
+        return True
 
     async def ask(self, report: Iterable[bytes], limits: QueryLimits | None = None) -> list[QueryAnswer]:
         """Ask a server that sends ``report``; ``sent_all`` is set when it could send the whole of it."""
@@ -98,13 +110,20 @@ async def test_helper_and_thread_read_alike() -> None:
     assert ReportReading(answer.report) == read(ReadRequest(is_json=True, pids=PIDS), body)
 
 
-async def test_who_is_not_known_is_not_asked() -> None:
-    """Where it cannot be told who was reached, and somebody else listens by now, nobody is asked."""
+@pytest.mark.parametrize("reached", [None, ProcessKey(8, 1)], ids=["nobody known", "another"])
+async def test_who_is_not_to_be_asked_hears_nothing(
+    reached: ProcessKey | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is known that the process to be asked has accepted a connection, nothing is said on it."""
+    monkeypatch.setattr(reached_module, "ACCEPT_SECONDS", 0.01)
+    heard: list[bytes] = []
     async with bench_of() as bench:
-        assert len(await bench.ask([padded(100)])) == 1
-        bench.as_before = False
-        assert await bench.ask([padded(100)]) == []
+        bench.reached = reached
+        async with served(answering(JSON_ANSWERS, [padded(100)], heard)) as endpoint:
+            aim = Aim(endpoint, SITE, frozenset(SITE.servers), PIDS)
+            assert await bench.inquiry.reports(aim, QueryLimits()) == []
         assert bench.inquiry.errors == {"handshake": 1}
+    assert set(heard) == {b""}
 
 
 async def test_only_a_large_report_needs_the_helper() -> None:
@@ -227,7 +246,7 @@ async def test_processes_that_answer_a_greeting(
     heard: list[bytes] = []
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached(accepting))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), Reach(thread, search), unchanged, Logger("ras"))
     async with served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
         found = await inquiry.present(Aim(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
     thread.stop()
@@ -245,8 +264,8 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
         await reader.read()
 
     thread = OwnThread("ras")
-    search = await thread.call(lambda: Reached([]))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
+    search = await thread.call(lambda: Reached([FIRST]))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), Reach(thread, search), unchanged, Logger("ras"))
     async with served(silent) as endpoint:
         aim = Aim(endpoint, SITE, frozenset({FIRST}), PIDS)
         assert await inquiry.present(aim, QueryLimits(step_seconds=0.05)) == frozenset()

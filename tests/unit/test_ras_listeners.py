@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from proc_tree import ProcTree
 
 from agent.api import ProcessKey
+from exporters.ras.local import elf_version, job_files, listeners, nccl_conf
 from exporters.ras.local import library as library_module
-from exporters.ras.local import listeners, nccl_conf
 from exporters.ras.local import sockets as sockets_module
-from exporters.ras.local.library import MAX_SECTIONS, version_in
-from exporters.ras.local.listeners import MAX_NAMESPACES, ListenerSearch, Server, Site
-from exporters.ras.local.nccl_conf import MAX_LINE, effective_environment, parse
+from exporters.ras.local.elf_version import MAX_SECTIONS, version_in
+from exporters.ras.local.job_files import FileFacts, FileRequest, read_one
+from exporters.ras.local.listeners import ListenerSearch, Server, Site
+from exporters.ras.local.nccl_conf import MAX_LINE, files_of, parse, read_conf
 from exporters.ras.local.settings import MAX_FACTOR, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
@@ -27,9 +29,9 @@ NAMED = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/x86_64-linux-gnu/libnccl.so.2
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
-def row(address: str, inode: int, state: str = "0A") -> str:
+def row(address: str, inode: int, state: str = "0A", uid: int = 0) -> str:
     """A line of /proc/net/tcp."""
-    return f"   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  1000        0 {inode} 1\n"
+    return f"   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 {inode} 1\n"
 
 
 @pytest.fixture
@@ -52,9 +54,26 @@ def add(
     return ProcessKey(pid, 5000)
 
 
+class Search(ListenerSearch):
+    """Has the files of jobs read at once."""
+
+    def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
+        """Look until nothing is left to be read."""
+        found = super().look(processes)
+        while asked := self.wanted():
+            self.note(asked, {key: read_one(request) for key, request in asked.items()})
+            found = super().look(processes)
+        return found
+
+
+def effective_environment(proc_root: Path, pid: int, environment: dict[str, str]) -> dict[str, str]:
+    """An environment with what its files add."""
+    return read_conf(f"{proc_root}/{pid}/root", files_of(environment)) | environment
+
+
 def look(tree: ProcTree, *keys: ProcessKey) -> dict[Endpoint, Site]:
     """What a first look finds, when these are the rank processes."""
-    return ListenerSearch(tree.root, (V4, V6)).look(keys)
+    return Search(tree.root, (V4, V6)).look(keys)
 
 
 def test_a_table_gives_its_listening_sockets() -> None:
@@ -104,7 +123,7 @@ def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dic
 def test_a_listener_is_unowned_once_its_rank_left(tree: ProcTree) -> None:
     """What was found of a process is forgotten when it is no rank process any more."""
     first, second = add(tree, 10, 71), add(tree, 20, 72)
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     assert search.look([first, second])[V4].unowned == 0
     assert search.look([second])[V4] == Site({second: Server((2, 30, 7), 1.0)}, 1)
 
@@ -246,7 +265,7 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
     inside.mkdir(parents=True)
     maps = "7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2"
     (tree.root / "10/maps").write_text(maps + "\n")
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     library(inside / "libnccl.so.2", b"NCCL version 2.32.3+cuda13.3\0")
     assert search.look([key])[V4].servers[key].version == (2, 32, 3)
     search.look([])
@@ -261,24 +280,24 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
 
 def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one file more than are remembered those before are read again when they are seen again."""
-    monkeypatch.setattr(library_module, "MAX_FILES", 1)
+    monkeypatch.setattr(job_files, "_versions", {})
+    monkeypatch.setattr(job_files, "MAX_VERSIONS", 1)
     reads: list[int] = []
-    monkeypatch.setattr(library_module, "version_in", lambda fd: reads.append(fd) or (2, 30, 7))
-    libraries = library_module.Libraries(tree.root)
+    monkeypatch.setattr(job_files, "version_in", lambda fd: reads.append(fd) or (2, 30, 7))
     for pid, name in ((10, "a"), (11, "a"), (12, "b"), (10, "a")):
         inside = tree.root / f"{pid}/root/{name}"
         if not inside.is_dir():
             add(tree, pid)
             inside.mkdir(parents=True)
             (inside / "libnccl.so.2").write_text(name)
-        (tree.root / f"{pid}/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /{name}/libnccl.so.2\n")
         os.utime(inside / "libnccl.so.2", ns=(pid, pid))
-        assert libraries.of(ProcessKey(pid, 5000)).version == (2, 30, 7)
+        request = FileRequest(str(tree.root), pid, 0, 0, library=f"/{name}/libnccl.so.2")
+        assert read_one(request) == FileFacts({}, (2, 30, 7))
     assert len(reads) == 4
 
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
-    """What the environment does not set the user's file does, then the system's; links and FIFOs are left alone."""
+    """What the environment does not set the user's file does, then the system's; FIFOs are left alone."""
     key = add(tree, 10, 71, 72)
     root = tree.root / "10/root"
     (root / "etc").mkdir(parents=True)
@@ -297,6 +316,7 @@ def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
         "HOME": "/",
     }
     (root / "own").symlink_to("etc/nccl.conf")
+    assert effective_environment(tree.root, 10, {"NCCL_CONF_FILE": "/own"})["NCCL_RAS_TIMEOUT_FACTOR"] == "3"
     (root / "etc/nccl.conf").unlink()
     os.mkfifo(root / "etc/nccl.conf")
     for path in ("/own", "own", "/none", "/a\0b"):
@@ -337,9 +357,9 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
     """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
     path = library(tree.root / "libnccl.so.2", text)
-    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text))
+    monkeypatch.setattr(elf_version, "MAX_SECTION_BYTES", len(text))
     assert version_of(path) == (2, 30, 7)
-    monkeypatch.setattr(library_module, "MAX_SECTION_BYTES", len(text) - 1)
+    monkeypatch.setattr(elf_version, "MAX_SECTION_BYTES", len(text) - 1)
     assert version_of(path) is None
     key = add(tree, 10, 71, 72)
     monkeypatch.setattr(library_module, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
@@ -360,7 +380,7 @@ def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None
     """The server's end of a connection is a socket of the process that accepted it; before that it is nobody's."""
     first, second = add(tree, 10, 71), add(tree, 11, 72)
     (tree.root / "11/fd/50").symlink_to("socket:[99]")
-    search = ListenerSearch(tree.root, (V4,))
+    search = Search(tree.root, (V4,))
     site = search.look([first, second])[V4]
     client = Endpoint("127.0.0.1", 40001)
     ends = ["0100007F:9C41 0100007F:6D7C", "0100007F:6D7C 0100007F:9C41"]
@@ -381,44 +401,67 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
     key, there = ProcessKey(10, 5000), Endpoint("10.0.0.1", 4000)
     with (tree.root / "net/tcp").open("a") as table:
         table.write(row("0100000A:0FA0", 73) + row("0200000A:0FA0", 74))
+    (tree.root / "net/fib_trie").write_text("|-- 10.0.0.1\n   /32 host LOCAL\n")
     assert look(tree, key) == {there: Site({key: Server((2, 30, 7), 1.0)}, 0), V4: Site({}, 2)}
     (tree.root / "10/fd/40").unlink()
     assert look(tree, key) == {V4: Site({}, 2)}
 
 
-def in_namespace(tree: ProcTree, pid: int, number: int, rows: str, *inodes: int) -> ProcessKey:
-    """A process of a pod with the address 10.1.0.<number>, which holds these sockets of the pod's."""
-    key = add(tree, pid, *inodes)
-    (tree.root / f"{pid}/ns/net").symlink_to(f"net:[{number}]")
-    (tree.root / f"{pid}/net").mkdir()
-    (tree.root / f"{pid}/net/tcp").write_text(HEAD + rows)
-    local = f"|-- 127.0.0.1\n   /32 host LOCAL\n|-- 10.1.{number // 256}.{number % 256}\n   /32 host LOCAL\n"
-    (tree.root / f"{pid}/net/fib_trie").write_text(local)
-    return key
+def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> None:
+    """Another user's listener on every address takes none from one at the address, and of one user's both may be.
+
+    A socket of IPv6 that is bound to an IPv4 address counts as bound to it.
+    """
+    key = add(tree, 10, 71)
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) + row("00000000:6D7C", 72))
+    (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73, uid=7))
+    mine = Site({key: Server((2, 30, 7), 1.0)}, 0)
+    assert look(tree, key) == {V4: mine, V6: Site({}, 1)}
+    with (tree.root / "net/tcp6").open("a") as table:
+        table.write(row("0000000000000000FFFF00000100007F:6D7C", 74))
+    assert look(tree, key)[V4].unowned == 1
 
 
-def test_a_pod_that_listens_on_all_its_addresses_is_a_site(tree: ProcTree) -> None:
-    """It is reached by the pod's own address, and the process that accepts is found in the pod's table."""
-    connection = "7: 0700010A:6D7C 0100007F:9C41 01 0:0 0:0 0 0 0 82 1\n"
-    key = in_namespace(tree, 10, 7, row("00000000:6D7C", 81) + connection, 81, 82)
-    pod = Endpoint("10.1.0.7", 28028)
-    search = ListenerSearch(tree.root, (V4,))
-    sites = search.look([key])
-    assert sites == {pod: Site({key: Server((2, 30, 7), 1.0)}, 0, "10/net"), V4: Site({}, 2)}
-    assert search.server_of(sites[pod], pod, Endpoint("127.0.0.1", 40001)) == key
-    assert search.server_of(sites[V4], pod, Endpoint("127.0.0.1", 40001)) is None
+def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTree) -> None:
+    """The process that held a listener at the last look must still hold it, under the same descriptor."""
+    first, second = add(tree, 10, 71, 72), add(tree, 11)
+    search = Search(tree.root, (V4,))
+    assert list(search.look([first, second])[V4].servers) == [first]
+    (tree.root / "10/fd/40").unlink()
+    assert search.look([first, second])[V4].unowned == 1
+    (tree.root / "11/fd/50").symlink_to("socket:[71]")
+    assert list(search.look([first, second])[V4].servers) == [first, second]
 
 
-def test_a_pod_that_listens_on_its_loopback_is_out_of_reach(tree: ProcTree) -> None:
-    """The agent is not in the pod: its loopback is another one, and what others listen on there is none of ours."""
-    key = in_namespace(tree, 10, 7, row("0100007F:6D7C", 81) + row("0700010A:0016", 82), 81, 82)
-    assert look(tree, key) == {V4: Site({}, 2)}
+def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row is found where it ends at the bound, in pieces of any size, and one byte beyond it is not."""
+    server, client = V4, Endpoint("127.0.0.1", 40001)
+    found = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + found)
+    expected = sockets_module.Socket(server, client, 0, 99)
+    size = (tree.root / "net/tcp").stat().st_size
+    for piece in (1, 7, size):
+        monkeypatch.setattr(sockets_module, "_PIECE_BYTES", piece)
+        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
+        assert sockets_module.connection(tree.root / "net", server, client) == expected
+        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
+        assert sockets_module.connection(tree.root / "net", server, client) is None
 
 
-def test_pods_beyond_the_limit_are_not_looked_at(tree: ProcTree) -> None:
-    """One more pod than the limit: the last one is no site."""
-    keys = [
-        in_namespace(tree, 100 + number, 1 + number, row("00000000:6D7C", 1000 + number), 1000 + number)
-        for number in range(MAX_NAMESPACES + 1)
-    ]
-    assert len(look(tree, *keys)) == MAX_NAMESPACES + 1  # and the loopback
+def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:
+    """The kernel has IPv4's connections to it among those of IPv6."""
+    mapped = "0000000000000000FFFF0000"
+    line = f"1: {mapped}0100007F:6D7C {mapped}0100007F:9C41 01 0:0 0:0 0 0 0 99 1\n"
+    (tree.root / "net/tcp6").write_text(HEAD + line)
+    client = Endpoint("127.0.0.1", 40001)
+    assert sockets_module.connection(tree.root / "net", V4, client) == sockets_module.Socket(V4, client, 0, 99)
+
+
+def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
+    """A process that holds another user's socket has not accepted the connection itself."""
+    key = add(tree, 10, 71, 72, 99)
+    search = Search(tree.root, (V4,))
+    site = search.look([key])[V4]
+    with (tree.root / "net/tcp").open("a") as table:
+        table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")
+    assert search.server_of(site, V4, Endpoint("127.0.0.1", 40001)) is None

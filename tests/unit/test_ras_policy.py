@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agent.api import ProcessKey, RankLabel
-from exporters.ras.asking.jobs import JobStanding, LocalProcess, Question, Rules, owner_of, standings, to_ask
+from exporters.ras.asking.jobs import JobStanding, LocalProcess, Question, Rules, standings, to_ask
 from exporters.ras.asking.policy import (
     ALERT_SECONDS,
     MAX_INTERVAL_SECONDS,
@@ -318,20 +318,3 @@ def test_all_ranks_of_a_process_count_for_its_role() -> None:
 def test_isolated(missing: int, isolated: bool) -> None:
     """A process that misses more than half of a communicator may itself be cut off."""
     assert looks_isolated(report(8, missing)) == isolated
-
-
-def test_a_report_is_its_only_job_s() -> None:
-    """Where one job listens a report is its, even one that names no process."""
-    assert owner_of(report(), [process(5), process(6, rank=1)]) == process(5)
-    assert owner_of(report(), []) is None
-
-
-def test_a_report_is_the_job_s_whose_processes_it_names() -> None:
-    """Of two jobs it is that with the most pids on one address; on a tie, or without any, it is nobody's."""
-    both = [process(5, "a"), process(6, "a", rank=1), process(7, "b"), process(8, "b", rank=1)]
-    named = frozenset({("10.0.0.1", 7), ("10.0.0.1", 8), ("10.0.0.2", 5), ("10.0.0.3", 6)})
-    found = owner_of(report(processes=named), both)
-    assert found is not None
-    assert found.job_id == "b"
-    assert owner_of(report(processes=frozenset({("10.0.0.1", 5), ("10.0.0.1", 7)})), both) is None
-    assert owner_of(report(), both) is None

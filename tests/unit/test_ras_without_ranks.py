@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from test_ras_exporter import Node
+from ras_node import Node
 
 from agent.api import NoData, ProcessKey
 

@@ -9,7 +9,7 @@ import pytest
 from rank_table import Table
 
 from agent.api import OwnThread, ProcessKey, RasSilence
-from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
 from exporters.ras.local.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
 from exporters.ras.report.json_report import read_json
@@ -93,7 +93,7 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
     here = [LocalProcess(key, (), None, number, 0.0) for number, key in ((1, A), (2, B), (3, C))]
     for _ in range(2):
         await witness.update_liveness(
-            "4711", report((3,), {1: "dead", 2: "unresponsive"}, "192.0.2.2"), [], here, greet
+            OwnedJob("4711"), report((3,), {1: "dead", 2: "unresponsive"}, "192.0.2.2"), [], here, greet
         )
     thread.stop()
     assert greeted == [{A, B}, {A}]

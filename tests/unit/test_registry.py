@@ -11,7 +11,7 @@ import pytest
 from agent.core.log import Logger
 from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
-from agent.export.exposition import Selection
+from agent.export.exposition import Selection, cut
 from agent.export.lines import KeptHeads
 from agent.export.registry import Registry
 
@@ -74,6 +74,15 @@ async def test_selection(thread: OwnThread) -> None:
     assert await lines(made) == ['a{n="0"} 0.0', 'b{n="0"} 0.0']
     assert await lines(made, collect=frozenset({"two"})) == ['b{n="0"} 0.0']
     assert await lines(made, exclude=frozenset({"two"})) == ['a{n="0"} 0.0']
+
+
+async def test_families_can_be_cut_out(thread: OwnThread) -> None:
+    """A family of two sources is cut out whole, by its name, and without what stands between."""
+    made = registry(thread, Made("one", gauge("a"), gauge("b")), Made("two", gauge("c"), gauge("a", 2)))
+    rendered = await made.render(Selection())
+    parts = [rendered.body[start:end] for start, end in cut(rendered, frozenset({"a"}))]
+    head = b"# HELP a help\n# TYPE a gauge\n"
+    assert parts == [head + b'a{n="0"} 0.0\n', head + b'a{n="0"} 0.0\na{n="1"} 1.0\n']
 
 
 @pytest.mark.parametrize(("where", "kept"), [("snapshot", []), ("families", ['bad{n="0"} 0.0'])])
@@ -139,7 +148,7 @@ async def test_families_are_left_as_they_were_given(thread: OwnThread) -> None:
 
 
 async def test_labels_are_kept_between_scrapes_and_forgotten_with_their_series(thread: OwnThread) -> None:
-    """Between scrapes the labels of just the series that were last rendered are kept, by whatever names they are asked.
+    """Between scrapes the labels of just the series that were last rendered are kept.
 
     Those of a source that a scrape does not ask for stay; those of one that is not shown any more do not.
     """
@@ -148,7 +157,6 @@ async def test_labels_are_kept_between_scrapes_and_forgotten_with_their_series(t
     await lines(made)
     assert len(made.heads) == 10
     await lines(made, collect=frozenset({"one"}))
-    await lines(made, names=frozenset({"a"}))
     assert len(made.heads) == 10
     one.given = (gauge("a", 4),)
     await lines(made)

@@ -14,6 +14,7 @@ from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import ServerLimits, WebServer
 
 BIG = b"rankwatch_x 1\n" * 75_000  # 1.05 MB
+PARTS = ((0, 3), (65_000, 65_000 + 2 * web.WRITE_PIECE_BYTES + 1), (len(BIG) - 1, len(BIG)))
 HUGE = b"x" * (16 * 1024 * 1024)  # more than the kernel takes for a client that does not read
 GET = b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n"
 LAST_GET = b"GET /small HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -35,6 +36,8 @@ class Site:
                 raise RuntimeError("broken")
             case "/big":
                 return HttpResponse(200, TEXT, BIG)
+            case "/parts":
+                return HttpResponse(200, TEXT, BIG, only=PARTS)
             case "/huge":
                 return HttpResponse(200, TEXT, HUGE)
         return HttpResponse(200, TEXT, b"small\n", (("X-Own", "1"),))
@@ -130,6 +133,14 @@ async def test_big_body_arrives_whole() -> None:
         assert answer.partition(b"\r\n\r\n")[2] == BIG
 
 
+async def test_parts_of_a_body_are_sent_alone() -> None:
+    """Of a body of which parts are wanted these arrive, one after the other, with their length."""
+    async with serving() as served:
+        head, _, body = (await served.ask(LAST_GET.replace(b"/small", b"/parts"))).partition(b"\r\n\r\n")
+        assert body == b"".join(BIG[start:end] for start, end in PARTS)
+        assert f"Content-Length: {len(body)}".encode() in head
+
+
 async def test_http_1_0_is_closed_after_the_answer() -> None:
     """An HTTP/1.0 client gets its answer and the end of the connection."""
     async with serving() as served:
@@ -146,11 +157,30 @@ async def test_http_1_0_is_closed_after_the_answer() -> None:
         (b"GET /small HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 413),
         (b"GET /small HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
         (b"GET /small HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n", 400),
-        (b"GET http://h/small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET https://h/small HTTP/1.1\r\nHost: h\r\n\r\n", 421),
+        (b"GET ftp://h/small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET http:///small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET http://:80/small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET http://user@h/small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET http://h:x/small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET http://h/small#a HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET http:/small HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET /small#a HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET http://h/small HTTP/1.1\r\n\r\n", 400),
         (b"GET * HTTP/1.1\r\nHost: h\r\n\r\n", 400),
         (b"GET /small?a=%ff HTTP/1.1\r\nHost: h\r\n\r\n", 400),
         (b"GET /small?" + b"a&" * 257 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 400),
         (b"GET /small HTTP/1.1\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: h\r\nhost: other\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: h, h\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: h/x\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: user@h\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: h:port\r\n\r\n", 400),
+        (b"GET /small HTTP/1.1\r\nHost: [::1\r\n\r\n", 400),
+        (b"GET /small HTTP/1.0\r\nHost: h\r\nHost: h\r\n\r\n", 400),
+        (b"GET /small HTTP/1.0\r\nHost: a b\r\nConnection: keep-alive\r\n\r\n", 400),
         (b"GET /small HTTP/2.0\r\nHost: h\r\n\r\n", 505),
         (b"GET /small\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
@@ -172,6 +202,78 @@ async def test_odd_request_is_refused_and_closed(sent: bytes, status: int) -> No
         assert closed["malformed"] + closed["refused_request"] == 1
         assert served.site.requests == []
         assert served.server.stats.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        (b"http://h/small", "/small", {}),
+        (b"HTTP://H:19028/small?a=1", "/small", {"a": ["1"]}),
+        (b"http://[::1]:19028/small", "/small", {}),
+        (b"http://h:/small?b=http://x/y", "/small", {"b": ["http://x/y"]}),
+        (b"http://h", "/", {}),
+        (b"http://h?a=1", "/", {"a": ["1"]}),
+        (b"http://h//small", "//small", {}),
+    ],
+)
+@pytest.mark.parametrize("version", [b"HTTP/1.1\r\nHost: other\r\nConnection: close", b"HTTP/1.0"])
+async def test_absolute_form(target: bytes, path: str, query: dict[str, list[str]], version: bytes) -> None:
+    """A target that is a whole address, as a proxy is sent it, is served by its path and query."""
+    async with serving() as served:
+        assert (await served.ask(b"GET " + target + b" " + version + b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert [(request.path, request.query) for request in served.site.requests] == [(path, query)]
+
+
+@pytest.mark.parametrize("host", [b"", b"h", b"a.b:19028", b"127.0.0.1:", b"[::1]:19028", b"[v1.x:y]", b"a_b", b"%41"])
+async def test_hosts(host: bytes) -> None:
+    """Any name or address is a host, and so is none where the client knows none."""
+    async with serving() as served:
+        answer = await served.ask(LAST_GET.replace(b"Host: h", b"Host: " + host))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_http_1_0_may_keep_its_connection() -> None:
+    """An HTTP/1.0 client that asks for it gets several answers on one connection, and its end when it asks no more."""
+    async with serving() as served:
+        reader, writer = await served.connect()
+        kept = b"GET /small HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"
+        for sent in (kept, kept.replace(b"GET", b"HEAD"), kept + kept, b"", GET):
+            writer.write(sent)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            assert "content-length: 6\r\n" in head
+            assert ("connection: keep-alive\r\n" in head) == (sent != GET)
+            if b"HEAD" not in sent:
+                assert await reader.readexactly(6) == b"small\n"
+        writer.write(kept.replace(b"Keep-Alive", b"keep-alive, close"))
+        assert (await reader.read()).endswith(b"\r\n\r\nsmall\n")
+        writer.close()
+        assert served.server.stats.connections == 1
+        assert served.server.stats.responses == {200: 6}
+        assert sum(served.server.stats.closed.values()) == 0
+
+
+async def test_http_1_0_that_ended_its_side_is_closed() -> None:
+    """A kept HTTP/1.0 connection whose client sends no more ends after its last answer."""
+    async with serving() as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET /small HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        writer.write_eof()
+        assert (await reader.read()).endswith(b"small\n")
+        writer.close()
+
+
+@pytest.mark.parametrize(("excess", "status"), [(0, b"200"), (1, b"431")])
+async def test_header_after_http_1_0_is_bounded_too(excess: int, status: bytes) -> None:
+    """On a kept HTTP/1.0 connection the next header has the same bound."""
+    limits = ServerLimits(header_bytes=512)
+    async with serving(limits) as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET /small HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        await read_response(reader)
+        head = b"GET /small HTTP/1.0\r\nX: "
+        writer.write(head + b"x" * (limits.header_bytes - len(head) - 4 + excess) + b"\r\n\r\n")
+        assert (await reader.read()).split(b" ", 2)[1] == status
+        writer.close()
 
 
 async def test_query_of_the_bound_is_served() -> None:
@@ -468,7 +570,7 @@ async def test_scrape_is_answered_among_300_bad_clients(
                 assert answer.endswith(BIG)
                 await more
             assert sorted(took_seconds)[2] < 1.0
-            assert served.connections() <= 128
+            assert served.connections() <= ServerLimits().connections
             assert served.server.stats.closed["evicted"] > 0
             assert served.server.stats.failures == 0
 

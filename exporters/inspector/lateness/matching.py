@@ -6,12 +6,13 @@ operation is whole, or until all members are past it. A communicator with member
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.api import WriterKey
+from agent.api import FairBudget, Group, WriterKey
 from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, Rank
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.arrivals import Arrivals, judge
@@ -35,12 +36,16 @@ Credit = Callable[[Arrivals], None]
 
 
 class OperationKind(NamedTuple):
-    """Operations that can be matched: one collective of one communicator, in one size class."""
+    """Operations that can be matched: one collective of one communicator, in one size class, in files of one user.
+
+    Another user may write a file in the name of any communicator. ``uid``: whose the files are, -1 if not known.
+    """
 
     comm: str
     n_ranks: int
     collective: str
     size: str
+    uid: int = -1
 
 
 class SavedMember(msgspec.Struct, array_like=True):
@@ -62,12 +67,13 @@ class SavedBoard(msgspec.Struct, array_like=True):
 class BoardMember:
     """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
 
-    __slots__ = ("board", "credit", "highest", "starts", "times", "writer_key")
+    __slots__ = ("board", "credit", "group", "highest", "starts", "times", "writer_key")
 
-    def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit) -> None:
+    def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit, group: Group) -> None:
         self.board: OperationBoard | None = board
         self.writer_key = writer_key
         self.credit = credit
+        self.group = group
         self.highest = -1
         self.times: dict[int, int] = {}
         self.starts: dict[int, int] = {}
@@ -174,34 +180,37 @@ def _starts(members: list[BoardMember], numbers: set[int]) -> list[list[int] | N
 
 
 class Matching:
-    """The boards of one reader."""
+    """The boards of one reader. ``room`` is that for their members."""
 
     def __init__(self) -> None:
         self._boards: dict[OperationKind, OperationBoard] = {}
-        self._members = 0
+        self.room = FairBudget(MAX_MEMBERS_IN_ALL)
 
-    def join(self, writer_key: WriterKey, key: SeriesKey, n_ranks: int, credit: Credit) -> BoardMember | None:
+    def join(
+        self, writer_key: WriterKey, key: SeriesKey, n_ranks: int, credit: Credit, group: Group = (), uid: int = -1
+    ) -> BoardMember | None:
         """Return the place of a rank's operations of one kind; None when they cannot be matched.
 
-        ``key.size`` is their size class. Another writer in the same place takes over: the job began anew.
+        ``key.size`` is their size class, ``group`` whose writer it is, ``uid`` the user of its file. Another writer of
+        that user in the same place takes over: the job began anew.
         """
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None
-        kind = OperationKind(key.comm, n_ranks, key.collective, key.size)
+        kind = OperationKind(key.comm, n_ranks, key.collective, key.size, uid)
         board = self._boards.get(kind) or OperationBoard(kind)
         before = board.members.get(key.comm_rank)
         if before is not None and before.writer_key == writer_key:
             before.credit = credit
             return before
-        if before is None and self._members >= MAX_MEMBERS_IN_ALL:
+        if not self.room.take(group):
             return None
         self._boards[kind] = board
-        self._members += before is None
         if before is not None:
+            self.room.give_back(before.group, 1)
             before.board = None
             board.clear()
         board.given_up = False
-        member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit)
+        member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit, group)
         return member
 
     def settle(self) -> None:
@@ -210,15 +219,25 @@ class Matching:
             if board.changed:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
-        for board in (
-            sorted(self._boards.values(), key=OperationBoard.open, reverse=True)
-            if open_in_all > MAX_OPEN_IN_ALL
-            else ()
-        ):
+        for board in self._largest_first() if open_in_all > MAX_OPEN_IN_ALL else ():
             open_in_all -= board.open()
             board.give_way()
             if open_in_all <= MAX_OPEN_IN_ALL:
                 break
+
+    def _largest_first(self) -> list[OperationBoard]:
+        """The boards of the user who lets most operations wait first, of his fullest directory, the largest of each."""
+        held: Counter[Group] = Counter()
+        for board in self._boards.values():
+            for member in board.members.values():
+                for depth in range(1, len(member.group) + 1):
+                    held[member.group[:depth]] += len(member.times)
+
+        def order(board: OperationBoard) -> tuple[list[int], int]:
+            group = max(board.members.values(), key=lambda member: len(member.times)).group
+            return [held[group[:depth]] for depth in range(1, len(group) + 1)], board.open()
+
+        return sorted(self._boards.values(), key=order, reverse=True)
 
     def leave(self, writer_key: WriterKey, comms: frozenset[str] | None = None) -> None:
         """A writer is gone, or (``comms``) has done with some communicators."""
@@ -227,8 +246,9 @@ class Matching:
                 continue
             for comm_rank in [rank for rank, member in board.members.items() if member.writer_key == writer_key]:
                 board.clear()
-                board.members.pop(comm_rank).board = None
-                self._members -= 1
+                member = board.members.pop(comm_rank)
+                member.board = None
+                self.room.give_back(member.group, 1)
             if not board.members:
                 del self._boards[kind]
 
@@ -253,7 +273,7 @@ class Matching:
             for own in one.members:
                 key = SeriesKey(kind.comm, own.comm_rank, kind.collective, kind.size)
                 credit = credit_of(own.writer_key, key)
-                member = None if credit is None else self.join(own.writer_key, key, kind.n_ranks, credit)
+                member = None if credit is None else self.join(own.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
                 if member is not None and member.board is not None:
                     member.highest = own.highest
                     member.times.update(own.times)

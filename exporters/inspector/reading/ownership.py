@@ -12,11 +12,12 @@ _METADATA_HOSTNAME = re.compile(rb'"metadata":\{[^{}]{0,2048}?"hostname":"([^"\\
 
 
 class FileState(StrEnum):
-    """What is done with a file."""
+    """What is done with a file; ``writable_by_others`` are those of the followed that others may write or replace."""
 
     FOLLOWED = "followed"
     FOREIGN = "foreign"
     UNIDENTIFIED = "unidentified"
+    WRITABLE_BY_OTHERS = "writable_by_others"
 
 
 class Ownership(NamedTuple):

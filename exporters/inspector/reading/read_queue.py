@@ -2,56 +2,128 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import chain
+from typing import Generic, TypeVar
 
-from agent.api import Clock
+from agent.api import Clock, Share
 from exporters.inspector.reading.failures import FileFailures
 from exporters.inspector.reading.record_files import RecordFile, RecordFiles
 
+PIECE_SECONDS = 0.02
+"""A piece that takes longer makes the next one of the same share smaller: nobody can interrupt it."""
+LEAST_PART = 1 / 32
+
+M = TypeVar("M", bound=Hashable)
+
+
+class _Ring(Generic[M]):
+    """Those who are served in turns: next the one who took least time so far, of equals the one who waits longest."""
+
+    def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
+        self._served = served
+        self._heap = [(0.0, served.get(member, 0), place, member) for place, member in enumerate(members)]
+        heapq.heapify(self._heap)
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def next(self) -> M:
+        """Who is served next."""
+        return self._heap[0][3]
+
+    def served(self, seconds: float, number: int, *, stays: bool) -> None:
+        """The next one was served, as the ``number``-th piece of all; he leaves unless he has something left."""
+        before, _, place, member = self._heap[0]
+        self._served[member] = number
+        if stays:
+            heapq.heapreplace(self._heap, (before + seconds, number, place, member))
+        else:
+            heapq.heappop(self._heap)
+
 
 class ReadQueue:
-    """Reads files a piece at a time; one that fails waits for its time, and keeps its place.
+    """Reads files a piece at a time: users have equal parts of a turn's time, then the directories of a user, then the
+    files of a directory. What one does not need is left to the others. A file that fails waits for its time, and keeps
+    its place.
 
-    ``read_some`` reads the next piece of a file and returns whether there was one.
+    ``read_some`` reads the next piece of a file, or the given part of one, and returns whether there was one.
     """
 
     def __init__(
-        self, files: RecordFiles, read_some: Callable[[RecordFile], bool], failures: FileFailures, clock: Clock
+        self, files: RecordFiles, read_some: Callable[[RecordFile, float], bool], failures: FileFailures, clock: Clock
     ) -> None:
         self._files = files
         self._read_some = read_some
         self._failures = failures
         self._clock = clock
-        self._queue: deque[RecordFile] = deque()
+        self._queues: dict[Share, deque[RecordFile]] = {}
+        self._served: dict[Hashable, int] = {}
+        self._part: dict[Share, float] = {}
+        self._pieces = 0
 
     def __iter__(self) -> Iterator[RecordFile]:
         """All files, those included that have nothing to read."""
-        return iter(self._queue)
+        return chain.from_iterable(self._queues.values())
 
     def take_up(self, files: Iterable[RecordFile]) -> None:
         """Take up those of the files that are not in the queue yet: none is ever left out of it."""
-        queued = set(map(id, self._queue))
-        self._queue.extend(record_file for record_file in files if id(record_file) not in queued)
+        queued = set(map(id, self))
+        for record_file in files:
+            if id(record_file) not in queued:
+                self._queues.setdefault(record_file.file.share, deque()).append(record_file)
 
     def read(self, now: float, deadline: float) -> bool:
         """Read in turns until nothing is left or the time is up (monotonic seconds); True when something waits."""
+        self._forget()
         idle: list[RecordFile] = []
-        queue = self._queue
-        while queue:
+        directories: dict[int, list[Share]] = {}
+        for share in self._queues:
+            directories.setdefault(share.uid, []).append(share)
+        rings = {uid: _Ring(shares, self._served) for uid, shares in directories.items()}
+        users = _Ring(rings, self._served)
+        began = self._clock.monotonic()
+        while users:
+            ring = rings[users.next()]
+            share = ring.next()
+            queue = self._queues[share]
             record_file = queue.popleft()
-            if self._files.get(record_file.file.identity) is not record_file:
-                continue
-            (queue if self._read_one(record_file, now) else idle).append(record_file)
-            if self._clock.monotonic() >= deadline:
+            part = self._part.get(share, 1.0)
+            (queue if self._read_one(record_file, part, now) else idle).append(record_file)
+            ended = self._clock.monotonic()
+            if part < 1.0 or ended - began > PIECE_SECONDS:
+                self._part[share] = part_after(part, ended - began)
+            self._pieces += 1
+            ring.served(ended - began, self._pieces, stays=bool(queue))
+            users.served(ended - began, self._pieces, stays=bool(ring))
+            began = ended
+            if ended >= deadline:
                 break
-        waiting = bool(queue)
-        queue.extend(idle)
-        return waiting
+        for record_file in idle:
+            self._queues[record_file.file.share].append(record_file)
+        return bool(users)
 
-    def _read_one(self, record_file: RecordFile, now: float) -> bool:
+    def _forget(self) -> None:
+        """Let go of files that are gone, and of who has none any more."""
+        kept = {
+            share: deque(one for one in queue if self._files.get(one.file.identity) is one)
+            for share, queue in self._queues.items()
+        }
+        self._queues = {share: queue for share, queue in kept.items() if queue}
+        known = {*self._queues, *(share.uid for share in self._queues)}
+        self._served = {one: number for one, number in self._served.items() if one in known}
+        self._part = {share: part for share, part in self._part.items() if share in known}
+
+    def _read_one(self, record_file: RecordFile, part: float, now: float) -> bool:
         more = False
         if record_file.trouble.is_over(now):
             with self._failures.of(record_file.file, record_file.trouble, now):
-                more = self._read_some(record_file)
+                more = self._read_some(record_file, part)
         return more
+
+
+def part_after(part: float, seconds: float) -> float:
+    """How large the next piece is to be when one of that ``part`` took so long; it may grow to the double at once."""
+    return max(LEAST_PART, min(1.0, 2 * part, part * PIECE_SECONDS / max(seconds, 1e-6)))

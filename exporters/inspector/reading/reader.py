@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Clock, FollowedFile, Follower, Logger, WriterKey
+from agent.api import Clock, FollowedFile, Follower, Logger, ShareOf, WriterKey, share_of
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.records import Result
@@ -54,7 +54,7 @@ class DirectoryReader:
     """Reads one configured directory, one bounded turn at a time.
 
     ``restored`` is the section of an earlier turn; ValueError when it cannot be read. Without it, files that are there
-    already are read from their end, unless ``from_beginning``.
+    already are read from their end, unless ``from_beginning``. ``share_of`` says whose a file is.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class DirectoryReader:
         from_beginning: bool = False,
         plausibility: Plausibility | None = None,
         log: Logger = Logger("inspector"),  # noqa: B008  # holds nothing
+        share_of: ShareOf = share_of,
     ) -> None:
         section = Section([], [], {}, 0) if restored is None else msgspec.msgpack.decode(restored, type=Section)
         self._clock = clock
@@ -76,12 +77,10 @@ class DirectoryReader:
         self._shared = Shared(plausibility)
         self._shared.plausibility.implausible = section.implausible
         self._from_beginning = from_beginning
-        self._writers = Writers(admit, self._shared, section.writers, clock.monotonic())
-        self._shared.matching.restore(section.waiting, self._writers.credit_of)
         generations: dict[tuple[int, int], int] = {}
-        for writer_key in self._writers.names():
-            identity = (writer_key.device, writer_key.inode)
-            generations[identity] = max(generations.get(identity, 0), writer_key.generation + 1)
+        for one in section.writers:
+            identity = (one.writer_key.device, one.writer_key.inode)
+            generations[identity] = max(generations.get(identity, 0), one.writer_key.generation + 1)
         self._follower = Follower(
             root,
             is_log,
@@ -90,7 +89,12 @@ class DirectoryReader:
             left=section.left,
             generations=generations,
             start_at_end=restored is None and not from_beginning,
+            wall_clock=clock.time,
+            share_of=share_of,
         )
+        now, skipped = clock.monotonic(), self._follower.skipped
+        self._writers = Writers(admit, self._shared, section.writers, now, section.shares(), skipped)
+        self._shared.matching.restore(section.waiting, self._writers.credit_of)
         self._failures = FileFailures(self._follower.skipped, log)
         self._files = RecordFiles(self._follower, self._failures, frozenset(generations))
         self._queue = ReadQueue(self._files, self._read_some, self._failures, clock)
@@ -115,7 +119,7 @@ class DirectoryReader:
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
-        self._writers.retire(retire, self._files)
+        self._writers.retire(retire)
         if now >= self._discover_at:
             self._discover(ownership, now)
         waiting = self._queue.read(now, now + TURN_SECONDS)
@@ -153,8 +157,8 @@ class DirectoryReader:
         took = looked_at - now
         self._discover_at = looked_at + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, took / LOOKS_SHARE))
 
-    def _read_some(self, record_file: RecordFile) -> bool:
-        chunk = self._follower.read(record_file.file, READ_BYTES)
+    def _read_some(self, record_file: RecordFile, part: float) -> bool:
+        chunk = self._follower.read(record_file.file, int(READ_BYTES * part))
         if record_file.file.generation != record_file.generation:
             record_file.generation = record_file.file.generation
             record_file.writers.clear()
@@ -223,7 +227,7 @@ class DirectoryReader:
             caught_up=caught_up,
             results=dict(self._results),
             files=self._files.states(),
-            skipped=dict(self._follower.skipped),
+            skipped=dict(self._follower.skipped) | self._shared.refused(),
             lag_seconds=max(map(self._lag_seconds, self._queue), default=0.0),
             lag_bytes=sum(self._follower.lag_bytes(record_file.file) for record_file in self._queue),
             hole_bytes=self._hole_bytes,

@@ -74,8 +74,9 @@ class RecordFiles:
 
     def states(self) -> Counter[FileState]:
         """How many files are in each state."""
-        passed_over = Counter({FileState.FOREIGN: self._follower.passed_over})
-        return Counter(record_file.state for record_file in self._files.values()) + passed_over
+        writable = sum(record_file.file.shared for record_file in self.followed())
+        more = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
+        return Counter(record_file.state for record_file in self._files.values()) + more
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
         """Whether a writer's totals are those of before the agent's restart, or more."""

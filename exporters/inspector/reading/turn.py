@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Membership, Position, WriterKey
+from agent.api import Membership, Position, Share, WriterKey
 from exporters.inspector.format.records import Result
 from exporters.inspector.format.series import Total
 from exporters.inspector.lateness.matching import SavedBoard
@@ -17,11 +17,12 @@ from exporters.inspector.totals.frozen import WriterTotals
 
 
 class WriterEvidence(NamedTuple):
-    """What one writer's records say of its ranks since the last turn."""
+    """What one writer's records say of its ranks since the last turn. ``uid``: whose its file is, None if not known."""
 
     writer_key: WriterKey
     memberships: tuple[Membership, ...]
     last_progress_seconds: float | None
+    uid: int | None = None
 
 
 class Turn(NamedTuple):
@@ -55,3 +56,7 @@ class Section(msgspec.Struct):
     contexts: list[tuple[FileKey, msgspec.Raw]] = []
     implausible: Total = 0
     waiting: list[SavedBoard] = []
+
+    def shares(self) -> dict[tuple[int, int], Share]:
+        """Whose the files are, by device and inode."""
+        return {(one.device, one.inode): one.share for one in (*self.positions, *self.left)}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from agent.api import WriterKey
+from agent.api import FairTable, Holdings, Share, WriterKey
 from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES, RingSizes
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.matching import Credit
 from exporters.inspector.reading.intake import AggregateOf, WriterName
-from exporters.inspector.reading.record_files import FileKey, RecordFile, RecordFiles
+from exporters.inspector.reading.record_files import FileKey, RecordFile
 from exporters.inspector.reading.turn import WriterEvidence
 from exporters.inspector.totals.aggregate import Admit, Aggregate, Saved
 from exporters.inspector.totals.frozen import WINDOW_SECONDS, WriterTotals
@@ -21,15 +22,35 @@ MAX_WRITERS_PER_FILE = 16
 MAX_WRITERS = 1024
 MAX_BINDINGS_IN_ALL = 65_536
 """Kinds of record remembered after a turn, of all writers together: about 50 MB."""
+UNKNOWN = Share(-1, "")
+"""Of writers from before the agent's restart whose file is not known any more."""
 
 
 class Writers:
-    """The writers that live. What those let go of left waits in ``left`` until a turn tells it."""
+    """The writers that live, MAX_WRITERS at most: of who has too many, one is let go of in favour of another's.
 
-    def __init__(self, admit: Admit, shared: Shared, saved: Iterable[Saved], now: float) -> None:
+    What those let go of left waits in ``left`` until a turn tells it. ``shares``: whose the files of the ``saved``
+    writers are, by device and inode. Counts in ``skipped`` what gave way or found no room.
+    """
+
+    def __init__(
+        self,
+        admit: Admit,
+        shared: Shared,
+        saved: Iterable[Saved],
+        now: float,
+        shares: Mapping[tuple[int, int], Share],
+        skipped: Counter[str],
+    ) -> None:
         self._admit = admit
         self._shared = shared
-        self._aggregates = {one.writer_key: Aggregate.restore(one, admit, shared) for one in saved}
+        self._skipped = skipped
+        self._aggregates: dict[WriterKey, Aggregate] = {}
+        self._shares: FairTable[WriterKey] = FairTable()
+        self._homes: dict[WriterKey, RecordFile] = {}
+        for one in saved:
+            share = shares.get((one.writer_key.device, one.writer_key.inode), UNKNOWN)
+            self._put(Aggregate.restore(one, admit, shared, share), share)
         self._reported: dict[WriterKey, int] = {}
         self._idle: dict[WriterKey, IdleWatch] = {}
         self._idle_at = float("-inf")
@@ -62,14 +83,35 @@ class Writers:
         writer_key = WriterKey(*record_file.key, *writer)
         aggregate = self._aggregates.get(writer_key)
         if aggregate is None:
-            if len(self._aggregates) >= MAX_WRITERS or (new and len(record_file.known) >= MAX_WRITERS_PER_FILE):
+            share = record_file.file.share
+            if (new and len(record_file.known) >= MAX_WRITERS_PER_FILE) or not self._has_room(share):
                 return None
             from_start = record_file.file.from_start and new
-            aggregate = Aggregate(writer_key, self._admit, from_start=from_start, shared=self._shared)
-            self._aggregates[writer_key] = aggregate
+            aggregate = Aggregate(writer_key, self._admit, from_start=from_start, shared=self._shared, group=share)
+            self._put(aggregate, share)
         record_file.known.add(writer)
         record_file.writers[writer] = aggregate
+        self._homes[writer_key] = record_file
         return aggregate
+
+    def _put(self, aggregate: Aggregate, share: Share) -> None:
+        self._aggregates[aggregate.writer_key] = aggregate
+        self._shares.put(aggregate.writer_key, share)
+
+    def _has_room(self, share: Share) -> bool:
+        """Make room for one more of ``share``, if need be at the cost of who has most: the one who wrote least lately.
+
+        What a writer that is let go of had added up is told like that of one that ended.
+        """
+        if len(self._aggregates) < MAX_WRITERS:
+            return True
+        self._skipped["writer_limit"] += 1
+        loser = self._shares.gives_way_to(share)
+        if loser == share:
+            return False
+        theirs = [self._aggregates[writer_key] for writer_key in self._shares.of(loser)]
+        self.retire([min(theirs, key=lambda one: one.last_progress_us).writer_key])
+        return True
 
     def smallest_ring(self, record_file: RecordFile) -> int:
         """Lines that the smallest ring of a file's writers holds that is watched, as far as they are known."""
@@ -87,18 +129,19 @@ class Writers:
 
     # What ends.
 
-    def retire(self, writer_keys: Iterable[WriterKey], files: RecordFiles) -> None:
+    def retire(self, writer_keys: Iterable[WriterKey]) -> None:
         """Let go of writers."""
         for writer_key in writer_keys:
             aggregate = self._aggregates.pop(writer_key, None)
             self._reported.pop(writer_key, None)
             if aggregate is None:
                 continue
+            self._shares.pop(writer_key)
             aggregate.leave()
             self._retired.append(WriterTotals.of(aggregate, caught_up=True))
-            record_file = files.get((writer_key.device, writer_key.inode))
-            if record_file is not None and record_file.generation == writer_key.generation:
-                record_file.writers.pop(WriterName(writer_key.hostname, writer_key.pid), None)
+            home = self._homes.pop(writer_key, None)
+            if home is not None and home.generation == writer_key.generation:
+                home.writers.pop(WriterName(writer_key.hostname, writer_key.pid), None)
 
     def end_idle(self, now: float) -> None:
         """Let go of communicators that living writers have done with."""
@@ -124,15 +167,29 @@ class Writers:
 
     def tidy(self, now: float, now_us: int) -> None:
         """Bound what is remembered, end the gauges' windows, and believe no record from the future."""
-        if sum(aggregate.remembered() for aggregate in self) > MAX_BINDINGS_IN_ALL:
-            for aggregate in self:
-                aggregate.forget()
+        self._bound_bindings()
         if now - self._rolled_at >= WINDOW_SECONDS:
             self._rolled_at = now
             for aggregate in self:
                 aggregate.roll_windows()
         for aggregate in self:
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
+
+    def _bound_bindings(self) -> None:
+        """Whoever has most kinds of record remembered forgets them, until they are few enough."""
+        remembered = sum(aggregate.remembered() for aggregate in self)
+        if remembered <= MAX_BINDINGS_IN_ALL:
+            return
+        holdings = Holdings()
+        for aggregate in self:
+            holdings.add(self._shares.share_of(aggregate.writer_key), aggregate.remembered())
+        while remembered > MAX_BINDINGS_IN_ALL and (most := holdings.most()) is not None:
+            self._skipped["binding_limit"] += 1
+            for writer_key in self._shares.of(most):
+                aggregate = self._aggregates[writer_key]
+                remembered -= aggregate.remembered()
+                holdings.add(most, -aggregate.remembered())
+                aggregate.forget()
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
         """What their records say that no turn has told of yet."""
@@ -142,5 +199,7 @@ class Writers:
             progress_us = aggregate.last_progress_us
             if memberships or self._reported.get(writer_key) != progress_us:
                 self._reported[writer_key] = progress_us
-                found.append(WriterEvidence(writer_key, memberships, progress_us / 1_000_000 if progress_us else None))
+                progress_seconds = progress_us / 1_000_000 if progress_us else None
+                uid = self._shares.share_of(writer_key).uid
+                found.append(WriterEvidence(writer_key, memberships, progress_seconds, None if uid < 0 else uid))
         return tuple(found)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.api import Membership, WriterKey
+from agent.api import Group, Membership, WriterKey
 from exporters.inspector.format.records import (
     COLLECTIVES,
     KERNEL_TIMING,
@@ -55,7 +55,8 @@ P2P_FIRST = 1
 Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
 """A key that begins with the communicator."""
 T = TypeVar("T")
-Admit = Callable[[Hashable, int, int], bool]
+Admit = Callable[[Hashable, int, int, Group], bool]
+"""Asked by owner, series, ranks and group."""
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -73,7 +74,7 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """All that one writer's records add up to. ``from_start``: its records were read from the first one on.
 
-    ``shared`` is that of all writers which live together (None: its own).
+    ``shared`` is that of all writers which live together (None: its own), ``group`` whose share of it this one takes.
     """
 
     def __init__(
@@ -84,8 +85,11 @@ class Aggregate:
         from_start: bool,
         shared: Shared | None = None,
         saved: Saved | None = None,
+        group: Group = (),
     ) -> None:
         self.writer_key = writer_key
+        self.group = group
+        self._uid = user if isinstance(user := next(iter(group), None), int) else -1
         self.memberships: dict[tuple[str, int], Membership] = {}
         self.accumulators: dict[SeriesKey, Accumulator] = {}
         self.sequences: dict[tuple[str, int, str], Sequence] = {}
@@ -99,7 +103,7 @@ class Aggregate:
         self._admit = admit
         self._shared = shared or Shared()
         self._from_start = from_start
-        self._places = Places(self._shared.room)
+        self._places = Places(self._shared.room, group)
         self._bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
@@ -159,7 +163,8 @@ class Aggregate:
             return False
         place = (comm, header.rank)
         self.losses.note_format(named=header.comm_name is not None)
-        if place not in self.memberships and len(self.memberships) < MAX_PLACES and self._shared.room.take():
+        new = place not in self.memberships and len(self.memberships) < MAX_PLACES
+        if new and self._shared.room.take(self.group):
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, header.comm_name or "", nodes)
         return True
@@ -205,7 +210,7 @@ class Aggregate:
         """Give back its share of the room; nothing is added afterwards."""
         self._shared.matching.leave(self.writer_key)
         self._places.leave()
-        self._shared.room.taken -= len(self.memberships)
+        self._shared.room.give_back(self.group, len(self.memberships))
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
@@ -217,7 +222,7 @@ class Aggregate:
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
         self._places.leave(comms)
-        self._shared.room.taken -= _move(self.memberships, ended.memberships, comms)
+        self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
         self._shared.matching.leave(self.writer_key, comms)
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
@@ -249,7 +254,9 @@ class Aggregate:
             if collective in SYNCHRONISING and comm != OTHER:
                 series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
                 credit = partial(self.credit, series)
-                binding.member = self._shared.matching.join(self.writer_key, series, n_ranks, credit)
+                binding.member = self._shared.matching.join(
+                    self.writer_key, series, n_ranks, credit, self.group, self._uid
+                )
         binding.place = (comm, comm_rank)
         return binding
 
@@ -288,7 +295,7 @@ class Aggregate:
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
 
     def _admitted(self, series: int) -> bool:
-        return self._admit(self.writer_key, series, self._places.ranks)
+        return self._admit(self.writer_key, series, self._places.ranks, self.group)
 
     # What others are told.
 
@@ -324,16 +331,16 @@ class Aggregate:
         )
 
     @classmethod
-    def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None) -> Aggregate:
+    def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None, group: Group = ()) -> Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, saved=saved)
+        made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, saved=saved, group=group)
         made.last_progress_us = saved.last_progress_us
         made.memberships = {(member.comm, member.comm_rank): member for member in saved.memberships}
-        made._shared.room.taken += len(made.memberships)  # of this class
+        made._shared.room.keep(group, len(made.memberships))  # of this class
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator
             if key.comm != OTHER:
-                made._places.have(key.comm, key.comm_rank)  # of this class
+                made._places.keep(key.comm, key.comm_rank)  # of this class
             if key.size != OTHER:
                 made._admitted(series_of(key, accumulator.arrivals))
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.api import FairBudget
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.lateness.matching import Matching
 
@@ -9,24 +10,14 @@ MAX_PLACES_IN_ALL = 8192
 """Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
 
 
-class PlaceBudget:
-    """How many places and memberships all writers of one reader hold; ``take`` refuses beyond MAX_PLACES_IN_ALL."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-
-    def take(self) -> bool:
-        """Reserve one."""
-        if self.taken >= MAX_PLACES_IN_ALL:
-            return False
-        self.taken += 1
-        return True
-
-
 class Shared:
-    """The room for places, the bound of what is plausible, and the operations that wait to be matched."""
+    """The room for places and memberships, the bound of what is plausible, and operations that wait to be matched."""
 
     def __init__(self, plausibility: Plausibility | None = None) -> None:
-        self.room = PlaceBudget()
+        self.room = FairBudget(MAX_PLACES_IN_ALL)
         self.plausibility = plausibility or Plausibility()
         self.matching = Matching()
+
+    def refused(self) -> dict[str, int]:
+        """How often there was no room, by what for."""
+        return {"place_limit": self.room.refused, "match_limit": self.matching.room.refused}

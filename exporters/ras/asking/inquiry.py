@@ -11,7 +11,8 @@ import msgspec
 
 from agent.api import Helper, HelperError, HelperSpec, Logger, OwnThread, ProcessKey
 from exporters.ras.asking.policy import looks_isolated
-from exporters.ras.local.listeners import ListenerSearch, Site
+from exporters.ras.asking.reached import Reach
+from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Reply, Stage, ask, greet
 from exporters.ras.report.model import Report
 from exporters.ras.report.reading import ReadRequest, ReportReading, read
@@ -30,15 +31,18 @@ ATTEMPTS_PER_CHANCE = 4
 
 
 class QueryAnswer(NamedTuple):
-    """A report, the seconds it took, and the process that gave it, None where that cannot be told."""
+    """A report, the seconds it took, and the process that gave it."""
 
     report: Report
     seconds: float
-    server: ProcessKey | None
+    server: ProcessKey
 
 
 class Aim(NamedTuple):
-    """What to ask: where, the processes of ``site`` that will do, the pids to look for in the report, and the job."""
+    """What to ask: where, the processes of ``site`` that will do, the pids to look for in the report, and the job.
+
+    The pids are those of the job's owner: of others its report says nothing that counts.
+    """
 
     endpoint: Endpoint
     site: Site
@@ -57,16 +61,16 @@ AsSeen = Callable[[Endpoint, Site], Awaitable[bool]]
 
 
 class Inquiry:
-    """Counters of all queries. ``thread`` parses reports, ``helper`` large ones; ``search`` tells who answered.
+    """Counters of all queries. ``thread`` parses reports, ``helper`` large ones; ``reach`` tells who answers.
 
-    ``as_seen`` decides where that cannot be told, and before an address is queried again.
+    ``as_seen`` decides before an address is queried again.
     """
 
     def __init__(
-        self, thread: OwnThread, helper: Helper[ReportReading], search: ListenerSearch, as_seen: AsSeen, log: Logger
+        self, thread: OwnThread, helper: Helper[ReportReading], reach: Reach, as_seen: AsSeen, log: Logger
     ) -> None:
         self._thread = thread
-        self._search = search
+        self._reach = reach
         self._helper = helper
         self._as_seen = as_seen
         self._log = log
@@ -96,32 +100,33 @@ class Inquiry:
         That one may be stopped: it is not waited for again and again, since others can be greeted another time.
         """
         heard: set[ProcessKey] = set()
+        candidate: set[ProcessKey] = set()
 
         async def note(client: Endpoint) -> bool:
-            server = await self._thread.call(lambda: self._search.server_of(aim.site, aim.endpoint, client))
-            heard.update(aim.wanted & {server})
-            return True
+            reached = await self._reach.server_of(aim.site, aim.endpoint, client)
+            candidate.update(aim.wanted & {reached})
+            return reached is not None
 
         once = msgspec.structs.replace(limits, attempts=1)
         for _ in range(MAX_ATTEMPTS):
             if heard == aim.wanted:
                 break
+            candidate.clear()
             try:
                 _, writer = await greet(aim.endpoint, once, note)
             except QueryError:
                 break
             writer.close()
+            heard |= candidate
         return frozenset(heard)
 
     async def _report(self, aim: Aim, limits: QueryLimits) -> QueryAnswer | None:
-        server: ProcessKey | None = None
+        accepted: list[ProcessKey] = []
 
         async def accept(client: Endpoint) -> bool:
-            nonlocal server
-            server = await self._thread.call(lambda: self._search.server_of(aim.site, aim.endpoint, client))
-            if server is not None:
-                return server in aim.wanted
-            return aim.site.is_own and await self._as_seen(aim.endpoint, aim.site)
+            server = await self._reach.server_of(aim.site, aim.endpoint, client)
+            accepted.extend(aim.wanted & {server})
+            return server in aim.wanted
 
         async def take_large(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
             try:
@@ -143,7 +148,7 @@ class Inquiry:
         self.duration_seconds = reply.seconds
         self.timeouts += report.timeouts
         self.skipped.update(report.skipped)
-        return QueryAnswer(report, reply.seconds, server)
+        return QueryAnswer(report, reply.seconds, accepted[-1])
 
     async def _read(self, reply: Reply[ReportReading], pids: frozenset[int]) -> ReportReading:
         if reply.large is not None:

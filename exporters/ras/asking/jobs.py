@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from agent.api import ProcessKey, RankLabel, RankTable
+from agent.api import ProcessFacts, ProcessKey, RankLabel, RankTable
 from exporters.ras.asking.policy import Configured, Refusal, Role, refusal, role_of
 from exporters.ras.local.library import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
-from exporters.ras.report.model import Report
+
+
+class OwnedJob(NamedTuple):
+    """The processes of one owner that carry one job id; it is empty while that is not published."""
+
+    job_id: str
+    owner: str = ""
 
 
 class LocalProcess(msgspec.Struct, frozen=True):
     """A rank process that runs here. ``labels``: of its ranks that are published; ``world_size`` None: not known.
 
     ``namespace_pid`` is its pid as it sees it itself, ``foreign`` says that its network namespace (an inode)
-    is not the agent's.
+    is not the agent's. ``owner``: equal for processes that may speak of each other.
     """
 
     key: ProcessKey
@@ -30,6 +36,12 @@ class LocalProcess(msgspec.Struct, frozen=True):
     start_seconds: float
     network_namespace: int = 0
     foreign: bool = False
+    owner: str = ""
+
+    @property
+    def job(self) -> OwnedJob:
+        """Its job, of its owner."""
+        return OwnedJob(self.job_id, self.owner)
 
     @property
     def job_id(self) -> str:
@@ -44,6 +56,12 @@ class JobStanding(msgspec.Struct, frozen=True):
     role: Role
     endpoint: Endpoint | None
     refusal: Refusal | None
+    owner: str = ""
+
+    @property
+    def job(self) -> OwnedJob:
+        """The job."""
+        return OwnedJob(self.job_id, self.owner)
 
 
 class Question(NamedTuple):
@@ -51,6 +69,12 @@ class Question(NamedTuple):
 
     endpoint: Endpoint
     job_id: str
+    owner: str = ""
+
+    @property
+    def job(self) -> OwnedJob:
+        """The job."""
+        return OwnedJob(self.job_id, self.owner)
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -65,20 +89,20 @@ class Rules(msgspec.Struct, frozen=True):
 def standings(
     processes: Iterable[LocalProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
 ) -> list[JobStanding]:
-    """The standing of each job with processes here, in order; processes without a published label are one job."""
-    jobs: dict[str, list[LocalProcess]] = defaultdict(list)
+    """The standing of each job with processes here, in order; an owner's without a published label are one job."""
+    jobs: dict[OwnedJob, list[LocalProcess]] = defaultdict(list)
     for process in processes:
-        jobs[process.job_id].append(process)
+        jobs[process.job].append(process)
     youngest = {
         endpoint: now_seconds - max(each.start_seconds for each in found)
         for endpoint, site in sites.items()
         if (found := [each for members in jobs.values() for each in members if each.key in site.servers])
     }
-    return [_standing(job_id, jobs[job_id], sites, rules, youngest) for job_id in sorted(jobs)]
+    return [_standing(job, jobs[job], sites, rules, youngest) for job in sorted(jobs)]
 
 
 def _standing(
-    job_id: str,
+    job: OwnedJob,
     members: list[LocalProcess],
     sites: Mapping[Endpoint, Site],
     rules: Rules,
@@ -103,7 +127,7 @@ def _standing(
             oldest=rules.oldest,
             youngest_seconds=youngest[endpoint] if endpoint else 0.0,
         )
-    return JobStanding(job_id, role, endpoint, why)
+    return JobStanding(job.job_id, role, endpoint, why, job.owner)
 
 
 def world_size_of(members: Iterable[LocalProcess]) -> int:
@@ -114,7 +138,7 @@ def world_size_of(members: Iterable[LocalProcess]) -> int:
 def to_ask(found: Iterable[JobStanding]) -> dict[Question, Role]:
     """The jobs to query, each with its address, and this node's role."""
     return {
-        Question(each.endpoint, each.job_id): each.role
+        Question(each.endpoint, *each.job): each.role
         for each in found
         if each.endpoint is not None and each.refusal is None
     }
@@ -140,29 +164,18 @@ def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, Lo
         found[key] = LocalProcess(
             key=key,
             labels=tuple(label for label in process.slots or () if label is not None),
-            world_size=process.claim.world_size or (world.size if world is not None else None),
+            world_size=process.world_size or (world.size if world is not None else None),
             namespace_pid=process.facts.namespace_pid,
             start_seconds=process.facts.start_seconds,
             network_namespace=namespace,
             foreign=namespace not in (0, own_namespace),
+            owner=_owner(process.facts),
         )
     return found
 
 
-def owner_of(report: Report, servers: Iterable[LocalProcess]) -> LocalProcess | None:
-    """A process of the job that ``report`` is of, among those that may have answered; None when it cannot be told.
-
-    A report does not name its job, but processes. The job with the most of them on one address wins: single pids may
-    be alike on several nodes, a whole set is not.
-    """
-    first: dict[str, LocalProcess] = {}
-    matches: Counter[tuple[str, str]] = Counter()
-    for process in servers:
-        first.setdefault(process.job_id, process)
-        for host in {host for host, pid in report.processes if pid == process.namespace_pid}:
-            matches[process.job_id, host] += 1
-    if len(first) <= 1:
-        return next(iter(first.values()), None)
-    most = max(matches.values(), default=0)
-    best = {job_id for (job_id, _), count in matches.items() if count == most}
-    return first[best.pop()] if len(best) == 1 else None
+def _owner(facts: ProcessFacts) -> str:
+    """Its owner's key; where that is not known its user, and without that nobody but itself."""
+    if facts.owner.name:
+        return facts.owner.key
+    return f"uid/{facts.uid}" if facts.uid is not None else f"process/{facts.key.pid}/{facts.key.start_ticks}"

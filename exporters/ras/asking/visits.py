@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from exporters.ras.asking.jobs import Question
+from exporters.ras.asking.jobs import OwnedJob, Question
 from exporters.ras.asking.policy import Pace, Role, Timing, Wake, after_query, after_wake, first_wait_seconds, next_pace
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.report.model import Report
@@ -45,9 +45,9 @@ class Visits:
         self._once = once
         self._known: dict[Question, Visit] = {}
 
-    def keep(self, sites: Collection[Endpoint], jobs: Collection[str]) -> None:
+    def keep(self, sites: Collection[Endpoint], jobs: Collection[OwnedJob]) -> None:
         """Forget all but these. A job that may not be queried for a while keeps its schedule."""
-        self._known = {at: visit for at, visit in self._known.items() if at.endpoint in sites and at.job_id in jobs}
+        self._known = {at: visit for at, visit in self._known.items() if at.endpoint in sites and at.job in jobs}
 
     def reschedule_after_events(self, wakes: Mapping[Endpoint, Wake], now: float) -> None:
         """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""

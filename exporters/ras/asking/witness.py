@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from agent.api import Clock, Membership, OwnThread, ProcessKey, RankTable, RasSilence, comm_label
-from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.local.addresses import Addresses, addresses_of
 from exporters.ras.report.model import Report
 
@@ -32,30 +32,30 @@ class Witness:
         self._clock = clock
         self._thread = thread
         self._root = proc_root
-        self._silences: dict[str, dict[ProcessKey, RasSilence]] = {}
+        self._silences: dict[OwnedJob, dict[ProcessKey, RasSilence]] = {}
 
     async def update_liveness(
-        self, job_id: str, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
+        self, job: OwnedJob, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
     ) -> None:
         """Use the reports of one query of a job; ``here``: its processes on this node."""
         names = await self._names(best, here)
         for key, host in names.items():
             self._ranks.observe_memberships(key, memberships(best, host))
         if missed := unheard(best):
-            before = self._silences.get(job_id, {})
+            before = self._silences.get(job, {})
             unsure = (key for key, host in names.items() if host in missed and not _is_contradicted(before.get(key)))
             present = await greet(frozenset(unsure))
             now = (self._clock.monotonic(), self._clock.time())
-            self._silences[job_id] = silences(before, best, others, names, now, present)
+            self._silences[job] = silences(before, best, others, names, now, present)
         else:
-            self._silences.pop(job_id, None)
+            self._silences.pop(job, None)
         self._tell()
 
-    def forget(self, jobs: Collection[str]) -> None:
+    def forget(self, jobs: Collection[OwnedJob]) -> None:
         """Withdraw what was reported of jobs other than ``jobs``: they have no fresh report."""
         gone = self._silences.keys() - jobs
-        for job_id in gone:
-            del self._silences[job_id]
+        for job in gone:
+            del self._silences[job]
         if gone:
             self._tell()
 

@@ -1,4 +1,4 @@
-"""The addresses of a process' network namespace, from /proc alone: which of a report's hosts is this one. Blocking."""
+"""The addresses of a process' network namespace, from /proc alone: which hosts are this one. Blocking."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ MAX_TABLE_BYTES = 4 * 1024 * 1024
 MAX_ADDRESSES = 1024
 """Of a namespace; a node of a cluster has a few."""
 
+_BROADCAST = "255.255.255.255"
 _LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/(\d{1,2}) host LOCAL$", re.MULTILINE)
 _IPV6 = re.compile(r"^([0-9a-f]{32}) ", re.MULTILINE)
 
@@ -32,19 +33,27 @@ class Addresses:
 
 def addresses_of(proc_root: Path, pid: int) -> Addresses:
     """The addresses of the namespace of ``pid``; none where its tables cannot be read (fib_trie, if_inet6 of proc)."""
-    folder = proc_root / f"{pid}/net"
+    return addresses_in(proc_root / f"{pid}/net")
+
+
+def addresses_in(folder: Path) -> Addresses:
+    """Likewise, of the namespace whose tables are in ``folder``."""
     return Addresses(parse_fib_trie(_read(folder / "fib_trie")), parse_if_inet6(_read(folder / "if_inet6")))
 
 
-def first_address(folder: Path) -> str:
-    """An address of a namespace (``folder``: its /proc/PID/net) other than its loopback; empty when there is none."""
-    for network in parse_fib_trie(_read(folder / "fib_trie")):
-        if network.num_addresses == 1 and not network.is_loopback:
-            return str(network.network_address)
-    for address in parse_if_inet6(_read(folder / "if_inet6")):
-        if not address.is_loopback and not address.is_link_local:
-            return str(address)
-    return ""
+def may_be_named(host: str) -> bool:
+    """False for an address that no job's settings can bring the agent to, whoever listens there.
+
+    Those mean another one (IPv4 in IPv6), depend on the interface, or are no single machine's.
+    """
+    address = ip_address(host)
+    return not (
+        getattr(address, "ipv4_mapped", None) is not None
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_unspecified
+        or host == _BROADCAST
+    )
 
 
 def parse_fib_trie(table: str) -> list[IPv4Network]:

@@ -3,33 +3,34 @@
 All processes of a node share one address (SO_REUSEPORT) and a connection reaches any of them. A forked child holds its
 parent's listener without a thread to serve it, and keeps it when the parent is gone: nobody ever answers there.
 
-A job in a network namespace of its own (a pod) can be reached where it listens on an address that is not the
-namespace's loopback. Only addresses with a rank's listener are sites there: what else listens is nobody's business.
+Jobs name addresses, and the agent reaches more than they do. So an address is a site only where the agent's own tables
+have it on one of this network namespace's interfaces, and a rank's process holds a listener of its own user there.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from agent.api import ProcessKey, ProcFS
-from exporters.ras.local.addresses import first_address
-from exporters.ras.local.library import Libraries, Version
-from exporters.ras.local.nccl_conf import effective_environment
+from exporters.ras.local.addresses import addresses_in, may_be_named
+from exporters.ras.local.job_files import FileFacts, FileRequest
+from exporters.ras.local.library import Version, mapped_library
+from exporters.ras.local.nccl_conf import WANTED, files_of
 from exporters.ras.local.settings import Settings, read_settings
-from exporters.ras.local.sockets import ESTABLISHED, LISTEN, sockets
+from exporters.ras.local.sockets import LISTEN, Socket, connection, sockets
 from exporters.ras.protocol.client import Endpoint
 
 MAX_DESCRIPTORS = 16_384
-MAX_NAMESPACES = 64
-"""Network namespaces of pods that are looked into."""
-_OWN = "net"
-_WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not bound to
+_TABLES = "net"
+_KEPT = ("NCCL_CONF_FILE", "HOME", *WANTED)
+_WILDCARDS = {"0.0.0.0": 1, "::": 2}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")
 _RAS_THREAD = "NCCL RAS"
 _NAMED_BY_NCCL = "NCCL "  # threads have names only with NCCL_SET_THREAD_NAME=1 (src/debug.cc, default 0)
@@ -44,37 +45,43 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """One address: the rank processes that serve it, and how many listeners there belong to no known process.
-
-    ``tables``: the folder with the namespace's tables, below the root of /proc.
-    """
+    """One address: the rank processes that serve it, and how many listeners there belong to no known process."""
 
     servers: dict[ProcessKey, Server]
     unowned: int
-    tables: str = _OWN
-
-    @property
-    def is_own(self) -> bool:
-        """True in the agent's own network namespace."""
-        return self.tables == _OWN
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a process listens, if it does: its network namespace, and what its environment says."""
+    """Where a process listens, if it does: its network namespace, and what its environment and files say.
+
+    ``settings`` is None while the files are not read.
+    """
 
     namespace: int
-    settings: Settings
+    environment: dict[str, str]
+    settings: Settings | None = None
+
+
+class _Held(NamedTuple):
+    """Who holds a listener, under which descriptor."""
+
+    key: ProcessKey
+    descriptor: str
 
 
 class ListenerSearch:
-    """Finds listeners at ``endpoints`` and at the addresses of the ranks' environments; remembers their processes."""
+    """Finds listeners at ``endpoints`` and at the addresses of the ranks' environments; remembers their processes.
+
+    Files that jobs name it does not touch, as their file systems may hang: it has them read (``wanted``, ``note``).
+    """
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
         self._root = proc_root
         self._endpoints = tuple(_reachable(endpoint) for endpoint in endpoints)
         self._proc = ProcFS(proc_root)
-        self._libraries = Libraries(proc_root)
-        self._owners: dict[int, ProcessKey] = {}
+        self._wanted: dict[ProcessKey, FileRequest] = {}
+        self._versions: dict[ProcessKey, Version | None] = {}
+        self._owners: dict[int, _Held] = {}
         self._servers: dict[ProcessKey, Server] = {}
         self._places: dict[ProcessKey, _Place] = {}
         self.namespace = self._proc.namespace(os.getpid(), "net")
@@ -82,82 +89,116 @@ class ListenerSearch:
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """The sites that have a listener; ``processes`` are the rank processes that run."""
         known = set(processes)
+        self._wanted = {}
+        self._versions = {key: version for key, version in self._versions.items() if key in known}
         self._servers = {key: server for key, server in self._servers.items() if key in known}
         self._places = {key: self._places.get(key) or self._place(key) for key in sorted(known)}
-        foreign: dict[int, list[ProcessKey]] = {}
         for key, place in self._places.items():
-            if place.namespace not in (0, self.namespace):
-                foreign.setdefault(place.namespace, []).append(key)
-        found = {endpoint: (_OWN, inodes) for endpoint, inodes in self._listeners_here().items()}
-        for members in list(foreign.values())[:MAX_NAMESPACES]:
-            tables = f"{members[0].pid}/net"
-            listeners = self._listeners_elsewhere(tables, members)
-            found.update({at: (tables, inodes) for at, inodes in listeners.items() if at not in found})
-        self._assign({inode for _, inodes in found.values() for inode in inodes}, known)
-        sites = {endpoint: self._site(tables, inodes) for endpoint, (tables, inodes) in found.items()}
-        return {endpoint: site for endpoint, site in sites.items() if site.servers or self._is_ours(endpoint, site)}
+            if place.settings is None:
+                self._want(key)
+        found = self._listeners()
+        self._assign({each.inode: each.uid for listeners in found.values() for each in listeners}, known)
+        sites = {endpoint: self._site({each.inode for each in listeners}) for endpoint, listeners in found.items()}
+        return {endpoint: site for endpoint, site in sites.items() if site.servers or endpoint in self._endpoints}
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """The process of ``site`` that has accepted the connection from ``client``; None when it cannot be told."""
-        for each in sockets(self._root / site.tables, ESTABLISHED):
-            if (each.local, each.remote) == (server, client) and each.inode:
-                return next((key for key in site.servers if each.inode in self._sockets(key.pid)), None)
+        """The process of ``site`` that has accepted the connection from ``client``; None while nobody known has.
+
+        A connection that was led elsewhere has no such end in this network namespace.
+        """
+        found = connection(self._root / _TABLES, server, client)
+        if found is None or not found.inode:
+            return None
+        for key in site.servers:
+            if found.inode in self._sockets(key.pid) and self._uid(key) == found.uid:
+                return key
         return None
 
+    def wanted(self) -> dict[ProcessKey, FileRequest]:
+        """What must be read for the last look to be whole: then look again."""
+        return dict(self._wanted)
+
+    def note(self, asked: Mapping[ProcessKey, FileRequest], found: Mapping[ProcessKey, FileFacts]) -> None:
+        """Take what was read."""
+        for key, facts in found.items():
+            if asked[key].library or asked[key].mapping:
+                self._versions[key] = facts.version
+            if asked[key].conf and (place := self._places.get(key)) is not None:
+                settings = read_settings(facts.settings | place.environment)
+                self._places[key] = msgspec.structs.replace(place, settings=settings)
+
     def _place(self, key: ProcessKey) -> _Place:
-        environment = effective_environment(self._root, key.pid, self._proc.environment(key.pid) or {})
-        return _Place(self._proc.namespace(key.pid, "net"), read_settings(environment))
+        environment = self._proc.environment(key.pid) or {}
+        kept = {name: environment[name] for name in _KEPT if name in environment}
+        settings = None if files_of(kept) else read_settings(kept)
+        return _Place(self._proc.namespace(key.pid, "net"), kept, settings)
 
-    def _is_ours(self, endpoint: Endpoint, site: Site) -> bool:
-        """True for an address of the configuration: there listeners of unknown processes count too."""
-        return site.is_own and endpoint in self._endpoints
+    def _want(self, key: ProcessKey, library: str = "", mapping: str = "") -> None:
+        place = self._places[key]
+        self._wanted[key] = FileRequest(
+            str(self._root),
+            key.pid,
+            self._uid(key),
+            self._proc.namespace(key.pid, "mnt"),
+            files_of(place.environment) if place.settings is None else (),
+            library,
+            mapping,
+        )
 
-    def _listeners_here(self) -> dict[Endpoint, set[int]]:
-        declared = {
-            at: None
-            for place in self._places.values()
-            if place.namespace in (0, self.namespace)
-            for at in place.settings.endpoints
+    def _listeners(self) -> dict[Endpoint, list[Socket]]:
+        """By address the listeners that a connection to it can reach."""
+        table = list(sockets(self._root / _TABLES, LISTEN))
+        ports = {each.local.port for each in table}
+        wanted = [at for at in dict.fromkeys((*self._endpoints, *self._named())) if at.port in ports]
+        if not all(ip_address(at.host).is_loopback for at in wanted):
+            here = addresses_in(self._root / _TABLES)
+            wanted = [at for at in wanted if ip_address(at.host).is_loopback or at.host in here]
+        found = {at: reachable([each for each in table if each.local.port == at.port], at.host) for at in wanted}
+        return {at: listeners for at, listeners in found.items() if listeners}
+
+    def _named(self) -> Iterable[Endpoint]:
+        """The addresses that jobs of this network namespace name, but for those that none may."""
+        for place in self._places.values():
+            if place.namespace == self.namespace and place.settings is not None:
+                yield from (at for each in place.settings.endpoints if may_be_named((at := _reachable(each)).host))
+
+    def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
+        """Find the processes that hold ``listeners`` (inode: uid) of their own user."""
+        self._owners = {
+            inode: held
+            for inode, held in self._owners.items()
+            if inode in listeners and held.key in processes and self._socket(*held) == inode
         }
-        found: dict[Endpoint, set[int]] = {}
-        for each in sockets(self._root / _OWN, LISTEN):
-            for endpoint in dict.fromkeys((*self._endpoints, *declared)):
-                if each.local.port == endpoint.port and _covers(each.local.host, endpoint.host):
-                    found.setdefault(_reachable(endpoint), set()).add(each.inode)
-        return found
-
-    def _listeners_elsewhere(self, tables: str, members: Iterable[ProcessKey]) -> dict[Endpoint, set[int]]:
-        """Listeners of another namespace at RAS's ports, but for its loopback, by an address that leads there."""
-        ports = {at.port for key in members for at in self._places[key].settings.endpoints}
-        ports |= {at.port for at in self._endpoints}
-        found: dict[Endpoint, set[int]] = {}
-        for each in sockets(self._root / tables, LISTEN):
-            host = each.local.host
-            if each.local.port not in ports or ip_address(host).is_loopback:
-                continue
-            if host in _WILDCARDS:
-                host = first_address(self._root / tables)
-            if host:
-                found.setdefault(Endpoint(host, each.local.port), set()).add(each.inode)
-        return found
-
-    def _assign(self, inodes: set[int], processes: set[ProcessKey]) -> None:
-        self._owners = {inode: key for inode, key in self._owners.items() if inode in inodes and key in processes}
-        if not inodes - self._owners.keys():
+        if not listeners.keys() - self._owners.keys():
             return
         for key in sorted(processes):
-            held = self._sockets(key.pid) & inodes
-            if held - self._owners.keys() and self._may_serve(key):
-                self._owners.update(dict.fromkeys(held, key))
+            held = {inode: name for inode, name in self._sockets(key.pid).items() if inode in listeners}
+            new = {inode for inode in held.keys() - self._owners.keys() if listeners[inode] == self._uid(key)}
+            if new and self._may_serve(key):
+                self._owners.update({inode: _Held(key, held[inode]) for inode in new})
 
-    def _site(self, tables: str, inodes: set[int]) -> Site:
-        owners = {self._owners[inode] for inode in inodes if inode in self._owners}
-        for key in owners - self._servers.keys():
-            library = self._libraries.of(key)
-            factor = self._places[key].settings.timeout_factor
-            self._servers[key] = Server(library.version, factor, library.flavor)
+    def _site(self, inodes: set[int]) -> Site:
+        owners = {self._owners[inode].key for inode in inodes if inode in self._owners}
         unowned = len(inodes - self._owners.keys())
-        return Site({key: self._servers[key] for key in sorted(owners)}, unowned, tables)
+        return Site({key: self._server(key) for key in sorted(owners)}, unowned)
+
+    def _server(self, key: ProcessKey) -> Server:
+        """What is known of a process that listens; of one whose files are not read yet no version is."""
+        if key in self._servers:
+            return self._servers[key]
+        library, settings = mapped_library(self._root, key.pid), self._places[key].settings
+        is_named = library.version is not None or not (library.path or library.mapping)
+        if not is_named and key not in self._versions:
+            self._want(key, library.path, library.mapping)
+        if settings is None or key in self._wanted:
+            return Server(None, 1.0, library.flavor)
+        version = library.version if is_named else self._versions[key]
+        self._servers[key] = Server(version, settings.timeout_factor, library.flavor)
+        return self._servers[key]
+
+    def _uid(self, key: ProcessKey) -> int | None:
+        status = self._proc.status(key.pid)
+        return None if status is None else status.uid
 
     def _may_serve(self, key: ProcessKey) -> bool:
         """True unless it certainly has no RAS thread: where NCCL names threads, none of that name; else, only one."""
@@ -166,24 +207,37 @@ class ListenerSearch:
             return _RAS_THREAD in names
         return len(names) > 1
 
-    def _sockets(self, pid: int) -> set[int]:
-        found = set()
+    def _sockets(self, pid: int) -> dict[int, str]:
+        """The sockets that a process holds, and a descriptor of each."""
         try:
-            for name in os.listdir(self._root / f"{pid}/fd")[:MAX_DESCRIPTORS]:
-                try:
-                    match = _SOCKET.match(os.readlink(self._root / f"{pid}/fd/{name}"))
-                except OSError:  # closed since
-                    continue
-                if match:
-                    found.add(int(match[1]))
+            names = os.listdir(self._root / f"{pid}/fd")[:MAX_DESCRIPTORS]
         except OSError:  # gone, or not ours to read: nobody is known to serve its listeners
-            pass
-        return found
+            return {}
+        key = ProcessKey(pid, 0)
+        return {inode: name for name in names if (inode := self._socket(key, name)) is not None}
+
+    def _socket(self, key: ProcessKey, descriptor: str) -> int | None:
+        """The socket that a process holds there."""
+        try:
+            match = _SOCKET.match(os.readlink(f"{self._root}/{key.pid}/fd/{descriptor}"))
+        except OSError:  # closed since
+            return None
+        return int(match[1]) if match else None
 
 
-def _covers(listening: str, host: str) -> bool:
-    """True where a listener at the one address takes connections to the other; :: takes IPv4's too, as by default."""
-    return listening in (host, "::") or (listening == "0.0.0.0" and ":" not in host)  # noqa: S104  # compared with
+def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
+    """Those of ``listeners`` (all on one port) that a connection to ``host`` can reach: the most specific ones.
+
+    The kernel prefers a socket bound to the address itself, then one on all of IPv4's, then one on all of both
+    (inet_lookup_listener). So another user's listener on every address takes nothing from the one at an address.
+    """
+    found: dict[int, list[Socket]] = {}
+    for each in listeners:
+        if each.local.host == host:
+            found.setdefault(0, []).append(each)
+        elif each.local.host == "::" or (each.local.host in _WILDCARDS and ":" not in host):
+            found.setdefault(_WILDCARDS[each.local.host], []).append(each)
+    return found[min(found)] if found else []
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:

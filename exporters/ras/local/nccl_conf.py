@@ -7,24 +7,30 @@ file of NCCL_CONF_FILE, or ~/.nccl.conf without it, then /etc/nccl.conf; what is
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
-from pathlib import Path
+
+from exporters.ras.local.inside import open_inside
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_LINE = 4096
+WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
 _SYSTEM_FILE = "/etc/nccl.conf"
-_WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
 
 
-def effective_environment(proc_root: Path, pid: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` with RAS's settings from the files, as the process sees them; what cannot be read is left out."""
+def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that a process with this environment reads, none where they can add nothing."""
+    if all(name in environment for name in WANTED):
+        return ()
     user_file = environment.get("NCCL_CONF_FILE") or f"{environment.get('HOME', '')}/.nccl.conf"
-    found = dict(environment)
-    for path in (user_file, _SYSTEM_FILE):
-        if os.path.isabs(path):
-            for name, value in parse(_read(f"{proc_root}/{pid}/root{path}")).items():
-                found.setdefault(name, value)
+    return tuple(path for path in (user_file, _SYSTEM_FILE) if os.path.isabs(path))
+
+
+def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
+    """RAS's settings in files under ``root``, the first that has one counts; what cannot be read is left out."""
+    found: dict[str, str] = {}
+    for path in paths:
+        for name, value in parse(_read(root, path)).items():
+            found.setdefault(name, value)
     return found
 
 
@@ -33,18 +39,19 @@ def parse(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in text.split("\n"):
         name, is_set, value = line[:MAX_LINE].rstrip("\r").partition("=")
-        if is_set and name in _WANTED:
+        if is_set and name in WANTED:
             found.setdefault(name, value)
     return found
 
 
-def _read(path: str) -> str:
+def _read(root: str, path: str) -> str:
+    """The text of a file; of one that says it is empty nothing: the kernel's own (/proc) have effects when read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_inside(root, path)
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return ""
     try:
-        return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if stat.S_ISREG(os.fstat(fd).st_mode) else ""
+        return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if os.fstat(fd).st_size else ""
     except OSError:
         return ""
     finally:

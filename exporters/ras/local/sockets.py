@@ -1,27 +1,32 @@
-"""TCP sockets of a network namespace, from /proc. Blocking."""
+"""TCP sockets of the agent's network namespace, from /proc. Blocking."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from exporters.ras.protocol.client import Endpoint
 
 MAX_TABLE_BYTES = 8 * 1024 * 1024
-"""Listening sockets come first in it (tcp_seq_start of the kernel); a connection beyond it has no known server."""
+"""Of listening sockets, which come first in it (tcp_seq_start of the kernel)."""
+MAX_SEARCHED_BYTES = 64 * 1024 * 1024
+"""Of a table in which one connection is searched for: 400,000 sockets. One beyond has no known server."""
 MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
+_PIECE_BYTES = 1024 * 1024
+_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Socket(NamedTuple):
-    """A row of /proc/net/tcp; a connection that nobody has accepted yet has inode 0."""
+    """A row of /proc/net/tcp: ``uid`` made it; a connection that nobody has accepted yet has inode 0."""
 
     local: Endpoint
     remote: Endpoint
+    uid: int
     inode: int
 
 
@@ -35,6 +40,21 @@ def sockets(folder: Path, state: str) -> Iterator[Socket]:
             continue
 
 
+def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None:
+    """The established connection with these ends; None where there is none, or not within MAX_SEARCHED_BYTES.
+
+    A server that listens on every address of both families has IPv4's connections in the table of IPv6.
+    """
+    for name, ends in (("tcp", _ends(local, remote, mapped=False)), ("tcp6", _ends(local, remote, mapped=True))):
+        try:
+            for line in _lines_with(folder / name, ends):
+                if found := parse_sockets(line, ESTABLISHED):
+                    return found[0]
+        except OSError:
+            continue
+    return None
+
+
 def parse_sockets(table: str, state: str) -> list[Socket]:
     """The sockets in ``state`` of a table like /proc/net/tcp. Lines that are none are left out."""
     found = []
@@ -43,17 +63,49 @@ def parse_sockets(table: str, state: str) -> list[Socket]:
         if len(fields) < 10 or fields[3] != state:
             continue
         try:
-            found.append(Socket(_endpoint(fields[1]), _endpoint(fields[2]), int(fields[9])))
+            found.append(Socket(_endpoint(fields[1]), _endpoint(fields[2]), int(fields[7]), int(fields[9])))
         except (ValueError, OverflowError):
             continue
     return found
 
 
+def _lines_with(path: Path, text: bytes) -> Iterator[str]:
+    """The lines of a table that hold ``text``."""
+    with path.open("rb") as file:
+        rest, left = b"", MAX_SEARCHED_BYTES
+        while left > 0 and (piece := file.read(min(_PIECE_BYTES, left))):
+            left -= len(piece)
+            whole, _, rest = (rest + piece).rpartition(b"\n")
+            at = whole.find(text)
+            while at >= 0:
+                end = whole.find(b"\n", at)
+                yield whole[whole.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(whole)].decode("ascii", "replace")
+                at = whole.find(text, at + 1)
+
+
+def _ends(local: Endpoint, remote: Endpoint, *, mapped: bool) -> bytes:
+    return f" {_written(local, mapped=mapped)} {_written(remote, mapped=mapped)} {ESTABLISHED} ".encode()
+
+
+def _written(endpoint: Endpoint, *, mapped: bool) -> str:
+    """An address as the kernel writes it; ``mapped``: IPv4's as one of IPv6."""
+    packed = ip_address(endpoint.host).packed
+    if mapped and len(packed) == 4:
+        packed = _MAPPED + packed
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    return f"{''.join(f'{word:08X}' for word in words)}:{endpoint.port:04X}"
+
+
 def _endpoint(text: str) -> Endpoint:
-    """An address as the kernel writes it: words of the machine's byte order, and the port."""
+    """An address as the kernel writes it: words of the machine's byte order, and the port; of IPv4 as such."""
     host, _, port = text.partition(":")
     packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
     number = int(port, 16)
     if not 0 <= number <= MAX_PORT:
         raise ValueError(f"{text!r} has no port")
-    return Endpoint(str(ip_address(packed)), number)
+    return Endpoint(str(unmapped(ip_address(packed))), number)
+
+
+def unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that an IPv6 one stands for, else the address itself."""
+    return getattr(address, "ipv4_mapped", None) or address

@@ -29,7 +29,7 @@ _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
-"""Decides, from the agent's own end of a connection, whether to go on: it may have reached any process there."""
+"""Decides, from the agent's own end of a connection, whether to say anything: it may have reached any process."""
 TakeLarge: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
 """Takes a report of more than MAX_HELD_BYTES: whether it is JSON, and its pieces; what it leaves of them is skipped."""
 
@@ -121,7 +121,7 @@ async def greet(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect until a RAS thread answers that is accepted, or raise QueryError.
 
-    No collective runs yet, so that leaving costs nobody anything.
+    To others nothing is sent. No collective runs yet, so that leaving costs nobody anything.
     """
     silent = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
@@ -132,12 +132,12 @@ async def greet(
             raise QueryError("connect", error.strerror or "no connection in time") from None
         greeted = False
         try:
+            if not await accept(Endpoint(*writer.get_extra_info("sockname")[:2])):
+                raise QueryError("command", "no process that is to be asked has accepted the connection")
             greeting = await command(reader, writer, "CLIENT PROTOCOL 2", limits)
-            if not greeting.startswith("SERVER PROTOCOL "):
-                raise QueryError("handshake", "the answer is none of a RAS thread")
-            greeted = await accept(Endpoint(*writer.get_extra_info("sockname")[:2]))
+            greeted = greeting.startswith("SERVER PROTOCOL ")
             if not greeted:
-                raise QueryError("command", "the process reached is none of those to be asked")
+                raise QueryError("handshake", "the answer is none of a RAS thread")
         except QueryError as error:
             if error.stage != "command":
                 raise

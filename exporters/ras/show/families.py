@@ -53,7 +53,7 @@ SKIPPED = Family(
     "counter",
     "What reports hold and no series shows: communicators that are phantom (no ranks), implausible, duplicate, "
     "surplus, unnamed (text names them only in trouble) or unreadable, missing ranks over the limit (rank_surplus), "
-    "and whole reports of a job that cannot be told (foreign_report) or that find no room (refused).",
+    "and whole reports of a process that ended before they were read (foreign_report) or that find no room (refused).",
     ("reason",),
     "9 per node",
     "sum",
@@ -206,12 +206,11 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
 
 def _jobs(jobs: tuple[JobStanding, ...]) -> Iterable[Metric]:
     roles, refusals = REPORTER.rows(), NOT_ASKED.rows()
-    for job in jobs:
-        if not job.job_id:
-            continue
-        roles.add((job.job_id, job.role), 1)
-        if job.refusal is not None:
-            refusals.add((job.job_id, job.refusal), 1)
+    named = [job for job in jobs if job.job_id]  # one user's job may be of several owners
+    for role in dict.fromkeys((job.job_id, job.role) for job in named):
+        roles.add(role, 1)
+    for refusal in dict.fromkeys((job.job_id, job.refusal) for job in named if job.refusal is not None):
+        refusals.add(refusal, 1)
     yield roles.metric
     yield refusals.metric
 

@@ -1,0 +1,64 @@
+"""Ranks of processes that share one environment, whose rank number is their task's and not theirs. Pure.
+
+Children of one task inherit its variables: workers of vLLM and SGLang, and what torch.multiprocessing.spawn starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from agent.ranks.process import RankProcess
+
+# vLLM names its workers `VLLM::Worker_DP0_PP0_TP3_EP3`, SGLang `sglang::scheduler_DP0_TP2` (setproctitle).
+_TITLE = re.compile(r"(?:VLLM::|sglang::)\S*?((?:_[A-Z]{2,4}[0-9]{1,5})+)\b")
+_AXIS = re.compile(r"_([A-Z]+)([0-9]+)")
+_NO_AXIS = frozenset({"EP"})
+"""Expert ranks are a second number of the same processes."""
+
+Place = tuple[tuple[str, int], ...]
+
+
+def are_siblings(one: RankProcess, other: RankProcess) -> bool:
+    """True for processes of one task: the scheduler's, or children of one parent, or parent and child."""
+    if one.claim.task and one.claim.task == other.claim.task:
+        return True
+    if one.facts is None or other.facts is None:
+        return False
+    if one.facts.parent_pid > 1 and one.facts.parent_pid == other.facts.parent_pid:
+        return True
+    return one.facts.parent_pid == other.facts.key.pid or other.facts.parent_pid == one.facts.key.pid
+
+
+def place_of(title: str) -> Place:
+    """The parallel axes and numbers that a process title names, the outermost first; empty when it names none."""
+    found = _TITLE.match(title)
+    if found is None:
+        return ()
+    return tuple((axis, int(number)) for axis, number in _AXIS.findall(found[1]) if axis not in _NO_AXIS)
+
+
+def number_of(own: Place, places: Sequence[Place]) -> int | None:
+    """The rank of ``own`` among ``places``, which hold it, if all have the same axes and are different."""
+    axes = [axis for axis, _ in own]
+    if not own or len(set(places)) < len(places) or any([axis for axis, _ in place] != axes for place in places):
+        return None
+    rank = 0
+    for index, (_, number) in enumerate(own):
+        rank = rank * (1 + max(place[index][1] for place in places)) + number
+    return rank
+
+
+def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterable[tuple[str, str]]:
+    """Names for a process of a shared environment and where each is from, the best first.
+
+    ``siblings``: the processes that share it, this one among them. A local index is counted from the number of a task
+    that is its step's only one; else it follows that number after a point, or ranks of two nodes would be one.
+    """
+    titles = [place_of(each.facts.title if each.facts is not None else "") for each in siblings]
+    number = number_of(place_of(process.facts.title if process.facts is not None else ""), titles)
+    if number is not None:
+        yield str(number), "title"
+    task, alone = process.claim.rank or 0, process.claim.world_size == 1
+    for index in range(len(siblings)):
+        yield (str(task + index) if alone or index == 0 else f"{task}.{index}"), "local_index"

@@ -1,0 +1,83 @@
+"""The files followed: so many at most, and who has most of them gives way. It knows no file system."""
+
+from __future__ import annotations
+
+import heapq
+
+from agent.tail.file import FollowedFile
+from agent.tail.shares import FairTable, Share
+
+Identity = tuple[int, int]
+_Entry = tuple[bool, int, Identity]
+"""Whether it is busy, when it was written to last, which it is: the least gives way first."""
+
+
+class Crowd:
+    """Files by identity, ``limit`` at most."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._files: dict[Identity, FollowedFile] = {}
+        self._shares: FairTable[Identity] = FairTable()
+        self._heaps: dict[Share, list[_Entry]] = {}
+
+    def __contains__(self, identity: Identity) -> bool:
+        """Whether that file is followed."""
+        return identity in self._files
+
+    def get(self, identity: Identity) -> FollowedFile | None:
+        """The file of that identity, if it is followed."""
+        return self._files.get(identity)
+
+    def all(self) -> list[FollowedFile]:
+        """All of them."""
+        return list(self._files.values())
+
+    def is_full(self) -> bool:
+        """Whether one more needs another one's place."""
+        return len(self._files) >= self._limit
+
+    def begin_look(self) -> None:
+        """The files are looked at anew: who gives way first is found out again."""
+        self._heaps.clear()
+
+    def put(self, file: FollowedFile) -> None:
+        """Add a file."""
+        self._files[file.identity] = file
+        self._shares.put(file.identity, file.share)
+        if file.share in self._heaps:
+            heapq.heappush(self._heaps[file.share], _entry(file))
+
+    def pop(self, file: FollowedFile) -> None:
+        """Remove a file."""
+        del self._files[file.identity]
+        self._shares.pop(file.identity)
+
+    def displaced_by(self, share: Share, written_ns: int) -> FollowedFile | None:
+        """Remove and return the file that gives way to another one; None when that one finds no place.
+
+        Of whoever holds most it is the one written to least lately, idle ones first; within one share only an idle one,
+        in favour of one written to later.
+        """
+        loser = self._shares.gives_way_to(share)
+        if loser not in self._heaps:
+            self._heaps[loser] = [_entry(self._files[identity]) for identity in self._shares.of(loser)]
+            heapq.heapify(self._heaps[loser])
+        heap = self._heaps[loser]
+        while heap and heap[0][2] not in self._files:
+            heapq.heappop(heap)
+        if not heap or (loser == share and (heap[0][0] or heap[0][1] >= written_ns)):
+            return None
+        file = self._files[heapq.heappop(heap)[2]]
+        self.pop(file)
+        return file
+
+
+def _entry(file: FollowedFile) -> _Entry:
+    return not _is_idle(file), file.written_ns, file.identity
+
+
+def _is_idle(file: FollowedFile) -> bool:
+    """Whether nothing that was begun in ``file`` is left to read."""
+    closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
+    return closed and (file.drained or not file.fingerprint)

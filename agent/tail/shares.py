@@ -1,0 +1,130 @@
+"""Who holds how much of a bounded table, and who gives way in it: users first, then the directories of one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+NOBODY = -1
+"""The uid of what is of a file that was not looked at yet."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Share(NamedTuple):
+    """Whose a file is: its user, and the directory that it lies in: containers mostly have one user id, root's."""
+
+    uid: int
+    directory: str
+
+
+class _Counts(Generic[K]):
+    """Counts by key, with a greatest one always at hand: a table may be asked once for each of 65,536 files."""
+
+    def __init__(self) -> None:
+        self._count: dict[K, int] = {}
+        self._keys: dict[int, dict[K, None]] = {}
+        self._most = 0
+
+    def of(self, key: K) -> int:
+        return self._count.get(key, 0)
+
+    def change(self, key: K, by: int) -> None:
+        before = self._count.pop(key, 0)
+        after = before + by
+        if before:
+            del self._keys[before][key]
+            if not self._keys[before]:
+                del self._keys[before]
+        if after > 0:
+            self._count[key] = after
+            self._keys.setdefault(after, {})[key] = None
+        if after > self._most:
+            self._most = after
+        elif self._most not in self._keys:
+            self._most = max(self._keys, default=0)
+
+    def most(self) -> K | None:
+        return next(iter(self._keys[self._most])) if self._most else None
+
+
+class Holdings:
+    """How many entries of one table each share holds."""
+
+    def __init__(self) -> None:
+        self._users: _Counts[int] = _Counts()
+        self._directories: dict[int, _Counts[str]] = {}
+
+    def add(self, share: Share, count: int = 1) -> None:
+        """Note that ``share`` holds so many more, or fewer."""
+        self._users.change(share.uid, count)
+        self._directories.setdefault(share.uid, _Counts()).change(share.directory, count)
+        if not self._users.of(share.uid):
+            del self._directories[share.uid]
+
+    def most(self) -> Share | None:
+        """The directory that holds most, of the user who holds most; None when nobody holds anything."""
+        uid = self._users.most()
+        directory = None if uid is None else self._directories[uid].most()
+        return None if uid is None or directory is None else Share(uid, directory)
+
+    def gives_way_to(self, share: Share) -> Share:
+        """Say whose entry gives way to one more of ``share`` in a full table: that of whoever holds most.
+
+        It is ``share`` itself unless another holds at least two more, so that no two take a place from each other in
+        turns. Who holds nothing is thus given a place at once, as long as there are fewer shares than places.
+        """
+        most = self.most()
+        if most is None:
+            return share
+        if most.uid != share.uid and self._users.of(most.uid) > self._users.of(share.uid) + 1:
+            return most
+        own = self._directories.get(share.uid)
+        largest = None if own is None else own.most()
+        if own is None or largest is None or own.of(largest) <= own.of(share.directory) + 1:
+            return share
+        return Share(share.uid, largest)
+
+
+class FairTable(Generic[K]):
+    """The keys of a bounded table by whose they are, each share's in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._share: dict[K, Share] = {}
+        self._keys: dict[Share, dict[K, None]] = {}
+        self._holdings = Holdings()
+        self._loser: dict[Share, Share] = {}  # what was answered since the last change
+
+    def put(self, key: K, share: Share) -> None:
+        """Add a key, or put it last."""
+        self.pop(key)
+        self._share[key] = share
+        self._keys.setdefault(share, {})[key] = None
+        self._holdings.add(share)
+        self._loser.clear()
+
+    def pop(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        share = self._share.pop(key, None)
+        if share is None:
+            return
+        del self._keys[share][key]
+        if not self._keys[share]:
+            del self._keys[share]
+        self._holdings.add(share, -1)
+        self._loser.clear()
+
+    def of(self, share: Share) -> Iterable[K]:
+        """The keys of a share, the oldest first."""
+        return self._keys.get(share, {}).keys()
+
+    def share_of(self, key: K) -> Share:
+        """Whose a key is that is there."""
+        return self._share[key]
+
+    def gives_way_to(self, share: Share) -> Share:
+        """Whose key gives way to one more of ``share``, as Holdings has it."""
+        loser = self._loser.get(share)
+        if loser is None:
+            loser = self._loser[share] = self._holdings.gives_way_to(share)
+        return loser

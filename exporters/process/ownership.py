@@ -1,0 +1,167 @@
+"""Who owns a process, from what its user cannot forge: control groups that root made, and its ancestors. Blocking.
+
+A user may make control groups of any name below `user@N.service`, so a path says something only from the root of its
+hierarchy on, and only where the directory that it names belongs to root. Sources of the forms: Slurm's cgroup/v1 and
+cgroup/v2 plugins, OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from agent.api import Owner, OwnerKind, ProcFS, Proof, Roots, Stat
+
+MAX_ANCESTORS = 64
+ROOT_UID = 0
+MAX_NAME = 253
+"""Of a pod (RFC 1123, as Kubernetes bounds it)."""
+MAX_PODS = 4096
+"""Entries of the folder of pods' logs that are looked through for a pod's name."""
+
+_UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}"
+_ID = r"[0-9a-f]{64}"
+_KUBEPODS = r"/(?:kubelet-)?kubepods(?:\.slice)?"
+_QUALITY = r"/(?:burstable|besteffort|(?:kubelet-)?kubepods-(?:burstable|besteffort)\.slice)"
+_POD = rf"/(?:(?:kubelet-)?kubepods-(?:[a-z]+-)?)?pod(?P<name>{_UID})(?:\.slice)?"
+
+# What a path names, by its form from the root of the hierarchy on; of a scheduler's job: the scheduler.
+_FORMS = [
+    (names, re.compile(form + "(?=/|$)"))
+    for names, form in (
+        ("pod", rf"(?:/kubelet(?:\.slice)?)?{_KUBEPODS}(?:{_QUALITY})?{_POD}"),
+        ("slurm", r"/system\.slice/(?:[^/]+_)?slurmstepd\.scope/job_(?P<name>[0-9]{1,10})"),
+        ("slurm", r"/slurm(?:_[^/]+)?/uid_[0-9]{1,10}/job_(?P<name>[0-9]{1,10})"),
+        ("pbs", r"/(?:pbs_jobs|pbspro)\.service/jobid/(?P<name>[0-9][^/]{0,127})"),
+        ("pbs", r"/pbspro(?:/|\.slice/pbspro-)(?P<name>[0-9][^/]{0,120}?)(?:\.slice)?"),
+        ("lsf", r"/lsf/[^/]+/job\.(?P<name>[0-9]{1,10})\.[0-9.]+"),
+        ("container", rf"/(?:docker|default|libpod_parent/libpod)[/-](?P<name>{_ID})"),
+        ("container", rf"/(?:system|machine)\.slice/[a-z]+(?:-[a-z]+)*-(?P<name>{_ID})\.scope"),
+    )
+]
+# The same from a group of the agent's own ancestors on: so the kernel shows paths to one in a cgroup namespace.
+_FORMS_BESIDE = [
+    ("pod", re.compile(rf"(?:{_KUBEPODS})?(?:{_QUALITY})?{_POD}(?=/|$)")),
+    ("slurm", re.compile(r"(?:/system\.slice)?/(?:[^/]+_)?slurmstepd\.scope/job_(?P<name>[0-9]{1,10})(?=/|$)")),
+]
+_UPWARDS = re.compile(r"(?:/\.\.)+(?=/)")
+_CONTAINER_OF_POD = re.compile(rf"/(?:[a-z]+(?:-[a-z]+)*-)?({_ID})(?:\.scope)?(?=/|$)")
+_SCHEDULERS = frozenset({"slurm", "pbs", "lsf"})
+_STEP_DAEMON = re.compile(r"slurmstepd(?:-[\w.-]+)?: \[(\d{1,10})\.\w+\]")
+_USERS_GROUP = re.compile(r"/user\.slice(/|$)")
+
+
+class Group(NamedTuple):
+    """A control group that a path names. ``directory``: below which root of the mounts; empty where that is not known.
+
+    ``container`` is that of a pod's group, empty where it has none.
+    """
+
+    names: str
+    name: str
+    container: str
+    directory: str
+
+
+def group_of(path: str) -> Group | None:
+    """What a control group's path names; None when it names nothing that is known. Pure."""
+    upwards = _UPWARDS.match(path)
+    below = path[upwards.end() :] if upwards else path
+    for names, form in _FORMS_BESIDE if upwards else _FORMS:
+        if found := form.match(below):
+            inner = _CONTAINER_OF_POD.match(below, found.end()) if names == "pod" else None
+            name = found["name"].replace("_", "-") if names == "pod" else found["name"]
+            return Group(names, name, inner[1] if inner else "", "" if upwards else below[: found.end()])
+    return None
+
+
+class OwnerSearch:
+    """Finds out who owns processes. Cost: a few small files for each new rank process; used from one thread."""
+
+    def __init__(self, roots: Roots, proc: ProcFS) -> None:
+        self._proc = proc
+        self._groups = roots.sys / "fs" / "cgroup"
+        self._pods = roots.log / "pods"
+
+    def look(self, stat: Stat, uid: int | None, paths: Mapping[str, str]) -> tuple[Owner, str]:
+        """The owner of a process and the container it is in (empty: none is known).
+
+        ``uid``: its real one, None where it is not known; ``paths``: its control groups by controllers.
+        """
+        groups = {group.names: group for group in reversed(list(self._proven(paths)))}
+        pod = groups.get("pod")
+        container = pod.container if pod else groups["container"].name if "container" in groups else ""
+        scheduler, job_id, proof = self._job(stat, groups)
+        kind: OwnerKind = "user"
+        name = "" if uid is None else str(uid)
+        namespace = pod_name = ""
+        if pod is not None:
+            kind, name = "pod", pod.name
+            namespace, pod_name = self._named(pod.name)
+        elif scheduler:
+            kind, name = "job", f"{scheduler}/{job_id}"
+        elif container:
+            kind, name = "container", container
+        return Owner(kind, name, namespace, pod_name, scheduler, job_id, proof), container
+
+    def _proven(self, paths: Mapping[str, str]) -> Iterator[Group]:
+        for controllers, path in paths.items():
+            group = group_of(path)
+            if group is not None and (not group.directory or self._is_roots(controllers, group.directory)):
+                yield group
+
+    def _is_roots(self, controllers: str, directory: str) -> bool:
+        """True when the group's directory belongs to root; of a mixed hierarchy, version 2 lies in `unified`."""
+        mounts = [self._groups / controllers] if controllers else [self._groups, self._groups / "unified"]
+        for mount in mounts:
+            try:
+                return (mount / directory.lstrip("/")).lstat().st_uid == ROOT_UID
+            except OSError:
+                continue
+        return False
+
+    def _job(self, stat: Stat, groups: Mapping[str, Group]) -> tuple[str, str, Proof]:
+        """The scheduler and the job that a process is of, and what proves it."""
+        for scheduler in _SCHEDULERS & groups.keys():
+            return scheduler, groups[scheduler].name, "cgroup"
+        job_id = self._job_of_parents(stat)
+        return ("slurm", job_id, "parent") if job_id else ("", "", "none")
+
+    def _job_of_parents(self, stat: Stat) -> str:
+        """The job of the slurmstepd that the process descends from; empty when there is none.
+
+        A user cannot have an ancestor's title so where it and all above it are root's, and it is of no login.
+        """
+        job_id = ""
+        parent: Stat | None = stat
+        for _ in range(MAX_ANCESTORS):
+            parent = self._proc.stat(parent.parent_pid) if parent is not None and parent.parent_pid > 1 else None
+            if parent is None:
+                return job_id
+            if not job_id:
+                daemon = _STEP_DAEMON.fullmatch(self._proc.title(parent.pid).strip())
+                job_id = daemon[1] if daemon and not self._is_of_a_login(parent.pid) else ""
+            if job_id and not self._is_root(parent.pid):
+                return ""
+        return ""
+
+    def _is_root(self, pid: int) -> bool:
+        status = self._proc.status(pid)
+        return status is not None and status.root
+
+    def _is_of_a_login(self, pid: int) -> bool:
+        return any(_USERS_GROUP.match(path) for path in self._proc.cgroup(pid).values())
+
+    def _named(self, uid: str) -> tuple[str, str]:
+        """The namespace and name of a pod, by kubelet's folder of its logs (`namespace_name_uid`); empty if none."""
+        try:
+            for folder in islice(self._pods.iterdir(), MAX_PODS):
+                namespace, _, rest = folder.name.partition("_")
+                name, _, its_uid = rest.partition("_")
+                if its_uid == uid and folder.lstat().st_uid == ROOT_UID:
+                    return namespace[:MAX_NAME], name[:MAX_NAME]
+        except OSError:
+            pass
+        return "", ""

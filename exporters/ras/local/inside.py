@@ -1,0 +1,63 @@
+"""Opens a file that a job names, as the job's process sees it, and nothing else. Blocking; standard library alone.
+
+Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW guards the last name
+alone. So the path is walked name by name, each link read and followed here; openat2(RESOLVE_IN_ROOT) does the same, but
+kernels before 5.6 and some filters of system calls have it not. Nothing but a regular file is ever opened: what a
+name leads to is looked at first (O_PATH), so that no FIFO, device or lease is waited for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+MAX_PATH_BYTES = 4096
+MAX_LINKS = 40
+"""As the kernel's."""
+MAX_NAMES = 256
+"""Of directories on the way, those of links included."""
+_WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_inside(root: str, path: str) -> int:
+    """A descriptor of the regular file that ``path`` is under the root directory ``root``; OSError."""
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, "a long path")
+    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        _walk(way, path)
+        return open_regular(way[-1])
+    finally:
+        for fd in way:
+            os.close(fd)
+
+
+def open_regular(fd: int) -> int:
+    """A descriptor to read the file that ``fd`` (O_PATH) stands for; OSError unless it is a regular one."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(errno.EINVAL, "no regular file")
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _walk(way: list[int], path: str) -> None:
+    """Go on from the last of ``way``, whose first is the root, to ``path``; OSError."""
+    names, links = path.split("/")[::-1], 0
+    while names:
+        name = names.pop()
+        if name == "..":
+            _leave(way, max(len(way) - 1, 1))
+        elif name not in ("", "."):
+            way.append(os.open(name, _WALK, dir_fd=way[-1]))
+            if stat.S_ISLNK(os.fstat(way[-1]).st_mode):
+                links += 1
+                target = os.readlink("", dir_fd=way[-1])
+                _leave(way, 1 if target.startswith("/") else len(way) - 1)
+                names += target.split("/")[::-1]
+        if links > MAX_LINKS or len(way) - 1 > MAX_NAMES:
+            raise OSError(errno.ELOOP, "too many links or directories")
+
+
+def _leave(way: list[int], length: int) -> None:
+    while len(way) > length:
+        os.close(way.pop())

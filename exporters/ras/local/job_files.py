@@ -1,0 +1,119 @@
+"""The helper's side: reads files that jobs name, on whatever file system they are. One thread for each user's.
+
+A call to a file system that hangs never returns, and cannot be ended. It costs its user the answers, nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections import defaultdict
+
+import msgspec
+
+from exporters.ras.local.elf_version import version_in
+from exporters.ras.local.inside import open_inside, open_regular
+from exporters.ras.local.nccl_conf import read_conf
+
+GRACE_SECONDS = 1.0
+"""A call waits this long for its threads, in all; a healthy file system answers in milliseconds."""
+MAX_WAITING = 64
+MAX_WAITING_OF_USER = 4
+"""Threads that hang: beyond these nothing more is read, of anybody or of one user."""
+STACK_BYTES = 256 * 1024
+MAX_VERSIONS = 256
+"""Remembered at a time; a user who makes more files has them read again."""
+
+
+class FileRequest(msgspec.Struct, frozen=True):
+    """What to read for process ``pid`` of ``proc_root``: files of settings, and the library at a path or mapping.
+
+    ``uid`` and ``mounts`` (its mount namespace) are whose file systems these are.
+    """
+
+    proc_root: str
+    pid: int
+    uid: int | None
+    mounts: int
+    conf: tuple[str, ...] = ()
+    library: str = ""
+    mapping: str = ""
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """RAS's settings in the files, and the version of the library, None where there is none."""
+
+    settings: dict[str, str]
+    version: tuple[int, int, int] | None
+
+
+_Group = tuple[int | None, int]
+_waiting: dict[_Group, threading.Thread] = {}
+_versions: dict[tuple[int, ...], tuple[int, int, int] | None] = {}
+
+
+def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
+    """Answer each request, None for one whose file system did not: it may be made again."""
+    threading.stack_size(STACK_BYTES)
+    found: list[FileFacts | None] = [None] * len(requests)
+    groups: dict[_Group, list[int]] = defaultdict(list)
+    for number, request in enumerate(requests):
+        groups[request.uid, request.mounts].append(number)
+    for group in [group for group, thread in _waiting.items() if not thread.is_alive()]:
+        del _waiting[group]
+    begun = []
+    for group, numbers in groups.items():
+        of_user = sum(uid == group[0] for uid, _ in _waiting)
+        if group not in _waiting and of_user < MAX_WAITING_OF_USER and len(_waiting) < MAX_WAITING:
+            thread = threading.Thread(target=_read_all, args=(requests, numbers, found), daemon=True)
+            _waiting[group] = thread
+            thread.start()
+            begun.append(thread)
+    until = time.monotonic() + GRACE_SECONDS
+    for thread in begun:
+        thread.join(max(until - time.monotonic(), 0.0))
+    return list(found)
+
+
+def _read_all(requests: list[FileRequest], numbers: list[int], found: list[FileFacts | None]) -> None:
+    for number in numbers:
+        found[number] = read_one(requests[number])
+
+
+def read_one(request: FileRequest) -> FileFacts:
+    """Read what is asked for; what cannot be read is not there."""
+    folder = f"{request.proc_root}/{request.pid}"
+    settings = read_conf(f"{folder}/root", request.conf)
+    return FileFacts(settings, _version(folder, request) if request.library or request.mapping else None)
+
+
+def _version(folder: str, request: FileRequest) -> tuple[int, int, int] | None:
+    try:
+        if request.library:
+            fd = open_inside(f"{folder}/root", request.library)
+        else:
+            fd = _open_mapping(f"{folder}/map_files/{request.mapping}")
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return None
+    try:
+        info = os.fstat(fd)
+        place = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        if place not in _versions:
+            if len(_versions) >= MAX_VERSIONS:
+                _versions.clear()
+            _versions[place] = version_in(fd)
+        return _versions.get(place)
+    except (OSError, struct.error):  # the file is the job's: it may be anything, and change
+        return None
+    finally:
+        os.close(fd)
+
+
+def _open_mapping(path: str) -> int:
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return open_regular(fd)
+    finally:
+        os.close(fd)

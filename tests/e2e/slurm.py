@@ -1,0 +1,188 @@
+"""A cluster of one node under Slurm, Debian's own, for tests: what `scripts/test` unpacked into .cache/slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from jobs import ROOT
+from nodes import Node, wait_until, why_no_nodes
+
+CLUSTER = "lab"
+LOW, HIGH = "low", "high"
+"""Partitions: jobs of the first run by default, and are requeued when one of the other needs their place."""
+KILL_WAIT_SECONDS = 3
+START_SECONDS = 20.0
+"""From a daemon's start until it answers, and from a job's submission until its tasks run."""
+END_SECONDS = 20.0
+"""From scancel until the job is gone from the node: KillWait, and what the daemons take."""
+THREAD = "NCCL RAS"
+IDLE_RANK = Path(__file__).with_name("idle_rank.py")
+_ADDRESS = "10.77.0.1"
+"""glibc resolves nothing for Slurm where 127.0.0.1 is the only address (AI_ADDRCONFIG)."""
+_PACKAGES = ROOT / ".cache" / "slurm"
+
+# No cgroup plugin: control groups of a namespace's own cannot be had everywhere. A requeued job waits for cred_expire.
+_CONFIGURATION = """\
+ClusterName={cluster}
+SlurmctldHost={host}({address})
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge.socket,cred_expire=5
+CredType=cred/munge
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd.pid
+PluginDir={plugins}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait={kill_wait}
+NodeName={host} NodeAddr={address} CPUs=8 State=UNKNOWN
+PartitionName={low} Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE
+PartitionName={high} Nodes={host} PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def why_no_slurm() -> str | None:
+    """Return why Slurm cannot run here, None when it can."""
+    if (why := why_no_nodes()) is not None:
+        return why
+    if (_PACKAGES / "usr").exists():
+        return None
+    if shutil.which("apt-get") is None:
+        return "no packages of Slurm here: this is not Debian"
+    return "no Slurm in .cache/slurm: scripts/test fetches it"
+
+
+def idle_rank(thread: str = THREAD, end: Path | None = None) -> list[str]:
+    """Return a command that looks like a rank, and leaves with status 0 once there is a file ``end``."""
+    return [sys.executable, "-S", str(IDLE_RANK), thread, *([str(end)] if end else [])]
+
+
+class Slurm:
+    """slurmctld, slurmd and munged on ``node``, with their files in ``directory``; jobs are root's.
+
+    A context manager; all that it started ends with it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.node = Node("n0")
+        self._logs: list[IO[bytes]] = []
+        [libraries] = (_PACKAGES / "usr" / "lib").glob("*-linux-gnu")
+        self._plugins = libraries / "slurm-wlm"
+        self._env = {
+            "LD_LIBRARY_PATH": f"{libraries}:{self._plugins}",
+            "PATH": f"{_PACKAGES}/usr/bin:{os.environ['PATH']}",
+            "SLURM_CONF": str(directory / "slurm.conf"),
+        }
+        try:
+            self._start()
+        except (AssertionError, OSError):
+            self.close()
+            raise
+
+    def __enter__(self) -> Slurm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything."""
+        self.node.close()
+        for log in self._logs:
+            log.close()
+
+    # -- its jobs --------------------------------------------------------------------------------------------------
+
+    def submit(self, script: str, *options: str) -> str:
+        """Submit a batch script with sbatch's options and return the job's id (of an array: the array's)."""
+        batch = self.directory / "batch"
+        batch.write_text(f"#!/bin/bash\n{script}\n")
+        place = (f"--chdir={self.directory}", f"--output={self.directory}/%j.out")
+        return self.ask("sbatch", "--parsable", *place, *options, str(batch)).strip()
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job."""
+        self.ask("scancel", job_id)
+
+    def cancel_all(self) -> None:
+        """Cancel all jobs and wait until the node is free."""
+        self.ask("scancel", "--user=root")
+        wait_until(lambda: not self.ask("squeue", "--noheader"), END_SECONDS, "the end of all jobs")
+
+    def ask(self, *argv: str) -> str:
+        """Run one of Slurm's commands and return what it prints; raises AssertionError when it fails."""
+        done = self.node.run(argv, env=self._env)
+        assert done.returncode == 0, (argv, done.stdout, done.stderr)
+        return done.stdout
+
+    def popen(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[Any]:
+        """Start a program on the node that is no job's."""
+        return self.node.popen(argv, env={**env, "PATH": os.environ["PATH"]})
+
+    def output(self, job_id: str) -> str:
+        """Return what a job has written so far."""
+        return (self.directory / f"{job_id}.out").read_text()
+
+    # -- its daemons -----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        configuration = _CONFIGURATION.format(
+            cluster=CLUSTER,
+            host=self.node.hostname,
+            address=_ADDRESS,
+            directory=self.directory,
+            plugins=self._plugins,
+            kill_wait=KILL_WAIT_SECONDS,
+            low=LOW,
+            high=HIGH,
+        )
+        (self.directory / "slurm.conf").write_text(configuration)
+        hosts = self.directory / "hosts"
+        hosts.write_text(f"127.0.0.1 localhost\n{_ADDRESS} {self.node.hostname}\n")
+        self._prepare("mount", "--bind", str(hosts), "/etc/hosts")  # in the node's mount namespace alone
+        self._prepare("ip", "address", "add", f"{_ADDRESS}/32", "dev", "lo")
+        for each in ("state", "spool"):
+            (self.directory / each).mkdir()
+        key = self.directory / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(128))
+        files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+        options = [f"--{option}={self.directory / name}" for option, name in files.items()]
+        self._daemon("munged", "--foreground", "--force", *options)
+        wait_until((self.directory / "munge.socket").exists, START_SECONDS, "munged")
+        self._daemon("slurmctld-wlm", "-D")
+        wait_until(lambda: self._says("UP", "scontrol", "ping"), START_SECONDS, "slurmctld")
+        self._daemon("slurmd-wlm", "-D", "-d", str(_PACKAGES / "usr/sbin/slurmstepd-wlm"))
+        wait_until(lambda: self._says("idle", "sinfo", "--noheader", "--format=%T"), START_SECONDS, "slurmd")
+
+    def _prepare(self, *argv: str) -> None:
+        done = self.node.run(argv)
+        assert done.returncode == 0, (argv, done.stderr)
+
+    def _daemon(self, name: str, *options: str) -> None:
+        log = (self.directory / f"{name}.log").open("wb")
+        self._logs.append(log)
+        self.node.popen([_PACKAGES / "usr/sbin" / name, *options], env=self._env, stdout=log, stderr=log)
+
+    def _says(self, word: str, *argv: str) -> bool:
+        return word in self.node.run(argv, env=self._env).stdout

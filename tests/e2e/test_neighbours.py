@@ -1,0 +1,221 @@
+"""Two users on one node and the agent as a third: whatever the one does, the other's job looks as without him."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from agents import Agent
+from neighbours import (
+    JOB,
+    MALLORY,
+    RANKS,
+    VICTIM,
+    SharedNode,
+    control_group,
+    end,
+    hierarchy,
+    operations,
+    victims_series,
+    wait_until_read,
+)
+from nodes import Node, wait_until, why_no_nodes
+
+FULL = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or ""),
+    pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found"),
+]
+ALIVE = {str(rank): "alive" for rank in range(RANKS)}
+CONTROL = {
+    "states": ALIVE | {"1": "dead"},
+    "endings": {"1": ("signaled", "SIGSEGV", "")},
+    "proofs": {"parent"},
+    "live pids": RANKS - 1,
+    "expected": {float(RANKS)},
+    "bandwidth": set(ALIVE),
+}
+"""What a node without a neighbour shows once the victim's rank 1 has crashed."""
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedNode]:
+    """A node with two users."""
+    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path, Node("shared") as node:
+        Path(path).chmod(0o755)
+        place = SharedNode(Path(path), node)
+        try:
+            yield place
+        finally:
+            place.close()
+
+
+def nothing(shared: SharedNode, agent: Agent) -> None:
+    """No neighbour: the control run."""
+
+
+def joins_and_crashes(shared: SharedNode, agent: Agent) -> None:
+    """Joins the job as another rank and crashes first."""
+    forger = shared.rank(MALLORY, SLURM_JOB_ID=JOB, RANK="9", WORLD_SIZE="16")
+    agent.wait_for("rankwatch_rank_up", 1.0, job_id=f"{JOB}-u{MALLORY}", rank="9")
+    end(forger)
+    agent.wait_for("rankwatch_rank_up", 0.0, job_id=f"{JOB}-u{MALLORY}", rank="9")
+
+
+def writes_in_the_victims_name(shared: SharedNode, agent: Agent) -> None:
+    """Writes a file of its own with the victim's host name, pid, communicators and ranks."""
+    for path in (shared.logs / "victim").glob("*.log"):
+        forged = shared.logs / "mallory" / path.name
+        lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        records = [json.loads(line) for line in lines]
+        for record in records:
+            if "coll_perf" in record:
+                record["coll_perf"]["coll_sn"] += 100_000
+        forged.write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
+        shutil.chown(forged, MALLORY, MALLORY)
+    agent.wait_for("rankwatch_inspector_files", float(RANKS * 2), state="followed")
+
+
+def crowds(shared: SharedNode, agent: Agent) -> None:
+    """Starts 2,200 processes that look like ranks."""
+    shared.crowd(2200, SLURM_JOB_ID="666", RANK="0", WORLD_SIZE="2")
+    wait_until(lambda: (agent.value("rankwatch_rank_table_refused_total") or 0) > 0, 60.0, "a full table")
+
+
+def empty_files(shared: SharedNode, agent: Agent) -> None:
+    """Makes 4,200 empty files that are from the future."""
+    for number in range(4200):
+        path = shared.logs / "mallory" / f"x-pid{number}.log"
+        path.touch()
+        shutil.chown(path, MALLORY, MALLORY)
+        os.utime(path, (4e9, 4e9))
+
+
+AFTER = [
+    pytest.param(nothing, id="control"),
+    pytest.param(joins_and_crashes, id="joins and crashes"),
+    pytest.param(writes_in_the_victims_name, id="writes in the victim's name", marks=FULL),
+    pytest.param(crowds, id="2,200 processes", marks=FULL),
+    pytest.param(empty_files, id="4,200 empty files", marks=FULL),
+]
+
+
+@pytest.mark.parametrize("attack", AFTER)
+def test_a_running_job_is_unharmed(attack: Callable[[SharedNode, Agent], None], shared: SharedNode) -> None:
+    """The neighbour does his worst, then rank 1 crashes: states, endings and counters are as without him."""
+    with shared.agent() as agent, shared.victim() as job:
+        agent.wait_for_states(ALIVE, 20.0)
+        attack(shared, agent)
+        assert agent.states() == ALIVE
+        job.kill(job.pid(1), signal.SIGSEGV)
+        agent.wait_for_ending("1", ("signaled", "SIGSEGV", ""), 20.0)
+        agent.wait_for_states(ALIVE | {"1": "dead"})
+        wait_until(lambda: victims_series(agent) == CONTROL, 20.0, f"{CONTROL}")
+        for rank in sorted(set(ALIVE) - {"1"}):
+            job.kill(job.pid(int(rank)), signal.SIGSTOP)
+        wait_until_read(agent, shared.logs / "victim")
+        shown, written = operations(agent, shared.logs / "victim")
+        assert shown == written > 0
+
+
+def takes_ranks(shared: SharedNode) -> None:
+    """Takes ranks 0 and 1 of the job before it starts."""
+    for rank in ("0", "1"):
+        shared.rank(MALLORY, SLURM_JOB_ID=JOB, RANK=rank, WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+
+
+def crowds_before(shared: SharedNode) -> None:
+    """Has 1,023 processes before the job starts."""
+    shared.crowd(1023, SLURM_JOB_ID="666")
+
+
+BEFORE = [
+    pytest.param(takes_ranks, id="takes ranks 0 and 1"),
+    pytest.param(crowds_before, id="1,023 processes", marks=FULL),
+]
+
+
+@pytest.mark.parametrize("attack", BEFORE)
+def test_a_job_that_starts_is_unharmed(attack: Callable[[SharedNode], None], shared: SharedNode) -> None:
+    """What the neighbour does before the job starts costs it neither its id nor its ranks."""
+    with shared.agent() as agent:
+        attack(shared)
+        wait_until(lambda: agent.value("rankwatch_process_seen") or 0, 20.0)
+        if attack is takes_ranks:
+            agent.wait_for_states({"0": "alive", "1": "alive"}, 20.0)
+        with shared.victim() as job:
+            agent.wait_for_states(ALIVE, 30.0)
+            pids = {each.labels["rank"]: int(each.labels["pid"]) for each in agent.samples("rankwatch_rank_info")}
+            assert pids == {str(rank): job.pid(rank) for rank in range(RANKS)}
+            if attack is takes_ranks:
+                assert agent.states(job_id=f"{JOB}-u{MALLORY}") == {"0": "alive", "1": "alive"}
+                assert (agent.value("rankwatch_rank_identity_conflicts_total", kind="owner") or 0) >= 2
+            job.kill(job.pid(1), signal.SIGSEGV)
+            agent.wait_for_ending("1", ("signaled", "SIGSEGV", ""), 20.0)
+            wait_until(lambda: victims_series(agent) == CONTROL, 20.0, f"{CONTROL}")
+
+
+def test_a_neighbour_that_stays_is_no_witness(shared: SharedNode) -> None:
+    """A process with the job's id that stays when the job ends in order makes no death of that."""
+    with shared.victim("--steps", "200") as job, shared.agent() as agent:
+        agent.wait_for_states(ALIVE, 20.0)
+        shared.rank(MALLORY, SLURM_JOB_ID=JOB, RANK="1", WORLD_SIZE="4")
+        agent.wait_for("rankwatch_rank_up", 1.0, job_id=f"{JOB}-u{MALLORY}", rank="1")
+        assert job.wait(60.0) == 0
+        agent.wait_for_states({str(rank): "finished" for rank in range(RANKS)}, 20.0)
+
+
+NO_GROUPS = pytest.mark.skipif(hierarchy() is None, reason="no control groups can be made here")
+OURS, THEIRS = "a" * 64, "b" * 64
+
+
+@NO_GROUPS
+def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
+    """Of two containers, both of uid 0, the one that comes later and crashes is no rank of the other's job."""
+    with (
+        control_group(f"/docker/{OURS}") as ours,
+        control_group(f"/docker/{THEIRS}") as theirs,
+        shared.agent() as agent,
+    ):
+        victim = shared.rank(0, group=ours, SLURM_JOB_ID=JOB, RANK="0", WORLD_SIZE="2")
+        agent.wait_for_states({"0": "alive"}, 20.0)
+        forger = shared.rank(0, group=theirs, SLURM_JOB_ID=JOB, RANK="1", WORLD_SIZE="2")
+        suffixed = f"{JOB}-c{THEIRS[:8]}"
+        agent.wait_for("rankwatch_rank_up", 1.0, job_id=suffixed, rank="1", seconds=20.0)
+        end(forger)
+        agent.wait_for("rankwatch_rank_up", 0.0, job_id=suffixed, rank="1")
+        assert agent.states() == {"0": "alive"}
+        [info] = agent.samples("rankwatch_rank_info")
+        assert info.labels["container"] == OURS
+        end(victim)
+
+
+@NO_GROUPS
+def test_a_schedulers_group_below_a_login_is_no_proof(shared: SharedNode) -> None:
+    """A user who copies the scheduler's groups below his own login's gets no plain id: the job's real group does."""
+    real = f"/slurm/uid_{VICTIM}/job_{JOB}/step_0/task_0"
+    copied = f"/user.slice/user-{MALLORY}.slice/user@{MALLORY}.service"
+    mine = copied + real.replace(str(VICTIM), str(MALLORY))
+    with (
+        control_group(real) as ours,
+        control_group(copied),
+        control_group(mine, MALLORY) as theirs,
+        shared.agent() as agent,
+    ):
+        forger = shared.rank(MALLORY, group=theirs, SLURM_JOB_ID=JOB, RANK="0", WORLD_SIZE="2")
+        agent.wait_for_states({"0": "alive"}, 20.0)
+        victim = shared.rank(VICTIM, group=ours, SLURM_JOB_ID=JOB, RANK="0", WORLD_SIZE="2")
+        agent.wait_for("rankwatch_rank_up", 1.0, job_id=f"{JOB}-u{MALLORY}", rank="0", seconds=20.0)
+        [source] = agent.samples("rankwatch_rank_identity_source")
+        assert source.labels["proof"] == "cgroup"
+        end(forger)
+        end(victim)
+        agent.wait_for_ending("0", ("signaled", "SIGSEGV", ""))

@@ -1,0 +1,126 @@
+"""Where a user can bring the agent to connect, end to end: nowhere but to that user's own process on this node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from agents import Agent
+from nodes import Node, wait_until, why_no_nodes
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or ""),
+    pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found"),
+    pytest.mark.skipif(shutil.which("ip") is None, reason="ip (iproute2) not found"),
+    pytest.mark.timeout(120),
+]
+
+METADATA, PORT = "169.254.169.254", 6379
+OTHER = "192.0.2.9"
+USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+ENOUGH_SECONDS = 12.0
+"""A stream is begun at once, the first query is made within an interval of 7 s."""
+TARGET = """
+import socket, sys, threading
+def serve(listener):
+    while True:
+        connection, _ = listener.accept()
+        print(*listener.getsockname(), flush=True)
+        connection.close()
+for host in sys.argv[2:]:
+    listener = socket.create_server((host, int(sys.argv[1])))
+    threading.Thread(target=serve, args=(listener,)).start()
+print("ready", flush=True)
+"""
+"""A service that is no rank: it tells of each connection."""
+
+
+class Target:
+    """A service of the node at these hosts, and what it told."""
+
+    def __init__(self, node: Node, path: Path, *hosts: str) -> None:
+        self._path = path
+        with path.open("wb") as out:
+            self._process = node.popen([sys.executable, "-c", TARGET, str(PORT), *hosts], stdout=out)
+        wait_until(lambda: self.told() == ["ready"], 10.0, "the service")
+
+    def told(self) -> list[str]:
+        return self._path.read_text().splitlines()
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Provide a directory that every user may enter."""
+    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """A machine on which the metadata service of a cloud, and another machine, can be reached."""
+    with Node("gpu") as node:
+        for address in (METADATA, OTHER):
+            assert node.run(["ip", "address", "add", f"{address}/32", "dev", "lo"]).returncode == 0
+        yield node
+
+
+class Attacker:
+    """A rank process of a user that listens at ``host``, and names ``named``; in a network of its own or the node's."""
+
+    def __init__(self, node: Node, directory: Path, name: str, host: str, named: str, *, apart: bool) -> None:
+        library = directory / "libnccl.so.2.32.3"
+        library.write_bytes(bytes(4096))
+        program = directory / "lone_rank.py"
+        shutil.copy(Path(__file__).with_name("lone_rank.py"), program)
+        env = {**os.environ, "SLURM_JOB_ID": name, "RANK": "0", "WORLD_SIZE": "1", "NCCL_RAS_ADDR": f"{named}:{PORT}"}
+        argv = [*USER, sys.executable, str(program), str(library), str(PORT), "padding", "0", host]
+        if apart:
+            up = f'ip link set lo up; ip address add {METADATA}/32 dev lo; exec "$@"'
+            argv = ["unshare", "--net", "sh", "-c", up, "sh", *argv]
+        self.process = node.popen(argv, env=env, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "named", "apart"),
+    [
+        (METADATA, METADATA, True),
+        ("0.0.0.0", METADATA, True),  # noqa: S104  # what an attacker binds
+        ("::ffff:127.0.0.1", "[::ffff:127.0.0.1]", True),
+        ("::", "[::ffff:127.0.0.1]", False),
+        ("127.0.0.1", "127.0.0.1", True),
+    ],
+)
+def test_a_user_brings_the_agent_to_nobody_else(
+    node: Node, open_directory: Path, tmp_path: Path, host: str, named: str, *, apart: bool
+) -> None:
+    """A service at an address that a user names, or has in a network of its own, is never connected to."""
+    target = Target(node, tmp_path / "target", METADATA, OTHER, "127.0.0.1")
+    with ExitStack() as stack:
+        attacker = Attacker(node, open_directory, "4711", host, named, apart=apart)
+        stack.callback(attacker.process.kill)
+        agent = stack.enter_context(Agent(tmp_path, {}, node=node))
+        wait_until(lambda: agent.value("rankwatch_rank_up", job_id="4711") == 1, 15.0, "the job")
+        time.sleep(ENOUGH_SECONDS)
+        assert target.told() == ["ready"]
+        assert not agent.value("rankwatch_ras_queries_total")
+
+
+def test_a_user_whose_own_process_listens_is_asked(node: Node, open_directory: Path, tmp_path: Path) -> None:
+    """The same process on the node's own loopback is asked, by another user's agent."""
+    with ExitStack() as stack:
+        attacker = Attacker(node, open_directory, "4711", "127.0.0.1", "127.0.0.1", apart=False)
+        stack.callback(attacker.process.kill)
+        agent = stack.enter_context(Agent(tmp_path, {}, node=node))
+        wait_until(lambda: (agent.value("rankwatch_ras_queries_total") or 0) > 0, 30.0, "a query")

@@ -1,0 +1,317 @@
+"""Ranks under a real Slurm, end to end: whose they are, how they end, and who only says that he is of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent
+from machines import alive
+from nodes import wait_until
+from slurm import (
+    CLUSTER,
+    END_SECONDS,
+    HIGH,
+    IDLE_RANK,
+    KILL_WAIT_SECONDS,
+    LOW,
+    START_SECONDS,
+    THREAD,
+    Slurm,
+    idle_rank,
+    why_no_slurm,
+)
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(why_no_slurm() is not None, reason=why_no_slurm() or ""),
+    pytest.mark.timeout(120),
+]
+full = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
+
+RANK = shlex.join(idle_rank())
+TORCH_THREAD = "pt_nccl_watchdg"
+NOBODY_UID = 65534
+NOBODY = ("setpriv", f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-groups", "--no-new-privs")
+CRASHED = ("signaled", "SIGSEGV", "")
+TERMINATED = ("signaled", "SIGTERM", "")
+KILLED = ("signaled", "SIGKILL", "")
+BINDING_SECONDS = 20.0
+"""Ten that are waited for whatever names a rank better, and what a busy machine takes."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Provide a running Slurm."""
+    with Slurm(tmp_path_factory.mktemp("slurm")) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def slurm(cluster: Slurm) -> Iterator[Slurm]:
+    """Provide a running Slurm without jobs."""
+    yield cluster
+    cluster.cancel_all()
+
+
+@pytest.fixture
+def agent(slurm: Slurm, tmp_path: Path) -> Iterator[Agent]:
+    """Provide an agent on Slurm's node that knows of no job yet."""
+    with agent_on(slurm, tmp_path) as agent:
+        yield agent
+
+
+def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, agent: Agent) -> None:
+    """Two tasks are ranks of Slurm's job with its facts; a crash ends the step: who crashed is dead, the other not."""
+    agent.job_id = slurm.submit(f"srun --kill-on-bad-exit {RANK}", "--ntasks=2", "--job-name=train")
+    agent.wait_for_states(alive(2), START_SECONDS)
+    assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
+    agent.wait_for("rankwatch_job_info", 1, user="root")
+    [info] = agent.samples("rankwatch_job_info")
+    assert info.labels == {
+        "job_id": agent.job_id,
+        "user": "root",
+        "name": "train",
+        "world_size": "2",
+        "partition": LOW,
+        "scheduler_cluster": CLUSTER,
+        "nodes": "1",
+        "restarts": "",
+    }
+    assert agent.value("rankwatch_job_expected_tasks") == 2
+    assert agent.value("rankwatch_job_expected_ranks", source="environment") == 2
+    assert agent.value("rankwatch_job_expected_ranks", source="tasks") == 2
+    slurm.node.kill(pids(agent)["1"], signal.SIGSEGV)
+    agent.wait_for_states({"0": "exited", "1": "dead"}, END_SECONDS)
+    assert agent.ending("1") == CRASHED
+    wait_until(lambda: agent.ending("0") in (TERMINATED, KILLED), what="the status of rank 0")
+    assert agent.states() == {"0": "exited", "1": "dead"}
+    assert agent.samples("rankwatch_rank_identity_conflicts_total", kind="owner")[0].value == 0
+
+
+@full
+def test_a_job_that_ends_in_order_is_finished(slurm: Slurm, agent: Agent, tmp_path: Path) -> None:
+    """All tasks leave with status 0: finished, with the status, though slurmstepd reaps them at once."""
+    end = tmp_path / "end"
+    agent.job_id = slurm.submit(f"srun {shlex.join(idle_rank(end=end))}", "--ntasks=2")
+    agent.wait_for_states(alive(2), START_SECONDS)
+    end.touch()
+    wait_without_deaths(agent, {"0": "finished", "1": "finished"})
+    assert {agent.ending(rank) for rank in "01"} == {("exited", "", "0")}
+
+
+@full
+def test_a_cancelled_job_has_no_dead_rank(slurm: Slurm, agent: Agent) -> None:
+    """scancel ends one rank by SIGTERM and one that ignores it by SIGKILL: both have left, and none is dead."""
+    stubborn = f"""if [ "$SLURM_PROCID" = 1 ]; then trap "" TERM; fi; exec {RANK}"""
+    agent.job_id = slurm.submit(f"srun bash -c {shlex.quote(stubborn)}", "--ntasks=2")
+    agent.wait_for_states(alive(2), START_SECONDS)
+    slurm.cancel(agent.job_id)
+    wait_without_deaths(agent, {"0": "exited", "1": "exited"}, KILL_WAIT_SECONDS + END_SECONDS)
+    agent.wait_for_ending("0", TERMINATED)
+    agent.wait_for_ending("1", KILLED)
+    assert agent.states() == {"0": "exited", "1": "exited"}
+
+
+@full
+def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent) -> None:
+    """Preempted: its ranks have left, and none is dead. Requeued: the same labels are alive, with new starts."""
+    agent.job_id = slurm.submit(f"srun {RANK}", "--ntasks=2", f"--partition={LOW}", "--requeue")
+    agent.wait_for_states(alive(2), START_SECONDS)
+    before = starts(agent)
+    other = slurm.submit("srun sleep infinity", "--ntasks=1", f"--partition={HIGH}", "--exclusive")
+    wait_without_deaths(agent, {"0": "exited", "1": "exited"}, START_SECONDS)
+    for rank in "01":
+        agent.wait_for_ending(rank, TERMINATED)
+    slurm.cancel(other)
+    wait_without_deaths(agent, alive(2), 2 * START_SECONDS)
+    after = starts(agent)
+    assert all(after[rank] > before[rank] for rank in "01")
+    assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
+    assert [each.labels["restarts"] for each in agent.samples("rankwatch_job_info")] == ["1"]
+
+
+@full
+def test_each_task_of_an_array_is_a_job(slurm: Slurm, agent: Agent) -> None:
+    """The tasks of an array have ids of their own, as Slurm tells them."""
+    slurm.submit(f"RANK=$SLURM_ARRAY_TASK_ID srun {RANK}", "--ntasks=1", "--array=0-1")
+    jobs = running_array(slurm)
+    for index, job_id in jobs.items():
+        agent.wait_for_states({index: "alive"}, START_SECONDS, job_id=job_id)
+        assert identities(agent, job_id) == {index: ("environment", "parent")}
+    assert len(agent.samples("rankwatch_rank_up")) == 2
+
+
+@full
+def test_an_array_is_one_job_where_its_id_is_asked_for(slurm: Slurm, tmp_path: Path) -> None:
+    """With SLURM_ARRAY_JOB_ID as the job's id both tasks are ranks of it."""
+    with agent_on(slurm, tmp_path, identity={"job_id_variables": ["SLURM_ARRAY_JOB_ID"]}) as agent:
+        agent.job_id = slurm.submit(f"RANK=$SLURM_ARRAY_TASK_ID srun {RANK}", "--ntasks=1", "--array=0-1")
+        agent.wait_for_states(alive(2), START_SECONDS)
+        assert running_array(slurm).keys() == {"0", "1"}
+        assert {each.labels["job_id"] for each in agent.samples("rankwatch_rank_up")} == {agent.job_id}
+        sources = [source for source, _ in identities(agent, agent.job_id).values()]
+        assert sources == ["environment", "environment"]
+
+
+@full
+@pytest.mark.parametrize(
+    ("title", "source"),
+    [("VLLM::Worker_TP$each", "title"), (sys.executable, "local_index")],
+    ids=["titles", "no-titles"],
+)
+def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent, title: str, source: str) -> None:
+    """A task's four children inherit its rank: they are ranks by title, else in start order; one's crash is its own."""
+    order, pause = ("3 2 1 0", 1.5) if source == "title" else ("0 1 2 3", 0)
+    children = f'for each in {order}; do (exec -a "{title}" {RANK}) & sleep {pause}; done; wait'
+    agent.job_id = slurm.submit(f"srun bash -c {shlex.quote(children)}", "--ntasks=1")
+    agent.wait_for_states(alive(4), START_SECONDS + BINDING_SECONDS)
+    assert identities(agent, agent.job_id) == dict.fromkeys("0123", (source, "parent"))
+    shown = pids(agent)
+    if source == "title":
+        assert [words_of(slurm, shown[rank])[0] for rank in "0123"] == [f"VLLM::Worker_TP{rank}" for rank in "0123"]
+    else:
+        assert [shown[rank] for rank in "0123"] == sorted(shown.values())
+    assert agent.samples("rankwatch_job_expected_ranks") == []
+    assert agent.value("rankwatch_rank_duplicates") == 0
+    slurm.node.kill(shown["2"], signal.SIGSEGV)
+    agent.wait_for_ending("2", CRASHED)
+    agent.wait_for_states(alive(4) | {"2": "dead"})
+
+
+@full
+def test_steps_of_one_job_are_groups_of_ranks(slurm: Slurm, agent: Agent) -> None:
+    """Two steps that run at once have a rank 0 each: the one has the job's plain id, the other a suffix to it."""
+    step = f"srun --ntasks=1 --exact {RANK}"
+    job_id = slurm.submit(f"{step} & {step} & wait", "--ntasks=2")
+
+    def shown() -> list[dict[str, str]]:
+        found = [each.labels for each in agent.samples("rankwatch_rank_identity_source")]
+        return sorted(found, key=lambda labels: labels["job_id"]) if len(found) == 2 else []
+
+    first, second = wait_until(shown, START_SECONDS + BINDING_SECONDS, "both steps")
+    assert first == {"job_id": job_id, "rank": "0", "source": "environment", "proof": "parent"}
+    assert second == first | {"job_id": second["job_id"]}
+    assert second["job_id"].startswith(f"{job_id}-")
+    assert agent.value("rankwatch_rank_duplicates") == 0
+    slurm.node.kill(pids(agent, job_id=second["job_id"])["0"], signal.SIGSEGV)
+    agent.wait_for_states({"0": "dead"}, job_id=second["job_id"])
+    assert agent.states(job_id=job_id) == alive(1)
+
+
+@full
+def test_ranks_that_nothing_numbers_are_named_by_pid(slurm: Slurm, agent: Agent) -> None:
+    """Four workers as Ray starts them have RAY_JOB_ID and no RANK: each is shown by its pid, also how it crashed."""
+    agent.job_id = "01000000"
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(stranger(slurm, idle_rank(TORCH_THREAD), {"RAY_JOB_ID": agent.job_id}))
+        workers = wait_until(lambda: found if len(found := running(slurm, TORCH_THREAD)) == 4 else None)
+        agent.wait_for_states({f"pid-{pid}": "alive" for pid in workers}, BINDING_SECONDS)
+        assert set(identities(agent, agent.job_id).values()) == {("pid", "none")}
+        slurm.node.kill(workers[1], signal.SIGSEGV)
+        agent.wait_for_ending(f"pid-{workers[1]}", CRASHED)
+        agent.wait_for_states({f"pid-{pid}": "dead" if pid == workers[1] else "alive" for pid in workers})
+
+
+@full
+def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) -> None:
+    """Another user has the next id until that job starts, then goes on under a suffix; from then on at once."""
+    next_id = int(slurm.submit("true", "--ntasks=1")) + 1
+    job, taken, taken_next = str(next_id), f"{next_id}-u{NOBODY_UID}", f"{next_id + 1}-u{NOBODY_UID}"
+    guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # our files may be root's alone
+    with stranger(slurm, guess, {"SLURM_JOB_ID": job, "RANK": "0"}):
+        agent.wait_for_states(alive(1), job_id=job)
+        assert identities(agent, job) == {"0": ("environment", "none")}
+        [squatter], [start] = pids(agent, job_id=job).values(), starts(agent, job_id=job).values()
+        assert slurm.submit(f"srun {RANK}", "--ntasks=2") == job
+        agent.wait_for_states(alive(2), START_SECONDS, job_id=job)
+        assert identities(agent, job) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
+        assert squatter not in pids(agent, job_id=job).values()
+        assert agent.states(job_id=taken) == alive(1)
+        assert pids(agent, job_id=taken) == {"0": squatter}
+        assert starts(agent, job_id=taken) == {"0": start}
+        agent.wait_for("rankwatch_rank_identity_conflicts_total", 1, kind="owner")
+        with stranger(slurm, guess, {"SLURM_JOB_ID": str(next_id + 1), "RANK": "0"}):
+            agent.wait_for_states(alive(1), job_id=taken_next)
+            assert agent.states(job_id=str(next_id + 1)) == {}
+            agent.wait_for("rankwatch_rank_identity_conflicts_total", 2, kind="owner")
+
+
+def agent_on(slurm: Slurm, directory: Path, **config: Any) -> Agent:
+    """Start an agent on Slurm's node."""
+    sections = {"inspector": {"paths": [str(directory / "nothing")]}}
+    return Agent(directory, {"exporters": sections, **config}, node=slurm.node)
+
+
+@contextlib.contextmanager
+def stranger(slurm: Slurm, argv: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
+    """Run a program on the node that is no job's."""
+    before = running(slurm, argv[-1])
+    process = slurm.popen(argv, env)
+    [pid] = wait_until(lambda: set(running(slurm, argv[-1])) - set(before), what="the process")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            slurm.node.kill(pid)
+        process.wait()
+
+
+def running(slurm: Slurm, thread: str) -> list[int]:
+    """Return the node's processes that have a thread of this name, by pid."""
+    return sorted(int(path.parts[-4]) for path in slurm.node.proc.glob("[0-9]*/task/*/comm") if name_of(path) == thread)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a thread that may have ended."""
+    try:
+        return path.read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def running_array(slurm: Slurm) -> dict[str, str]:
+    """Wait until both tasks of an array run, and return their job ids by index, as Slurm has them."""
+    ask = ("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%K %A")
+    wait_until(lambda: len(slurm.ask(*ask).splitlines()) == 2, START_SECONDS, "the array's tasks")
+    return dict(line.split() for line in slurm.ask(*ask).splitlines())
+
+
+def words_of(slurm: Slurm, pid: int) -> list[str]:
+    """Return the command line of one of the node's processes."""
+    return (slurm.node.proc / str(pid) / "cmdline").read_text().split("\0")
+
+
+def wait_without_deaths(agent: Agent, wanted: Mapping[str, str], seconds: float = END_SECONDS) -> None:
+    """Wait until the ranks have these states; no look on the way may show a dead one."""
+
+    def reached() -> bool:
+        states = agent.states()
+        assert "dead" not in states.values(), states
+        return states == wanted
+
+    wait_until(reached, seconds, f"states {wanted}")
+
+
+def identities(agent: Agent, job_id: str) -> dict[str, tuple[str, str]]:
+    """Return who named each rank of a job, and what proves whose it is."""
+    found = agent.samples("rankwatch_rank_identity_source", job_id=job_id)
+    return {each.labels["rank"]: (each.labels["source"], each.labels["proof"]) for each in found}
+
+
+def pids(agent: Agent, **labels: str) -> dict[str, int]:
+    """Return the pid of each live rank."""
+    return {s.labels["rank"]: int(s.labels["pid"]) for s in agent.samples("rankwatch_rank_info", **labels)}
+
+
+def starts(agent: Agent, **labels: str) -> dict[str, float]:
+    """Return when each rank started."""
+    return {s.labels["rank"]: s.value for s in agent.samples("rankwatch_rank_start_timestamp_seconds", **labels)}

@@ -1,0 +1,462 @@
+"""Users of one node who make up files: what they may cost another user, whose records are those of a control run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from inspector_records import line
+
+from agent.api import Admission, Share
+from agent.tail import follower as follower_module
+from agent.tail import left as left_module
+from agent.tail.file import FollowedFile, Position
+from agent.tail.left import LeftPositions
+from agent.tail.listing import FollowLimits
+from exporters.inspector.reading import reader as reader_module
+from exporters.inspector.reading import writers as writers_module
+from exporters.inspector.reading.ownership import FileState, Ownership
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.turn import Turn
+from exporters.inspector.totals import shared as shared_module
+
+EVERYONE = Ownership(everyone=True)
+CROWD, VICTIM = 2000, 1000
+LINES = 50
+IN_2096 = 3_976_214_400
+LOOK_SECONDS = 31.0
+"""More than any two looks are apart."""
+
+
+def share_by_name(status: os.stat_result, directory: str) -> Share:
+    """Files with a second link belong to the crowd: no root is needed to give a file away."""
+    return Share(CROWD if status.st_nlink > 1 else VICTIM, directory)
+
+
+class Node:
+    """A directory that a crowd's files and the victim's lie in: beside each other, or each in a directory of its own.
+
+    ``apart``: the crowd and the victim have one user id, and are told apart by their directories.
+    """
+
+    def __init__(self, root: Path, *, apart: bool, admission: Admission | None = None) -> None:
+        self.root = root / "records"
+        self.theirs, self.ours = (self.root / "a", self.root / "z") if apart else (self.root, self.root)
+        self.spare = root / "spare"
+        for path in (self.root, self.theirs, self.ours, self.spare):
+            path.mkdir(exist_ok=True)
+        self.clock = FakeClock()
+        self.admission = admission or Admission()
+        self.reader = DirectoryReader(
+            self.root, self.clock, self.admission.admit, from_beginning=True, share_of=share_by_name
+        )
+        self.ends: list[Turn] = []
+
+    def crowd(self, number: int, content: bytes = b"", modified: int | None = None) -> Path:
+        """One of the crowd's files."""
+        path = self.theirs / f"crowd-pid{number}.log"
+        path.write_bytes(content)
+        os.link(path, self.spare / path.name)
+        if modified is not None:
+            os.utime(path, (modified, modified))
+        return path
+
+    def victim(self, pid: int = 7, lines: int = LINES, first: int = 0) -> None:
+        """Write lines to one of the victim's files."""
+        with (self.ours / f"victim-pid{pid}.log").open("ab") as log:
+            log.write(b"".join(line(sn, hostname="victim", pid=pid) for sn in range(first, first + lines)))
+
+    def turn(self, *, last: bool = False, seconds: float = 0.0) -> Turn:
+        """One turn, after some time."""
+        self.clock.advance(seconds)
+        return self.reader.turn(EVERYONE, last=last)
+
+    def settle(self) -> None:
+        """Read all there is."""
+        while self.turn(seconds=0.25).waiting:
+            pass
+
+    def found(self) -> dict[tuple[int, str], int]:
+        """The victim's operations by pid and size class."""
+        published = self.turn(last=True).published
+        assert published is not None
+        found: Counter[tuple[int, str]] = Counter()
+        for writer in published.writers:
+            if writer.writer_key.hostname == "victim":
+                for total in writer.totals:
+                    found[writer.writer_key.pid, total.key.size] += total.sums.operations
+        return dict(found)
+
+    def skipped(self) -> dict[str, int]:
+        """What was skipped, by reason."""
+        published = self.turn(last=True).published
+        assert published is not None
+        return dict(published.skipped)
+
+
+ALONE = {(7, "8192"): LINES}
+"""What a reader finds that the victim has for itself; test_control checks it."""
+
+
+@pytest.fixture(params=[False, True], ids=["users", "directories"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
+    """A node where the crowd is another user, and one where it is another directory of the same user."""
+    return Node(tmp_path, apart=request.param)
+
+
+def test_control(node: Node) -> None:
+    """Without a crowd all of the victim's records are there after one turn."""
+    node.victim()
+    node.turn()
+    assert node.found() == ALONE
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+    """Make the follower's limits smaller."""
+    small = FollowLimits(**limits)
+    monkeypatch.setattr(follower_module.Follower.__init__, "__kwdefaults__", {
+        **(follower_module.Follower.__init__.__kwdefaults__ or {}), "limits": small,
+    })  # fmt: skip
+
+
+def test_empty_files_of_the_future(node: Node) -> None:
+    """4,200 empty files written to in 2096 keep no file of another's out: it is read at the next look."""
+    for number in range(4200):
+        node.crowd(number, modified=IN_2096)
+    node.turn()
+    node.victim()
+    node.turn(seconds=LOOK_SECONDS)
+    assert node.found() == ALONE
+    assert node.skipped()["file_limit"] > 0
+
+
+@pytest.mark.parametrize("content", [b"", line(0, hostname="crowd")], ids=["empty", "begun"])
+def test_a_full_table_of_files(node: Node, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Where the crowd fills every place among the files, also with open ones, a new user has one at once."""
+    limited(monkeypatch, files=8, open_files=8)
+    node = Node(node.root.parent, apart=node.theirs != node.ours)
+    for number in range(9):
+        node.crowd(number, content, modified=IN_2096)
+    node.turn()
+    node.victim()
+    node.turn(seconds=LOOK_SECONDS)
+    assert node.found() == ALONE
+
+
+def test_a_file_of_the_future_is_as_old_as_its_sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within one share, too, a time that is still to come counts as the time when it was seen."""
+    limited(monkeypatch, files=2)
+    node = Node(tmp_path, apart=False)
+    node.clock.now += 1_000_000_000
+    for number in range(2):
+        node.crowd(number, modified=IN_2096)
+    node.turn()
+    node.turn(seconds=2 * LOOK_SECONDS)  # closes them
+    node.crowd(7, line(0, hostname="victim"), modified=int(node.clock.time()))
+    node.turn(seconds=LOOK_SECONDS)
+    assert node.found() == {(7, "8192"): 1}
+
+
+def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that the crowd never lets be read to their ends hold no descriptor that another one needs."""
+    limited(monkeypatch, open_files=4)
+    node = Node(node.root.parent, apart=node.theirs != node.ours)
+    monkeypatch.setattr(reader_module, "READ_BYTES", 1000)
+    monkeypatch.setattr(reader_module, "TURN_SECONDS", 0.0)
+    long = b"".join(line(sn, hostname="crowd") for sn in range(2000))
+    for number in range(6):
+        node.crowd(number, long)
+    for _ in range(10):
+        node.turn(seconds=0.25)
+    node.victim(lines=2)
+    for _ in range(6):
+        node.turn(seconds=LOOK_SECONDS)
+    assert node.found() == {(7, "8192"): 2}
+
+
+def test_writers(node: Node) -> None:
+    """70 files of 16 writers each keep no other user's writer out; what the crowd loses is counted and told."""
+    for number in range(70):
+        node.crowd(number, b"".join(line(0, hostname="crowd", pid=pid, id=f"0x{number + 1:x}") for pid in range(1, 17)))
+    node.settle()
+    node.victim()
+    retired = sum(len(node.turn(seconds=LOOK_SECONDS).retired) for _ in range(3))
+    assert node.found() == ALONE
+    assert retired == 1
+    assert node.skipped()["writer_limit"] > 70 * 16 - writers_module.MAX_WRITERS
+
+
+def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of one that gave way are refused: none goes to totals that were told as its last."""
+    monkeypatch.setattr(writers_module, "MAX_WRITERS", 2)
+    node = Node(tmp_path, apart=True)
+    logs = [node.crowd(number, line(number, hostname="crowd", pid=number)) for number in (1, 2)]
+    node.settle()
+    node.victim()
+    [gone] = node.turn(seconds=LOOK_SECONDS).retired
+    assert gone.writer_key.pid == 1
+    with logs[0].open("ab") as log:
+        log.write(line(5, hostname="crowd", pid=1))
+    turn = node.turn(seconds=LOOK_SECONDS, last=True)
+    assert turn.published is not None
+    assert sorted(one.writer_key.hostname for one in turn.published.writers) == ["crowd", "victim"]
+    assert turn.published.results["origin_limit"] == 1
+
+
+def test_places(node: Node) -> None:
+    """Communicators made up by the dozen leave the victim's its own: none is added up under `other`."""
+    for number in range(16):
+        node.crowd(number, b"".join(
+            line(0, hostname="crowd", pid=pid, id=f"0x{comm + 1:x}", rank=rank)
+            for pid in range(2) for comm in range(64) for rank in range(4)
+        ))  # fmt: skip
+    node.settle()
+    assert node.skipped()["place_limit"] > 0
+    node.victim()
+    node.settle()
+    node.turn(seconds=LOOK_SECONDS)
+    assert node.found() == ALONE
+
+
+def test_places_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer keeps the places it had before the restart although it would not be granted them now."""
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 16)
+    node = Node(tmp_path, apart=True)
+    log = node.crowd(1, b"".join(line(0, hostname="crowd", pid=1, id=f"0x{comm}") for comm in range(1, 5)))
+    section = node.turn(last=True).section
+    node.reader.close()
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 4)
+    reader = DirectoryReader(node.root, node.clock, node.admission.admit, restored=section, share_of=share_by_name)
+    with log.open("ab") as more:
+        more.write(b"".join(line(1, hostname="crowd", pid=1, id=f"0x{comm}") for comm in range(1, 5)))
+    reader.turn(EVERYONE)
+    published = reader.turn(EVERYONE, last=True).published
+    reader.close()
+    assert published is not None
+    [writer] = published.writers
+    assert {(total.key.comm, total.sums.operations) for total in writer.totals} == {(f"{n}", 2) for n in range(1, 5)}
+
+
+def test_series(node: Node) -> None:
+    """A crowd of writers with all the series they may have leaves room for those of the victim."""
+    node = Node(node.root.parent, apart=node.theirs != node.ours, admission=Admission(in_all=1000))
+    for number in range(40):
+        node.crowd(number, b"".join(
+            line(sn, hostname="crowd", pid=number + 1, coll_msg_size_bytes=8192 * 4**sn, coll_exec_time_us=10**9)
+            for sn in range(9)
+        ))  # fmt: skip
+    node.settle()
+    assert node.admission.refused > 0
+    node.victim()
+    node.settle()
+    node.turn(seconds=LOOK_SECONDS)
+    assert node.found() == ALONE
+
+
+def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When too many kinds of record are remembered, those are forgotten who have most of them."""
+    monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 10)
+    node.victim()
+    node.crowd(1, b"".join(line(sn, hostname="crowd", coll_msg_size_bytes=sn + 1) for sn in range(10)))
+    node.settle()
+    remembered = {one.writer_key.hostname: one.remembered() for one in node.reader._writers}
+    assert remembered == {"crowd": 0, "victim": 1}
+    assert node.skipped()["binding_limit"] == 1
+
+
+class Work:
+    """A clock that moves with the work that is done: each piece of lines costs time by its length."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, seconds_per_byte: float) -> None:
+        real = node.reader._follower.read
+
+        def read(*given: object) -> object:
+            chunk = real(*given)  # type: ignore[arg-type]
+            node.clock.advance(1e-6 if chunk is None else len(chunk.data) * seconds_per_byte)
+            return chunk
+
+        monkeypatch.setattr(node.reader._follower, "read", read)
+
+
+@pytest.mark.parametrize(("files", "lines"), [(400, 320), (70, 1120)])
+def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.MonkeyPatch, files: int, lines: int) -> None:
+    """What the victim's eight ranks write while a crowd's backlog is read is there after two turns, and all of the
+    backlog in the time that it takes alone."""
+    seconds_per_byte = 20e-9 * 2_000_000 / (lines * len(line(0)))  # as if the files were of 2 MB each
+    content = b"".join(line(sn, hostname="crowd") for sn in range(lines))
+    for number in range(files):
+        node.crowd(number, content.replace(b'"pid":7', b'"pid":%d' % (number % 16)))
+    Work(node, monkeypatch, seconds_per_byte)
+    node.turn()
+    for pid in range(1, 9):
+        node.victim(pid)
+    node.clock.advance(LOOK_SECONDS)
+    assert node.turn().waiting
+    node.turn()
+    assert node.found() == {(pid, "8192"): LINES for pid in range(1, 9)}
+    for pid in range(1, 9):
+        node.victim(pid, first=LINES)
+    began = node.clock.now
+    assert node.turn().waiting
+    node.turn()
+    assert node.clock.now - began < 0.5
+    assert node.found() == {(pid, "8192"): 2 * LINES for pid in range(1, 9)}
+    turns = 6
+    while node.turn().waiting:
+        turns += 1
+    alone = files * lines * len(line(0)) * seconds_per_byte / reader_module.TURN_SECONDS
+    assert turns <= alone * 1.2 + 6
+
+
+def test_a_dear_piece_is_paid_by_who_brought_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that take ten times as long to read get no more time for it: the victim has half of each turn."""
+    per_line = len(line(0))
+    monkeypatch.setattr(reader_module, "READ_BYTES", 4 * per_line)
+    node.crowd(1, b"".join(line(sn, hostname="crowd") for sn in range(600)))
+    node.victim(lines=600)
+    real = node.reader._follower.read
+    spent: Counter[int] = Counter()
+
+    def read(file: object, size: int) -> object:
+        chunk = real(file, size)  # type: ignore[arg-type]
+        uid = file.share.uid if node.theirs == node.ours else "/a/" in file.path  # type: ignore[attr-defined]
+        seconds = 0.010 if uid in (CROWD, True) else 0.001
+        node.clock.advance(seconds)
+        spent[uid] += round(seconds * 1000)
+        return chunk
+
+    monkeypatch.setattr(node.reader._follower, "read", read)
+    for _ in range(2):
+        node.turn()
+    assert len(spent) == 2
+    assert max(spent.values()) - min(spent.values()) <= 2 * 11
+
+
+def test_lines_that_cost_much_are_read_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece that takes longer than a whole turn makes the next ones small; once lines are cheap they grow again."""
+    node = Node(tmp_path, apart=True)
+    node.crowd(1, b"".join(line(sn, hostname="crowd") for sn in range(20_000)))
+    real = node.reader._follower.read
+    took: list[float] = []
+    seconds_per_byte = 4e-6
+
+    def read(file: FollowedFile, size: int) -> object:
+        chunk = real(file, size)
+        took.append(0.0 if chunk is None else len(chunk.data) * seconds_per_byte)
+        node.clock.advance(took[-1])
+        return chunk
+
+    monkeypatch.setattr(node.reader._follower, "read", read)
+    node.turn()
+    assert took == [pytest.approx(0.52, rel=0.01)]
+    node.turn()
+    assert max(took[1:]) <= 0.021
+    seconds_per_byte = 0.0
+    first = node.reader.owned()[next(iter(node.reader.owned()))].offset
+    for _ in range(3):
+        node.turn()
+    file = next(iter(node.reader.owned().values()))
+    assert file.offset - first > 3 * 128 * 1024
+
+
+def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more directories than are looked at, each user's are chosen in turns, and of one user the latest."""
+    limited(monkeypatch, directories=4)
+    root = tmp_path / "records"
+    root.mkdir()
+    names = [f"crowd{number}" for number in range(8)] + ["mine"]
+    for number, name in enumerate(names):
+        (root / name).mkdir()
+        (root / name / "victim-pid7.log").write_bytes(line(0, hostname=name))
+        os.utime(root / name, (IN_2096 + number if name != "mine" else 100,) * 2)
+    real = os.stat
+
+    def stat(path: str, **options: object) -> os.stat_result:
+        status = real(path, **options)  # type: ignore[arg-type]
+        uid = VICTIM if path == "mine" else CROWD
+        return os.stat_result((*status[:4], uid, *status[5:10]), {
+            "st_mtime_ns": status.st_mtime_ns, "st_atime_ns": status.st_atime_ns, "st_ctime_ns": status.st_ctime_ns,
+        })  # fmt: skip
+
+    monkeypatch.setattr("agent.tail.listing.os.stat", stat)
+    reader = DirectoryReader(root, FakeClock(), lambda *_: True, from_beginning=True)
+    published = reader.turn(EVERYONE, last=True).published
+    reader.close()
+    assert published is not None
+    hosts = {writer.writer_key.hostname for writer in published.writers}
+    assert "mine" in hosts
+    assert len(hosts) == 4
+    assert published.skipped["directory_limit"] == 5
+
+
+def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory full of names leaves the others theirs, and takes up what they leave; what is beyond is counted."""
+    limited(monkeypatch, entries=20)
+    root = tmp_path / "records"
+    for name, count in (("a", 40), ("b", 3), ("c", 3)):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            (root / name / f"{name}{number}-pid7.log").write_bytes(line(0, hostname=name, pid=number + 1))
+    reader = DirectoryReader(root, FakeClock(), lambda *_: True, from_beginning=True)
+    published = reader.turn(EVERYONE, last=True).published
+    reader.close()
+    assert published is not None
+    hosts = Counter(writer.writer_key.hostname for writer in published.writers)
+    assert hosts == {"a": 14, "b": 3, "c": 3}
+    assert published.skipped["entry_limit"] == 1
+
+
+def position(uid: int, inode: int) -> Position:
+    """A place in a file that went out of sight."""
+    return Position(1, inode, 0, f"/records/{uid}-{inode}.log", 5, b"12345", b"", uid)
+
+
+def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that one user renames without end make no other's position forgotten."""
+    monkeypatch.setattr(left_module, "MAX_LEFT", 3)
+    skipped: Counter[str] = Counter()
+    left = LeftPositions([position(VICTIM, 1)], skipped)
+    for inode in range(10, 20):
+        left.put(position(CROWD, inode))
+    assert [(one.uid, one.inode) for one in left.all()] == [(VICTIM, 1), (CROWD, 18), (CROWD, 19)]
+    assert skipped["left_limit"] == 8
+    left.put(position(VICTIM + 1, 2))
+    assert {one.uid for one in left.all()} == {VICTIM, VICTIM + 1, CROWD}
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "directory_mode", "shared"),
+    [(0o644, 0o755, 0), (0o666, 0o755, 1), (0o644, 0o777, 1), (0o644, 0o1777, 0), (0o664, 0o775, 0)],
+)
+def test_shared_input_is_marked(tmp_path: Path, file_mode: int, directory_mode: int, shared: int) -> None:
+    """Files are counted that others may write to, or replace because their directory lets them."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    (directory / "here-pid7.log").write_bytes(line(0))
+    (directory / "here-pid7.log").chmod(file_mode)
+    directory.chmod(directory_mode)
+    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
+    published = reader.turn(EVERYONE, last=True).published
+    reader.close()
+    assert published is not None
+    assert published.files[FileState.WRITABLE_BY_OTHERS] == shared
+    assert published.files[FileState.FOLLOWED] == 1
+
+
+@pytest.mark.parametrize("give", [os.chown], ids=["chown"])
+def test_a_file_is_its_users(tmp_path: Path, give: Callable[[Path, int, int], None]) -> None:
+    """A file's share is that of its user and its directory."""
+    path = tmp_path / "here-pid7.log"
+    path.write_bytes(line(0))
+    uid = os.geteuid()
+    if uid == 0:
+        uid = CROWD
+        give(path, uid, -1)
+    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
+    reader.turn(EVERYONE)
+    assert [file.share for file in reader.owned().values()] == [Share(uid, str(tmp_path))]
+    reader.close()

@@ -1,0 +1,200 @@
+"""Who owns a process: what proves it, and what only looks so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from proc_tree import ProcTree
+
+from agent.api import Owner, ProcFS, Roots
+from exporters.process import ownership
+from exporters.process.ownership import MAX_ANCESTORS, MAX_PODS, Group, OwnerSearch, group_of
+
+POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
+SLICE = POD.replace("-", "_")
+CONTAINER = "0123456789abcdef" * 4
+SLURM = "/system.slice/slurmstepd.scope/job_4711"
+STEP = f"{SLURM}/step_0/user/task_0"
+
+
+class Node:
+    """Processes and control groups, made up; the user who runs the test stands for root."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc = ProcTree(folder / "proc")
+        self.sys, self.log = folder / "sys", folder / "log"
+        self.groups = self.sys / "fs/cgroup"
+
+    def owner(self, pid: int, uid: int | None = 1000) -> tuple[Owner, str]:
+        proc = ProcFS(self.proc.root)
+        stat = proc.stat(pid)
+        assert stat is not None
+        return OwnerSearch(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))
+
+    def place(self, path: str, *, hierarchy: str = "", made: bool = True) -> tuple[Owner, str]:
+        """The owner of a process in a control group, whose directory is there if it is ``made``."""
+        if made:
+            (self.groups / hierarchy / path.lstrip("/")).mkdir(parents=True)
+        self.proc.add(100, uid=1000, cgroup=f"0:{hierarchy}:{path}\n")
+        return self.owner(100)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A node whose directories are root's."""
+    monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
+    return Node(tmp_path)
+
+
+POD_PATHS = [
+    f"/kubepods/burstable/pod{POD}/{CONTAINER}",
+    f"/kubepods/pod{POD}/{CONTAINER}",
+    f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
+    f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{SLICE}.slice/crio-{CONTAINER}.scope",
+    f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{SLICE}.slice"
+    f"/cri-containerd-{CONTAINER}.scope",
+    f"/kubelet/kubepods/besteffort/pod{POD}/{CONTAINER}",
+]
+
+
+@pytest.mark.parametrize("path", POD_PATHS)
+def test_pods(path: str, node: Node) -> None:
+    """Kubelet's control groups name pod and container, with either driver and below a node made of a container."""
+    assert node.place(path) == (Owner("pod", POD), CONTAINER)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/../../kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
+        f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
+        f"/../../../pod{POD}/{CONTAINER}",
+    ],
+)
+def test_pods_beside_the_agents_own(path: str, node: Node) -> None:
+    """An agent in a control group namespace sees other pods by a path upwards from its own group."""
+    assert node.place(path, made=False) == (Owner("pod", POD), CONTAINER)
+
+
+@pytest.mark.parametrize(
+    ("path", "hierarchy", "expected"),
+    [
+        (STEP, "", ("slurm", "4711")),
+        ("/system.slice/node-a_slurmstepd.scope/job_4711/step_batch/user/task_0", "", ("slurm", "4711")),
+        ("/slurm/uid_1000/job_4711/step_0/task_0", "memory", ("slurm", "4711")),
+        ("/slurm_node-a/uid_1000/job_4711", "cpu,cpuacct", ("slurm", "4711")),
+        ("/pbs_jobs.service/jobid/12.server", "", ("pbs", "12.server")),
+        ("/pbspro.slice/pbspro-12.server.slice", "memory", ("pbs", "12.server")),
+        ("/lsf/cluster1/job.4711.3100.1700000000", "memory", ("lsf", "4711")),
+    ],
+)
+def test_jobs(path: str, hierarchy: str, expected: tuple[str, str], node: Node) -> None:
+    """The schedulers' control groups name the job."""
+    scheduler, job_id = expected
+    job = Owner("job", f"{scheduler}/{job_id}", scheduler=scheduler, job_id=job_id, proof="cgroup")
+    assert node.place(path, hierarchy=hierarchy) == (job, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/docker/{CONTAINER}",
+        f"/system.slice/docker-{CONTAINER}.scope",
+        f"/machine.slice/libpod-{CONTAINER}.scope",
+        f"/libpod_parent/libpod-{CONTAINER}",
+        f"/system.slice/cri-containerd-{CONTAINER}.scope",
+    ],
+)
+def test_containers(path: str, node: Node) -> None:
+    """Control groups of Docker, Podman and containerd name the container."""
+    assert node.place(path) == (Owner("container", CONTAINER), CONTAINER)
+
+
+LOGIN = "/user.slice/user-1000.slice/user@1000.service"
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/user.slice", LOGIN, *(LOGIN + path for path in (STEP, *POD_PATHS, f"/docker/{CONTAINER}"))]
+)
+def test_a_users_own_groups_prove_nothing(path: str, node: Node) -> None:
+    """Groups below a login's, whatever their names, leave a process its user's."""
+    assert node.place(path, made=path != "/") == (Owner("user", "1000"), "")
+
+
+@pytest.mark.parametrize("path", [STEP, *POD_PATHS, f"/docker/{CONTAINER}"])
+def test_a_directory_that_is_not_roots_proves_nothing(path: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group at the right place that another user made, or that is not there, leaves a process its user's."""
+    monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
+    assert node.place(path) == (Owner("user", "1000"), "")
+    monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
+    other = Node(node.sys.parent / "other")
+    assert other.place(path, made=False) == (Owner("user", "1000"), "")
+
+
+def test_a_pod_inside_a_pod_is_the_outer_one() -> None:
+    """What a container names its own groups says nothing: the first pod from the root counts."""
+    other = POD.replace("c7", "ff")
+    found = group_of(f"/kubepods/burstable/pod{POD}/pod{other}/{CONTAINER}")
+    assert found == Group("pod", POD, "", f"/kubepods/burstable/pod{POD}")
+    assert group_of(f"/kubepods/pod{POD}/{CONTAINER}/pod{other}") == Group("pod", POD, CONTAINER, f"/kubepods/pod{POD}")
+
+
+def test_a_pods_name_is_that_of_its_logs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Namespace and name come from the folder of the pod's logs; pods of one namespace are one owner."""
+    (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
+    owner, _ = node.place(POD_PATHS[0])
+    assert (owner.namespace, owner.pod_name, owner.key) == ("team-a", "trainer-0", "namespace/team-a")
+    assert owner.key != Owner("pod", POD).key
+    assert MAX_PODS == 4096
+    for bound, found in ((1, "team-a"), (0, "")):
+        monkeypatch.setattr(ownership, "MAX_PODS", bound)
+        assert node.owner(100)[0].namespace == found
+
+
+def test_a_pods_name_by_another_user_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of logs that is not root's names no pod."""
+    (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
+    monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
+    beside = f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope"
+    assert node.place(beside, made=False) == (Owner("pod", POD), CONTAINER)
+
+
+def tree(node: Node, *chain: dict[str, object]) -> Owner:
+    """The owner of the last of a chain of processes, the first of which is a child of init."""
+    for number, each in enumerate(chain):
+        node.proc.add(100 + number, parent=1 if number == 0 else 99 + number, **each)  # type: ignore[arg-type]
+    return node.owner(99 + len(chain))[0]
+
+
+DAEMON: dict[str, object] = {"title": "slurmstepd-wlm: [4711.0]", "uid": 0}
+TASK: dict[str, object] = {"title": "python train.py", "uid": 1000}
+OF_4711 = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="parent")
+A_USERS = Owner("user", "1000")
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ((DAEMON, TASK), OF_4711),
+        ((DAEMON | {"title": "slurmstepd: [4711.batch]"}, TASK, TASK), OF_4711),
+        (({"title": "slurmd", "uid": 0}, DAEMON, TASK), OF_4711),
+        ((TASK,), A_USERS),
+        ((DAEMON | {"uid": 1000}, TASK), A_USERS),
+        ((TASK, DAEMON, TASK), A_USERS),
+        ((DAEMON | {"cgroup": "0::/user.slice/user-1000.slice/session-1.scope\n"}, TASK), A_USERS),
+        ((DAEMON | {"title": "x slurmstepd: [4711.0]"}, TASK), A_USERS),
+        ((DAEMON, *[TASK] * (MAX_ANCESTORS - 1)), OF_4711),
+        ((DAEMON, *[TASK] * (MAX_ANCESTORS + 1)), A_USERS),
+    ],
+)
+def test_slurms_daemon_as_an_ancestor(chain: tuple[dict[str, object], ...], expected: Owner, node: Node) -> None:
+    """A slurmstepd among the ancestors proves the job if it and all above it are root's and of no login."""
+    assert tree(node, *chain) == expected
+
+
+def test_an_unknown_user_owns_without_a_name(node: Node) -> None:
+    """Where not even the uid is known the owner has no name."""
+    node.proc.add(100)
+    assert node.owner(100, uid=None) == (Owner(), "")

@@ -1,0 +1,192 @@
+"""Files that jobs name are opened as the job sees them, and cost nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+
+from agent.api import Logger, OwnThread, ProcessKey
+from agent.helper.client import Helpers
+from exporters.ras.asking import files
+from exporters.ras.asking.files import FILE_READER, JobFiles
+from exporters.ras.local import inside, job_files
+from exporters.ras.local.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
+from exporters.ras.local.job_files import FileFacts, FileRequest, read_files
+from exporters.ras.local.listeners import ListenerSearch
+
+SETTING = "NCCL_RAS_TIMEOUT_FACTOR=7\n"
+FOUND = FileFacts({"NCCL_RAS_TIMEOUT_FACTOR": "7"}, None)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A process' root directory, with a file, beside which lies another that is not the job's."""
+    root = tmp_path / "proc/10/root"
+    (root / "etc/deep").mkdir(parents=True)
+    (root / "etc/nccl.conf").write_text(SETTING)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/nccl.conf").write_text("not the job's")
+    return root
+
+
+def text_of(root: Path, path: str) -> str:
+    """What the file says; the name of the error where it cannot be opened."""
+    try:
+        fd = open_inside(str(root), path)
+    except OSError as error:
+        return type(error).__name__
+    try:
+        return os.read(fd, 100).decode()
+    finally:
+        os.close(fd)
+
+
+def test_links_lead_nowhere_but_below_the_root(root: Path) -> None:
+    """Absolute links and any number of .. are the job's, in a directory on the way as well as in the last name."""
+    outside = root.parents[2] / "outside"
+    for name, target in {"dir": outside, "up": "../../../outside", "file": outside / "nccl.conf"}.items():
+        (root / name).symlink_to(target)
+    for path in ("/dir/nccl.conf", "/up/nccl.conf", "/file", "/../../../outside/nccl.conf"):
+        assert text_of(root, path) == "FileNotFoundError"
+    (root / "own").symlink_to("/etc")
+    (root / "etc/deep/conf").symlink_to("../nccl.conf")
+    for path in ("/own/nccl.conf", "/own/deep/conf", "/../etc//./deep/../nccl.conf", "/own/deep/../../etc/nccl.conf"):
+        assert text_of(root, path) == SETTING
+
+
+def test_nothing_but_a_regular_file_is_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO, a directory, a socket's place are not opened at all; a name below a file is none."""
+    os.mkfifo(root / "fifo")
+    opened = []
+    monkeypatch.setattr(inside, "open_regular", lambda fd: opened.append(fd) or inside_regular(fd))
+    assert [text_of(root, path) for path in ("/fifo", "/etc", "/", "/etc/nccl.conf/x")] == ["OSError"] * 3 + [
+        "NotADirectoryError"
+    ]
+    assert len(opened) == 3
+
+
+inside_regular = inside.open_regular
+
+
+def test_a_way_ends_at_its_bounds(root: Path) -> None:
+    """So many links, directories and bytes are followed, and not one more; no descriptor is left."""
+    before = len(os.listdir("/proc/self/fd"))
+    (root / "l0").symlink_to("etc/nccl.conf")
+    for number in range(1, MAX_LINKS + 1):
+        (root / f"l{number}").symlink_to(f"l{number - 1}")
+    assert text_of(root, f"/l{MAX_LINKS - 1}") == SETTING
+    assert text_of(root, f"/l{MAX_LINKS}") == "OSError"
+    place = root
+    for _ in range(MAX_NAMES - 1):
+        place /= "d"
+    place.mkdir(parents=True)
+    (place / "f").write_text(SETTING)
+    assert text_of(root, "/d" * (MAX_NAMES - 1) + "/f") == SETTING
+    (place / "d").mkdir()
+    (place / "d/f").write_text(SETTING)
+    assert text_of(root, "/d" * MAX_NAMES + "/f") == "OSError"
+    path = "/etc/nccl.conf"
+    assert text_of(root, "/" * (MAX_PATH_BYTES - len(path)) + path) == SETTING
+    assert text_of(root, "/" * (MAX_PATH_BYTES - len(path) + 1) + path) == "OSError"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_of_the_kernels_is_not_read(root: Path) -> None:
+    """One that says it is empty may have effects when it is read: kmsg takes messages from others."""
+    proc = str(root.parents[1])
+    (root / "empty").write_text("")
+    os.truncate(root / "empty", 0)
+    assert job_files.read_one(FileRequest(proc, 10, 0, 0, ("/empty",))) == FileFacts({}, None)
+    assert job_files.read_one(FileRequest(proc, 10, 0, 0, ("/etc/nccl.conf",))) == FOUND
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Files of users from 100 on hang, until the event."""
+    gate, read = threading.Event(), job_files.read_one
+
+    def read_or_hang(request: FileRequest) -> FileFacts:
+        if (request.uid or 0) >= 100:
+            gate.wait()
+        return read(request)
+
+    monkeypatch.setattr(job_files, "read_one", read_or_hang)
+    monkeypatch.setattr(job_files, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(job_files, "_waiting", {})
+    yield gate
+    gate.set()
+    for thread in job_files._waiting.values():
+        thread.join()
+
+
+def requests(root: Path, *groups: tuple[int, int]) -> list[FileRequest]:
+    """A request of each user and mount namespace."""
+    return [FileRequest(str(root.parents[1]), 10, uid, mounts, ("/etc/nccl.conf",)) for uid, mounts in groups]
+
+
+def test_a_file_system_that_hangs_costs_its_user_alone(root: Path, hanging: threading.Event) -> None:
+    """Others are answered meanwhile, and its user as soon as it goes on."""
+    both = requests(root, (100, 1), (1, 1))
+    assert read_files(both, b"") == [None, FOUND]
+    assert read_files(both, b"") == [None, FOUND]
+    hanging.set()
+    for thread in list(job_files._waiting.values()):
+        thread.join()
+    assert read_files(both, b"") == [FOUND, FOUND]
+
+
+def test_threads_that_hang_are_bounded(root: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user has so many, and all together; beyond that nothing is begun, and below it others are served."""
+    most = job_files.MAX_WAITING_OF_USER
+    read_files(requests(root, *((100, mounts) for mounts in range(most + 1))), b"")
+    assert len(job_files._waiting) == most
+    assert read_files(requests(root, (1, 1)), b"") == [FOUND]
+    monkeypatch.setattr(job_files, "MAX_WAITING", most + 1)
+    read_files(requests(root, (101, 1), (102, 1)), b"")
+    assert [uid for uid, _ in job_files._waiting if uid != 1] == [100] * most + [101]
+    assert not hanging.is_set()
+    assert read_files(requests(root, (1, 1)), b"") == [None]
+
+
+class Wanting(ListenerSearch):
+    """Wants these files, and notes what it is told."""
+
+    def __init__(self, wanted: dict[ProcessKey, FileRequest]) -> None:
+        self.wants = wanted
+        self.told: dict[ProcessKey, FileFacts] = {}
+
+    def wanted(self) -> dict[ProcessKey, FileRequest]:
+        """All that is not noted."""
+        return {key: request for key, request in self.wants.items() if key not in self.told}
+
+    def note(self, _asked: object, found: object) -> None:
+        """Remember it."""
+        self.told.update(found)  # type: ignore[call-overload]
+
+
+async def test_files_are_read_in_a_helper(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request more than the bound waits for the next time; a helper that fails is asked again."""
+    monkeypatch.setattr(files, "MAX_REQUESTS", 2)
+    helper, thread = Helpers(FakeClock()).lend(FILE_READER), OwnThread("ras")
+    (request,) = requests(root, (0, 0))
+    search = Wanting({ProcessKey(pid, 1): request for pid in (1, 2, 3)})
+    reader = JobFiles(helper, thread, Logger("ras"))
+    for expected in (2, 3):
+        assert await reader.read_for(search)
+        assert search.told == {ProcessKey(pid, 1): FOUND for pid in range(1, expected + 1)}
+    assert not await reader.read_for(search)
+    search.told.clear()
+    process = helper._process
+    assert process is not None
+    process.kill()
+    async with asyncio.timeout(10.0):
+        while not await reader.read_for(search):
+            pass
+    await helper.stop()
+    thread.stop()

@@ -1,0 +1,124 @@
+"""A user's RAS, which may be any program, speaks of nobody else's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rank_table import environment
+from ras_node import Node, report
+from ras_server import conversing, served
+
+from agent.api import OwnThread, ProcessKey
+from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MIN_INTERVAL_SECONDS
+from exporters.ras.config import RasConfig
+from exporters.ras.protocol.client import Endpoint
+from exporters.ras.show.families import RasSnapshot
+
+VICTIM, ATTACKER = 1000, 2000
+FORGED = 0xBAD
+
+
+class Forger:
+    """Process 21 of another user, with a RAS of its own at its own port that calls pids 11 and 12 dead."""
+
+    def __init__(self, node: Node, env: dict[str, str], evidence: str = "thread") -> None:
+        self._node = node
+        self.asked = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        node.add(21, env | {"NCCL_RAS_ADDR": f"127.0.0.1:{self.port}"}, None, evidence, uid=ATTACKER, port=self.port)
+
+    async def report(self) -> bytes:
+        self.asked += 1
+        whole = json.loads(report(2, size=4, pids=(21, 21, 11, 12), hash_number=FORGED))
+        for missing in whole["communicators"][0]["missing_ranks"]:
+            missing["status"] = {"unresponsive": True, "considered_dead": True}
+        whole["communicators"].append(
+            json.loads(report(0, size=2, pids=(11, 12), hash_number=0xBAE))["communicators"][0]
+        )
+        return json.dumps(whole).encode()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = Endpoint(*writer.get_extra_info("peername"))
+        thread = OwnThread("table")
+        await thread.call(lambda: self._node.accept(21, client))
+        thread.stop()
+        await conversing(self.report, self._node.monitor)(reader, writer)
+
+
+async def watched(node: Node, forger: Forger, seconds: float) -> RasSnapshot:
+    """What the exporter shows after both have been asked often."""
+    async with served(node.serve, node.listener), served(forger.serve, forger.listener):
+        exporter = await node.start(RasConfig(addresses=[f"127.0.0.1:{node.port}"], role="reporter"))
+        for _ in range(6):
+            found = await node.look(exporter, seconds)
+        await exporter.drain()
+    return found
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node without ranks."""
+    node = Node(tmp_path, ranks={})
+    with node.listener:
+        yield node
+
+
+@pytest.mark.parametrize("claim", ["4712", "4711"], ids=["a job of its own", "the victim's job"])
+@pytest.mark.parametrize("first", ["victim", "attacker"])
+def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, first: str) -> None:
+    """Processes that it calls dead are alive, in none of its communicators, and their job's series are their own."""
+
+    def add_victims() -> None:
+        for pid, rank in ((11, 0), (12, 1)):
+            node.add(pid, environment(rank, world=4), uid=VICTIM)
+
+    if first == "victim":
+        add_victims()
+    forger = Forger(node, environment(0, world=4, job=claim))
+    if first == "attacker":
+        add_victims()
+    found = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
+    assert forger.asked > 0
+    node.table.ranks.tick()
+    processes = node.table.ranks.processes()
+    for pid in (11, 12):
+        process = processes[ProcessKey(pid, 5000)]
+        assert process.silence is None
+        assert not {comm for comm, _ in process.members} & {"bad", "bae"}
+        assert process.verdict is not None
+        assert process.verdict.state == "alive"
+    theirs = {label.job_id for pid in (11, 12) for label in processes[ProcessKey(pid, 5000)].slots or () if label}
+    shown = {job_id: [each.hash for each in job.report.communicators] for job_id, job in found.reports.items()}
+    assert [shown[job_id] for job_id in theirs] == [["0xab"]]
+    assert all("0xbad" in hashes for job_id, hashes in shown.items() if job_id not in theirs)
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked as well", "without RAS"])
+def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, asked: bool) -> None:
+    """Of two users' processes without ranks each is named by its own user's report alone."""
+    for pid in (11, 12):
+        node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library", uid=VICTIM, port=None if asked else 1)
+    forger = Forger(node, {"SLURM_JOB_ID": "4712"}, "library")
+    asyncio.run(watched(node, forger, 6.0 * LABELS_WAIT_SECONDS))
+    assert forger.asked > 0
+    processes = node.table.ranks.processes()
+    for pid in (11, 12):
+        assert {comm for comm, _ in processes[ProcessKey(pid, 5000)].members} == ({"ab"} if asked else set())
+
+
+def test_another_users_listener_does_not_keep_a_job_from_being_asked(node: Node) -> None:
+    """One on every address, beside the job's on the loopback, is none of the job's address."""
+    for pid, rank in ((11, 0), (12, 1)):
+        node.add(pid, environment(rank, world=4), uid=VICTIM)
+    forger = Forger(node, environment(0, world=4, job="4712"))
+    (node.tree.root / "net/tcp6").write_text(
+        f"0: {'0' * 32}:{node.port:04X} {'0' * 32}:0000 0A 0:0 0:0 0 {ATTACKER} 0 99 1\n"
+    )
+    found = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
+    assert [each.hash for each in found.reports["4711"].report.communicators] == ["0xab"]

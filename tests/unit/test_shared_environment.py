@@ -1,0 +1,207 @@
+"""Ranks of processes that share one environment, and of those whose number nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+from client_metrics import samples
+from rank_table import KILLED, WORLD, Table, environment, owned, writer_key
+
+from agent.core.identity import Membership, RankLabel
+from agent.ranks import families as rank_families
+from agent.ranks.binding import BINDING_SECONDS, MAX_SIBLINGS
+from agent.ranks.families import families
+from agent.ranks.owner import Owner
+from agent.ranks.shared_environment import number_of, place_of
+from exporters.ras.asking.jobs import local_processes
+
+ALICE = Owner("user", "1000")
+VLLM = "VLLM::Worker_TP{}"
+
+
+@pytest.fixture
+def table() -> Table:
+    """An empty table."""
+    return Table()
+
+
+def ranks(table: Table) -> dict[str, int]:
+    """The pid behind each rank of job 4711."""
+    return {label.rank: pid for label, pid in table.labels().items() if label.job_id == "4711"}
+
+
+def sources(table: Table) -> set[str]:
+    """Who named the ranks."""
+    return {view.process.source for view in table.ranks.snapshot().ranks}
+
+
+def task(number: int, world: int = 1) -> dict[str, str]:
+    """The environment of a Slurm task, which its children inherit."""
+    return {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_PROCID": str(number),
+        "SLURM_NTASKS": str(world),
+        "SLURM_TASK_PID": str(50 + number),
+    }
+
+
+def test_children_of_one_task_are_all_shown(table: Table) -> None:
+    """Four workers of one task's only process are four ranks, by their local index in the order of their starts."""
+    for pid in (4, 2, 3, 1):
+        table.add_facts(owned(pid, task(0), ALICE, parent=50))
+    table.tick(BINDING_SECONDS - 0.1)
+    assert ranks(table) == {}
+    table.tick(0.1)
+    assert ranks(table) == {"0": 1, "1": 2, "2": 3, "3": 4}
+    assert sources(table) == {"local_index"}
+    assert table.ranks.snapshot().duplicates == 0
+
+
+def test_tasks_of_several_nodes_do_not_meet(table: Table) -> None:
+    """With one task per node the index follows the task's number: rank 1 of this node is not rank 1 of the next."""
+    for pid in (1, 2):
+        table.add_facts(owned(pid, task(3, world=4), ALICE, parent=50))
+    table.tick(BINDING_SECONDS)
+    assert ranks(table) == {"3": 1, "3.1": 2}
+
+
+def test_the_communicator_names_siblings_first(table: Table) -> None:
+    """Siblings whose communicator tells within ten seconds have its ranks."""
+    for pid in (1, 2):
+        key = table.add_facts(owned(pid, task(0), ALICE, parent=50))
+        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, 8 - pid, 8)], None)
+        table.ranks.link(writer_key(pid), key)
+    table.tick(BINDING_SECONDS)
+    assert ranks(table) == {"7": 1, "6": 2}
+    assert sources(table) == {"communicator"}
+    [expected] = [each for each in families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")]
+    assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
+
+
+def test_titles_name_siblings(table: Table) -> None:
+    """vLLM's workers tell their place in their titles, whatever the order of their starts."""
+    for pid in (1, 2, 3, 4):
+        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)))
+    table.tick(BINDING_SECONDS)
+    assert ranks(table) == {"3": 1, "2": 2, "1": 3, "0": 4}
+    assert sources(table) == {"title"}
+
+
+def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
+    """A worker with a place in its title waits for those of the other places, whoever is there first."""
+    for pid in (1, 2, 3, 4):
+        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)))
+        table.tick(2.0)
+    table.tick(BINDING_SECONDS)
+    assert ranks(table) == {"3": 1, "2": 2, "1": 3, "0": 4}
+    assert sources(table) == {"title"}
+
+
+@pytest.mark.parametrize("title", [VLLM, "python"])
+def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: Table) -> None:
+    """Four workers of a step's only task: the one rank and the local rank that it has are not theirs."""
+    for pid in (1, 2, 3, 4):
+        env = task(0) | {"SLURM_LOCALID": "0"}
+        table.add_facts(owned(pid, env, ALICE, parent=50, title=title.format(pid)))
+    table.tick(BINDING_SECONDS)
+    shown = samples(rank_families.families(table.ranks.snapshot()))
+    assert not [each for each in shown if each.name == "rankwatch_job_expected_ranks"]
+    assert [each.labels["world_size"] for each in shown if each.name == "rankwatch_job_info"] == [""]
+    assert [each.labels["local_rank"] for each in shown if each.name == "rankwatch_rank_info"] == [""] * 4
+    assert {each.world_size for each in local_processes(table.ranks, 0).values()} == {None}
+
+
+def test_a_worker_that_restarts_takes_its_place(table: Table) -> None:
+    """A worker started in the place of one that died gets the name that became free."""
+    keys = [table.add_facts(owned(pid, task(0), ALICE, parent=50)) for pid in (1, 2, 3)]
+    table.tick(BINDING_SECONDS)
+    table.ranks.observe_exit(keys[1], KILLED)
+    table.tick(1.0)
+    assert ranks(table) == {"0": 1, "1": 2, "2": 3}
+    table.add_facts(owned(9, task(0), ALICE, parent=50))
+    table.tick(BINDING_SECONDS)
+    assert ranks(table) == {"0": 1, "1": 9, "2": 3}
+
+
+def test_one_that_dies_young_is_shown(table: Table) -> None:
+    """A sibling that dies before its name is decided has one at its death."""
+    key = table.add_facts(owned(1, task(0), ALICE, parent=50))
+    table.add_facts(owned(2, task(0), ALICE, parent=50))
+    table.tick(1.0)
+    table.ranks.observe_exit(key, KILLED)
+    table.tick(BINDING_SECONDS)
+    assert sorted(ranks(table).values()) == [1, 2]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(MAX_SIBLINGS, MAX_SIBLINGS), (MAX_SIBLINGS + 1, 1)])
+def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
+    """More processes than a node has ranks are one rank and its duplicates."""
+    for pid in range(1, count + 1):
+        table.add_facts(owned(pid, task(0), ALICE, parent=999))
+    table.tick(BINDING_SECONDS)
+    assert len(ranks(table)) == shown
+    assert table.ranks.snapshot().duplicates == count - shown
+
+
+def test_copies_of_a_rank_elsewhere_are_no_siblings(table: Table) -> None:
+    """Two processes with the same number and different tasks and parents are a rank and a duplicate, as before."""
+    table.add_facts(owned(1, environment(0), ALICE, parent=50))
+    table.add_facts(owned(2, environment(0), ALICE, parent=60))
+    table.tick(BINDING_SECONDS)
+    assert ranks(table) == {"0": 1}
+    assert table.ranks.snapshot().duplicates == 1
+
+
+def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
+    """Workers of Ray, whose numbers are set inside the processes, are shown by pid under their job, and judged."""
+    keys = [table.add_facts(owned(pid, {"RAY_JOB_ID": "01000000"}, ALICE)) for pid in (1, 2)]
+    table.tick(BINDING_SECONDS - 0.1)
+    assert table.labels() == {}
+    table.tick(0.1)
+    assert table.labels() == {RankLabel("01000000", "pid-1"): 1, RankLabel("01000000", "pid-2"): 2}
+    table.ranks.observe_exit(keys[0], KILLED)
+    assert set(table.states()) == {"pid-1", "pid-2"}
+    assert sources(table) == {"pid"}
+
+
+def test_ranks_without_a_number_and_a_job_are_a_sessions(table: Table) -> None:
+    """Without a job id the processes of one session of a user are one job, those of another session another."""
+    for pid, session in ((1, 7), (2, 7), (3, 8)):
+        table.add_facts(owned(pid, {}, ALICE, session=session))
+    table.tick(BINDING_SECONDS)
+    jobs = {pid: label.job_id for label, pid in table.labels().items()}
+    assert jobs[1] == jobs[2] != jobs[3]
+
+
+@pytest.mark.parametrize(("env", "evidence"), [(None, "thread"), ({}, "library")])
+def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evidence: str, table: Table) -> None:
+    """A process whose environment may not be read, or that may be a notebook with a GPU, stays unidentified."""
+    table.add_facts(owned(1, env, ALICE, evidence=evidence))
+    table.tick(BINDING_SECONDS)
+    assert table.labels() == {}
+    assert table.ranks.snapshot().unidentified == (evidence == "thread")
+
+
+@pytest.mark.parametrize(
+    ("title", "place"),
+    [
+        ("VLLM::Worker_DP0_PP0_TP3_EP3", (("DP", 0), ("PP", 0), ("TP", 3))),
+        ("VLLM::Worker_TP11", (("TP", 11),)),
+        ("sglang::scheduler_DP1_TP2", (("DP", 1), ("TP", 2))),
+        ("sglang::scheduler_TP0", (("TP", 0),)),
+        ("VLLM::EngineCore", ()),
+        ("python train.py Worker_TP1", ()),
+        ("", ()),
+    ],
+)
+def test_titles(title: str, place: tuple[tuple[str, int], ...]) -> None:
+    """The titles of vLLM's workers and SGLang's schedulers name axes and numbers; others name nothing."""
+    assert place_of(title) == place
+
+
+def test_numbers_of_places() -> None:
+    """The innermost axis counts fastest; places that are alike or of other axes give no number."""
+    places = [(("PP", pp), ("TP", tp)) for pp in range(2) for tp in range(4)]
+    assert [number_of(place, places) for place in places] == list(range(8))
+    assert number_of(places[0], [*places, places[0]]) is None
+    assert number_of(places[0], [*places, (("TP", 0),)]) is None
+    assert number_of((), [()]) is None

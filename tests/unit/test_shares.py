@@ -1,0 +1,130 @@
+"""Who gives way in a full table, and who is refused where nothing can be taken back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.core.fair_budget import FairBudget, Group
+from agent.core.series_budget import Admission
+from agent.tail.shares import FairTable, Holdings, Share
+
+A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
+
+
+@pytest.mark.parametrize(
+    ("held", "asks", "gives_way"),
+    [
+        ({}, A, A),
+        ({A: 4}, A, A),
+        ({A: 4}, B, A),
+        ({A: 2, B: 2}, C, A),
+        ({A: 3, B: 1}, B, A),
+        ({A: 2, B: 1}, B, B),  # else the two would take it from each other in turns
+        ({A: 3, A2: 1, B: 5}, A, A),
+        ({A: 3, A2: 1, B: 6}, A2, B),
+        ({A: 4, A2: 1, B: 5}, A2, A),
+        ({A: 2, A2: 2, B: 3}, B, B),
+        ({A: 1, A2: 4}, C, A2),
+        ({A: 1, B: 1}, C, C),
+    ],
+)
+def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
+    """The user who holds most, and of his directories the fullest; the one who asks unless another has two more."""
+    holdings = Holdings()
+    for share, count in held.items():
+        holdings.add(share, count)
+    assert holdings.gives_way_to(asks) == gives_way
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, A2, B, C]), st.booleans()), max_size=60))
+def test_holdings_know_the_most(changes: list[tuple[Share, bool]]) -> None:
+    """After any changes the one who holds most is who a plain count says."""
+    holdings, plain = Holdings(), Counter[Share]()
+    for share, more in changes:
+        if more or plain[share]:
+            holdings.add(share, 1 if more else -1)
+            plain[share] += 1 if more else -1
+    users: Counter[int] = Counter()
+    for share, count in plain.items():
+        users[share.uid] += count
+    most = holdings.most()
+    if most is None:
+        assert not +plain
+    else:
+        assert users[most.uid] == max(users.values())
+        assert plain[most] == max(count for share, count in plain.items() if share.uid == most.uid)
+
+
+@given(st.lists(st.sampled_from([A, A2, B, C]), max_size=200))
+def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
+    """In a table of eight places nobody loses one while another has two more, and all eight stay in use."""
+    table: FairTable[int] = FairTable()
+    for number, share in enumerate(arrivals):
+        held = {one: len(list(table.of(one))) for one in (A, A2, B, C)}
+        if sum(held.values()) >= 8:
+            loser = table.gives_way_to(share)
+            users = {1: held[A] + held[A2], 2: held[B], 3: held[C]}
+            assert loser == share or users[loser.uid] >= 2
+            assert users[loser.uid] + 1 >= users[share.uid]
+            table.pop(next(iter(table.of(loser))))
+        table.put(number, share)
+        assert sum(len(list(table.of(one))) for one in (A, A2, B, C)) == min(8, number + 1)
+
+
+def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
+    """Let groups take one each in turns until none may take more."""
+    held = dict.fromkeys(groups, 0)
+    asking = list(groups)
+    while asking:
+        asking = [group for group in asking if budget.take(group)]
+        for group in asking:
+            held[group] += 1
+    return held
+
+
+def test_a_budget_without_groups_is_the_sum_alone() -> None:
+    """One more than there is room for is refused and counted."""
+    budget = FairBudget(3)
+    assert budget.take((), 3)
+    assert not budget.take(())
+    budget.give_back((), 1)
+    assert budget.take(())
+    assert budget.refused == 1
+
+
+@pytest.mark.parametrize(("groups", "each"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
+def test_shares_of_those_who_want_all(groups: list[Share], each: int) -> None:
+    """Those who take in turns have equal parts, and one who comes late finds a share that is free."""
+    budget = FairBudget(700)
+    held = fill(budget, list(groups))
+    assert max(held.values()) - min(held.values()) <= 1
+    assert abs(min(held.values()) - each) <= 2
+    assert budget.take(Share(9, "/late"), (700 - budget.taken) // 3)
+
+
+def test_directories_of_one_user_leave_others_their_room() -> None:
+    """However many directories a user fills, he gets two thirds at most, and each new one of his finds room."""
+    budget = FairBudget(30_000)
+    fill(budget, [Share(1, f"/{number}") for number in range(200)])
+    assert budget.taken <= 20_000
+    assert budget.take(Share(1, "/new"))
+    assert budget.take(B, 1000)
+
+
+def test_series_of_owners_in_a_group() -> None:
+    """Owners of one group share its part of the series; what one gives back, or leaves, the others may have."""
+    admission = Admission(per_rank=100, in_all=700)
+    admitted = [owner for owner in range(7) if admission.admit(owner, 100, 1, A)]
+    assert admitted == [0, 1, 2, 3]
+    assert admission.refused == 3
+    assert admission.admit("late", 100, 1, B)
+    admission.give_back(0, 60)
+    admission.release(1)
+    assert admission.taken == 340
+    assert admission.admit(5, 60, 1, A)
+    assert admission.admit("ours", 100)
+    assert not admission.admit("ours", 1)
