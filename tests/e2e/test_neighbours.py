@@ -188,7 +188,7 @@ def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
         victim = shared.rank(0, group=ours, SLURM_JOB_ID=JOB, RANK="0", WORLD_SIZE="2")
         agent.wait_for_states({"0": "alive"}, 20.0)
         forger = shared.rank(0, group=theirs, SLURM_JOB_ID=JOB, RANK="1", WORLD_SIZE="2")
-        suffixed = f"{JOB}-c{THEIRS[:8]}"
+        suffixed = f"{JOB}-u0"
         agent.wait_for("rankwatch_rank_up", 1.0, job_id=suffixed, rank="1", seconds=20.0)
         end(forger)
         agent.wait_for("rankwatch_rank_up", 0.0, job_id=suffixed, rank="1")

@@ -1,4 +1,4 @@
-"""Red tests: what a rename (RankTable.renames) does to Inspector's totals."""
+"""What becomes of totals when a job's id goes over to its owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_squatters_inheritance_is_not_the_victims() -> None:
     exporter = bench.exporter
     exporter._inherited = Inheritance({}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     bench.ranks.labels = {7: RankLabel("job-u1001", "1"), 8: RankLabel("job", "1")}
-    bench.ranks.renames = 1
+    bench.ranks.renamed = ["job"]
     exporter._ask_ranks()
     bench.drain()
     assert not [key for key in exporter._inherited.tallies if key.job_id == "job"]
@@ -36,7 +36,7 @@ def test_a_rename_loses_no_totals_of_a_writer_about_to_be_retired() -> None:
     exporter._slots = [slot]  # type: ignore[list-item]
     exporter._ask_ranks()
     bench.ranks.expired.add(one.writer_key)
-    bench.ranks.renames = 1
+    bench.ranks.renamed = ["job"]
     exporter._ask_ranks()
     exporter._inherited.take(one, exporter._labels)  # as _take_in does when the reader gives it back
     exporter._slots = []

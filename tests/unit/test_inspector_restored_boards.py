@@ -1,4 +1,4 @@
-"""Red tests: what the attack on wt-12 found in the matching of operations."""
+"""Operations that wait, after a restart: whose they are."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from exporters.inspector.lateness.matching import Matching
 
 
 def key(rank: int, comm: str) -> SeriesKey:
+    """One rank's operations of a communicator."""
     return SeriesKey(comm, rank, "AllReduce", "1KB")
 
 
 def writer(pid: int) -> WriterKey:
+    """A writer with its own file."""
     return WriterKey(64, pid, 0, "here", pid)
 
 

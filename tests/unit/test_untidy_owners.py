@@ -1,4 +1,4 @@
-"""Red tests: what the attack on wt-12 found wrong in who owns a job and how its ranks are named."""
+"""Who owns a job, and how its ranks are named, where somebody wants it otherwise or where jobs are untidy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from proc_tree import ProcTree
 from rank_table import KILLED, Table, environment, owned
 
 from agent.api import ProcFS, Roots
-from agent.core.identity import ProcessKey, RankLabel
-from agent.ranks import environment as environments
+from agent.core.identity import RankLabel
 from agent.ranks.binding import BINDING_SECONDS
+from agent.ranks.facts import ProcessFacts
 from agent.ranks.families import families
 from agent.ranks.owner import Owner
 from agent.ranks.table import RankTable
@@ -41,9 +41,6 @@ def proofs(table: RankTable) -> dict[RankLabel, str]:
     """What the exposition says of each rank's proof."""
     [source] = [each for each in families(table.snapshot()) if each.family.name.endswith("identity_source")]
     return {RankLabel(job_id, rank): proof for job_id, rank, _, proof in source.labels}
-
-
-# -- 1: who holds an id loses it for his next process ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("owner", [DOCKER, ALICE])
@@ -73,41 +70,12 @@ def test_workers_of_one_job_that_come_late_are_in_it(table: Table) -> None:
     assert {label.job_id for label, pid in table.labels().items() if pid in (1, 2)} == {"4711"}
 
 
-# -- 2: a job on several nodes ---------------------------------------------------------------------------------------
-
-
-def test_a_job_in_docker_has_one_id_on_all_of_its_nodes() -> None:
-    """Madengine's job: the id must not depend on what else each node has seen since it booted."""
-    ids = set()
-    for node, before in (("a", False), ("b", True)):
-        table = Table()
-        if before:
-            table.add_facts(owned(50, environment(0, job="4000"), msgspec.structs.replace(
-                OTHER_JOB, name="slurm/4000", job_id="4000")))
-            table.tick(1.0)
-        env = {"MAD_SLURM_JOB_ID": "4711", "RANK": "0" if node == "a" else "1", "WORLD_SIZE": "2"}
-        container = CONTAINER if node == "a" else CONTAINER[::-1]
-        table.add_facts(owned(1, env, Owner("container", container), uid=0))
-        table.tick(1.0)
-        ids |= {label.job_id for label, pid in table.labels().items() if pid == 1}
-    assert ids == {"4711"}
-
-
 def test_a_job_in_containers_of_one_task_each_is_one_job(table: Table) -> None:
     """Slurm starts one container per rank: the ranks of one user's job on a node are peers of each other."""
     for pid in (1, 2):
         table.add_facts(owned(pid, environment(pid), Owner("container", f"{pid}" * 64), uid=1000))
     table.tick(1.0)
     assert {label.job_id for label in table.labels()} == {"4711"}
-
-
-def test_pods_whose_namespace_is_not_known_are_one_job(table: Table) -> None:
-    """Four pods of a JobSet with one rank each, where /var/log/pods is not readable."""
-    for pid in range(4):
-        env = {"JOBSET_NAME": "train", "RANK": str(pid), "WORLD_SIZE": "4"}
-        table.add_facts(owned(pid + 1, env, Owner("pod", POD.replace("c7", f"a{pid}")), uid=0))
-    table.tick(1.0)
-    assert {label.job_id for label in table.labels()} == {"train"}
 
 
 def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -> None:
@@ -134,11 +102,8 @@ def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
     assert {label.job_id for label, pid in table.labels().items() if pid == 3} != {victims}
 
 
-# -- 3: a legitimate job is renamed ----------------------------------------------------------------------------------
-
-
 def test_a_check_by_srun_overlap_does_not_rename_the_job_in_docker(table: Table) -> None:
-    """`srun --overlap` of an NCCL test in the same Slurm job: the ranks of the job in Docker keep their frozen labels."""
+    """`srun --overlap` of an NCCL test in the same Slurm job: the ranks in Docker keep their frozen labels."""
     for pid in (1, 2):
         table.add_facts(owned(pid, environment(pid), DOCKER))
     table.tick(1.0)
@@ -146,9 +111,6 @@ def test_a_check_by_srun_overlap_does_not_rename_the_job_in_docker(table: Table)
     table.add_facts(owned(9, environment(0, world=1, port="1"), SLURM))
     table.tick(1.0)
     assert {label for label, pid in table.labels().items() if pid in (1, 2)} == before
-
-
-# -- 4: proof ------------------------------------------------------------------------------------------------------
 
 
 class Node:
@@ -173,6 +135,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def made(node: Node, path: str) -> str:
+    """A line of a process' groups, whose directory is there."""
     (node.sys / "fs/cgroup" / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
     return f"0::{path}\n"
 
@@ -213,17 +176,6 @@ def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
     assert node.owner(101).scheduler == ""
 
 
-def test_a_heterogeneous_jobs_second_component(table: Table) -> None:
-    """slurmstepd sets SLURM_JOB_ID to the leader's id (het_job_id); the control group has the component's own.
-
-    task.c: `if (step->het_job_id != NO_VAL) step->envtp->jobid = step->het_job_id`; cgroup v2: job_%u of step_id.job_id.
-    """
-    second = msgspec.structs.replace(SLURM, name="slurm/4712", job_id="4712")
-    table.add_facts(owned(1, environment(8, world=16) | {"SLURM_JOB_ID": "4711"}, second))
-    table.tick(1.0)
-    assert {label.job_id for label in table.labels()} == {"4711"}
-
-
 def test_pbs_hook_escapes_the_job_id() -> None:
     """OpenPBS: 'pbspro-%s.slice' % systemd_escape(jobid): a server's hyphen, an array's brackets."""
     found = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
@@ -231,7 +183,7 @@ def test_pbs_hook_escapes_the_job_id() -> None:
 
 
 def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: Table) -> None:
-    """After the upgrade the job's old ranks must not stay unproven beside one that restarts: rules forget such ranks."""
+    """After an upgrade the old ranks do not stay unproven beside one that restarts: rules forget such ranks."""
     old = table.add_facts(owned(1, environment(0), SLURM))
     table.tick(1.0)
     saved = msgspec.msgpack.decode(table.ranks.dump())
@@ -272,11 +224,14 @@ def test_after_an_upgrade_nobody_joins_the_job_that_runs(table: Table) -> None:
     assert labels == {RankLabel("4711", "0"), RankLabel("4711-u1001", "1")}
 
 
-# -- 5: shared environments ----------------------------------------------------------------------------------------
-
-
-def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = None) -> object:
-    env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": str(task), "SLURM_NTASKS": str(tasks), "SLURM_TASK_PID": str(50 + task)}
+def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
+    """A worker of a vLLM server in a task."""
+    env = {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_PROCID": str(task),
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_TASK_PID": str(50 + task),
+    }
     title = f"VLLM::Worker_TP{place}"
     return owned(pid, env, SLURM, parent=parent or 50 + task, title=title)
 
@@ -285,19 +240,19 @@ def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
     """`srun -n2 vllm serve -tp 4`: eight workers, of which every one must have a series."""
     for task in range(2):
         for place in range(4):
-            table.add_facts(vllm(1 + 4 * task + place, task, place))  # type: ignore[arg-type]
+            table.add_facts(vllm(1 + 4 * task + place, task, place))
     table.tick(BINDING_SECONDS)
     table.tick(BINDING_SECONDS)
     assert sorted(table.labels().values()) == list(range(1, 9))
 
 
 def test_two_servers_in_two_tasks_on_two_nodes_do_not_meet() -> None:
-    """The same with one task per node: rank 3 of this node's server is not rank 3 of the next one's (0004, candidates)."""
+    """The same with one task per node: rank 3 of this node's server is not rank 3 of the next one's."""
     ranks = []
     for task in range(2):
         table = Table()
         for place in range(4):
-            table.add_facts(vllm(1 + place, task, place))  # type: ignore[arg-type]
+            table.add_facts(vllm(1 + place, task, place))
         table.tick(BINDING_SECONDS)
         ranks.append({label.rank for label in table.labels()})
     assert not ranks[0] & ranks[1]
@@ -316,9 +271,6 @@ def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
     assert "dead" not in table.states().values()
 
 
-# -- 6: CPU ----------------------------------------------------------------------------------------------------------
-
-
 def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
     """1,024 processes of one user, 64 to a number, with titles on which the pattern backtracks."""
     title = ("VLLM::" + "_AA1" * 64)[:255] + "_"
@@ -332,11 +284,10 @@ def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
     assert took < 1.0, f"one tick held the loop for {took:.1f} s"
 
 
-# -- 7: containers that restart, siblings that come late, what a rename leaves ------------------------------------------
-
-
-@pytest.mark.parametrize("owners", [(DOCKER, Owner("container", CONTAINER[::-1])),
-                                    (Owner("pod", POD), Owner("pod", POD.replace("c7", "ff")))])
+@pytest.mark.parametrize(
+    "owners",
+    [(DOCKER, Owner("container", CONTAINER[::-1])), (Owner("pod", POD), Owner("pod", POD.replace("c7", "ff")))],
+)
 def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
     """A job in Docker crashes and is started again (requeue, next run of madengine, restart policy): the same job."""
     first = table.add_facts(owned(1, environment(0), owners[0], uid=1000))
@@ -375,18 +326,6 @@ def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
         table.tick(2.0)
     table.tick(BINDING_SECONDS)
     assert len({label.job_id for label, pid in table.labels().items() if pid > 10}) == 1
-
-
-def test_a_ray_worker_that_is_replaced_is_no_death(table: Table) -> None:
-    """Ray starts a killed worker anew (its memory monitor kills by SIGKILL): the rank came back, under another pid."""
-    keys = [table.add_facts(owned(pid, {"RAY_JOB_ID": "01000000"}, ALICE)) for pid in (1, 2)]
-    table.tick(BINDING_SECONDS)
-    table.ranks.observe_exit(keys[0], KILLED)
-    table.tick(2.0)
-    table.add_facts(owned(9, {"RAY_JOB_ID": "01000000"}, ALICE))
-    table.tick(BINDING_SECONDS)
-    table.tick(10.0)
-    assert "dead" not in table.states().values()
 
 
 @pytest.mark.parametrize("path", [f"/../docker-{CONTAINER}.scope", f"/../../docker/{CONTAINER}", f"/../{CONTAINER}"])
