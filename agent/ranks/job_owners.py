@@ -111,12 +111,14 @@ class JobOwners:
 
 
 def party(process: RankProcess) -> str:
-    """The key of who may share an id: the user, but for pods and for root's processes, which are their owners'.
+    """The key of who may share an id: the user, but for pods and for root in a container, which are their owners'.
 
     Root in a container is whoever started that; a user's processes may be in several jobs and containers.
     """
-    uid = _uid(process)
-    return process.owner.key if process.owner.kind == "pod" or not uid else f"user/{uid}"
+    owner, uid = process.owner, _uid(process)
+    if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):
+        return owner.key
+    return f"user/{uid}"
 
 
 def plain_id(process: RankProcess, otherwise: str) -> str:

@@ -205,3 +205,14 @@ def test_configured_variables_name_the_job_first(table: Table) -> None:
     table.add_facts(owned(1, env, SLURM))
     table.tick(1.0)
     assert table.labels() == {RankLabel("4700", "0"): 1}
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_tasks_of_an_array_may_be_one_job(uid: int, table: Table) -> None:
+    """Two Slurm jobs of one user, root's too, are one under an id that is asked for: the array's."""
+    table.ranks.take_job_ids_from(("SLURM_ARRAY_JOB_ID",))
+    for pid, owner in ((1, SLURM), (2, OTHER_JOB)):
+        env = environment(pid, job=owner.job_id) | {"SLURM_ARRAY_JOB_ID": "4700"}
+        table.add_facts(owned(pid, env, owner, uid=uid))
+    table.tick(1.0)
+    assert table.labels() == {RankLabel("4700", "1"): 1, RankLabel("4700", "2"): 2}
