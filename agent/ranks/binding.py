@@ -18,6 +18,8 @@ SETTLE_SECONDS = 1.0
 BINDING_SECONDS = 10.0
 """How long a process waits for the world communicator, or for a label that another one holds."""
 
+MAX_RENAMED = 4096
+"""Job ids that others had before their owners, since the agent's start: of more, exporters keep the old labels."""
 MAX_SIBLINGS = 64
 """Processes that share one environment: of more, one is shown and the others are duplicates."""
 
@@ -30,7 +32,7 @@ _Claimed = tuple[str, str, str, int | None]
 class RankBinder:
     """Gives processes their labels. ``duplicates``: those that did not get all of them.
 
-    ``renames`` counts the jobs that lost their plain id to an owner with a proof.
+    ``renamed``: the ids that went over to an owner with a proof, in order.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool, counts: TableCounts) -> None:
@@ -40,7 +42,8 @@ class RankBinder:
         self.labels = LabelBook()
         self.owners = JobOwners()
         self.duplicates: set[ProcessName] = set()
-        self.renames = 0
+        self.renamed: list[str] = []
+        self._steps: dict[str, str] = {}
         self._claimants: dict[_Claimed, list[RankProcess]] = {}
         self._counts = counts
 
@@ -48,6 +51,7 @@ class RankBinder:
         """Bind the processes and stand-ins that are due; return how many were bound."""
         now = self._clock.monotonic()
         self._claimants = _claimants(processes)
+        self._steps = {shown: step for shown, step in self._steps.items() if shown in self.owners}
         waiting = [key for key, process in processes.items() if process.slots is None or key in self.duplicates]
         waiting.sort(key=lambda key: (key.start_ticks, key.pid))
         due: list[tuple[ProcessName, RankProcess]] = [(key, processes[key]) for key in waiting]
@@ -120,6 +124,9 @@ class RankBinder:
         for process in sorted(kept, key=lambda p: p.exited_at is None):  # live ones last: they hold the label
             self.labels.restore(process)
         self.owners.restore(kept)
+        for process in processes.values():
+            if any(label is not None and label.job_id == process.shown_job_id for label in process.slots or ()):
+                self._steps[process.shown_job_id] = process.claim.group
         self.duplicates = {key for key, process in processes.items() if None in (process.slots or ())}
 
     def _is_due(self, process: RankProcess, now: float) -> bool:
@@ -167,13 +174,26 @@ class RankBinder:
 
     def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
         """The id under which its job is shown; another owner's processes that had it give way."""
-        was_asked = bool(process.plain_job_id)
-        process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
-        job_id, taken = self.owners.name(process.plain_job_id, process)
+        was_asked = bool(process.shown_job_id)
+        plain = process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
+        process.shown_job_id, taken = self.owners.name(plain, process, processes.values())
         if taken:
             self._rename_others(process, processes)
-        self._counts.owner_conflicts += job_id != process.plain_job_id and not was_asked
-        return job_id
+        self._counts.owner_conflicts += process.shown_job_id != plain and not was_asked
+        return self._step_id(process, processes)
+
+    def _step_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
+        """The job's id, with the group's hash for a step that began while another one runs here: all of its ranks."""
+        shown, step = process.shown_job_id, process.claim.group
+        if not step.startswith(environment.STEP):
+            return shown
+        first = self._steps.setdefault(shown, step)
+        if first == step:
+            return shown
+        if any(p.exited_at is None and (p.shown_job_id, p.claim.group) == (shown, first) for p in processes.values()):
+            return environment.group_job_id(shown, step)
+        self._steps[shown] = step
+        return shown
 
     def _unnamed_job_id(self, process: RankProcess) -> str:
         """The id of a job that no variable names: by its world communicator, else by its owner, or a user's session."""
@@ -186,17 +206,18 @@ class RankBinder:
         return environment.short_hash("job", f"{self._hostname}/{process.owner.key}/{session}")
 
     def _rename_others(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> None:
-        self.renames += 1
+        if len(self.renamed) < MAX_RENAMED:
+            self.renamed.append(process.plain_job_id)
         for other in processes.values():
             is_theirs = other.plain_job_id == process.plain_job_id and other is not process
             if not is_theirs or job_owners.party(other) == job_owners.party(process) or not job_owners.has_plain(other):
                 continue
             self.labels.release(other)
-            other.slots = [label and self._renamed(label, other) for label in other.slots or ()]
+            shown, _ = self.owners.name(other.plain_job_id, other, ())
+            named = [label and job_owners.renamed(label, shown, other) for label in other.slots or ()]
+            other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in named]
+            other.shown_job_id = shown
             self._counts.owner_conflicts += 1
-
-    def _renamed(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
-        return self.labels.take(job_owners.renamed(label, process), process, may_regroup=False)
 
 
 def _has_place(process: RankProcess) -> bool:

@@ -12,6 +12,8 @@ MAX_RANK = 1 << 20
 MAX_LABEL_CHARACTERS = 128
 MAX_GROUP_CHARACTERS = 255
 """Of an address and of a port: no host name is longer (RFC 1035)."""
+STEP = "step/"
+"""What a group begins with that is a job step."""
 _JOB_HASH_DIGITS = 12
 _GROUP_HASH_DIGITS = 8
 
@@ -106,7 +108,7 @@ def read_claim(
         world_size=world_size,
         job_id=job_id or (short_hash("job", rendezvous) if rendezvous else ""),
         job_name=clean(name),
-        group=rendezvous or ("" if step is None else f"step/{step}"),
+        group=rendezvous or ("" if step is None else f"{STEP}{step}"),
         scheduler=scheduler,
         task=task,
         tasks=_number(environment.get("SLURM_STEP_NUM_TASKS")),

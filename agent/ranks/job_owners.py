@@ -6,6 +6,7 @@ next one could take it before the job starts. A claim that the scheduler proves 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import msgspec
@@ -14,12 +15,20 @@ from agent.core.identity import RankLabel
 from agent.ranks import environment
 from agent.ranks.process import RankProcess
 
+_HASH_BYTES = 4
+
 
 class Holder(msgspec.Struct):
-    """Who has an id plain; ``proven``: by the scheduler whose id it is."""
+    """Who has an id: ``key`` as ``party`` gives it, and the uid of the first process.
+
+    ``proven``: the scheduler proves one of its processes. ``only_proven``: the first one; then those without proof are
+    not of the job, even of the same user.
+    """
 
     key: str
+    uid: int | None
     proven: bool
+    only_proven: bool
 
 
 class JobOwners:
@@ -32,47 +41,84 @@ class JobOwners:
         self._holders: dict[str, Holder] = {}
         self.schedulers: set[str] = set()
 
-    def name(self, plain: str, process: RankProcess) -> tuple[str, bool]:
+    def __contains__(self, shown: str) -> bool:
+        """True while a process is shown under this id."""
+        return shown in self._holders
+
+    def name(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> tuple[str, bool]:
         """The id under which a job ``plain`` of ``process`` is shown, and whether it was taken from another owner.
 
-        What stands in for a process that was never seen has no owner: it neither holds an id nor loses one.
+        ``processes``: all. What stands in for a process that was never seen has no owner: it neither holds an id nor
+        loses one.
         """
         if process.facts is None:
             return plain, False
-        key, proven = party(process), is_proven(process)
-        if proven:
+        proven = is_proven(process)
+        if proven and process.owner.scheduler:
             self.schedulers.add(process.owner.scheduler)
-        suspect = process.claim.scheduler in self.schedulers and plain == process.claim.job_id
-        if is_disproved(process) or (suspect and not proven):
-            return suffixed(plain, process), False
-        holder = self._holders.get(plain)
-        if holder is None or holder.key == key:
-            self._holders[plain] = Holder(key, proven or (holder is not None and holder.proven))
-            return plain, False
-        if proven and not holder.proven:
-            self._holders[plain] = Holder(key, proven)
-            return plain, True
-        return suffixed(plain, process), False
+        if not is_disproved(process):
+            holder = self._holders.get(plain)
+            if self._may_have(plain, process, processes):
+                self._hold(plain, process)
+                return plain, False
+            if holder is not None and proven and not holder.proven:
+                self._holders[plain] = _holder(process)
+                return plain, True
+        shown = next((each for each in suffixed(plain, process) if self._is_free(each, process)), plain)
+        self._hold(shown, process)
+        return shown, False
 
     def keep(self, processes: Iterable[RankProcess]) -> None:
-        """Forget the ids that none of ``processes`` has plain."""
-        held = {process.plain_job_id for process in processes if has_plain(process)}
-        self._holders = {plain: holder for plain, holder in self._holders.items() if plain in held}
+        """Forget the ids under which none of ``processes`` is shown. Cheap while there are few ids."""
+        held = {process.shown_job_id for process in processes}
+        for shown in self._holders.keys() - held:
+            del self._holders[shown]
 
     def restore(self, processes: Iterable[RankProcess]) -> None:
         """Take back who holds what from processes of the checkpoint."""
         for process in processes:
-            if has_plain(process):
-                self._holders[process.plain_job_id] = Holder(party(process), is_proven(process))
+            if process.shown_job_id and process.facts is not None:
+                self._hold(process.shown_job_id, process)
+
+    def learn(self, process: RankProcess) -> None:
+        """Note who has the id of a process whose owner was not known."""
+        if process.shown_job_id:
+            self._holders[process.shown_job_id] = _holder(process)
+
+    def _may_have(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
+        """True when nobody else has the id, or who had it left and is started anew (a container of the same user)."""
+        proven = is_proven(process)
+        suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
+        holder = self._holders.get(plain)
+        if holder is None:
+            return not suspect
+        if holder.key == party(process):
+            return proven or not holder.only_proven
+        if suspect or holder.proven or holder.uid != _uid(process):
+            return False
+        return not any(each.exited_at is None and each.shown_job_id == plain for each in processes)
+
+    def _is_free(self, shown: str, process: RankProcess) -> bool:
+        holder = self._holders.get(shown)
+        return holder is None or holder.key == party(process)
+
+    def _hold(self, shown: str, process: RankProcess) -> None:
+        holder = self._holders.get(shown)
+        if holder is None or holder.key != party(process):
+            self._holders[shown] = _holder(process)
+        else:
+            holder.proven = holder.proven or is_proven(process)
 
 
 def party(process: RankProcess) -> str:
-    """The key of the owner to whom an id belongs: of an id that is no scheduler's, the user of a scheduler's job."""
-    owner, claim = process.owner, process.claim
-    if owner.kind == "job" and claim.job_id and not claim.scheduler:
-        uid = None if process.facts is None else process.facts.uid
-        return f"user/{uid}"
-    return owner.key
+    """The key of who may share an id: the user, but for pods and for root in a container, which are their owners'.
+
+    Root in a container is whoever started that; a user's processes may be in several jobs and containers.
+    """
+    owner, uid = process.owner, _uid(process)
+    if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):
+        return owner.key
+    return f"user/{uid}"
 
 
 def plain_id(process: RankProcess, otherwise: str) -> str:
@@ -86,16 +132,18 @@ def plain_id(process: RankProcess, otherwise: str) -> str:
 
 
 def is_proven(process: RankProcess) -> bool:
-    """True when the scheduler proves the id that the process claims."""
+    """True when the scheduler proves the id that the process claims, or Kubernetes the namespace in it."""
     owner, claim = process.owner, process.claim
+    if owner.kind == "pod":
+        return bool(owner.namespace)
     return bool(owner.scheduler) and (claim.scheduler, claim.job_id) == (owner.scheduler, owner.job_id)
 
 
 def proof_of(process: RankProcess) -> str:
     """What proves that the process is of its job: cgroup or parent of the scheduler, pod, none."""
-    if is_proven(process):
-        return process.owner.proof
-    return "pod" if process.owner.kind == "pod" and process.owner.namespace else "none"
+    if not is_proven(process):
+        return "none"
+    return "pod" if process.owner.kind == "pod" else process.owner.proof
 
 
 def is_disproved(process: RankProcess) -> bool:
@@ -104,21 +152,27 @@ def is_disproved(process: RankProcess) -> bool:
     return bool(owner.scheduler) and claim.scheduler == owner.scheduler and claim.job_id != owner.job_id
 
 
-def suffixed(plain: str, process: RankProcess) -> str:
-    """The id that another owner's process gets."""
-    uid = None if process.facts is None else process.facts.uid
-    return f"{plain[: environment.MAX_LABEL_CHARACTERS]}-{process.owner.suffix(uid)}"
+def suffixed(plain: str, process: RankProcess) -> list[str]:
+    """The ids that another owner's process may get: with the pod's or the user's number, else a hash of the owner."""
+    short = plain[: environment.MAX_LABEL_CHARACTERS]
+    digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
+    return [f"{short}-{process.owner.suffix(_uid(process))}", f"{short}-{digest}"]
 
 
 def has_plain(process: RankProcess) -> bool:
-    """True for a process whose labels carry its job's id without an owner's suffix."""
-    plain = process.plain_job_id
-    return bool(plain) and any(
-        label is not None and not label.job_id.startswith(suffixed(plain, process)) for label in process.slots or ()
-    )
+    """True for a process that is shown under its job's id without an owner's suffix."""
+    return bool(process.plain_job_id) and process.shown_job_id == process.plain_job_id
 
 
-def renamed(label: RankLabel, process: RankProcess) -> RankLabel:
-    """The label of a process whose plain id another owner took; a group's hash stays behind it."""
-    rest = label.job_id.removeprefix(process.plain_job_id)
-    return RankLabel(suffixed(process.plain_job_id, process) + rest, label.rank)
+def renamed(label: RankLabel, shown: str, process: RankProcess) -> RankLabel:
+    """The label of a process that goes on under the id ``shown``; a group's hash stays behind it."""
+    return RankLabel(shown + label.job_id.removeprefix(process.shown_job_id), label.rank)
+
+
+def _uid(process: RankProcess) -> int | None:
+    return None if process.facts is None else process.facts.uid
+
+
+def _holder(process: RankProcess) -> Holder:
+    proven = is_proven(process)
+    return Holder(party(process), _uid(process), proven, proven)

@@ -37,7 +37,5 @@ class Owner(msgspec.Struct, frozen=True):
         return f"{self.kind}/{self.name}"
 
     def suffix(self, uid: int | None) -> str:
-        """What follows a job id that is another owner's: u and the uid, p or c and 8 digits of a pod or container."""
-        if self.kind in ("pod", "container"):
-            return f"{self.kind[0]}{self.name[:_SUFFIX_DIGITS]}"
-        return f"u{'' if uid is None else uid}"
+        """What follows a job id that is another owner's: p and 8 digits of the pod's uid, else u and the user's."""
+        return f"p{self.name[:_SUFFIX_DIGITS]}" if self.kind == "pod" else f"u{'' if uid is None else uid}"

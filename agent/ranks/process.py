@@ -45,7 +45,8 @@ class RankProcess(msgspec.Struct):
     """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
 
     ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
-    label of another live process is None. ``plain_job_id``: its job's id before it was asked whose that is.
+    label of another live process is None. ``plain_job_id``: its job's id before it was asked whose that is,
+    ``shown_job_id``: with the owner's suffix if need be.
     ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. Times ending in ``_at`` or
     ``_since`` are monotonic.
@@ -59,6 +60,7 @@ class RankProcess(msgspec.Struct):
     slots: list[RankLabel | None] | None = None
     source: str = ""
     plain_job_id: str = ""
+    shown_job_id: str = ""
     exited_at: SavedSeconds | None = None
     exited_seconds: SavedSeconds = 0.0
     exit: ExitStatus | None = None
@@ -96,6 +98,16 @@ class RankProcess(msgspec.Struct):
     def local_rank(self) -> str:
         """Its rank on the node, as its own environment says; empty where that does not."""
         return "" if self.has_anothers_environment() else self.claim.local_rank
+
+    def learn(self, facts: ProcessFacts) -> bool:
+        """Take over whose it is, where it is from a checkpoint that did not know that; False when nothing is new."""
+        if self.facts is None or self.facts.owner.name or not facts.owner.name:
+            return False
+        named = {name: getattr(facts, name) for name in ("owner", "uid", "parent_pid", "session", "title")}
+        self.facts = msgspec.structs.replace(self.facts, **named)
+        if self.claim.job_id == facts.owner.job_id:
+            self.claim = msgspec.structs.replace(self.claim, scheduler=facts.owner.scheduler)
+        return True
 
     def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
         """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from agent.ranks.process import RankProcess
 
 # vLLM names its workers `VLLM::Worker_DP0_PP0_TP3_EP3`, SGLang `sglang::scheduler_DP0_TP2` (setproctitle).
-_TITLE = re.compile(r"(?:VLLM::|sglang::)\S*?((?:_[A-Z]{2,4}[0-9]{1,5})+)\b")
+_TITLE = re.compile(r"(?:VLLM::|sglang::)[A-Za-z]{1,32}((?:_[A-Z]{2,4}[0-9]{1,5}){1,8})(?!\w)")
 _AXIS = re.compile(r"_([A-Z]+)([0-9]+)")
 _NO_AXIS = frozenset({"EP"})
 """Expert ranks are a second number of the same processes."""
@@ -20,16 +21,20 @@ Place = tuple[tuple[str, int], ...]
 
 
 def are_siblings(one: RankProcess, other: RankProcess) -> bool:
-    """True for processes of one task: the scheduler's, or children of one parent, or parent and child."""
-    if one.claim.task and one.claim.task == other.claim.task:
-        return True
+    """True for processes of one task: the scheduler's, or children of one parent.
+
+    A rank's own child is none: it may be a helper that the rank ends as it likes.
+    """
     if one.facts is None or other.facts is None:
         return False
-    if one.facts.parent_pid > 1 and one.facts.parent_pid == other.facts.parent_pid:
+    if one.facts.parent_pid == other.facts.key.pid or other.facts.parent_pid == one.facts.key.pid:
+        return False
+    if one.claim.task and one.claim.task == other.claim.task:
         return True
-    return one.facts.parent_pid == other.facts.key.pid or other.facts.parent_pid == one.facts.key.pid
+    return one.facts.parent_pid > 1 and one.facts.parent_pid == other.facts.parent_pid
 
 
+@lru_cache(maxsize=4096)
 def place_of(title: str) -> Place:
     """The parallel axes and numbers that a process title names, the outermost first; empty when it names none."""
     found = _TITLE.match(title)
@@ -52,13 +57,14 @@ def number_of(own: Place, places: Sequence[Place]) -> int | None:
 def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterable[tuple[str, str]]:
     """Names for a process of a shared environment and where each is from, the best first.
 
-    ``siblings``: the processes that share it, this one among them. A local index is counted from the number of a task
-    that is its step's only one; else it follows that number after a point, or ranks of two nodes would be one.
+    ``siblings``: the processes that share it, this one among them. A title's number is the rank, and a local index is
+    counted from the task's number, where that task is its step's only one; else both follow that number after a point,
+    or ranks of two nodes would be one.
     """
     titles = [place_of(each.facts.title if each.facts is not None else "") for each in siblings]
     number = number_of(place_of(process.facts.title if process.facts is not None else ""), titles)
-    if number is not None:
-        yield str(number), "title"
     task, alone = process.claim.rank or 0, process.claim.world_size == 1
+    if number is not None:
+        yield str(number) if alone else f"{task}.{number}", "title"
     for index in range(len(siblings)):
         yield (str(task + index) if alone or index == 0 else f"{task}.{index}"), "local_index"

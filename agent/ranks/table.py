@@ -63,7 +63,9 @@ class RankTable:
     def observe_process(self, facts: ProcessFacts) -> bool:
         """Add a rank process, if need be in the place of one of the owner with most; False when there is no room."""
         now = self._clock.monotonic()
-        if facts.key in self._processes:
+        if (known := self._processes.get(facts.key)) is not None:
+            if known.learn(facts):
+                self._binder.owners.learn(known)
             return True
         if len(self._processes) >= MAX_PROCESSES and not self._make_room(facts.owner.key):
             self._counts.refused += 1
@@ -217,9 +219,9 @@ class RankTable:
         return self._links.book.is_expired(writer_key)
 
     @property
-    def renames(self) -> int:
-        """How many jobs lost their id to an owner with a proof: then labels given before are to be asked for anew."""
-        return self._binder.renames
+    def renamed(self) -> list[str]:
+        """The job ids that went over to an owner with a proof, in order: ask anew for labels given before."""
+        return self._binder.renamed
 
     @property
     def hostnames(self) -> frozenset[str]:
@@ -253,8 +255,7 @@ class RankTable:
         ]
         for key in gone:
             self._drop(key)
-        if gone:
-            self._binder.owners.keep(self._processes.values())
+        self._binder.owners.keep(self._processes.values())
         self._links.expire(now)
 
     def _drop(self, key: ProcessKey) -> None:

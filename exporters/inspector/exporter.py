@@ -72,7 +72,7 @@ class InspectorExporter:
         self._slots: list[Slot] = []
         self._polled_at = float("-inf")
         self._labels: dict[Place, RankLabel] = {}
-        self._renames = 0
+        self._renamed = 0
         self._inherited = Inheritance()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
@@ -228,9 +228,10 @@ class InspectorExporter:
         A label once given is kept, but when a job lost its id to the owner that the scheduler names.
         """
         ranks = self._ctx.ranks
-        if ranks.renames != self._renames:
-            self._renames = ranks.renames
-            self._labels.clear()
+        if renamed := ranks.renamed[self._renamed :]:
+            self._renamed += len(renamed)
+            self._labels = {place: ranks.label(*place) or label for place, label in self._labels.items()}
+            self._inherited.forget(renamed)
         for slot in self._slots:
             writers = () if slot.published is None else slot.published.writers
             slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]

@@ -160,6 +160,8 @@ class ProcessExporter:
         ranks = self._ctx.ranks
         self._processes = found.processes
         ranks.held_files = found.held
+        for facts in found.restored:
+            ranks.observe_process(facts)
         for facts in found.new:
             user = facts.user if facts.uid is None else self._users.name(facts.uid)
             if ranks.observe_process(msgspec.structs.replace(facts, user=user)):

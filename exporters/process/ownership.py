@@ -43,9 +43,12 @@ _FORMS = [
 ]
 # The same from a group of the agent's own ancestors on: so the kernel shows paths to one in a cgroup namespace.
 _FORMS_BESIDE = [
+    *_FORMS,
     ("pod", re.compile(rf"(?:{_KUBEPODS})?(?:{_QUALITY})?{_POD}(?=/|$)")),
-    ("slurm", re.compile(r"(?:/system\.slice)?/(?:[^/]+_)?slurmstepd\.scope/job_(?P<name>[0-9]{1,10})(?=/|$)")),
+    ("slurm", re.compile(r"/(?:[^/]+_)?slurmstepd\.scope/job_(?P<name>[0-9]{1,10})(?=/|$)")),
+    ("container", re.compile(rf"/(?:[a-z]+(?:-[a-z]+)*-)?(?P<name>{_ID})(?:\.scope)?(?=/|$)")),
 ]
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _UPWARDS = re.compile(r"(?:/\.\.)+(?=/)")
 _CONTAINER_OF_POD = re.compile(rf"/(?:[a-z]+(?:-[a-z]+)*-)?({_ID})(?:\.scope)?(?=/|$)")
 _SCHEDULERS = frozenset({"slurm", "pbs", "lsf"})
@@ -72,9 +75,16 @@ def group_of(path: str) -> Group | None:
     for names, form in _FORMS_BESIDE if upwards else _FORMS:
         if found := form.match(below):
             inner = _CONTAINER_OF_POD.match(below, found.end()) if names == "pod" else None
-            name = found["name"].replace("_", "-") if names == "pod" else found["name"]
-            return Group(names, name, inner[1] if inner else "", "" if upwards else below[: found.end()])
+            directory = "" if upwards else below[: found.end()]
+            return Group(names, _plain_name(names, found["name"]), inner[1] if inner else "", directory)
     return None
+
+
+def _plain_name(names: str, written: str) -> str:
+    """A name as its owner gives it: kubelet's systemd driver writes a pod's uid with underscores, PBS' hook escapes."""
+    if names == "pod":
+        return written.replace("_", "-")
+    return _ESCAPED.sub(lambda byte: chr(int(byte[1], 16)), written) if names == "pbs" else written
 
 
 class OwnerSearch:
@@ -132,7 +142,8 @@ class OwnerSearch:
     def _job_of_parents(self, stat: Stat) -> str:
         """The job of the slurmstepd that the process descends from; empty when there is none.
 
-        A user cannot have an ancestor's title so where it and all above it are root's, and it is of no login.
+        A user cannot have an ancestor's title so where it and all above it are root's, and it is of no login and in no
+        container: whose first process is root's and has the title that it gives itself.
         """
         job_id = ""
         parent: Stat | None = stat
@@ -142,7 +153,7 @@ class OwnerSearch:
                 return job_id
             if not job_id:
                 daemon = _STEP_DAEMON.fullmatch(self._proc.title(parent.pid).strip())
-                job_id = daemon[1] if daemon and not self._is_of_a_login(parent.pid) else ""
+                job_id = daemon[1] if daemon and not self._is_a_users(parent.pid) else ""
             if job_id and not self._is_root(parent.pid):
                 return ""
         return ""
@@ -151,8 +162,16 @@ class OwnerSearch:
         status = self._proc.status(pid)
         return status is not None and status.root
 
-    def _is_of_a_login(self, pid: int) -> bool:
-        return any(_USERS_GROUP.match(path) for path in self._proc.cgroup(pid).values())
+    def _is_a_users(self, pid: int) -> bool:
+        """True for a process of a login or in a pod or container."""
+        for path in self._proc.cgroup(pid).values():
+            upwards = _UPWARDS.match(path)
+            group = group_of(path)
+            if _USERS_GROUP.match(path[upwards.end() :] if upwards else path):
+                return True
+            if group is not None and group.names in ("pod", "container"):
+                return True
+        return False
 
     def _named(self, uid: str) -> tuple[str, str]:
         """The namespace and name of a pod, by kubelet's folder of its logs (`namespace_name_uid`); empty if none."""

@@ -38,9 +38,13 @@ class ScanRequest(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What one look found. ``gone``: asked-for processes that are not there any more, or only as zombies."""
+    """What one look found. ``gone``: asked-for processes that are not there any more, or only as zombies.
+
+    ``restored``: known ones that this scanner sees for the first time.
+    """
 
     new: tuple[ProcessFacts, ...]
+    restored: tuple[ProcessFacts, ...]
     standing: dict[ProcessKey, ProcessStanding]
     gone: tuple[ProcessKey, ...]
     links: tuple[tuple[WriterKey, ProcessKey], ...]
@@ -64,10 +68,12 @@ class Scanner:
         self._search = RankSearch(self._proc, guard)
         self._owners = OwnerSearch(roots, self._proc)
         self._ranks: dict[ProcessKey, KnownRank] = {}
+        self._restored: list[ProcessFacts] = []
 
     def look(self, request: ScanRequest) -> Found:
         """Look once."""
         now, writer_keys, known = request.now, request.writer_keys, set(request.known)
+        self._restored = []
         pids = self._proc.pids()
         stats, unread = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
         gone = {key for key in known if key.pid not in unread and not _runs(stats.get(key.pid), key)}
@@ -87,6 +93,7 @@ class Scanner:
         standings = self._standings([stats[key.pid] for key in running], now)
         return Found(
             new=tuple(new),
+            restored=tuple(self._restored),
             standing=standings,
             gone=tuple(gone),
             links=self._links(writer_keys, list(standings)),
@@ -159,7 +166,7 @@ class Scanner:
     def _standing(self, stat: Stat, now: float, kills: dict[str, int | None]) -> ProcessStanding:
         """How one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
-            self._facts(stat.key, "")
+            self._restored.append(self._facts(stat.key, ""))
         rank = self._ranks[stat.key]
         if rank.oom_file not in kills:  # the ranks of a job share a group as a rule
             kills[rank.oom_file] = oom_kills(rank.oom_file)

@@ -34,7 +34,7 @@ SITUATIONS = (
 )
 WITHOUT = {"Watchdog": frozenset(SITUATIONS) - {"fires"}}
 """Situations that mean nothing to an alert: this one looks at no data. A gauge's "counter reset": gone and back."""
-MAX_CASE_FILE_LINES, MAX_CASE_LINE = 220, 160
+MAX_CASE_FILE_LINES, MAX_CASE_LINE = 240, 160
 PARTS = ("*Meaning*", "*Confirm*", "*Do*", "*False alarms*")
 
 

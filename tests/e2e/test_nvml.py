@@ -16,6 +16,8 @@ from machines import Machine
 from nvml_stub import LIBRARY, XID, Node
 
 LOOK_SECONDS = 30.0
+SAVE_SECONDS = 6.0
+"""Longer than changes wait for a checkpoint."""
 """A look is made every 10 s."""
 HANG_SECONDS = 1.0
 SCRAPE_SECONDS = 1.0
@@ -70,6 +72,7 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
     assert agent.value("rankwatch_gpu_driver_hung") == 0.0
     assert not has_library(agent.pid())
     assert len(helpers(agent)) == 1
+    began = time.time()
     for code in (79, 79, 63):
         node.event(3, XID, code)
     node.update({"gpu3.utilization.0": "!15"})
@@ -78,9 +81,9 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
     assert counted == {"79": 2.0, "63": 1.0}
     assert agent.value("rankwatch_gpu_power_watts", gpu="3") is None
     assert len(agent.samples("rankwatch_gpu_power_watts")) == 7
-    seen_at = time.time()
-    saved = "rankwatch_checkpoint_last_save_timestamp_seconds"
-    wait_until(lambda: (agent.value(saved) or 0.0) > seen_at, LOOK_SECONDS, "the checkpoint")
+    saved = "rankwatch_checkpoint_last_save_timestamp_seconds"  # what does not change is not saved again
+    quiet = "a checkpoint that holds it"
+    wait_until(lambda: began < (agent.value(saved) or 0.0) < time.time() - SAVE_SECONDS, LOOK_SECONDS, quiet)
     agent.kill9()
     agent.start()
     agent.wait_for("rankwatch_gpu_present", 0.0, gpu="3", seconds=LOOK_SECONDS)

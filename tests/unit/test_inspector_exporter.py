@@ -46,7 +46,7 @@ class Ranks:
     def __init__(self) -> None:
         self.held_files: frozenset[tuple[int, int]] = frozenset()
         self.hostnames = frozenset({"here"})
-        self.renames = 0
+        self.renamed: list[str] = []
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
         self.silent: list[Any] = []

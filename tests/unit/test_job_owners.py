@@ -50,7 +50,7 @@ def test_the_first_of_equal_claims_has_the_id(table: Table) -> None:
     [
         (MALLORY, "4711-u1001"),
         (Owner("pod", POD), "4711-pc7a3f8b2"),
-        (Owner("container", CONTAINER), "4711-c01234567"),
+        (Owner("container", CONTAINER), "4711-u1001"),
         (OTHER_JOB, "4711-u1001"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
     assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel(expected, "0"): 1, RankLabel(expected, "1"): 2}
     assert table.ranks.labels_of(squatter) == (RankLabel(expected, "0"),)
     disproved = owner is OTHER_JOB  # it never had the id
-    assert table.ranks.renames == (0 if disproved else 1)
+    assert table.ranks.renamed == ([] if disproved else ["4711"])
     assert proofs(table)[RankLabel("4711", "0")] == "cgroup"
 
 
@@ -156,7 +156,7 @@ def test_two_containers_of_root_are_two_owners(table: Table) -> None:
     for pid, container in ((1, CONTAINER), (2, CONTAINER[::-1])):
         table.add_facts(owned(pid, environment(pid), Owner("container", container), uid=0))
     table.tick(1.0)
-    assert {label.job_id for label in table.labels()} == {"4711", "4711-cfedcba98"}
+    assert {label.job_id for label in table.labels()} == {"4711", "4711-u0"}
 
 
 def test_the_scheduler_names_a_job_that_no_variable_does(table: Table) -> None:
@@ -205,3 +205,14 @@ def test_configured_variables_name_the_job_first(table: Table) -> None:
     table.add_facts(owned(1, env, SLURM))
     table.tick(1.0)
     assert table.labels() == {RankLabel("4700", "0"): 1}
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_tasks_of_an_array_may_be_one_job(uid: int, table: Table) -> None:
+    """Two Slurm jobs of one user, root's too, are one under an id that is asked for: the array's."""
+    table.ranks.take_job_ids_from(("SLURM_ARRAY_JOB_ID",))
+    for pid, owner in ((1, SLURM), (2, OTHER_JOB)):
+        env = environment(pid, job=owner.job_id) | {"SLURM_ARRAY_JOB_ID": "4700"}
+        table.add_facts(owned(pid, env, owner, uid=uid))
+    table.tick(1.0)
+    assert table.labels() == {RankLabel("4700", "1"): 1, RankLabel("4700", "2"): 2}

@@ -201,6 +201,10 @@ class Matching:
         before = board.members.get(key.comm_rank)
         if before is not None and before.writer_key == writer_key:
             before.credit = credit
+            if before.group != group:  # restored: whose it was is not in the checkpoint
+                self.room.give_back(before.group, 1)
+                self.room.keep(group, 1)
+                before.group = group
             return before
         if not self.room.take(group):
             return None

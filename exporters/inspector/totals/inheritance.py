@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -80,6 +81,17 @@ class Inheritance(msgspec.Struct):
             if key in series or (key.comm == OTHER and RankLabel(key.job_id, key.rank) in ranks)
         }
 
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """Drop what was left under job ids that are another owner's now, those of its groups among them."""
+        gone = tuple(job_ids)
+        begun = tuple(f"{job_id}-" for job_id in gone)
+        self.sums = {key: sums for key, sums in self.sums.items() if not _is_of(key.job_id, gone, begun)}
+        self.tallies = {key: count for key, count in self.tallies.items() if not _is_of(key.job_id, gone, begun)}
+
     def copy(self) -> Inheritance:
         """A copy that later changes do not reach (its values are frozen)."""
         return Inheritance(dict(self.sums), dict(self.tallies))
+
+
+def _is_of(job_id: str, gone: tuple[str, ...], begun: tuple[str, ...]) -> bool:
+    return job_id in gone or job_id.startswith(begun)

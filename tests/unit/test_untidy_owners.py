@@ -1,0 +1,335 @@
+"""Who owns a job, and how its ranks are named, where somebody wants it otherwise or where jobs are untidy."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from proc_tree import ProcTree
+from rank_table import KILLED, Table, environment, owned
+
+from agent.api import ProcFS, Roots
+from agent.core.identity import RankLabel
+from agent.ranks.binding import BINDING_SECONDS
+from agent.ranks.facts import ProcessFacts
+from agent.ranks.families import families
+from agent.ranks.owner import Owner
+from agent.ranks.table import RankTable
+from agent.ranks.verdict import ExitStatus
+from exporters.process import ownership
+from exporters.process.ownership import OwnerSearch, group_of
+
+POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
+CONTAINER = "0123456789abcdef" * 4
+ALICE, MALLORY = Owner("user", "1000"), Owner("user", "1001")
+SLURM = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="cgroup")
+OTHER_JOB = Owner("job", "slurm/4712", scheduler="slurm", job_id="4712", proof="cgroup")
+DOCKER = Owner("container", CONTAINER)
+SEGV = ExitStatus(known=True, signal=11)
+
+
+@pytest.fixture
+def table() -> Table:
+    """An empty table."""
+    return Table()
+
+
+def proofs(table: RankTable) -> dict[RankLabel, str]:
+    """What the exposition says of each rank's proof."""
+    [source] = [each for each in families(table.snapshot()) if each.family.name.endswith("identity_source")]
+    return {RankLabel(job_id, rank): proof for job_id, rank, _, proof in source.labels}
+
+
+@pytest.mark.parametrize("owner", [DOCKER, ALICE])
+def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(owner: Owner, table: Table) -> None:
+    """The holder's own restart (torchrun elastic in Docker under Slurm, Ray without cgroups) stays in its job."""
+    keys = [table.add_facts(owned(pid, environment(pid), owner)) for pid in (1, 2)]
+    table.tick(1.0)
+    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB))
+    table.tick(1.0)
+    for key in keys:
+        table.ranks.observe_exit(key, SEGV)
+    for pid in (11, 12):
+        table.add_facts(owned(pid, environment(pid - 10), owner))
+    table.tick(1.0)
+    mine = {label: pid for label, pid in table.labels().items() if pid in (11, 12)}
+    assert mine == {RankLabel("4711", "1"): 11, RankLabel("4711", "2"): 12}
+
+
+def test_workers_of_one_job_that_come_late_are_in_it(table: Table) -> None:
+    """A second worker that starts after another job was proven is of the same job as the first."""
+    table.add_facts(owned(1, environment(1), DOCKER))
+    table.tick(1.0)
+    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB))
+    table.tick(1.0)
+    table.add_facts(owned(2, environment(2), DOCKER))
+    table.tick(1.0)
+    assert {label.job_id for label, pid in table.labels().items() if pid in (1, 2)} == {"4711"}
+
+
+def test_a_job_in_containers_of_one_task_each_is_one_job(table: Table) -> None:
+    """Slurm starts one container per rank: the ranks of one user's job on a node are peers of each other."""
+    for pid in (1, 2):
+        table.add_facts(owned(pid, environment(pid), Owner("container", f"{pid}" * 64), uid=1000))
+    table.tick(1.0)
+    assert {label.job_id for label in table.labels()} == {"4711"}
+
+
+def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -> None:
+    """Who took the plain id (any user, by TORCHELASTIC_RUN_ID) must not split the pods' job into one per pod."""
+    table.add_facts(owned(9, {"TORCHELASTIC_RUN_ID": "team-a/train", "RANK": "0"}, MALLORY, uid=1001))
+    table.tick(1.0)
+    for pid in range(4):
+        env = {"JOBSET_NAME": "train", "RANK": str(pid), "WORLD_SIZE": "4"}
+        owner = Owner("pod", POD.replace("c7", f"a{pid}"), "team-a", f"train-{pid}")
+        table.add_facts(owned(pid + 1, env, owner, uid=0))
+    table.tick(1.0)
+    assert len({label.job_id for label, pid in table.labels().items() if pid != 9}) == 1
+
+
+def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
+    """Mallory names his job as another owner's suffixed one: they must not become one job."""
+    table.add_facts(owned(1, environment(0, job="4711"), SLURM))
+    table.tick(1.0)
+    table.add_facts(owned(2, environment(0), DOCKER))
+    table.tick(1.0)
+    [victims] = [label.job_id for label, pid in table.labels().items() if pid == 2]
+    table.add_facts(owned(3, {"TORCHELASTIC_RUN_ID": victims, "RANK": "1"}, MALLORY, uid=1001))
+    table.tick(BINDING_SECONDS)
+    assert {label.job_id for label, pid in table.labels().items() if pid == 3} != {victims}
+
+
+def test_a_check_by_srun_overlap_does_not_rename_the_job_in_docker(table: Table) -> None:
+    """`srun --overlap` of an NCCL test in the same Slurm job: the ranks in Docker keep their frozen labels."""
+    for pid in (1, 2):
+        table.add_facts(owned(pid, environment(pid), DOCKER))
+    table.tick(1.0)
+    before = {label for label, pid in table.labels().items() if pid in (1, 2)}
+    table.add_facts(owned(9, environment(0, world=1, port="1"), SLURM))
+    table.tick(1.0)
+    assert {label for label, pid in table.labels().items() if pid in (1, 2)} == before
+
+
+class Node:
+    """As in test_process_ownership.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc = ProcTree(folder / "proc")
+        self.sys, self.log = folder / "sys", folder / "log"
+
+    def owner(self, pid: int, uid: int | None = 1000) -> Owner:
+        proc = ProcFS(self.proc.root)
+        stat = proc.stat(pid)
+        assert stat is not None
+        return OwnerSearch(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))[0]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A node whose directories are root's."""
+    monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
+    return Node(tmp_path)
+
+
+def made(node: Node, path: str) -> str:
+    """A line of a process' groups, whose directory is there."""
+    (node.sys / "fs/cgroup" / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    return f"0::{path}\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/kubepods/burstable/pod{POD}/{CONTAINER}",
+        f"/system.slice/docker-{CONTAINER}.scope",
+    ],
+)
+def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> None:
+    """PID 1 of a container is root (uid 0) by default and names itself as it likes: that proves no job."""
+    group = made(node, path)
+    node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")
+    node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
+    node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
+    owner = node.owner(102, uid=0)
+    assert (owner.scheduler, owner.proof) == ("", "none")
+
+
+def test_a_forged_daemon_in_a_pod_does_not_take_a_proven_job(node: Node, table: Table) -> None:
+    """The same to its end: a pod without a known namespace that takes Slurm's job 4711 on its node."""
+    group = made(node, f"/kubepods/burstable/pod{POD}/{CONTAINER}")
+    node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2")
+    node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
+    node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
+    table.add_facts(owned(102, environment(0), node.owner(102, uid=0), uid=0))
+    table.tick(1.0)
+    assert proofs(table.ranks) == {RankLabel("4711", "0"): "none"}
+
+
+def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
+    """An agent in a cgroup namespace sees a login's group by a path upwards: it is a login all the same."""
+    login = "0::/../../user.slice/user-1000.slice/session-1.scope\n"
+    node.proc.add(100, parent=1, uid=0, title="slurmstepd: [4711.0]", cgroup=login)
+    node.proc.add(101, parent=100, uid=1000, title="python", cgroup=login)
+    assert node.owner(101).scheduler == ""
+
+
+def test_pbs_hook_escapes_the_job_id() -> None:
+    """OpenPBS: 'pbspro-%s.slice' % systemd_escape(jobid): a server's hyphen, an array's brackets."""
+    found = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
+    assert [group.name for group in found if group] == ["12.pbs-server", "12[3].server"]
+
+
+def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: Table) -> None:
+    """After an upgrade the old ranks do not stay unproven beside one that restarts: rules forget such ranks."""
+    old = table.add_facts(owned(1, environment(0), SLURM))
+    table.tick(1.0)
+    saved = msgspec.msgpack.decode(table.ranks.dump())
+    for process in saved["processes"]:  # what the version before did not know
+        for name in ("owner", "uid", "parent_pid", "session", "title"):
+            process["facts"].pop(name, None)
+        process.pop("plain_job_id", None)
+        for name in ("scheduler", "task", "tasks", "local_tasks"):
+            process["claim"].pop(name, None)
+    for name in ("schedulers", "owner_conflicts"):
+        saved.pop(name)
+    again = RankTable(table.clock, "here")
+    again.load(msgspec.msgpack.encode(saved))
+    again.confirm(old)
+    again.observe_process(owned(1, environment(0), SLURM))  # what a look finds of it now
+    again.observe_process(owned(2, environment(1), SLURM))
+    table.clock.advance(1.0)
+    again.tick()
+    assert proofs(again) == {RankLabel("4711", "0"): "cgroup", RankLabel("4711", "1"): "cgroup"}
+
+
+def test_after_an_upgrade_nobody_joins_the_job_that_runs(table: Table) -> None:
+    """Who held an id before the upgrade holds it after."""
+    old = table.add_facts(owned(1, environment(0), ALICE))
+    table.tick(1.0)
+    saved = msgspec.msgpack.decode(table.ranks.dump())
+    for process in saved["processes"]:
+        for name in ("owner", "uid", "parent_pid", "session", "title"):
+            process["facts"].pop(name, None)
+        process.pop("plain_job_id", None)
+    again = RankTable(table.clock, "here")
+    again.load(msgspec.msgpack.encode(saved))
+    again.confirm(old)
+    again.observe_process(owned(2, environment(1), MALLORY, uid=1001))
+    table.clock.advance(1.0)
+    again.tick()
+    labels = {view.label for view in again.snapshot().ranks}
+    assert labels == {RankLabel("4711", "0"), RankLabel("4711-u1001", "1")}
+
+
+def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
+    """A worker of a vLLM server in a task."""
+    env = {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_PROCID": str(task),
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_TASK_PID": str(50 + task),
+    }
+    title = f"VLLM::Worker_TP{place}"
+    return owned(pid, env, SLURM, parent=parent or 50 + task, title=title)
+
+
+def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
+    """`srun -n2 vllm serve -tp 4`: eight workers, of which every one must have a series."""
+    for task in range(2):
+        for place in range(4):
+            table.add_facts(vllm(1 + 4 * task + place, task, place))
+    table.tick(BINDING_SECONDS)
+    table.tick(BINDING_SECONDS)
+    assert sorted(table.labels().values()) == list(range(1, 9))
+
+
+def test_two_servers_in_two_tasks_on_two_nodes_do_not_meet() -> None:
+    """The same with one task per node: rank 3 of this node's server is not rank 3 of the next one's."""
+    ranks = []
+    for task in range(2):
+        table = Table()
+        for place in range(4):
+            table.add_facts(vllm(1 + place, task, place))
+        table.tick(BINDING_SECONDS)
+        ranks.append({label.rank for label in table.labels()})
+    assert not ranks[0] & ranks[1]
+
+
+def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
+    """A rank's child with NCCL of its own (an engine for evaluation) that the rank ends by SIGKILL: nobody died."""
+    table.add_facts(owned(1, environment(0), SLURM, parent=40))
+    table.add_facts(owned(2, environment(1), SLURM, parent=40))
+    table.tick(1.0)
+    helper = table.add_facts(owned(9, environment(1), SLURM, parent=2))
+    table.tick(BINDING_SECONDS)
+    table.ranks.observe_exit(helper, KILLED)
+    table.tick(20.0)
+    table.tick(20.0)
+    assert "dead" not in table.states().values()
+
+
+def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
+    """1,024 processes of one user, 64 to a number, with titles on which the pattern backtracks."""
+    title = ("VLLM::" + "_AA1" * 64)[:255] + "_"
+    for pid in range(1, 1025):
+        env = {"SLURM_JOB_ID": "9", "RANK": str(pid // 64), "WORLD_SIZE": "4096"}
+        table.add_facts(owned(pid, env, MALLORY, uid=1001, parent=999, title=title))
+    table.clock.advance(BINDING_SECONDS)
+    began = time.perf_counter()
+    table.tick()
+    took = time.perf_counter() - began
+    assert took < 1.0, f"one tick held the loop for {took:.1f} s"
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [(DOCKER, Owner("container", CONTAINER[::-1])), (Owner("pod", POD), Owner("pod", POD.replace("c7", "ff")))],
+)
+def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
+    """A job in Docker crashes and is started again (requeue, next run of madengine, restart policy): the same job."""
+    first = table.add_facts(owned(1, environment(0), owners[0], uid=1000))
+    table.tick(1.0)
+    table.ranks.observe_exit(first, SEGV)
+    table.tick(5.0)
+    table.add_facts(owned(2, environment(0), owners[1], uid=1000))
+    table.tick(1.0)
+    assert table.labels() == {RankLabel("4711", "0"): 2}
+
+
+def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
+    """Records that gave way in a full table held an id: it must not stay theirs."""
+    table.add_facts(owned(1, environment(0), MALLORY, uid=1001))
+    table.tick(1.0)
+    key = next(iter(table.ranks.processes()))
+    table.ranks.observe_exit(key, ExitStatus(known=True))
+    table.tick(0.1)
+    for pid in range(100, 100 + 1023):
+        table.add_facts(owned(pid, {"RANK": str(pid), "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))
+    table.tick(1.0)
+    table.add_facts(owned(5000, {"RANK": "9", "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))  # the record gives way
+    table.tick(1.0)
+    table.add_facts(owned(6000, environment(0), ALICE))
+    table.tick(1.0)
+    assert RankLabel("4711", "0") in table.labels()
+
+
+def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
+    """Two steps at once, of two and of four ranks, without a rendezvous: the second is one job, whatever its id."""
+    for step, size in ((0, 2), (1, 4)):
+        for rank in range(size):
+            env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size)}
+            env |= {"SLURM_STEP_ID": str(step), "SLURM_TASK_PID": str(50 + 10 * step + rank)}
+            table.add_facts(owned(1 + 10 * step + rank, env, SLURM, parent=40 + step))
+        table.tick(2.0)
+    table.tick(BINDING_SECONDS)
+    assert len({label.job_id for label, pid in table.labels().items() if pid > 10}) == 1
+
+
+@pytest.mark.parametrize("path", [f"/../docker-{CONTAINER}.scope", f"/../../docker/{CONTAINER}", f"/../{CONTAINER}"])
+def test_containers_beside_the_agents_own(path: str, node: Node) -> None:
+    """An agent in a container with a control group namespace: containers of root are owners of their own there too."""
+    node.proc.add(100, parent=1, uid=0, cgroup=f"0::{path}\n")
+    assert node.owner(100, uid=0) == Owner("container", CONTAINER)
