@@ -121,6 +121,7 @@ def test_a_running_job_is_unharmed(attack: Callable[[SharedNode, Agent], None], 
     """The neighbour does his worst, then rank 1 crashes: states, endings and counters are as without him."""
     with shared.agent() as agent, shared.victim() as job:
         agent.wait_for_states(ALIVE, 20.0)
+        wait_until(lambda: victims_series(agent)["bandwidth"] == set(ALIVE), 20.0, "records of all ranks")
         attack(shared, agent)
         assert agent.states() == ALIVE
         job.kill(job.pid(1), signal.SIGSEGV)
@@ -166,6 +167,7 @@ def test_a_job_that_starts_is_unharmed(attack: Callable[[SharedNode], None], sha
             if attack is takes_ranks:
                 assert agent.states(job_id=f"{JOB}-u{MALLORY}") == {"0": "alive", "1": "alive"}
                 assert (agent.value("rankwatch_rank_identity_conflicts_total", kind="owner") or 0) >= 2
+            wait_until(lambda: victims_series(agent)["bandwidth"] == set(ALIVE), 20.0, "records of all ranks")
             job.kill(job.pid(1), signal.SIGSEGV)
             agent.wait_for_ending("1", ("signaled", "SIGSEGV", ""), 20.0)
             is_as_in_the_control_run(agent)
