@@ -82,7 +82,7 @@ def converse(connection: socket.socket, pieces: list[bytes]) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listener at an address, be it the machine's or not."""
+    """A listener at an address, also one that is not the machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)

@@ -117,7 +117,7 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
 async def test_a_scrape_is_answered_while_all_scrapes_by_name_are_held(agent: Agent) -> None:
     """Among 200 clients that ask for different names and are not answered, Prometheus gets what it gets without them.
 
-    Those whom the server keeps are then answered from one render, each with its own family.
+    Those that the server keeps are then answered from one render, each with its own family.
     """
     alone = await agent.scrape()
     agent.go.clear()

@@ -1,4 +1,4 @@
-"""Whom a connection has reached, before anything is said on it."""
+"""Which process a connection has reached, before anything is said on it."""
 
 from __future__ import annotations
 
