@@ -13,6 +13,7 @@ from fake_clock import FakeClock
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from inspector_records import expected_sums, line
+from odd_values import changed
 from test_inspector_failures import sums_of
 from test_inspector_formats import bare, marker, p2p
 
@@ -267,15 +268,6 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         return
     for key, own in items:
         yield from leaves(own, (*path, key))
-
-
-def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """The same with another value at one place."""
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = changed(value[path[0]], path[1:], new)
-    return copy
 
 
 PACKED_NUMBERS = st.one_of(
