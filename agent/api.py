@@ -26,10 +26,10 @@ from agent.hardware import gpu_families
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
-from agent.ranks.facts import ProcessFacts
-from agent.ranks.owner import Owner, OwnerKind, Proof
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.owner import Owner, OwnerKind, Proof
+from agent.ranks.rank.verdict import ExitStatus, RasSilence
 from agent.ranks.table import RankTable
-from agent.ranks.verdict import ExitStatus, RasSilence
 from agent.ranks.writers import is_record_file
 from agent.system import sysfs
 from agent.system.pci import pci_address, pci_path

@@ -6,7 +6,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedCount, SavedSeconds
 from agent.core.identity import WriterKey
-from agent.ranks.process import RankProcess
+from agent.ranks.rank.process import RankProcess
 from agent.ranks.writers import WriterRecord
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from agent.core.identity import ProcessKey
-from agent.ranks.process import RankProcess
+from agent.ranks.rank.process import RankProcess
 
 TOMBSTONE_SECONDS = 900.0
 FINISHED_SECONDS = 60.0

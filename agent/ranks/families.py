@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.core.metrics import Family, Metric
-from agent.ranks import job_families, job_owners
+from agent.ranks import job_families
 from agent.ranks.job_families import state_of
-from agent.ranks.process import RankProcess
+from agent.ranks.naming import job_owners
+from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict import STATES
 from agent.ranks.snapshot import RankSnapshot, RankView
-from agent.ranks.verdict import STATES
 
 _RANK = ("job_id", "rank")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from agent.core.identity import Membership
 from agent.core.metrics import Family, Metric
-from agent.ranks.process import RankProcess
+from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict import STATES
 from agent.ranks.snapshot import RankView
-from agent.ranks.verdict import STATES
 
 JOB_RANKS = Family(
     "rankwatch_job_ranks",

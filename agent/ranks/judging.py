@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent.core.identity import ProcessKey
-from agent.ranks.labels import LabelBook
-from agent.ranks.process import RankProcess
-from agent.ranks.verdict import judge_job
+from agent.ranks.naming.labels import LabelBook
+from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict import judge_job
 
 
 class JobJudge:

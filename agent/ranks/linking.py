@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from agent.core.checkpoint import saved_sum
 from agent.core.clock import Clock
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
-from agent.ranks.binding import RankBinder
-from agent.ranks.process import RankProcess, TableCounts
+from agent.ranks.naming.binding import RankBinder
+from agent.ranks.rank.process import RankProcess, TableCounts
 from agent.ranks.writers import WriterBook, WriterRecord
 
 FUTURE_SLACK_SECONDS = 2.0

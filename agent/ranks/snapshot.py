@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.core.identity import RankLabel
-from agent.ranks.labels import LabelBook
-from agent.ranks.process import RankGpu, RankProcess, TableCounts
+from agent.ranks.naming.labels import LabelBook
+from agent.ranks.rank.process import RankGpu, RankProcess, TableCounts
 
 
 class RankView(msgspec.Struct, frozen=True):

@@ -14,15 +14,16 @@ import msgspec
 from agent.core.clock import Clock
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.hardware.inventory import Hardware
-from agent.ranks import checkpoint, environment, expiry
-from agent.ranks.binding import RankBinder
+from agent.ranks import checkpoint, expiry
 from agent.ranks.checkpoint import SavedTable
-from agent.ranks.facts import ProcessFacts
 from agent.ranks.judging import JobJudge
 from agent.ranks.linking import WriterLinks
-from agent.ranks.process import RankProcess, TableCounts
+from agent.ranks.naming.binding import RankBinder
+from agent.ranks.rank import environment
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.process import RankProcess, TableCounts
+from agent.ranks.rank.verdict import ExitStatus, RasSilence
 from agent.ranks.snapshot import RankSnapshot, take_snapshot
-from agent.ranks.verdict import ExitStatus, RasSilence
 
 MAX_PROCESSES = 1024
 UNSEEN_SECONDS = 5.0

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.identity import ProcessKey, WriterKey
-from agent.ranks.process import RankProcess
+from agent.ranks.rank.process import RankProcess
 
 MAX_WRITERS = 4096
 LINK_SECONDS = 60.0

@@ -18,6 +18,7 @@ FLOORS = {
         ("app",),
         ("__main__",),
     ),
+    "agent/ranks": (("rank",), ("naming",), ("*",)),
     "agent/simulate": (("*",),),
     "exporters/inspector": (("format",), ("lateness",), ("totals",), ("reading",), ("*",)),
     "exporters/ras": (("protocol", "report"), ("local",), ("asking",), ("show",), ("*",)),

@@ -19,9 +19,9 @@ from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
 from agent.ranks import families as rank_families
 from agent.ranks import health
-from agent.ranks.facts import ProcessFacts
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
-from agent.ranks.verdict import ExitStatus
 
 SCRAPE_SECONDS = 5
 REST_SLOTS = 3

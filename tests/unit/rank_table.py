@@ -10,10 +10,10 @@ import msgspec
 from fake_clock import FakeClock
 
 from agent.core.identity import ProcessKey, RankLabel, WriterKey
-from agent.ranks.facts import ProcessFacts
-from agent.ranks.owner import Owner
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
-from agent.ranks.verdict import ExitStatus
 
 WORLD = "aaaaaaaaaaaaaa"
 TENSOR = "bbbbbbbbbbbbbb"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.ranks.environment import (
+from agent.ranks.rank.environment import (
     MAX_GROUP_CHARACTERS,
     MAX_LABEL_CHARACTERS,
     Claim,

@@ -12,8 +12,8 @@ from agent.app.yaml_document import ConfigError
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware, Nic
 from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
-from agent.ranks.binding import BINDING_SECONDS
 from agent.ranks.health import CHECKS, HealthSnapshot, counted_checks, families
+from agent.ranks.naming.binding import BINDING_SECONDS
 
 DEFAULT = counted_checks([], [])
 ROOT = "pci0000:00"

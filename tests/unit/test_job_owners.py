@@ -6,12 +6,12 @@ import pytest
 from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
-from agent.ranks.environment import group_job_id
 from agent.ranks.expiry import TOMBSTONE_SECONDS
 from agent.ranks.families import families
-from agent.ranks.owner import Owner
+from agent.ranks.rank.environment import group_job_id
+from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
-from agent.ranks.verdict import ExitStatus
 
 POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
 CONTAINER = "0123456789abcdef" * 4

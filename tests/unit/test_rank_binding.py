@@ -7,9 +7,9 @@ import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel
-from agent.ranks.binding import BINDING_SECONDS
-from agent.ranks.environment import communicator_job_id, group_job_id
 from agent.ranks.expiry import FINISHED_SECONDS
+from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.rank.environment import communicator_job_id, group_job_id
 
 
 @pytest.fixture

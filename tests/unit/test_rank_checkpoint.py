@@ -8,9 +8,9 @@ import pytest
 from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
-from agent.ranks.binding import BINDING_SECONDS
+from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
-from agent.ranks.verdict import ExitStatus
 
 
 @pytest.fixture

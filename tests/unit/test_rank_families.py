@@ -10,7 +10,7 @@ from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership
 from agent.ranks import families as rank_families
-from agent.ranks.verdict import ExitStatus
+from agent.ranks.rank.verdict import ExitStatus
 
 
 @pytest.fixture

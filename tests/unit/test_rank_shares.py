@@ -6,9 +6,9 @@ import pytest
 from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import ProcessKey, RankLabel
-from agent.ranks.owner import Owner
+from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import MAX_PROCESSES
-from agent.ranks.verdict import ExitStatus
 
 CRASHED = ExitStatus(known=True, signal=11)
 ALICE, MALLORY = Owner("user", "1000"), Owner("user", "1001")

@@ -6,11 +6,11 @@ import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel, WriterKey
-from agent.ranks.binding import BINDING_SECONDS
 from agent.ranks.expiry import TOMBSTONE_SECONDS
-from agent.ranks.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
+from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.rank.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
+from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.table import MAX_PROCESSES, UNSEEN_SECONDS
-from agent.ranks.verdict import RasSilence
 from agent.ranks.writers import MAX_FORMER, MAX_WRITERS, WRITER_IDLE_SECONDS
 
 

@@ -8,10 +8,10 @@ from rank_table import KILLED, WORLD, Table, environment, owned, writer_key
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families
-from agent.ranks.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.families import families
-from agent.ranks.owner import Owner
-from agent.ranks.shared_environment import number_of, place_of
+from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
+from agent.ranks.naming.shared_environment import number_of, place_of
+from agent.ranks.rank.owner import Owner
 from exporters.ras.asking.jobs import local_processes
 
 ALICE = Owner("user", "1000")

@@ -13,12 +13,12 @@ from rank_table import KILLED, Table, environment, owned
 
 from agent.api import ProcFS, Roots
 from agent.core.identity import RankLabel
-from agent.ranks.binding import BINDING_SECONDS
-from agent.ranks.facts import ProcessFacts
 from agent.ranks.families import families
-from agent.ranks.owner import Owner
+from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
-from agent.ranks.verdict import ExitStatus
 from exporters.process import ownership
 from exporters.process.ownership import OwnerSearch, group_of
 

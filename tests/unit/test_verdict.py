@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.identity import ProcessKey
-from agent.ranks.verdict import STATES, ExitStatus, ProcessEvidence, RankVerdict, RasSilence, judge_job
+from agent.ranks.rank.verdict import STATES, ExitStatus, ProcessEvidence, RankVerdict, RasSilence, judge_job
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)

@@ -7,10 +7,10 @@ import msgspec
 from agent.core.checkpoint import SavedSeconds, saved_sum
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
-from agent.ranks.environment import Claim
-from agent.ranks.facts import ProcessFacts
-from agent.ranks.owner import Owner
-from agent.ranks.verdict import ExitStatus, ProcessEvidence, RankVerdict, RasSilence
+from agent.ranks.rank.environment import Claim
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.verdict import ExitStatus, ProcessEvidence, RankVerdict, RasSilence
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from agent.core.clock import Clock
 from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel, WriterKey
-from agent.ranks import environment, job_owners
-from agent.ranks.job_owners import JobOwners
-from agent.ranks.labels import LabelBook
-from agent.ranks.process import RankProcess, TableCounts
-from agent.ranks.shared_environment import are_siblings, candidates, place_of
+from agent.ranks.naming import job_owners
+from agent.ranks.naming.job_owners import JobOwners
+from agent.ranks.naming.labels import LabelBook
+from agent.ranks.naming.shared_environment import are_siblings, candidates, place_of
+from agent.ranks.rank import environment
+from agent.ranks.rank.process import RankProcess, TableCounts
 
 SETTLE_SECONDS = 1.0
 """How long a process whose environment names its rank waits for siblings that claim the same one."""

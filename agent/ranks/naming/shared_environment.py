@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from agent.ranks.process import RankProcess
+from agent.ranks.rank.process import RankProcess
 
 # vLLM names its workers `VLLM::Worker_DP0_PP0_TP3_EP3`, SGLang `sglang::scheduler_DP0_TP2` (setproctitle).
 _TITLE = re.compile(r"(?:VLLM::|sglang::)[A-Za-z]{1,32}((?:_[A-Z]{2,4}[0-9]{1,5}){1,8})(?!\w)")

@@ -6,7 +6,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.identity import ProcessKey
-from agent.ranks.owner import Owner
+from agent.ranks.rank.owner import Owner
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):

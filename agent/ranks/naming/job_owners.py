@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.core.identity import RankLabel
-from agent.ranks import environment
-from agent.ranks.process import RankProcess
+from agent.ranks.rank import environment
+from agent.ranks.rank.process import RankProcess
 
 _HASH_BYTES = 4
 

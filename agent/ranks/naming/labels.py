@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agent.core.identity import RankLabel
-from agent.ranks import environment
-from agent.ranks.process import RankProcess
+from agent.ranks.rank import environment
+from agent.ranks.rank.process import RankProcess
 
 
 class LabelBook:
