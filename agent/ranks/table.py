@@ -1,8 +1,7 @@
 """The rank table: which processes are ranks, which rank each is, whether it runs, and how it ended.
 
-Owned by the event loop: every method is called there. Exporters put evidence in; only the table makes labels. A binding
-(process -> job and rank) is frozen when it is published, for the life of the process: later contradictions are counted
-and never change a label.
+Every method is called in the event loop. Exporters put evidence in; only the table makes labels. A published binding
+(process -> job and rank) holds for the life of the process: later contradictions are counted and never change a label.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from agent.ranks.checkpoint import SavedTable
 from agent.ranks.judging import JobJudge
 from agent.ranks.linking import WriterLinks
 from agent.ranks.naming.binding import RankBinder
-from agent.ranks.rank import environment
+from agent.ranks.rank.environment import KEPT_VARIABLES, kept_settings, read_claim
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankProcess, TableCounts
 from agent.ranks.rank.verdict import ExitStatus, RasSilence
@@ -55,7 +54,7 @@ class RankTable:
 
     def variables(self) -> frozenset[str]:
         """The variables to read of a rank process: those that identity is made of, and those to be kept."""
-        return environment.KEPT_VARIABLES | self._variables | frozenset(self._job_id_variables)
+        return KEPT_VARIABLES | self._variables | frozenset(self._job_id_variables)
 
     def take_job_ids_from(self, variables: tuple[str, ...]) -> None:
         """Take the job ids of processes found from now on from these environment variables before the known ones."""
@@ -72,9 +71,9 @@ class RankTable:
             self._counts.refused += 1
             return False
         proven, place = (facts.owner.job_id, facts.owner.scheduler), facts.place(self._hostname)
-        claim = environment.read_claim(facts.environment or {}, place, self._job_id_variables, proven)
+        claim = read_claim(facts.environment or {}, place, self._job_id_variables, proven)
         if facts.environment is not None:
-            settings = environment.kept_settings(facts.environment, self._variables)
+            settings = kept_settings(facts.environment, self._variables)
             facts = msgspec.structs.replace(facts, environment=settings)
         self._processes[facts.key] = RankProcess(found_at=now, facts=facts, claim=claim)
         self.revision += 1
