@@ -84,6 +84,8 @@ class Node:
         self.answer: float | None = 0.01
         """How long a scrape takes; None: it is no target any more."""
         self.is_up = True
+        self.failing: set[int] = set()
+        """Scrapes that fail, by their number."""
         self.ras: RasAgent | None = None
         self.stopped: set[int] = set()
         self._pid = 100
@@ -148,15 +150,18 @@ class Node:
                 self.table.observe_silences(self.ras.look(self._ranks(), clock))
             self.table.tick()
 
-    def scrape(self) -> dict[str, float]:
+    def scrape(self, slot: int) -> dict[str, float]:
         """Return what a scrape gives now, by series."""
         if self.answer is None:
             return {}
+        answers = self.is_up and slot not in self.failing
         found = {
-            series_key("up", self._target(LIVENESS)): float(self.is_up),
-            series_key("scrape_duration_seconds", self._target(LIVENESS)): self.answer,
+            series_key("up", self._target(LIVENESS)): float(answers),
+            series_key("scrape_duration_seconds", self._target(LIVENESS)): (
+                TIMEOUT_SECONDS if slot in self.failing else self.answer
+            ),
         }
-        if self.is_up:
+        if answers:
             ranks, counted = self.table.snapshot(), health.counted_checks((), ())
             hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
             found |= self._page(rank_families.families(ranks), LIVENESS)
@@ -224,7 +229,7 @@ class Fleet:
     @staticmethod
     def _scrape(node: Node, slot: int, slots: int, series: dict[str, list[float | None]]) -> None:
         rest = node.scrape_rest() if slot % REST_SLOTS == 0 else {}
-        for name, value in {**node.scrape(), **rest}.items():
+        for name, value in {**node.scrape(slot), **rest}.items():
             series.setdefault(name, [None] * slots)[slot] = value
 
 

@@ -28,6 +28,7 @@ def why_no_promtool() -> str | None:
 
 
 GROUPS = [
+    "rankwatch-memory",
     "rankwatch-liveness",
     "rankwatch-hardware",
     "rankwatch-hardware-wear",
