@@ -203,7 +203,7 @@ def node_reboot(job: Job) -> dict[str, str]:
     job.at(200, job.nodes[1].reboot)
     job.agent(200, job.nodes[1], up=False, answer=REFUSED_SECONDS)
     job.agent(210, job.nodes[1], up=True)
-    return {"NodeLost": "page", "JobShrunk": "page"}
+    return {"NodeLost": "page"}
 
 
 def node_lost_abort_and_reboot(job: Job) -> dict[str, str]:
