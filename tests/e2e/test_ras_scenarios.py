@@ -26,14 +26,14 @@ def killed_without_an_agent(job: Job) -> dict[str, str]:
     """A rank is killed on a node without an agent."""
     job.without_agent(job.nodes[1])
     job.end(100, 11, KILLED)
-    return {"RankMissing": "page"}
+    return {"RankDead": "page"}
 
 
 def node_lost_without_an_agent(job: Job) -> dict[str, str]:
     """A node without an agent loses power."""
     job.without_agent(job.nodes[1])
     job.lose(100, job.nodes[1], None)
-    return {"RankMissing": "page"}
+    return {"RankDead": "page"}
 
 
 def killed_where_an_agent_is(job: Job) -> dict[str, str]:
@@ -57,12 +57,12 @@ def finish_without_an_agent(job: Job) -> dict[str, str]:
 
 
 def cancel_without_an_agent(job: Job) -> dict[str, str]:
-    """SIGTERM ends the ranks of the node without an agent; those of the other are killed half a minute later."""
+    """SIGTERM ends the ranks of the node without an agent; those of the other, all that is seen, are killed half a minute later."""
     job.without_agent(job.nodes[1])
     for rank in range(8):
         job.end(100 + rank * 0.1, 8 + rank, TERMINATED)
         job.end(130 + rank * 0.1, rank, KILLED)
-    return QUIET
+    return {"JobFailed": "info"}
 
 
 def hang(job: Job) -> dict[str, str]:
@@ -100,7 +100,7 @@ def stop_and_resume_without_an_agent(job: Job) -> dict[str, str]:
     """As before, on a node without an agent: it is missed while it is stopped, and not when the job goes on."""
     job.without_agent(job.nodes[1])
     job.stop(100, 11, resume_seconds=220)
-    return {"RankMissing": "page"}
+    return {"RankDead": "page"}
 
 
 def agent_hangs(job: Job) -> dict[str, str]:
