@@ -1,0 +1,47 @@
+"""Two Alertmanagers that are peers, as a site has them that wants to lose none."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from agents import free_port
+from alerting import Alertmanager, Inbox, to_inbox, why_no_alertmanager
+from nodes import Node, why_no_nodes
+from posts import alert, told
+
+WHY_NOT = why_no_alertmanager() or why_no_nodes()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+
+WAITED_SECONDS = 32.0
+"""Longer than a page's group_wait, the time that the second Alertmanager waits for the first (15 s), and settling."""
+
+
+@pytest.mark.timeout(120)
+def test_two_alertmanagers_tell_once(tmp_path: Path) -> None:
+    """Two that are peers get the same alerts of two senders: one notification, also after one of them was killed."""
+    with Node("monitor") as node, Inbox(node) as inbox:
+        ports = free_port(), free_port()
+        config = to_inbox(inbox)
+        pair = [
+            Alertmanager(tmp_path / "a", config, node, ports),
+            Alertmanager(tmp_path / "b", config, node, (ports[1], ports[0])),
+        ]
+        alerts = [told(alert("RankDead", "page", "1")), told(alert("NodeLost", "page", domain="rack-7"))]
+
+        def send_for(seconds: float) -> None:
+            over = time.monotonic() + seconds
+            while time.monotonic() < over:
+                for each in pair:
+                    each.send(alerts)
+                time.sleep(1.0)
+
+        send_for(WAITED_SECONDS)
+        pair[0].kill()
+        pair[0].start()
+        send_for(WAITED_SECONDS)
+        told_of = [message.body["groupLabels"] for message in inbox.at("/page")]
+        assert sorted(map(str, told_of)) == sorted(
+            map(str, ({"cluster": "c1", "job_id": "1"}, {"cluster": "c1", "domain": "rack-7"}))
+        )
