@@ -7,6 +7,7 @@ from itertools import chain
 from grafana import job_ras
 from grafana.panels import Panel, Query, Size, Steps, grid, lines, rows, stats, timeline
 from grafana.queries import (
+    CLUSTER,
     JOB,
     STATES,
     coverage,
@@ -36,6 +37,9 @@ THIRD = Size(8)
 BANDWIDTH = f"comm_collective:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}"
 LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{JOB}}}"
 FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
+ON_NODES = 'job_id="", node!=""'
+LOST_RANKS = f"node:rankwatch_ranks_unseen:count{{{JOB}}}"
+ALERT = ("alertname", "severity", "alertstate", "node", "domain")
 COMM_SIZE = "comm, collective, size"
 PROGRESS = f"max by (rank) (rankwatch_rank_last_progress_timestamp_seconds{{{JOB}}})"
 LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
@@ -156,14 +160,16 @@ def _events() -> list[Panel]:
         ),
         rows(
             "Alerts",
-            "Alerts of this job, and those of the nodes it runs on, pending or firing.",
+            "Alerts of this job, of the nodes it runs on, and of those that were lost under it, pending or firing.",
             Query(
-                f"max by (alertname, severity, alertstate, rank, node) (\n"
+                f"max by ({', '.join(ALERT)}) (\n"
                 f"  ALERTS{{{JOB}}}\n    or\n"
-                f'  ALERTS{{job_id="", node!=""}} and on (node) rankwatch_rank_up{{{JOB}}}\n'
+                f"  ALERTS{{{CLUSTER}, {ON_NODES}}} and on (cluster, node) rankwatch_rank_up{{{JOB}}}\n    or\n"
+                f'  ALERTS{{{CLUSTER}, alertname="NodeLost"}} and on (cluster, domain) (\n'
+                f"    node:rankwatch_lost:bool{{{CLUSTER}}} and on (cluster, node) {LOST_RANKS}\n  )\n"
                 f")"
             ),
-            columns=("alertname", "severity", "alertstate", "rank", "node"),
+            columns=ALERT,
             size=HALF,
             sort_by="alertstate",
         ),

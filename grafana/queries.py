@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
-"""Series of the chosen cluster, or of all where none is: an alert of a site without the label leads here with an empty one.
+"""Series of the chosen cluster; of all where the name is empty, as in links of alerts of a site without the label.
 
 `(^.*)?` takes all that is there after an empty name, and nothing after any other.
 """
