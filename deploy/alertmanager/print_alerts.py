@@ -34,9 +34,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Print it; what is no notification is refused."""
-        size = int(self.headers.get("Content-Length", "0"))
         try:
-            if size > MAX_BYTES:
+            size = int(self.headers.get("Content-Length", "0"))
+            if not 0 <= size <= MAX_BYTES:
                 raise ValueError(size)
             told = text(json.loads(self.rfile.read(size)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
