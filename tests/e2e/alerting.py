@@ -1,4 +1,4 @@
-"""A real Alertmanager under test, and the inbox of those whom it tells."""
+"""A real Alertmanager under test, and the inbox of what it tells."""
 
 from __future__ import annotations
 
