@@ -17,6 +17,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from grafana import job, node, rank
 from grafana.panels import DATASOURCE, Panel
+from grafana.queries import CLUSTER, JOB
 
 HERE = Path(__file__).resolve().parent
 THRESHOLDS = HERE.parent / "deploy" / "prometheus" / "thresholds.yml"
@@ -25,17 +26,22 @@ TAG = "rankwatch"
 
 def build(late_share: float) -> dict[str, str]:
     """Return the dashboards' JSON by file name; from ``late_share`` of wall time on a rank counts as late."""
-    job_id = _variable("job_id", "Job", "label_values(rankwatch_rank_up, job_id)", models.VariableSort.NUMERICAL_DESC)
-    of_job = 'label_values(rankwatch_rank_up{job_id="$job_id"}, rank)'
+    agents = "rankwatch_build_info"  # of every node, also while no job runs
+    cluster = _variable("cluster", "Cluster", f"label_values({agents}, cluster)", models.VariableSort.ALPHABETICAL_ASC)
+    cluster = cluster.include_all(True).all_value(".*").current(models.VariableOption(text="All", value="$__all"))
+    of_cluster = f"label_values(rankwatch_rank_up{{{CLUSTER}}}, job_id)"
+    job_id = _variable("job_id", "Job", of_cluster, models.VariableSort.NUMERICAL_DESC)
+    of_job = f"label_values(rankwatch_rank_up{{{JOB}}}, rank)"
     number = _variable("rank", "Rank", of_job, models.VariableSort.NUMERICAL_ASC)
-    host = _variable("node", "Node", "label_values(rankwatch_build_info, node)", models.VariableSort.ALPHABETICAL_ASC)
+    nodes = f"label_values({agents}{{{CLUSTER}}}, node)"
+    host = _variable("node", "Node", nodes, models.VariableSort.ALPHABETICAL_ASC)
     about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, which rank does it wait for."
     about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
     about_node = "One node: is its hardware well, and the ranks on it: GPUs, NVLinks, NICs, the kernel's log, storage."
     dashboards = {
-        "job.json": _dashboard("Job", about_job, [job_id], job.panels(late_share)),
-        "node.json": _dashboard("Node", about_node, [host], node.panels()),
-        "rank.json": _dashboard("Rank", about_rank, [job_id, number], rank.panels(late_share)),
+        "job.json": _dashboard("Job", about_job, [cluster, job_id], job.panels(late_share)),
+        "node.json": _dashboard("Node", about_node, [cluster, host], node.panels()),
+        "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share)),
     }
     return {name: _encode(each) for name, each in dashboards.items()}
 

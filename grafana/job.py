@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from itertools import chain
 
-from grafana import job_ras
+from grafana import job_ras, job_speed
 from grafana.panels import Panel, Query, Size, Steps, grid, lines, rows, stats, timeline
 from grafana.queries import (
+    CLUSTER,
     JOB,
     STATES,
-    coverage,
     endings,
-    most,
-    named,
-    over_time,
     rank_state_code,
     rate_of,
-    ratio,
     worst_rank_states,
 )
 
@@ -26,17 +22,14 @@ GRID_RANKS = 256
 """In so many cells a number can be read."""
 TIMELINE_RANKS = 32
 SHOWN_RANKS = 8
-SHOWN_COMMUNICATORS = 5
-"""Per collective."""
 LISTED = 32
 
 HALF = Size(12)
 THIRD = Size(8)
 
-BANDWIDTH = f"comm_collective:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}"
-LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{JOB}}}"
-FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
-COMM_SIZE = "comm, collective, size"
+ON_NODES = 'job_id="", node!=""'
+LOST_RANKS = f"node:rankwatch_ranks_unseen:count{{{JOB}}}"
+ALERT = ("alertname", "severity", "alertstate", "node", "domain")
 PROGRESS = f"max by (rank) (rankwatch_rank_last_progress_timestamp_seconds{{{JOB}}})"
 LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
 
@@ -45,9 +38,9 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
     """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
     rows_by_title = {
         "": [*_summary(), *_ranks(), *_events()],
-        "Bandwidth": _bandwidth(),
-        "Late ranks": _late(late_share),
-        "The fabric's own time": _fabric(),
+        "Bandwidth": job_speed.bandwidth(),
+        "Late ranks": job_speed.late(late_share),
+        "The fabric's own time": job_speed.fabric(),
         "Progress": _progress(),
         "Communicators, as the ranks see each other (RAS)": job_ras.panels(),
         "How RAS is asked": job_ras.asking(),
@@ -156,107 +149,18 @@ def _events() -> list[Panel]:
         ),
         rows(
             "Alerts",
-            "Alerts of this job, and those of the nodes it runs on, pending or firing.",
+            "Alerts of this job, of the nodes it runs on, and of those that were lost under it, pending or firing.",
             Query(
-                f"max by (alertname, severity, alertstate, rank, node) (\n"
+                f"max by ({', '.join(ALERT)}) (\n"
                 f"  ALERTS{{{JOB}}}\n    or\n"
-                f'  ALERTS{{job_id="", node!=""}} and on (node) rankwatch_rank_up{{{JOB}}}\n'
+                f"  ALERTS{{{CLUSTER}, {ON_NODES}}} and on (cluster, node) rankwatch_rank_up{{{JOB}}}\n    or\n"
+                f'  ALERTS{{{CLUSTER}, alertname="NodeLost"}} and on (cluster, domain) (\n'
+                f"    node:rankwatch_lost:bool{{{CLUSTER}}} and on (cluster, node) {LOST_RANKS}\n  )\n"
                 f")"
             ),
-            columns=("alertname", "severity", "alertstate", "rank", "node"),
+            columns=ALERT,
             size=HALF,
             sort_by="alertstate",
-        ),
-    ]
-
-
-def _bandwidth() -> list[Panel]:
-    slowest = most(
-        SHOWN_COMMUNICATORS,
-        BANDWIDTH,
-        "comm, collective",
-        over=over_time("avg_over_time", BANDWIDTH),
-        each="collective",
-        least=True,
-    )
-    return [
-        lines(
-            "Bus bandwidth by communicator and collective",
-            "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of "
-            f"each collective the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
-            Query(named(slowest, BANDWIDTH), "{{collective}} {{comm_name}} {{comm}}"),
-            unit="Bps",
-            size=Size(16, 9),
-        ),
-        lines(
-            "Coverage",
-            "The share of operations that have a record: bandwidth rests on these. By default operations "
-            "below 8 KiB have none.",
-            Query(coverage(JOB), "coverage"),
-            unit="percentunit",
-            size=Size(8, 9),
-            most=1,
-        ),
-    ]
-
-
-def _late(late_share: float) -> list[Panel]:
-    by_rank = f"max by (rank) ({LATENESS})"
-    latest = f"max by (rank) ({over_time('max_over_time', LATENESS)})"
-    return [
-        lines(
-            "Share of time that others waited for a rank",
-            f"Per rank, in the communicator where it is greatest; the {SHOWN_RANKS} greatest in the time "
-            "shown. Victims of a late rank may be late elsewhere: see who is blamed.",
-            Query(most(SHOWN_RANKS, by_rank, "rank", over=latest), "rank {{rank}}"),
-            unit="percentunit",
-            size=Size(16),
-            steps=Steps("green", {late_share: "red"}),
-            links_to_rank=True,
-        ),
-        rows(
-            "Blamed now",
-            f"Ranks for which a communicator waits more than {late_share:.0%} of the time and twice as much as "
-            "for any other, and which are nobody's victim.",
-            Query(f"topk({LISTED}, max by (rank, comm) (comm_rank:rankwatch_blamed:ratio{{{JOB}}}))"),
-            columns=("rank", "comm"),
-            value="waited for",
-            unit="percentunit",
-            size=THIRD,
-            sort_by="waited for",
-            descending=True,
-            links_to_rank=True,
-        ),
-    ]
-
-
-def _fabric() -> list[Panel]:
-    slowest = most(
-        SHOWN_COMMUNICATORS, FLOOR, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size"
-    )
-    seconds = f"rank:rankwatch_sync_operation:seconds{{{JOB}}}"
-    matched = rate_of("rankwatch_communicator_matched_operations_total", JOB, COMM_SIZE)
-    measured = ratio(rate_of("rankwatch_communicator_spread_seconds_total", JOB, COMM_SIZE), matched)
-    means = f"max by ({COMM_SIZE}) ({seconds}) - min by ({COMM_SIZE}) ({seconds})"
-    spread = f"(\n  {measured}\n    or\n  {means}\n)"
-    legend = "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}"
-    widest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {spread})"
-    return [
-        lines(
-            "Floor: time of an operation without waiting",
-            f"The time of the rank that came last, which waited for nobody. A bad link lifts it for everyone. Of each "
-            f"collective and size class the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
-            Query(named(slowest, FLOOR), legend),
-            unit="s",
-            size=Size(12, 10),
-        ),
-        lines(
-            "Spread: time from the first rank's arrival to the last",
-            "Operation by operation in communicators on one node, else between the ranks' means. A late rank "
-            f"widens it; a bad link does not. Of each collective and size class the {SHOWN_COMMUNICATORS} widest.",
-            Query(named(widest, FLOOR), legend),
-            unit="s",
-            size=Size(12, 10),
         ),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import Panel, Query, Size, lines, rows
-from grafana.queries import JOB, WINDOW, named
+from grafana.queries import CLUSTER, JOB, WINDOW, named
 
 SHOWN_COMMUNICATORS = 5
 LISTED = 32
@@ -12,7 +12,7 @@ HALF = Size(12)
 PLACE = ("rank", "comm", "comm_rank")
 LAUNCHED = "comm, collective"
 LAST_LAUNCH = f"rankwatch_communicator_last_launch_timestamp_seconds{{{JOB}}}"
-LAST_REPORT = f"max by (node) (rankwatch_ras_report_timestamp_seconds{{{JOB}}})"
+LAST_REPORT = f"max by (cluster, node) (rankwatch_ras_report_timestamp_seconds{{{JOB}}})"
 STALLED = f"rankwatch_communicator_stalled{{{JOB}}} == 1"
 
 
@@ -54,7 +54,7 @@ def _answers() -> list[Panel]:
 
 def _launches() -> list[Panel]:
     launched = f"rankwatch_communicator_launched_max{{{JOB}}}"
-    stalled = f"({LAST_LAUNCH} and on (comm, node) {STALLED})"
+    stalled = f"({LAST_LAUNCH} and on (cluster, comm, node) {STALLED})"
     apart = f"max by ({LAUNCHED}) ({launched}) - max by ({LAUNCHED}) (rankwatch_communicator_launched_min{{{JOB}}})"
     return [
         lines(
@@ -72,8 +72,10 @@ def _launches() -> list[Panel]:
             "Since the last launch",
             "From the report that first showed the launches as they are now to the last one: in any communicator, and "
             "in those that are stalled. Not counted: CUDA graphs, sends and receives.",
-            Query(f"min({LAST_REPORT} - on (node) max by (node) ({LAST_LAUNCH}))", "any communicator"),
-            Query(f"max by (comm) ({LAST_REPORT} - on (node) group_right () {stalled})", "stalled {{comm}}"),
+            Query(
+                f"min({LAST_REPORT} - on (cluster, node) max by (cluster, node) ({LAST_LAUNCH}))", "any communicator"
+            ),
+            Query(f"max by (comm) ({LAST_REPORT} - on (cluster, node) group_right () {stalled})", "stalled {{comm}}"),
             unit="s",
             size=HALF,
         ),
@@ -141,7 +143,7 @@ def _who_asks() -> list[Panel]:
 
 
 def _queries() -> list[Panel]:
-    of_its_nodes = f"and on (node) rankwatch_ras_reporter{{{JOB}}}"
+    of_its_nodes = f"and on (cluster, node) rankwatch_ras_reporter{{{JOB}}}"
     return [
         lines(
             "Queries without a report",
@@ -153,7 +155,10 @@ def _queries() -> list[Panel]:
         lines(
             "Events",
             "What RAS told unasked, by kind, on the node of the job that heard most of it, of all jobs there.",
-            Query(f"max by (event) (increase(rankwatch_ras_events_total{WINDOW}) {of_its_nodes})", "{{event}}"),
+            Query(
+                f"max by (event) (increase(rankwatch_ras_events_total{{{CLUSTER}}}{WINDOW}) {of_its_nodes})",
+                "{{event}}",
+            ),
             unit="short",
             size=HALF,
         ),

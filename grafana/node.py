@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from grafana import node_links
 from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats
-from grafana.queries import NODE, Value, rate_of
+from grafana.queries import CLUSTER, NODE, Value, rate_of
 
 THIRD = Size(8)
 HALF = Size(12)
 QUARTER = Size(6, 4)
 LISTED = 32
+
+ALERT = ("alertname", "severity", "alertstate", "job_id", "check", "name", "device", "path")
+LOST = f"node:rankwatch_lost:bool{{{NODE}}}"
+HUNG = f"node_path:rankwatch_storage_failed:bool{{{NODE}}}"
 
 HEALTH = {"unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
 PROBES = {"fails": Value(0, "red"), "answers": Value(1, "green")}
@@ -40,7 +44,10 @@ def _summary() -> list[Panel]:
             "Ranks",
             "Ranks that live here, and those of them on hardware that has failed.",
             Query(f"sum(rankwatch_rank_up{{{NODE}}})", "live"),
-            Query(f"sum(1 - rankwatch_rank_healthy{{{NODE}}} and on (job_id, rank) {_live()})", "on failed hardware"),
+            Query(
+                f"sum(1 - rankwatch_rank_healthy{{{NODE}}} and on (cluster, job_id, rank) {_live()})",
+                "on failed hardware",
+            ),
             unit="none",
             size=QUARTER,
             overrides={"on failed hardware": {"thresholds": Steps("green", {1: "red"}).build().build()}},
@@ -75,14 +82,17 @@ def _summary() -> list[Panel]:
         ),
         rows(
             "Alerts",
-            "Alerts on this node, and those of the jobs that run on it, pending or firing.",
+            "Alerts on this node, its domain and its file systems, and those of the jobs that run on it, pending or "
+            "firing.",
             Query(
-                "max by (alertname, severity, alertstate, job_id, check, name, device) (\n"
+                f"max by ({', '.join(ALERT)}) (\n"
                 f"  ALERTS{{{NODE}}}\n    or\n"
-                f'  ALERTS{{job_id!=""}} and on (job_id) rankwatch_rank_up{{{NODE}}}\n'
+                f'  ALERTS{{{CLUSTER}, job_id!=""}} and on (cluster, job_id) rankwatch_rank_up{{{NODE}}}\n    or\n'
+                f'  ALERTS{{{CLUSTER}, domain!=""}} and on (cluster, domain) {LOST}\n    or\n'
+                f'  ALERTS{{{CLUSTER}, path!=""}} and on (cluster, path) {HUNG}\n'
                 ")"
             ),
-            columns=("alertname", "severity", "alertstate", "job_id", "check", "name", "device"),
+            columns=ALERT,
             size=HALF,
             sort_by="alertstate",
         ),

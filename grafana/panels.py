@@ -70,7 +70,7 @@ def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.Dashboar
 
     ``job``: the link's parameter for its job; the dashboard's own unless the data name it.
     """
-    keep = f"${{datasource:queryparam}}&{job}&${{__url_time_range}}"
+    keep = f"${{datasource:queryparam}}&${{cluster:queryparam}}&{job}&${{__url_time_range}}"
     return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
 
 

@@ -1,4 +1,4 @@
-"""PromQL that several panels share. $job_id, $rank and $node are the dashboards' variables.
+"""PromQL that several panels share. $cluster, $job_id, $rank and $node are the dashboards' variables.
 
 What joins the ranks of many nodes, or is dear at 10,000 ranks, comes from the recording rules (deploy/prometheus). What
 is one rank's, or has few series per rank, comes straight from the agents.
@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-JOB = 'job_id="$job_id"'
-RANK = 'job_id="$job_id", rank="$rank"'
-NODE = 'node="$node"'
+CLUSTER = 'cluster=~"$cluster(^.*)?"'
+"""Series of the chosen cluster; of all where the name is empty, as in links of alerts of a site without the label.
+
+`(^.*)?` takes all that is there after an empty name, and nothing after any other.
+"""
+JOB = f'{CLUSTER}, job_id="$job_id"'
+RANK = f'{JOB}, rank="$rank"'
+NODE = f'{CLUSTER}, node="$node"'
 WINDOW = "[$__rate_interval]"
 
 
@@ -118,7 +123,7 @@ def endings(selector: str, by: str) -> str:
     """Return a query for when ranks left, in ms since the epoch, by labels of the rank and of how it ended."""
     return (
         f"max by ({by}) (\n"
-        f"  rankwatch_rank_exit_info{{{selector}}} * on (instance, job_id, rank) group_left ()\n"
+        f"  rankwatch_rank_exit_info{{{selector}}} * on (cluster, instance, job_id, rank) group_left ()\n"
         f"    (1000 * rankwatch_rank_exit_timestamp_seconds{{{selector}}})\n"
         f")"
     )

@@ -19,7 +19,7 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
 from agent.ranks import families as rank_families
 from agent.ranks import health
-from grafana import build
+from grafana import build, queries
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "grafana"
@@ -36,8 +36,10 @@ UNITS = {"none", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso", "wa
 SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node="$node"'}
 """What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
-OF_ITS_NODES = re.compile(r"rankwatch_\w+(?:\[\$__rate_interval\]\))? and on \(node\) (?=rankwatch_\w+\{job_id=)")
-"""Series of nodes alone, kept for the nodes of what the dashboard is about."""
+SERIES = r"(?:ALERTS|(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?)"
+OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cluster, \w+\) (?=\(?\s*[a-z_:]+\{)")
+"""Series of something else, kept for what the dashboard is about."""
+CLUSTER = 'cluster=~"$cluster(^.*)?"'
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
 VARIABLE = re.compile(r"\$\{?(\w+)")
 
@@ -91,13 +93,31 @@ def test_dashboard(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "variables"), [("job", ["job_id"]), ("rank", ["job_id", "rank"]), ("node", ["node"])])
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [("job", ["cluster", "job_id"]), ("rank", ["cluster", "job_id", "rank"]), ("node", ["cluster", "node"])],
+)
 def test_variables(name: str, variables: list[str]) -> None:
-    """The data source is chosen first, then the job or node, then the rank, looked up anew with the time range."""
+    """The data source is chosen first, then the cluster (all of them), then the job or node, then the rank."""
     source, *others = DASHBOARDS[name]["templating"]["list"]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
     assert [each["name"] for each in others] == variables
     assert all(each["type"] == "query" and each["refresh"] == 2 for each in others)
+    cluster, *within = others
+    assert (cluster["includeAll"], cluster["allValue"], cluster["current"]["value"]) == (True, ".*", "$__all")
+    assert all(CLUSTER in each["query"]["query"] for each in within)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [(".*", {"", "c1", "c1-b"}), ("", {"", "c1", "c1-b"}), ("c1", {"c1"}), ("c2", set()), ("c1-b", {"c1-b"})],
+)
+def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
+    """The selector takes everything when all are chosen or none is (an alert of a site without the label), else one."""
+    found = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
+    assert found is not None
+    wanted = found[1].replace("$cluster", chosen)
+    assert {each for each in ("", "c1", "c1-b") if re.fullmatch(wanted, each)} == shown
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -137,25 +157,32 @@ def test_panel(panel: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries(name: str) -> None:
-    """Queries are about one job or node, metrics that exist, and known variables; several of one panel have legends."""
+    """Queries are about a cluster's job or node, known metrics and variables; several of one panel have legends."""
     for panel in DASHBOARDS[name]["panels"]:
         if panel["type"] != "row":
             check_queries(panel, SUBJECTS[name])
+
+
+def selectors(expression: str) -> list[str]:
+    """Return what stands in braces after each series of an expression, nothing where there are none."""
+    return re.findall(rf"\b{SERIES}(\{{[^}}]*\}})?", expression)
 
 
 def check_queries(panel: dict[str, Any], subject: str) -> None:
     """Check a panel's queries, whose selectors all ask for ``subject``."""
     targets = panel["targets"]
     assert targets
-    variables = {"job_id", "rank", "node"} | GRAFANA_VARIABLES
+    variables = {"cluster", "job_id", "rank", "node"} | GRAFANA_VARIABLES
     for target in targets:
         expression = target["expr"]
         metrics = set(METRIC.findall(expression))
         assert metrics <= known_metrics(), metrics - known_metrics()
         assert metrics
         assert set(VARIABLE.findall(expression)) <= variables
-        selectors = re.findall(r"\brankwatch_\w+(?::\w+)?(\{[^}]*\})?", OF_ITS_NODES.sub("", expression))
-        assert all(subject in selector for selector in selectors), expression
+        assert all(CLUSTER in selector for selector in selectors(expression)), expression
+        assert all(subject in selector for selector in selectors(OF_ITS.sub("", expression))), expression
+        joins = [set(found.split(", ")) for found in re.findall(r" on \(([^)]*)\)", expression)]
+        assert all("cluster" in labels for labels in joins if labels & {"job_id", "node", "instance"}), expression
         assert not re.search(r"rate\([^\[]+\[(?!\$__rate_interval)", expression)
         assert len(targets) == 1 or target["legendFormat"]
     assert len({target["refId"] for target in targets}) == len(targets)
@@ -198,7 +225,7 @@ def test_panels_ask_no_oftener_than_there_is_news() -> None:
 def test_links_lead_to_a_dashboard() -> None:
     """Every link of a panel leads to a dashboard that is shipped, with its variables set."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
-    keep = r"\$\{datasource:queryparam\}&(.+)&\$\{__url_time_range\}"
+    keep = r"\$\{datasource:queryparam\}&\$\{cluster:queryparam\}&(.+)&\$\{__url_time_range\}"
     found = [re.fullmatch(rf"/d/rankwatch-rank\?{keep}&var-rank=\$\{{.+\}}", url) for url in urls]
     jobs = {match[1] for match in found if match is not None}
     assert None not in found

@@ -35,7 +35,7 @@ SITUATIONS = (
 WITHOUT = {"Watchdog": frozenset(SITUATIONS) - {"fires"}}
 """Situations that mean nothing to an alert: this one looks at no data. A gauge's "counter reset": gone and back."""
 MAX_CASE_FILE_LINES, MAX_CASE_LINE = 240, 160
-PARTS = ("*Meaning*", "*Confirm*", "*Do*", "*False alarms*")
+PARTS = ("*Do first*", "*Meaning*", "*Confirm*", "*Do*", "*False alarms*")
 
 
 def load_build() -> ModuleType:
@@ -81,10 +81,15 @@ def test_an_alert_explains_itself(rule: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_alert_has_a_runbook(name: str) -> None:
-    """Its section says what it means, how to confirm it, what to do, and when it is wrong."""
+    """Its section says what to do first, what it means, how to confirm it, what to do, and when it is wrong."""
     sections = (ROOT / "docs" / "runbooks.md").read_text().split("\n## ")[1:]
     (section,) = [text for text in sections if text.partition("\n")[0] == name]
-    assert [part for part in PARTS if part not in section] == []
+    assert re.findall(r"^\*[A-Z][a-z ]+\*(?=\. )", section, re.MULTILINE) == list(PARTS)
+
+
+def test_no_runbook_is_left_of_an_alert() -> None:
+    """Every section is about an alert that there is."""
+    assert set(re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbooks.md").read_text(), re.MULTILINE)) == set(NAMES)
 
 
 def situations(test_name: str) -> set[str]:
@@ -151,10 +156,10 @@ def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
 def test_who_may_wake_people() -> None:
     """Pages are of these alerts only; none is about the agent itself."""
     pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
-    on_ranks = {"RankDead", "JobFailed", "NodeLost", "RankUnresponsive", "JobShrunk", "JobStalled"}
-    by_ras = {"RankMissing", "CommunicatorStalled", "CommunicatorError", "CommunicatorAborted"}
-    under_ranks = {"RankUnhealthy", "StorageHung"}
-    assert pages == on_ranks | by_ras | under_ranks
+    on_jobs = {"RankDead", "JobFailed", "JobRestarting", "RankUnresponsive", "JobStalled"}
+    by_ras = {"CommunicatorStalled", "CommunicatorError"}
+    on_nodes = {"NodeLost", "RankUnhealthy", "StorageHung"}
+    assert pages == on_jobs | by_ras | on_nodes
 
 
 def test_a_site_sets_its_own(tmp_path: Path) -> None:

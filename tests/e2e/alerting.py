@@ -1,4 +1,4 @@
-"""A real Alertmanager under test, and the inbox of those whom it tells."""
+"""A real Alertmanager under test, and the inbox of what it tells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -96,23 +96,47 @@ def to_inbox(inbox: Inbox) -> str:
 
 
 class Alertmanager:
-    """A server with ``config`` in ``node``, with its files in ``home``; it ends with the node."""
+    """A server with ``config`` in ``node``, with its files in ``home``; it ends with the node.
 
-    def __init__(self, home: Path, config: str, node: Node) -> None:
+    ``gossip_ports``: where it talks to its peer, and where that is. Without them it is alone.
+    """
+
+    def __init__(self, home: Path, config: str, node: Node, gossip_ports: tuple[int, int] | None = None) -> None:
         """Start it; raises AssertionError when it does not get ready."""
         home.mkdir()
         (home / "alertmanager.yml").write_text(config)
+        self._home = home
         self._node = node
         self.port = free_port()
-        flags = (
+        own, peer = (f"127.0.0.1:{port}" for port in gossip_ports) if gossip_ports else ("", "")
+        self._flags = (
             f"--config.file={home / 'alertmanager.yml'}",
             f"--storage.path={home / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
-            "--cluster.listen-address=",
+            f"--cluster.listen-address={own}",
+            *((f"--cluster.peer={peer}",) if peer else ()),
         )
-        with (home / "log").open("w") as log:
-            self._process = node.popen(["prometheus-alertmanager", *flags], stdout=log, stderr=subprocess.STDOUT)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, also after :meth:`kill`; raises AssertionError when it does not get ready."""
+        with (self._home / "log").open("a") as log:
+            # The node's pid of a program is known to itself alone.
+            command = ["sh", "-c", f'echo $$ >{self._home / "pid"}; exec "$@"', "sh", "prometheus-alertmanager"]
+            self._process = self._node.popen([*command, *self._flags], stdout=log, stderr=subprocess.STDOUT)
         wait_until(self._is_ready, READY_SECONDS, "Alertmanager's readiness")
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self._node.kill(int((self._home / "pid").read_text()))
+        self._process.wait(READY_SECONDS)
+
+    def send(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+        """Post alerts (labels, annotations), as Prometheus does."""
+        address = f"http://127.0.0.1:{self.port}/api/v2/alerts"
+        header = "Content-Type: application/json"
+        done = self._node.run(["curl", "-sSf", "-H", header, "-d", json.dumps(alerts), address])
+        assert done.returncode == 0, done.stderr
 
     def _is_ready(self) -> bool:
         assert self._process.poll() is None, "Alertmanager left"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-from alerting import SHIPPED, Alertmanager, Inbox, Message, why_no_alertmanager
+from alerting import SHIPPED, Inbox, why_no_alertmanager
 from nodes import Node, wait_until, why_no_nodes
+from posts import Post, alert, told
 
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 with_node = pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
 
-SECRETS = "/etc/prometheus/secrets"
-SLOW_GROUPS = "group_wait: 1m"
-"""No test waits a minute for a ticket."""
+MOST_CHARACTERS = 4096
+"""Of a notification, all of it."""
 
 
 def amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,10 +34,15 @@ def test_the_configuration_is_good() -> None:
     ("labels", "receiver"),
     [
         ("alertname=RankDead severity=page job_id=7", "page"),
-        ("alertname=GpuLost severity=page node=n1", "page"),
+        ("alertname=RankUnhealthy severity=page node=n1", "page"),
+        ("alertname=NodeLost severity=page domain=none", "page"),
+        ("alertname=StorageHung severity=page path=/data", "page"),
         ("alertname=StragglerRank severity=ticket job_id=7", "ticket"),
         ("alertname=RankwatchDown severity=ticket node=n1", "ticket"),
-        ("alertname=RankDead severity=info job_id=7", "info"),
+        ("alertname=HardwareFailed severity=ticket node=n1", "ticket"),
+        ("alertname=RankwatchTargetsGone severity=ticket", "ticket"),
+        ("alertname=JobFailed severity=info job_id=7 end=killed", "info"),
+        ("alertname=InspectorSilent severity=info node=n1", "info"),
         ("alertname=RankDead severity=shadow job_id=7", "nobody"),
         ("alertname=Watchdog severity=info", "dead-mans-switch"),
         ("alertname=Own severity=critical", "ticket"),
@@ -53,71 +56,6 @@ def test_each_severity_has_its_receiver(labels: str, receiver: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-class Post:
-    """An Alertmanager with the shipped receivers, whose services are the inbox."""
-
-    def __init__(self, directory: Path, node: Node, inbox: Inbox) -> None:
-        self.inbox = inbox
-        self._node = node
-        secrets = directory / "secrets"
-        secrets.mkdir()
-        (secrets / "pagerduty-routing-key").write_text("key")
-        (secrets / "slack-url").write_text(f"http://127.0.0.1:{inbox.port}/slack")
-        (secrets / "webhook-token").write_text("token")
-        text = SHIPPED.read_text()
-        for there, here in {
-            SECRETS: str(secrets),
-            "127.0.0.1:8080": f"127.0.0.1:{inbox.port}",
-            SLOW_GROUPS: "group_wait: 1s",
-        }.items():
-            assert there in text
-            text = text.replace(there, here)
-        text += f"\nglobal:\n  pagerduty_url: http://127.0.0.1:{inbox.port}/pagerduty\n"
-        self.alertmanager = Alertmanager(directory / "alertmanager", text, node)
-
-    def send(self, *alerts: Mapping[str, str]) -> None:
-        """Send alerts with these labels, each with a summary and a description that name them."""
-        body = [
-            {
-                "labels": labels,
-                "annotations": {
-                    "summary": f"{labels['alertname']} of {labels.get('job_id', labels.get('node'))}",
-                    "description": f"description of {labels['alertname']}",
-                    "runbook_url": f"runbooks#{labels['alertname'].lower()}",
-                },
-            }
-            for labels in alerts
-        ]
-        address = f"http://127.0.0.1:{self.alertmanager.port}/api/v2/alerts"
-        header = "Content-Type: application/json"
-        done = self._node.run(["curl", "-sSf", "-H", header, "-d", json.dumps(body), address])
-        assert done.returncode == 0, done.stderr
-
-    def first(self, path: str, word: str) -> Message:
-        """Wait for the first message on a path that holds ``word``."""
-
-        def found() -> Message | None:
-            return next((each for each in self.inbox.at(path) if word in json.dumps(each.body)), None)
-
-        message: Message = wait_until(found, 20.0, f"{word} at {path}")
-        return message
-
-    def suppressed(self, job_id: str) -> dict[tuple[str, str], bool]:
-        """Wait until all alerts of a job are judged; return which of them (name, severity) are inhibited."""
-
-        def judged() -> dict[tuple[str, str], bool] | None:
-            alerts = [each for each in self.alertmanager.alerts() if each["labels"].get("job_id") == job_id]
-            if any(each["status"]["state"] == "unprocessed" for each in alerts):
-                return None
-            return {
-                (each["labels"]["alertname"], each["labels"]["severity"]): bool(each["status"]["inhibitedBy"])
-                for each in alerts
-            }
-
-        states: dict[tuple[str, str], bool] = wait_until(judged, 20.0, "Alertmanager's judgement")
-        return states
-
-
 @pytest.fixture(scope="module")
 def post(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
     """Provide an Alertmanager."""
@@ -125,86 +63,155 @@ def post(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
         yield Post(tmp_path_factory.mktemp("post"), node, inbox)
 
 
-def alert(name: str, severity: str, job_id: str = "", **more: str) -> dict[str, str]:
-    """Return the labels of an alert."""
-    return {"alertname": name, "severity": severity, **({"job_id": job_id} if job_id else {}), **more}
-
-
 @with_node
 def test_a_job_is_one_page_whatever_befalls_it(post: Post) -> None:
-    """Two pages of one job and one of another come as one incident each, with summaries, descriptions and runbooks."""
-    post.send(alert("RankDead", "page", "1", rank="3"), alert("GpuLost", "page", "1"), alert("NodeLost", "page", "2"))
-    one, other = post.first("/pagerduty", "RankDead of 1"), post.first("/pagerduty", "NodeLost of 2")
+    """Two pages of one job and one of another come as one incident each, with what is said, and links."""
+    post.send(alert("RankDead", "page", "1"), alert("Own", "page", "1"), alert("JobStalled", "page", "2"))
+    one, other = post.first("/pagerduty", "RankDead of 1"), post.first("/pagerduty", "JobStalled of 2")
     assert one.body["event_action"] == "trigger"
     assert one.body["routing_key"] == "key"
     assert one.body["payload"]["severity"] == "critical"
-    assert one.body["payload"]["group"] == "job 1"
+    assert one.body["payload"]["group"] == "c1: job 1"
+    assert one.body["payload"]["summary"] == "c1: Own of 1, and 1 more"
     details = one.body["payload"]["custom_details"]
-    assert set(re.findall(r"description of (\w+)", details["what"])) == {"RankDead", "GpuLost"}
-    assert "runbooks#rankdead" in details["runbook"]
+    assert (details["what"], details["also"]) == ("description of Own", "RankDead of 1. ")
+    assert one.body["links"] == [
+        {"href": "https://grafana/d/rankwatch-job?var-job_id=1", "text": "Dashboard"},
+        {"href": "https://runbooks/#own", "text": "Runbook"},
+    ]
     assert other.body["dedup_key"] != one.body["dedup_key"]
-    assert len([each for each in post.inbox.at("/pagerduty") if "job 1" in json.dumps(each.body)]) == 1
+    assert post.count("/pagerduty", "job 1") == 1
+
+
+@with_node
+def test_two_clusters_with_one_job_id_are_two_incidents(post: Post) -> None:
+    """Each cluster's page comes, and neither silences what the other tells of its own job."""
+    post.send(alert("RankDead", "page", "8"), alert("JobStalled", "page", "8") | {"cluster": "c2"})
+    post.send(alert("StragglerRank", "ticket", "8") | {"cluster": "c3"})
+    one, other = post.first("/pagerduty", "c1: job 8"), post.first("/pagerduty", "c2: job 8")
+    assert one.body["dedup_key"] != other.body["dedup_key"]
+    assert (one.body["payload"]["summary"], other.body["payload"]["summary"]) == (
+        "c1: RankDead of 8",
+        "c2: JobStalled of 8",
+    )
+    assert post.suppressed("8", "c2") == {("JobStalled", "page"): False}
+    assert post.suppressed("8", "c3") == {("StragglerRank", "ticket"): False}
+
+
+@with_node
+def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
+    """What fails of a node under 38 jobs is one page, and one ticket of each kind; another node is another incident."""
+    under = [alert("RankUnhealthy", "page", node="n1"), alert("OwnHardware", "page", node="n1")]
+    worn = [alert("HardwareFailed", "ticket", node=node, check=f"c{n}") for node in ("n1", "n2") for n in range(38)]
+    for ranks in range(1, 39):
+        post.send(*under, said=f" under {ranks} rank(s)")
+    post.send(*worn, alert("RankUnhealthy", "page", node="n3"))
+    assert post.first("/pagerduty", "c1: node n3").body["payload"]["summary"] == "c1: RankUnhealthy of n3"
+    page = post.first("/pagerduty", "c1: node n1").body["payload"]
+    assert page["summary"] == "c1: OwnHardware of n1 under 38 rank(s), and 1 more"
+    for node in ("n1", "n2"):
+        ticket = post.first("/slack", f"HardwareFailed of {node}").body["attachments"][0]
+        assert ticket["title"] == f"c1: HardwareFailed of {node}, and 37 more"
+    assert post.count("/pagerduty", "node n1") == 1
+    assert post.count("/slack", "HardwareFailed of n1") == 1
+
+
+@with_node
+def test_nodes_that_are_lost_together_are_one_page(post: Post) -> None:
+    """Three nodes of one domain are one alert, which is told once as it grows; another domain is another incident."""
+    rack = alert("NodeLost", "page", domain="rack-7")
+    for nodes in ("1 node(s)", "2 node(s)", "3 node(s)"):
+        post.send(rack, said=f": {nodes}")
+    post.send(alert("NodeLost", "page", domain="rack-8"))
+    page = post.first("/pagerduty", "domain rack-7").body["payload"]
+    post.first("/pagerduty", "domain rack-8")
+    assert "3 node(s)" in page["summary"]
+    assert post.count("/pagerduty", "rack-7") == 1
 
 
 @with_node
 def test_a_page_without_a_job_is_named_by_its_alert(post: Post) -> None:
     """A file system that hangs is nobody's job: the incident's group is the alert."""
-    post.send(alert("StorageHung", "page", path="/data"))
+    post.send(alert("StorageHung", "page", path="/data"), alert("StorageHung", "page", path="/home"))
     page = post.first("/pagerduty", "description of StorageHung").body["payload"]
-    assert page["group"] == "StorageHung"
+    assert (page["group"], page["summary"]) == ("c1: StorageHung", "c1: StorageHung of /data, and 1 more")
 
 
 @with_node
 def test_tickets_and_information_say_what_and_where(post: Post) -> None:
-    """Slack gets summary, description and runbook; those without a job are grouped by alert; info has the token."""
+    """Slack gets summary, description and links; those without a job are grouped by alert; info has the token."""
     down = [alert("RankwatchDown", "ticket", node=node) for node in ("n1", "n2")]
     post.send(*down, alert("StragglerRank", "ticket", "3"), alert("RankDead", "info", "4"))
     ticket = post.first("/slack", "StragglerRank of 3").body["attachments"][0]
-    assert ticket["title"] == "StragglerRank of 3. "
-    assert ticket["text"] == "description of StragglerRank runbooks#stragglerrank "
+    assert ticket["title"] == ticket["fallback"] == "c1: StragglerRank of 3"
+    assert ticket["title_link"] == "https://grafana/d/rankwatch-job?var-job_id=3"
+    assert ticket["text"] == "description of StragglerRank\nRunbook: https://runbooks/#stragglerrank"
     nodes = post.first("/slack", "RankwatchDown of n1").body["attachments"][0]
-    assert nodes["title"] == "RankwatchDown of n1. RankwatchDown of n2. "
-    assert post.first("/rankwatch", "RankDead").body["groupLabels"] == {"job_id": "4"}
+    assert nodes["title"] == "c1: RankwatchDown of n1, and 1 more"
+    assert post.first("/rankwatch", "RankDead").body["groupLabels"] == {"cluster": "c1", "job_id": "4"}
+
+
+@with_node
+def test_texts_stay_short(post: Post) -> None:
+    """Forty pages and forty tickets at once, each with much to say, are a line and a short text, and say how many."""
+    said = ": " + "word " * 120
+    pages = [alert(f"Own{number:02}", "page", "40") for number in range(40)]
+    tickets = [alert("RankwatchLate", "ticket", node=f"n{number:02}") for number in range(40)]
+    post.send(*pages, *tickets, said=said)
+    page = post.first("/pagerduty", "job 40").body
+    assert page["payload"]["summary"].endswith("..., and 39 more")
+    assert page["payload"]["custom_details"]["also"].endswith("And 31 more.")
+    assert len(page["payload"]["summary"]) < 300
+    ticket = post.first("/slack", "RankwatchLate of n00").body["attachments"][0]
+    assert ticket["title"].endswith("..., and 39 more")
+    assert "\nAnd 31 more.\n" in ticket["text"]
+    assert len(ticket["title"]) < 300
+    assert all(len(json.dumps(each)) < MOST_CHARACTERS for each in (page, ticket))
+
+
+@with_node
+def test_the_name_of_a_job_calls_nobody(post: Post) -> None:
+    """What Slack would read as a call to a channel, or as a link, comes as the characters that it is."""
+    post.send(alert("StragglerRank", "ticket", "<!channel>"), said=" <!here> & <@U1>")
+    body = post.first("/slack", "&lt;@U1&gt;").body
+    ticket = body["attachments"][0]
+    assert ticket["title"] == "c1: StragglerRank of &lt;!channel&gt; &lt;!here&gt; &amp; &lt;@U1&gt;"
+    assert ticket["text"].startswith("description of StragglerRank &lt;!here&gt; &amp; &lt;@U1&gt;")
+    assert "<" not in json.dumps({name: text for name, text in ticket.items() if name != "title_link"})
+
+
+@with_node
+def test_what_is_no_address_is_no_link(post: Post) -> None:
+    """PagerDuty gets links that it can take alone: neither a path nor what a job's name makes of an address."""
+    page = told(alert("RankDead", "page", "bad address"))
+    page["annotations"] = {**page["annotations"], "runbook_url": "docs/runbooks.md#rankdead"}
+    post.alertmanager.send([page])
+    assert "links" not in post.first("/pagerduty", "bad address").body
 
 
 @with_node
 @pytest.mark.parametrize(
     ("cause", "silenced", "heard"),
     [
-        ("NodeLost", "RankDead JobFailed JobShrunk RankUnresponsive RankMissing CommunicatorStalled JobStalled", ""),
-        (
-            "RankDead",
-            "JobShrunk RankUnresponsive RankMissing CommunicatorStalled CommunicatorError JobStalled",
-            "GpuLost",
-        ),
-        ("JobFailed", "RankUnhealthy JobShrunk RankMissing CommunicatorAborted JobStalled", "GpuLost"),
-        ("RankUnhealthy", "RankUnresponsive CommunicatorStalled JobStalled StragglerRank", "RankMissing"),
-        ("JobShrunk", "RankMissing", "RankNeverStarted"),
-        (
-            "RankUnresponsive",
-            "CommunicatorStalled JobStalled StragglerRank SlowCommunicator",
-            "RankNeverStarted RankMissing",
-        ),
-        (
-            "RankMissing",
-            "CommunicatorStalled CommunicatorError JobStalled StragglerRank",
-            "RankNeverStarted RankUnresponsive",
-        ),
-        ("CommunicatorError", "CommunicatorStalled JobStalled", "CommunicatorAborted LibraryVersionSkew"),
-        ("CommunicatorAborted", "CommunicatorStalled", "CommunicatorError"),
+        ("JobRestarting", "RankDead JobFailed JobStalled CommunicatorError", "LibraryVersionSkew"),
+        ("RankDead", "RankUnresponsive CommunicatorStalled CommunicatorError JobStalled", "Own"),
+        ("JobFailed", "RankUnresponsive CommunicatorError JobStalled", "RasSilent"),
+        ("RankUnresponsive", "CommunicatorStalled JobStalled StragglerRank SlowCommunicator", "RankNeverStarted"),
+        ("CommunicatorError", "CommunicatorStalled JobStalled", "LibraryVersionSkew"),
         ("CommunicatorStalled", "JobStalled StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
         ("JobStalled", "StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
         ("StragglerRank", "SlowCommunicator", "RecordsLost"),
     ],
 )
 def test_the_cause_silences_what_follows_from_it(post: Post, cause: str, silenced: str, heard: str) -> None:
-    """In the same job: its effects are suppressed, all else there is not, nor the effect in another job."""
+    """In the same job: its effects are suppressed; not all else there, nor the effect in another job or cluster."""
     effects, others = silenced.split(), heard.split()
     post.send(*(alert(name, "page", cause) for name in (cause, *effects, *others)))
-    post.send(alert(effects[0], "page", f"not {cause}"))
+    post.send(alert(effects[0], "page", f"not {cause}"), alert(effects[0], "page", cause) | {"cluster": "c2"})
     states = {name: suppressed for (name, _), suppressed in post.suppressed(cause).items()}
     assert states == {cause: False, **dict.fromkeys(effects, True), **dict.fromkeys(others, False)}
     assert not any(post.suppressed(f"not {cause}").values())
+    assert not any(post.suppressed(cause, "c2").values())
 
 
 @with_node
@@ -214,17 +221,17 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
         alert("RankDead", "page", "5"),
         alert("StragglerRank", "ticket", "5"),
         alert("RankDead", "info", "6"),
-        alert("NodeLost", "shadow", "6"),
+        alert("RankDead", "shadow", "6"),
         alert("JobStalled", "page", "6"),
         alert("JobStalled", "info", "7"),
         alert("StragglerRank", "ticket", "7"),
-        alert("GpuLost", "page", node="n1"),
-        alert("RankwatchLate", "ticket", node="n1"),
+        alert("RankUnhealthy", "page", node="n9"),
+        alert("RankwatchBlind", "ticket", node="n9"),
     )
     assert post.suppressed("5") == {("RankDead", "page"): False, ("StragglerRank", "ticket"): True}
     assert post.suppressed("6")[("JobStalled", "page")] is False
     assert not any(post.suppressed("7").values())
-    states = [each for each in post.alertmanager.alerts() if each["labels"]["alertname"] == "RankwatchLate"]
+    states = [each for each in post.alertmanager.alerts() if each["labels"]["alertname"] == "RankwatchBlind"]
     assert [each["status"]["inhibitedBy"] for each in states] == [[]]
 
 

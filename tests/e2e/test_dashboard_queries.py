@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -26,6 +27,9 @@ from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
 STRAGGLER, VICTIM = "2", "5"
 NODE = "127.0.0.1"
+CLUSTER = "c1"
+CLUSTERS = (CLUSTER, ".*", "")
+"""By name, all of them, and none: queries are asked about these in turn, and show the same."""
 JOB = ("--records-per-second", "100", "--straggler", STRAGGLER, "--straggler-delay-us", "3000")
 ENDED = {"How it ended"}
 """Panels that show something of ranks that left alone: they are asked about the one that was killed."""
@@ -60,6 +64,7 @@ GRAFANA = {
     "$__range": f"{RANGE_SECONDS}s",
     "$__interval": "5s",
 }
+VARIABLES = {"cluster": CLUSTER, "job_id": "1", "rank": "1", "node": NODE}
 MAX_SECONDS = 90.0
 LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 
@@ -101,8 +106,7 @@ def fill(text: str, variables: Mapping[str, str]) -> str:
 def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
     """Every promtool there is accepts every query."""
     records = [
-        {"record": f"panel:{number}", "expr": fill(each.expression, {"job_id": "1", "rank": "1", "node": NODE})}
-        for number, each in enumerate(targets())
+        {"record": f"panel:{number}", "expr": fill(each.expression, VARIABLES)} for number, each in enumerate(targets())
     ]
     rules = tmp_path / "rules.yml"
     rules.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]}))
@@ -128,7 +132,10 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         job.kill(job.pid(int(VICTIM)))
         killed_at = time.time()
         check_variables(server, machine.job_id)
-        answers = {each.where: Answer(server, each, machine.job_id) for each in targets()}
+        answers = {
+            each.where: Answer(server, each, machine.job_id, cluster)
+            for each, cluster in zip(targets(), itertools.cycle(CLUSTERS), strict=False)
+        }
 
         def missing() -> list[str]:
             return [where for where, answer in answers.items() if not answer.come()]
@@ -145,7 +152,7 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
 class Answer:
     """What came back for one query, asked until something does."""
 
-    def __init__(self, server: Prometheus, target: Target, job_id: str) -> None:
+    def __init__(self, server: Prometheus, target: Target, job_id: str, cluster: str) -> None:
         title = target.panel["title"]
         rank = VICTIM if title in ENDED else STRAGGLER
         of_pipeline = {"job_id": job_id + PIPELINE_SUFFIX, "rank": "0"}
@@ -153,7 +160,7 @@ class Answer:
         if title in OF_RAS:
             variables = {"job_id": job_id + RAS_SUFFIX, "rank": str(BEHIND)}
         self._target = target
-        self._expression = fill(target.expression, variables | {"node": NODE})
+        self._expression = fill(target.expression, variables | {"node": NODE, "cluster": cluster})
         self._server = server
         self.series: list[dict[str, Any]] = []
 
@@ -194,11 +201,12 @@ class Questions:
         self._job_id = job_id
 
     def __call__(
-        self, dashboard: str, title: str, label: str, rank: str = STRAGGLER, suffix: str = ""
+        self, dashboard: str, title: str, label: str, rank: str = STRAGGLER, suffix: str = "", cluster: str = CLUSTER
     ) -> dict[str, float]:
         """Return the value now of each series of the panel's first query, by ``label``; ``suffix``: of the job id."""
         expression = next(t.expression for t in targets() if (t.dashboard, t.panel["title"]) == (dashboard, title))
-        found = self._server.query(fill(expression, {"job_id": self._job_id + suffix, "rank": rank, "node": NODE}))
+        variables = {"job_id": self._job_id + suffix, "rank": rank, "node": NODE, "cluster": cluster}
+        found = self._server.query(fill(expression, variables))
         return {each["metric"].get(label, ""): float(each["value"][1]) for each in found}
 
 
@@ -209,12 +217,13 @@ def check_variables(server: Prometheus, job_id: str) -> None:
         for variable in json.loads(path.read_text())["templating"]["list"]:
             if variable["type"] != "query":
                 continue
-            match = LABEL_VALUES.fullmatch(fill(variable["query"]["query"], {"job_id": job_id}))
+            match = LABEL_VALUES.fullmatch(fill(variable["query"]["query"], {"job_id": job_id, "cluster": ""}))
             assert match is not None, variable
             found[f"{path.stem} {variable['name']}"] = set(server.label_values(match[1], match[2]))
     assert job_id in found["job job_id"]
     assert job_id in found["rank job_id"]
     assert found["node node"] == {NODE}
+    assert found["job cluster"] == found["rank cluster"] == found["node cluster"] == {CLUSTER}
     assert found["rank rank"] == {str(rank) for rank in range(8)}
 
 
@@ -224,6 +233,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     wait_until(lambda: ask("job", "Ranks", "state") == {"alive": 7, "dead": 1}, 40.0, "seven alive and one dead")
     states = dict.fromkeys(others, 1) | {VICTIM: 6}
     wait_until(lambda: ask("job", "Ranks now", "rank") == states, 10.0, "their states")
+    assert [ask("job", "Ranks now", "rank", cluster=each) for each in (*CLUSTERS, "c")] == [*[states] * 3, {}]
     assert ask("job", "Expected and present", "") == {"": 8}
     assert ask("job", "First to go", "signal").keys() == {"SIGKILL"}
     left = ask("job", "Ranks that left", "rank")
@@ -325,4 +335,6 @@ def shipped(directory: Path, port: int, *page_ports: int) -> str:
         for group in groups["groups"]:
             group["interval"] = "1s"
         (rules / path.name).write_text(yaml.safe_dump(groups))
+    for target in (each for job in config["scrape_configs"] for each in job["static_configs"]):
+        target["labels"] = {"cluster": CLUSTER}
     return yaml.safe_dump({"global": {"evaluation_interval": "1s"}, "rule_files": [f"{rules}/*.yml"], **config})

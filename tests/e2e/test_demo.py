@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -14,13 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alerting import why_no_alertmanager
 from nodes import wait_until
+from prometheus import why_no_prometheus
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 """The first call makes the environment."""
 STOP_SECONDS = 15.0
+PAGE_SECONDS = 75.0
+"""From the death of a rank to its page: 15 s in which the others live, the rules, two group waits."""
+NO_ALERTS = why_no_prometheus() or why_no_alertmanager()
 RANKS = {str(rank) for rank in range(8)}
 
 
@@ -49,11 +55,11 @@ def ups(page: str, job_id: str) -> dict[str, float]:
 class Demo:
     """`scripts/run --demo` on a free port, its output in ``log``."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.log = log
-        command = [ROOT / "scripts" / "run", "--demo", f"--web.listen-address={self.address}"]
+        command = [ROOT / "scripts" / "run", "--demo", f"--web.listen-address={self.address}", *options]
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 command,
@@ -104,7 +110,21 @@ def command_line(pid: int) -> str:
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Demo]:
     """A demo under way, with all ranks up and bandwidths shown."""
-    running = Demo(tmp_path / "output")
+    with under_way(tmp_path / "output") as running:
+        yield running
+
+
+@pytest.fixture
+def demo_with_alerts(tmp_path: Path) -> Iterator[Demo]:
+    """Likewise, with Prometheus and Alertmanager."""
+    with under_way(tmp_path / "output", "--alerts") as running:
+        yield running
+
+
+@contextlib.contextmanager
+def under_way(log: Path, *options: str) -> Iterator[Demo]:
+    """Provide a demo with all ranks up and bandwidths shown."""
+    running = Demo(log, *options)
     try:
         bandwidth = f'bus_bandwidth_bytes_per_second{{collective="AllReduce",comm="[0-9a-f]*",job_id="{running.job_id}"'
         wait_until(
@@ -136,6 +156,32 @@ def test_demo_shows_a_killed_rank_and_leaves_nothing(demo: Demo) -> None:
     wait_until(lambda: not demo.group(), 5.0, "the end of every process")
     assert not directory.exists()
     assert "Traceback" not in demo.log.read_text()
+
+
+@pytest.mark.timeout(START_SECONDS + PAGE_SECONDS + 60)
+@pytest.mark.skipif(NO_ALERTS is not None, reason=NO_ALERTS or "")
+def test_demo_pages_for_a_killed_rank(demo_with_alerts: Demo) -> None:
+    """With Prometheus and Alertmanager a killed rank of eight is a page in the terminal, and Ctrl-C ends all of it."""
+    demo = demo_with_alerts
+    prometheus = demo.said("alerts:").split("http://")[1].split("/")[0]
+    up = f"http://{prometheus}/api/v1/query?query=count(rankwatch_rank_up%7Bjob_id=%22{demo.job_id}%22%7D==1)"
+    wait_until(lambda: '"8"]' in urllib.request.urlopen(up, timeout=5).read().decode(), 30.0, "eight ranks")
+    subprocess.run(["bash", "-c", demo.said("kill rank:")], check=True, cwd=ROOT, timeout=30)
+    page = f"PAGE: RankDead: Job {demo.job_id}: rank 3 on "
+    wait_until(lambda: page in demo.log.read_text(), PAGE_SECONDS, "the page")
+    assert "was killed (SIGKILL); 7 ranks wait for it" in demo.said(page)
+    os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
+    assert demo.process.wait(STOP_SECONDS) == 130, demo.log.read_text()[-2000:]
+    wait_until(lambda: not demo.group(), 5.0, "the end of every process")
+    assert "Traceback" not in demo.log.read_text()
+
+
+def test_alerts_are_for_the_demo() -> None:
+    """Without the demo there is nothing to start Prometheus for."""
+    done = subprocess.run(
+        [ROOT / "scripts" / "run", "--alerts"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (1, "run: --alerts is for the demo\n")
 
 
 @pytest.mark.timeout(START_SECONDS + 60)

@@ -29,9 +29,9 @@ def test_alerts(promtool: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize("promtool", promtools())
-@pytest.mark.parametrize("file", SCRAPES, ids=lambda path: path.stem)
-def test_scrape_jobs_are_good(promtool: str, file: Path) -> None:
-    """promtool accepts the scrape configurations."""
+@pytest.mark.parametrize("file", [*SCRAPES, DEPLOY / "prometheus.yml"], ids=lambda path: path.stem)
+def test_configurations_are_good(promtool: str, file: Path) -> None:
+    """promtool accepts the scrape configurations, and the whole one."""
     assert run_promtool(promtool, "check", "config", file) == ""
 
 

@@ -1,0 +1,172 @@
+"""What a site copies: a whole Prometheus, the try-out of alerts, and links of alerts to dashboards."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import HTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from test_rules import DEPLOY, ROOT, SOURCES, THRESHOLDS, build, rules_of
+
+ALERTMANAGER = ROOT / "deploy" / "alertmanager"
+DASHBOARD_LINK = re.compile(r"/d/([\w-]+)\?(.*)", re.DOTALL)
+
+
+def load(path: Path) -> Any:
+    """Return a YAML file's content."""
+    return yaml.safe_load(path.read_text())
+
+
+def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
+    """Its jobs for agents are those of file_sd, one for itself beside them, its rules where the README puts them."""
+    whole, scrape = load(DEPLOY / "prometheus.yml"), load(DEPLOY / "scrape" / "file_sd.yml")
+    *agents, itself = whole["scrape_configs"]
+    assert agents == scrape["scrape_configs"]
+    assert itself["job_name"] == "prometheus"
+    [rules] = whole["rule_files"]
+    assert f"{Path(rules).parent} " in (ROOT / "README.md").read_text()
+
+
+def test_replicas_of_prometheus_send_equal_alerts() -> None:
+    """The label that tells two replicas apart is dropped from alerts, and the one that tells clusters apart is not."""
+    whole = load(DEPLOY / "prometheus.yml")
+    [relabel] = whole["alerting"]["alert_relabel_configs"]
+    dropped = {name for name in whole["global"]["external_labels"] if re.fullmatch(relabel["regex"], name)}
+    assert (relabel["action"], dropped) == ("labeldrop", {"replica"})
+    assert whole["global"]["external_labels"].keys() == {"cluster", "replica"}
+
+
+def test_every_group_and_inhibition_has_the_cluster() -> None:
+    """Two clusters' jobs of one id are neither told of together nor silenced by each other."""
+    for name in ("alertmanager.yml", "try-out.yml"):
+        config = load(ALERTMANAGER / name)
+        groups = list(values_of("group_by", config["route"]))
+        assert groups
+        assert all("cluster" in each for each in groups)
+        assert all("cluster" in each["equal"] for each in config["inhibit_rules"])
+
+
+def test_inhibitions_name_alerts_that_there_are() -> None:
+    """Each alert of a matcher is one of the rules, or a pattern of several."""
+    known = {
+        rule["alert"]
+        for text in build.build(SOURCES, THRESHOLDS).values()
+        for rule in rules_of(text)
+        if "alert" in rule
+    }
+    config = load(ALERTMANAGER / "alertmanager.yml")
+    matchers = [each for found in values_of("matchers", config["route"]) for each in found]
+    for rule in config["inhibit_rules"]:
+        matchers += [*rule["source_matchers"], *rule["target_matchers"]]
+    named = {
+        name for each in matchers if (found := re.match(r'alertname=~?"(.*)"', each)) for name in found[1].split("|")
+    }
+    assert named
+    assert {name for name in named if not any(re.fullmatch(name, each) for each in known)} == set()
+
+
+def test_the_try_out_wakes_for_a_young_job_of_eight_ranks() -> None:
+    """Its thresholds are some that there are, and what the demo's job of eight ranks loses is a page at once."""
+    values = build.read_thresholds(DEPLOY / "thresholds.yml", DEPLOY / "thresholds-try-out.yml")
+    assert values["page_ranks"] <= 8
+    assert values["page_age_seconds"] == 0
+    assert build.build(SOURCES, values)
+
+
+def test_links_of_alerts_set_variables_of_the_dashboards() -> None:
+    """An alert's link leads to a dashboard that is shipped, and each variable in it is one of the dashboard's."""
+    boards = [json.loads(path.read_text()) for path in (ROOT / "grafana" / "dashboards").glob("*.json")]
+    variables = {board["uid"]: {each["name"] for each in board["templating"]["list"]} for board in boards}
+    alerts = [rule for text in build.build(SOURCES, THRESHOLDS).values() for rule in rules_of(text) if "alert" in rule]
+    for alert in alerts:
+        link = DASHBOARD_LINK.search(alert["annotations"]["dashboard_url"])
+        assert link is not None
+        assert "cluster" in (named := set(re.findall(r"var-(\w+)=", link[2])))
+        assert named <= variables[link[1]], alert["alert"]
+
+
+@pytest.fixture
+def printer() -> ModuleType:
+    """print_alerts.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("print_alerts", ALERTMANAGER / "print_alerts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def server(printer: ModuleType) -> Iterator[int]:
+    """The port of a printer that runs."""
+    with HTTPServer(("127.0.0.1", 0), printer.Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield running.server_port
+        running.shutdown()
+        thread.join()
+
+
+def post(port: int, body: str) -> int:
+    """Send a body; return the answer's status."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("POST", "/", body)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def told(count: int, summary: str = "what", status: str = "firing") -> str:
+    """Return a notification of so many alerts."""
+    notes = {"summary": summary, "description": "more", "runbook_url": "where"}
+    alert = {"status": status, "labels": {"severity": "page", "alertname": "RankDead"}, "annotations": notes}
+    return json.dumps({"alerts": [alert] * count})
+
+
+def test_alerts_are_printed(server: int, printer: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Severity, name and summary, then the rest; as many as the bound and how many more; no control characters."""
+    assert post(server, told(1, summary="rank 3\x1b[2J")) == 200
+    assert capsys.readouterr().out == "PAGE: RankDead: rank 3 [2J\n    more\n    where\n"
+    assert post(server, told(printer.MAX_ALERTS + 1, status="resolved")) == 200
+    assert capsys.readouterr().out == "OVER: RankDead: what\n" * printer.MAX_ALERTS + "and 1 more\n"
+
+
+@pytest.mark.parametrize("body", ["{", "[]", "{}", '{"alerts": [1]}', '{"alerts": [{}]}'])
+def test_what_is_no_notification_is_refused(server: int, body: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is answered with 400, nothing is printed, and the next one is."""
+    assert post(server, body) == 400
+    assert capsys.readouterr().out == ""
+    assert post(server, told(1)) == 200
+
+
+def test_a_notification_is_bounded(printer: ModuleType, server: int) -> None:
+    """One byte more than the bound is refused without being read; so is a size that is no number."""
+    assert post(server, told(1).ljust(printer.MAX_BYTES)) == 200
+    connection = http.client.HTTPConnection("127.0.0.1", server, timeout=5)
+    for size in (str(printer.MAX_BYTES + 1), "-1", "many"):
+        connection.putrequest("POST", "/")
+        connection.putheader("Content-Length", size)
+        connection.endheaders()
+        assert connection.getresponse().status == 400
+        connection.close()
+
+
+def values_of(key: str, node: Any) -> Iterator[Any]:
+    """Yield the values of a key, wherever it stands."""
+    if isinstance(node, dict):
+        if key in node:
+            yield node[key]
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from values_of(key, each)

@@ -1,0 +1,86 @@
+"""The texts of the shipped receivers, for groups of every shape: a template that fails is a page that is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from alerting import SHIPPED, why_no_alertmanager
+from posts import alert, told
+
+WHY_NOT = why_no_alertmanager()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+
+RECEIVERS = {each["name"]: each for each in yaml.safe_load(SHIPPED.read_text())["receivers"]}
+PAGE, TICKET = RECEIVERS["page"]["pagerduty_configs"][0], RECEIVERS["ticket"]["slack_configs"][0]
+BARE = {"labels": {"alertname": "Own", "severity": "page"}, "annotations": {}}
+"""An alert of the site's own, which says nothing and has no cluster."""
+FULL = told(alert("RankDead", "page", "1"))
+
+
+def templates(node: Any) -> Iterator[str]:
+    """Yield the templates in a configuration."""
+    if isinstance(node, dict):
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from templates(each)
+    elif isinstance(node, str) and "{{" in node:
+        yield node
+
+
+def render(directory: Path, text: str, firing: int, over: int, one: dict[str, Any]) -> str:
+    """Return the text of a group of so many equal alerts that fire, and that are over; it must not fail."""
+    alerts = [{**one, "status": status} for status in ["firing"] * firing + ["resolved"] * over]
+    group = {
+        "status": "firing" if firing else "resolved",
+        "alerts": alerts,
+        "groupLabels": {name: value for name, value in one["labels"].items() if name in ("cluster", "job_id")},
+        "commonLabels": one["labels"],
+        "commonAnnotations": one["annotations"],
+    }
+    data = directory / "data.json"
+    data.write_text(json.dumps(group))
+    (directory / "none.tmpl").touch()
+    options = (f"--template.glob={directory}/none.tmpl", f"--template.data={data}", f"--template.text={text}")
+    done = subprocess.run(
+        ["amtool", "template", "render", *options], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 0, (text, done.stderr)
+    return done.stdout.removesuffix("\n")
+
+
+@pytest.mark.parametrize("one", [FULL, BARE], ids=["full", "bare"])
+@pytest.mark.parametrize(("firing", "over"), [(1, 0), (2, 0), (9, 0), (10, 1), (0, 1), (0, 10)])
+def test_no_text_fails(tmp_path: Path, one: dict[str, Any], firing: int, over: int) -> None:
+    """Every template gives a text for one alert and many, that fire or are over, also for one without annotations."""
+    for text in templates([PAGE, TICKET]):
+        assert "<no value>" not in render(tmp_path, text, firing, over, one)
+
+
+@pytest.mark.parametrize(
+    ("firing", "over", "one", "title"),
+    [
+        (1, 0, FULL, "c1: RankDead of 1"),
+        (9, 3, FULL, "c1: RankDead of 1, and 8 more"),
+        (0, 2, FULL, "Over: c1: RankDead of 1, and 1 more"),
+        (1, 0, told({"alertname": "RankDead", "job_id": "1"}), "RankDead of 1"),
+    ],
+)
+def test_a_title_counts_what_fires(tmp_path: Path, firing: int, over: int, one: dict[str, Any], title: str) -> None:
+    """It has the cluster where there is one, the first alert's summary, and how many more fire; or that all is over."""
+    assert render(tmp_path, TICKET["title"], firing, over, one) == title
+    assert render(tmp_path, PAGE["description"], firing, over, one) == title.removeprefix("Over: ")
+
+
+def test_what_is_shown_of_many_alerts_is_said(tmp_path: Path) -> None:
+    """Eight beside the first are named; with one more it says how many are not."""
+    shown = render(tmp_path, TICKET["text"], 9, 0, FULL)
+    assert (shown.count("Also: "), "more" in shown) == (8, False)
+    cut = render(tmp_path, TICKET["text"], 10, 0, FULL)
+    assert (cut.count("Also: "), "And 1 more." in cut) == (8, True)
