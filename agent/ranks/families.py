@@ -113,6 +113,13 @@ RANKS_REFUSED = Family(
     aggregate="sum",
 )
 
+NODE_TIME = Family(
+    "rankwatch_node_time_seconds",
+    "gauge",
+    "The node's wall clock when this scrape was answered, since the epoch. Less timestamp() of this series it is how "
+    "far the node's clock is ahead of Prometheus', by which times of the node (exits, starts) can be corrected.",
+)
+
 FAMILIES: tuple[Family, ...] = (
     RANK_UP,
     RANK_STATE,
@@ -127,6 +134,7 @@ FAMILIES: tuple[Family, ...] = (
     RANKS_UNIDENTIFIED,
     RANKS_UNREADABLE,
     RANKS_REFUSED,
+    NODE_TIME,
     *job_families.FAMILIES,
 )
 
@@ -143,6 +151,7 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
     yield RANKS_REFUSED.single(snapshot.refused)
+    yield NODE_TIME.single(snapshot.taken_seconds)
 
 
 def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:

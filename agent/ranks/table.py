@@ -230,8 +230,8 @@ class RankTable:
 
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
-        duplicates = len(self._binder.duplicates)
-        return take_snapshot(self._processes.values(), self._binder.labels, self._bandwidths, self._counts, duplicates)
+        found, labels, counts, now = self._processes.values(), self._binder.labels, self._counts, self._clock.time()
+        return take_snapshot(found, labels, self._bandwidths, counts, len(self._binder.duplicates), now)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

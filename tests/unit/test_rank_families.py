@@ -9,6 +9,11 @@ from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership
+from agent.core.log import Logger
+from agent.core.threads import OwnThread
+from agent.export.exposition import Selection
+from agent.export.registry import Registry
+from agent.export.tables import RankSource
 from agent.ranks import families as rank_families
 from agent.ranks.rank.verdict import ExitStatus
 
@@ -66,3 +71,13 @@ def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None
     key = table.add(1, environment(1))
     table.ranks.observe_exit(key, status)
     assert f"rankwatch_rank_exit_info{{4711,1,{labels}}} 1" in exposition(table)
+
+
+async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
+    """Each page has the node's wall clock as it is when the page is made, also when no tick came in between."""
+    registry = Registry(lambda: [RankSource(table.ranks)], Logger("registry"), OwnThread("render"))
+    for _ in range(2):
+        table.clock.advance(0.25)
+        page = (await registry.render(Selection(collect=frozenset({"ranks"})))).body.decode()
+        [line] = [line for line in page.splitlines() if line.startswith("rankwatch_node_time_seconds ")]
+        assert float(line.split()[1]) == table.clock.time()
