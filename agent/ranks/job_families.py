@@ -45,6 +45,15 @@ JOB_INFO = Family(
     "1 per job",
     "max",
 )
+JOB_RESTARTS_LEFT = Family(
+    "rankwatch_job_restarts_left",
+    "gauge",
+    "How often torchrun will still start the job's ranks of this node anew (its --max-restarts less those that were), "
+    "also after they left, until their records expire; absent under other launchers.",
+    ("job_id",),
+    "1 per job under torchrun",
+    "max",
+)
 COMMUNICATOR_INFO = Family(
     "rankwatch_communicator_info",
     "gauge",
@@ -61,7 +70,15 @@ COMMUNICATOR_MEMBER = Family(
     "1 per rank and communicator",
     "max",
 )
-FAMILIES: tuple[Family, ...] = (JOB_RANKS, JOB_EXPECTED, JOB_TASKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER)
+FAMILIES: tuple[Family, ...] = (
+    JOB_RANKS,
+    JOB_EXPECTED,
+    JOB_TASKS,
+    JOB_INFO,
+    JOB_RESTARTS_LEFT,
+    COMMUNICATOR_INFO,
+    COMMUNICATOR_MEMBER,
+)
 
 
 def render(ranks: Sequence[RankView]) -> Iterable[Metric]:
@@ -79,6 +96,7 @@ def state_of(process: RankProcess) -> str:
 
 def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
     by_state, expected, tasks, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_TASKS.rows(), JOB_INFO.rows()
+    restarts = JOB_RESTARTS_LEFT.rows()
     jobs: defaultdict[str, list[RankProcess]] = defaultdict(list)
     for view in ranks:
         jobs[view.label.job_id].append(view.process)
@@ -86,6 +104,8 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         counts = Counter(map(state_of, members))
         for name in STATES:
             by_state.add((job_id, name), counts[name])
+        if (left := _restarts_left(members)) is not None:
+            restarts.add((job_id,), left)
         live = [p for p in members if p.exited_at is None]
         if not live:
             continue
@@ -95,7 +115,13 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         if step_tasks := max((p.claim.tasks or 0 for p in live), default=0):
             tasks.add((job_id,), step_tasks)
         info.add((job_id, *_facts(live), *_scheduled(live)), 1.0)
-    return [by_state.metric, expected.metric, tasks.metric, info.metric]
+    return [by_state.metric, expected.metric, tasks.metric, info.metric, restarts.metric]
+
+
+def _restarts_left(members: Sequence[RankProcess]) -> int | None:
+    """What the job's newest processes say, the fewest where they differ; None where none says anything."""
+    told = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
+    return min(told)[1] if told else None
 
 
 def _expected(live: Sequence[RankProcess]) -> dict[str, int]:

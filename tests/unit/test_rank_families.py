@@ -81,3 +81,34 @@ async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
         page = (await registry.render(Selection(collect=frozenset({"ranks"})))).body.decode()
         [line] = [line for line in page.splitlines() if line.startswith("rankwatch_node_time_seconds ")]
         assert float(line.split()[1]) == table.clock.time()
+
+
+def torchrun(rank: int, count: str, most: str = "3") -> dict[str, str]:
+    """The environment of a rank that torchrun started for the (count + 1)-th time."""
+    return environment(rank) | {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
+
+
+def test_restarts_to_come(table: Table) -> None:
+    """Restarts that torchrun has left show while ranks run and after all left; those of the newest processes count."""
+    old = [table.add(pid, torchrun(pid, "0")) for pid in (1, 2)]
+    table.tick(1.0)
+    assert "rankwatch_job_restarts_left{4711} 3" in exposition(table)
+    for key in old:
+        table.ranks.observe_exit(key, KILLED)
+    table.tick(1.0)
+    assert "rankwatch_job_restarts_left{4711} 3" in exposition(table)
+    new = table.add(11, torchrun(1, "1"))
+    table.tick(1.0)
+    assert "rankwatch_job_restarts_left{4711} 2" in exposition(table)
+    table.ranks.observe_exit(new, KILLED)
+    table.tick(1.0)
+    again = Table()
+    again.ranks.load(table.ranks.dump())
+    assert "rankwatch_job_restarts_left{4711} 2" in exposition(again)
+
+
+def test_no_restarts_to_come_without_torchrun(table: Table) -> None:
+    """A job of another launcher has no series of restarts to come."""
+    table.add(1, environment(1))
+    table.tick(1.0)
+    assert not [line for line in exposition(table) if "restarts_left" in line]
