@@ -9,7 +9,6 @@ from agent.ranks import job_families
 from agent.ranks.job_families import state_of
 from agent.ranks.naming import job_owners
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.rank.verdict import STATES
 from agent.ranks.snapshot import RankSnapshot, RankView
 
 _RANK = ("job_id", "rank")
@@ -25,9 +24,10 @@ RANK_UP = Family(
 RANK_STATE = Family(
     "rankwatch_rank_state",
     "gauge",
-    "1 for the state of the rank as this node's witnesses show it, 0 for the other states.",
+    "The state of the rank as this node's witnesses show it: alive, unresponsive, exited, dead, finished or unknown; "
+    "always 1. Other states have no series.",
     (*_RANK, "state"),
-    "6 per rank",
+    "1 per rank",
     "max",
 )
 RANK_INFO = Family(
@@ -163,8 +163,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         runs = process.exited_at is None
         source.add((*label, process.source, job_owners.proof_of(process)), 1.0)
         up.add(label, float(runs))
-        for name in STATES:
-            state.add((*label, name), float(state_of(process) == name))
+        state.add((*label, state_of(process)), 1.0)
         if process.facts is not None:
             start.add(label, process.facts.start_seconds)
         if process.progress_seconds is not None:

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Sequence
 from agent.core.identity import Membership
 from agent.core.metrics import Family, Metric
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.rank.verdict import STATES
 from agent.ranks.snapshot import RankView
 
 JOB_RANKS = Family(
     "rankwatch_job_ranks",
     "gauge",
-    "Ranks of the job on this node, by state.",
+    "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"),
-    "6 per job",
+    "1 to 6 per job",
     "sum",
 )
 JOB_EXPECTED = Family(
@@ -101,9 +100,8 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
     for view in ranks:
         jobs[view.label.job_id].append(view.process)
     for job_id, members in sorted(jobs.items()):
-        counts = Counter(map(state_of, members))
-        for name in STATES:
-            by_state.add((job_id, name), counts[name])
+        for name, count in sorted(Counter(map(state_of, members)).items()):
+            by_state.add((job_id, name), count)
         if (left := _restarts_left(members)) is not None:
             restarts.add((job_id,), left)
         live = [p for p in members if p.exited_at is None]

@@ -137,9 +137,25 @@ async def test_a_healthy_node(start: Start) -> None:
         assert bench.value("rankwatch_gpu_pcie_throughput_bytes_per_second") is None
 
 
+async def test_only_what_holds_has_a_series(start: Start) -> None:
+    """A GPU has one series of its recovery action and of its fabric's state, and of reasons and issues those it has."""
+    states = ("gpu_recovery_action", "gpu_fabric_state", "gpu_clocks_event_active", "gpu_fabric_issue")
+    changes = {"gpu3.clocks_event_reasons": 0x44, "gpu3.fabric_health": 0x51A9, "gpu3.fabric_state": 77}
+    async with start({**changes, "gpu3.field230.0": 42}) as bench:
+        await bench.look()
+        well, ill = ([bench.series(f"rankwatch_{state}", gpu=gpu) for state in states] for gpu in "03")
+    assert well == [{("none",): 1.0}, {("completed",): 1.0}, {}, {}]
+    assert ill == [
+        {("unknown_42",): 1.0},
+        {("unknown_77",): 1.0},
+        {("sw_power_cap",): 1.0, ("hw_thermal_slowdown",): 1.0},
+        {("degraded_bandwidth",): 1.0},
+    ]
+
+
 async def test_each_field_stands_for_itself(start: Start) -> None:
     """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
-    async with start() as bench:
+    async with start({"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}) as bench:
         for _ in range(2):
             await bench.look()
         whole = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}

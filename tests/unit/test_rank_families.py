@@ -50,8 +50,32 @@ def test_families_of_live_and_dead(table: Table) -> None:
     assert "rankwatch_communicator_info{4711,aaaaaaaaaaaaaa,world,8,2} 1" in lines
     assert "rankwatch_job_ranks{4711,exited} 1" in lines
     assert "rankwatch_job_ranks{4711,alive} 1" in lines
+    assert not [line for line in lines if "rank_state{" in line or "job_ranks{" in line if line.endswith(" 0")]
     assert "rankwatch_job_expected_ranks{4711,environment} 8" in lines
     assert "rankwatch_job_expected_ranks{4711,communicator} 8" in lines
+
+
+def test_a_rank_has_one_state(table: Table) -> None:
+    """Each rank has one series of a state, which is 1, whatever states it goes through."""
+    keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
+    table.tick(1.0)
+    seen = []
+
+    def look() -> None:
+        found = [s for s in samples(rank_families.families(table.ranks.snapshot())) if s.name == "rankwatch_rank_state"]
+        assert [(s.labels["rank"], s.value) for s in found] == [("1", 1.0), ("2", 1.0)]
+        seen.append(found[0].labels["state"])
+
+    look()
+    table.ranks.observe_state(keys[0], "T", None, kill_pending=False, finalized=False)
+    table.tick(1.0)
+    look()
+    table.ranks.observe_exit(keys[0], None)
+    look()
+    table.ranks.observe_exit(keys[0], KILLED)
+    table.tick(20.0)
+    look()
+    assert seen == ["alive", "unresponsive", "exited", "dead"]
 
 
 @pytest.mark.parametrize(
