@@ -57,8 +57,8 @@ RANK_EXIT = Family(
 RANK_EXIT_INFO = Family(
     "rankwatch_rank_exit_info",
     "gauge",
-    "How the rank's process ended; always 1. reason: exited, signaled, oom_killed or unknown; signal and code are "
-    "empty where they do not apply.",
+    "How the rank's process ended; always 1. reason: exited, signaled, oom_killed (by the kernel or systemd-oomd) or "
+    "unknown; signal and code are empty where they do not apply.",
     (*_RANK, "reason", "signal", "code"),
     "1 per rank that left",
 )
