@@ -159,13 +159,17 @@ FAMILIES = (
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):
-    """What is rendered. ``error``: why NVML cannot be initialised, empty when it can. ``cuda``: as 13010 for 13.1."""
+    """What is rendered. ``error``: why NVML cannot be initialised, empty when it can. ``cuda``: as 13010 for 13.1.
+
+    ``each_nvlink``: all of each link, not only what is wrong with one.
+    """
 
     hung: bool = False
     error: str = ""
     driver: str = ""
     cuda: int = 0
     gpus: tuple[GpuView, ...] = ()
+    each_nvlink: bool = False
     errors: dict[str, int] = {}
 
 
@@ -194,11 +198,11 @@ def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     for reason, count in snapshot.errors.items():
         page.add(READ_ERRORS, (reason,), count)
     for gpu in snapshot.gpus:
-        _gpu(page, gpu)
+        _gpu(page, gpu, each_nvlink=snapshot.each_nvlink)
     return page.families()
 
 
-def _gpu(page: _Page, gpu: GpuView) -> None:
+def _gpu(page: _Page, gpu: GpuView, *, each_nvlink: bool) -> None:
     labels = (str(gpu.index), gpu.uuid)
     page.add(gpu_families.PRESENT, labels, float(gpu.reading is not None))
     if not gpu.uuid:
@@ -213,7 +217,7 @@ def _gpu(page: _Page, gpu: GpuView) -> None:
     if gpu.reading is not None:
         _numbers(page, gpu, labels)
         _fabric(page, gpu, labels)
-        _links(page, gpu, labels)
+        _links(page, gpu, labels, each=each_nvlink)
 
 
 def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
@@ -252,12 +256,17 @@ def _fabric(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
             page.add(FABRIC_ISSUE, (*labels, issue), 1.0)
 
 
-def _links(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
+def _links(page: _Page, gpu: GpuView, labels: tuple[str, str], *, each: bool) -> None:
+    told = [link.up for link in gpu.links if link.up is not None]
+    if told:
+        page.add(nvlink.LINKS_UP, labels, sum(told))
+    for kind, count in () if each else gpu.link_errors.items():
+        page.add(nvlink.LINK_ERRORS, (*labels, "", kind), count)
     for link in gpu.links:
         number = str(link.number)
-        if link.up is not None:
+        if link.up is not None and (each or not link.up):
             page.add(nvlink.LINK_UP, (*labels, number), float(link.up))
-        for kind, count in link.errors.items():
+        for kind, count in link.errors.items() if each else ():
             page.add(nvlink.LINK_ERRORS, (*labels, number, kind), count)
-        if link.flagged_ratio is not None:
+        if link.flagged_ratio is not None and (each or link.flagged_ratio):
             page.add(nvlink.LINK_FLAGGED, (*labels, number), link.flagged_ratio)
