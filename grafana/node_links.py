@@ -36,7 +36,7 @@ def gpu_links() -> list[Panel]:
         lines(
             "NVLinks up",
             "Links of the GPU that are up, of those that were up at some time since the boot.",
-            Query(f"sum by (gpu) (rankwatch_nvlink_up{{{NODE}}})", "{{gpu}}"),
+            Query(f"max by (gpu) (rankwatch_nvlink_links_up{{{NODE}}})", "{{gpu}}"),
             unit="short",
             size=HALF,
         ),

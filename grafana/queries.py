@@ -51,7 +51,7 @@ PROCESS_STATES = {
 
 
 def code_by(label: str, states: Mapping[str, Value], series: Callable[[str], str]) -> str:
-    """Return a query for the number of the state that is set; ``series`` gives a state's own series, 0 or 1."""
+    """Return a query for the number of the state that is set; ``series`` gives a state's own series."""
     terms = (f"{value.code} * ({series(state)} == 1)" for state, value in states.items())
     return f"max by ({label}) (\n  " + "\n    or\n  ".join(terms) + "\n)"
 
@@ -66,7 +66,7 @@ def worst_rank_states(count: int) -> str:
     worst = f"topk ({count}, {code_by('rank', STATES, lambda state: over_time('max_over_time', _rank_state(state)))})"
 
     def series(state: str) -> str:
-        # Of the live states every rank has a series: without the others 10,000 ranks cost a sixth.
+        # Nearly every rank has a series of a live state: without the others they cost much less.
         return f"({_rank_state(state)} and on (rank) {worst})" if state in LIVE_STATES else _rank_state(state)
 
     return f"{code_by('rank', STATES, series)}\n  and on (rank) {worst}"

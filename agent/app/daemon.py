@@ -15,6 +15,7 @@ from typing import Any
 from agent import __version__
 from agent.api import Roots
 from agent.app.config import Loaded, read_config
+from agent.app.first_look import LOOKER, FirstLook
 from agent.app.overview import exporter_rows, rank_rows
 from agent.app.supervisor import ExporterPlan, Supervisor, prepare
 from agent.app.yaml_document import ConfigError
@@ -69,9 +70,14 @@ class Daemon:
         self._state.load()
         self._hostname = os.uname().nodename
         self._supervisor = Supervisor(self._clock, self._hostname, options.roots, self._state)
+        supervisor = self._supervisor
+        self._first_look = FirstLook(
+            self._clock, lambda: supervisor.has_looked(LOOKER), lambda: supervisor.ranks.processes().values()
+        )
         self._self_source = SelfSource(self._self_snapshot)
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"))
-        self._pages = Pages(self._registry.render, self._registry.names, self._ready, self._overview)
+        may_show = self._first_look.is_over
+        self._pages = Pages(self._registry.render, self._registry.names, self._ready, self._overview, may_show)
         self._web = Serving(self._pages, Logger("web"))
         self._lag = LoopLag(self._clock)
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"), Logger("notify"))
@@ -213,7 +219,7 @@ class Daemon:
         return [self._self_source, *self._supervisor.tables, *self._supervisor.running.values()]
 
     def _ready(self) -> bool:
-        return self._supervisor.ready()
+        return self._first_look.is_over() and self._supervisor.ready()
 
     def _listen_address(self, loaded: Loaded) -> str:
         return self._options.listen_address or loaded.config.web.listen_address

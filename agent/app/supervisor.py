@@ -170,6 +170,10 @@ class Supervisor:
         """True when every exporter was started and its first update is behind it, well or not, or late."""
         return self._begun and all(running.looked or running.late for running in self.running.values())
 
+    def has_looked(self, name: str) -> bool:
+        """True when the first update of this exporter has ended, well or not, or there is no such exporter."""
+        return self._begun and (name not in self.running or self.running[name].looked)
+
     # -- the tick --------------------------------------------------------------------------------------------------
 
     async def run(self, beat: asyncio.Event) -> None:

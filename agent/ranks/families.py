@@ -9,7 +9,6 @@ from agent.ranks import job_families
 from agent.ranks.job_families import state_of
 from agent.ranks.naming import job_owners
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.rank.verdict import STATES
 from agent.ranks.snapshot import RankSnapshot, RankView
 
 _RANK = ("job_id", "rank")
@@ -25,9 +24,10 @@ RANK_UP = Family(
 RANK_STATE = Family(
     "rankwatch_rank_state",
     "gauge",
-    "1 for the state of the rank as this node's witnesses show it, 0 for the other states.",
+    "The state of the rank as this node's witnesses show it: alive, unresponsive, exited, dead, finished or unknown; "
+    "always 1. Other states have no series.",
     (*_RANK, "state"),
-    "6 per rank",
+    "1 per rank",
     "max",
 )
 RANK_INFO = Family(
@@ -57,8 +57,8 @@ RANK_EXIT = Family(
 RANK_EXIT_INFO = Family(
     "rankwatch_rank_exit_info",
     "gauge",
-    "How the rank's process ended; always 1. reason: exited, signaled, oom_killed or unknown; signal and code are "
-    "empty where they do not apply.",
+    "How the rank's process ended; always 1. reason: exited, signaled, oom_killed (by the kernel or systemd-oomd) or "
+    "unknown; signal and code are empty where they do not apply.",
     (*_RANK, "reason", "signal", "code"),
     "1 per rank that left",
 )
@@ -113,6 +113,13 @@ RANKS_REFUSED = Family(
     aggregate="sum",
 )
 
+NODE_TIME = Family(
+    "rankwatch_node_time_seconds",
+    "gauge",
+    "The node's wall clock when this scrape was answered, since the epoch. Less timestamp() of this series it is how "
+    "far the node's clock is ahead of Prometheus', by which times of the node (exits, starts) can be corrected.",
+)
+
 FAMILIES: tuple[Family, ...] = (
     RANK_UP,
     RANK_STATE,
@@ -127,6 +134,7 @@ FAMILIES: tuple[Family, ...] = (
     RANKS_UNIDENTIFIED,
     RANKS_UNREADABLE,
     RANKS_REFUSED,
+    NODE_TIME,
     *job_families.FAMILIES,
 )
 
@@ -143,6 +151,7 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
     yield RANKS_REFUSED.single(snapshot.refused)
+    yield NODE_TIME.single(snapshot.taken_seconds)
 
 
 def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
@@ -154,8 +163,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         runs = process.exited_at is None
         source.add((*label, process.source, job_owners.proof_of(process)), 1.0)
         up.add(label, float(runs))
-        for name in STATES:
-            state.add((*label, name), float(state_of(process) == name))
+        state.add((*label, state_of(process)), 1.0)
         if process.facts is not None:
             start.add(label, process.facts.start_seconds)
         if process.progress_seconds is not None:

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Sequence
 from agent.core.identity import Membership
 from agent.core.metrics import Family, Metric
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.rank.verdict import STATES
 from agent.ranks.snapshot import RankView
 
 JOB_RANKS = Family(
     "rankwatch_job_ranks",
     "gauge",
-    "Ranks of the job on this node, by state.",
+    "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"),
-    "6 per job",
+    "1 to 6 per job",
     "sum",
 )
 JOB_EXPECTED = Family(
@@ -45,6 +44,15 @@ JOB_INFO = Family(
     "1 per job",
     "max",
 )
+JOB_RESTARTS_LEFT = Family(
+    "rankwatch_job_restarts_left",
+    "gauge",
+    "How often torchrun will still start the job's ranks of this node anew (its --max-restarts less those that were), "
+    "also after they left, until their records expire; absent under other launchers.",
+    ("job_id",),
+    "1 per job under torchrun",
+    "max",
+)
 COMMUNICATOR_INFO = Family(
     "rankwatch_communicator_info",
     "gauge",
@@ -61,7 +69,15 @@ COMMUNICATOR_MEMBER = Family(
     "1 per rank and communicator",
     "max",
 )
-FAMILIES: tuple[Family, ...] = (JOB_RANKS, JOB_EXPECTED, JOB_TASKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER)
+FAMILIES: tuple[Family, ...] = (
+    JOB_RANKS,
+    JOB_EXPECTED,
+    JOB_TASKS,
+    JOB_INFO,
+    JOB_RESTARTS_LEFT,
+    COMMUNICATOR_INFO,
+    COMMUNICATOR_MEMBER,
+)
 
 
 def render(ranks: Sequence[RankView]) -> Iterable[Metric]:
@@ -79,13 +95,15 @@ def state_of(process: RankProcess) -> str:
 
 def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
     by_state, expected, tasks, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_TASKS.rows(), JOB_INFO.rows()
+    restarts = JOB_RESTARTS_LEFT.rows()
     jobs: defaultdict[str, list[RankProcess]] = defaultdict(list)
     for view in ranks:
         jobs[view.label.job_id].append(view.process)
     for job_id, members in sorted(jobs.items()):
-        counts = Counter(map(state_of, members))
-        for name in STATES:
-            by_state.add((job_id, name), counts[name])
+        for name, count in sorted(Counter(map(state_of, members)).items()):
+            by_state.add((job_id, name), count)
+        if (left := _restarts_left(members)) is not None:
+            restarts.add((job_id,), left)
         live = [p for p in members if p.exited_at is None]
         if not live:
             continue
@@ -95,7 +113,13 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         if step_tasks := max((p.claim.tasks or 0 for p in live), default=0):
             tasks.add((job_id,), step_tasks)
         info.add((job_id, *_facts(live), *_scheduled(live)), 1.0)
-    return [by_state.metric, expected.metric, tasks.metric, info.metric]
+    return [by_state.metric, expected.metric, tasks.metric, info.metric, restarts.metric]
+
+
+def _restarts_left(members: Sequence[RankProcess]) -> int | None:
+    """What the job's newest processes say, the fewest where they differ; None where none says anything."""
+    told = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
+    return min(told)[1] if told else None
 
 
 def _expected(live: Sequence[RankProcess]) -> dict[str, int]:

@@ -26,7 +26,7 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class RankSnapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders."""
+    """What ``families`` renders; ``taken_seconds``: the wall clock when it was taken, since the epoch."""
 
     ranks: tuple[RankView, ...]
     conflicts: int
@@ -35,6 +35,7 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     refused: int
     unidentified: int
     unreadable: int
+    taken_seconds: float
 
 
 def take_snapshot(
@@ -43,8 +44,12 @@ def take_snapshot(
     bandwidths: Mapping[RankLabel, float],
     counts: TableCounts,
     duplicates: int,
+    now_seconds: float,
 ) -> RankSnapshot:
-    """Copy what is shown: the ranks whose process was seen to run or to leave and holds the label, by job and rank."""
+    """Copy what is shown: the ranks whose process was seen to run or to leave and holds the label, by job and rank.
+
+    ``now_seconds``: the wall clock, since the epoch.
+    """
     ranks = []
     unidentified = unreadable = 0
     for process in processes:
@@ -66,4 +71,5 @@ def take_snapshot(
         refused=counts.refused,
         unidentified=unidentified,
         unreadable=unreadable,
+        taken_seconds=now_seconds,
     )

@@ -27,6 +27,8 @@ from agent.ranks.snapshot import RankSnapshot, take_snapshot
 MAX_PROCESSES = 1024
 UNSEEN_SECONDS = 5.0
 """How long a process that is not looked at any more counts as running: a reload takes less."""
+OOM_LOG_SECONDS = 10.0
+"""So long after an exit the kernel's log may be read that tells of it; a later line is of another process."""
 
 
 class RankTable:
@@ -80,12 +82,7 @@ class RankTable:
         return True
 
     def observe_state(
-        self,
-        key: ProcessKey,
-        state: str,
-        blocked_since: float | None,
-        kill_pending: bool,
-        finalized: bool,
+        self, key: ProcessKey, state: str, blocked_since: float | None, kill_pending: bool, finalized: bool
     ) -> None:
         """Note the state of a rank process: the kernel's letter, since when it is blocked, and what was seen of it."""
         process = self._processes.get(key)
@@ -112,31 +109,34 @@ class RankTable:
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
         """Note the places of a process in communicators, from another source than its own records."""
-        process = self._processes.get(key)
-        if process is None:
-            return
-        for membership in memberships:
-            process.join(membership, self._clock.monotonic(), self._counts)
+        if (process := self._processes.get(key)) is not None:
+            for membership in memberships:
+                process.join(membership, self._clock.monotonic(), self._counts)
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
         """Note that a process is gone; called again when its status is learnt.
 
         Its state is `exited` until its job is judged: with the tick, or before that by ``judge_changed``.
         """
-        process = self._processes.get(key)
-        if process is None:
+        if (process := self._processes.get(key)) is None:
             return
         if process.exited_at is None:
-            process.exited_at = self._clock.monotonic()
-            process.exited_seconds = self._clock.time()
-            process.confirmed = True
-            process.verdict = None
+            process.leave(self._clock.monotonic(), self._clock.time())
             if process.slots is None:
                 self.revision += self._binder.bind(process, key, self._processes)
-        if status is not None and status.known:
-            process.exit = status
+        process.note_status(status)
         self.revision += 1
         self._judge.note_change(process)
+
+    def observe_oom_kill(self, key: ProcessKey) -> None:
+        """Note that the kernel's log says, just now, that the OOM killer sent a process SIGKILL."""
+        process = self._processes.get(key)
+        now = self._clock.monotonic()
+        if process is None or (process.exited_at is not None and now - process.exited_at > OOM_LOG_SECONDS):
+            return
+        process.oom_logged = True
+        if process.exited_at is not None:
+            self.observe_exit(key, None)
 
     def judge_changed(self) -> None:
         """Judge the jobs of which a process left, or its status was learnt, since they were last judged."""
@@ -230,8 +230,8 @@ class RankTable:
 
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
-        duplicates = len(self._binder.duplicates)
-        return take_snapshot(self._processes.values(), self._binder.labels, self._bandwidths, self._counts, duplicates)
+        found, labels, counts, now = self._processes.values(), self._binder.labels, self._counts, self._clock.time()
+        return take_snapshot(found, labels, self._bandwidths, counts, len(self._binder.duplicates), now)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ class Pages:
     `name[]` cut what they want from a render that is theirs alone to share, whatever their names, and of such renders
     one is made at a time: a scrape without names waits for no more than that one, however many there are. ``exporters``
     are the names that a scrape may ask for; ``ready`` says whether the agent has begun to work; ``overview`` gives
-    what the front page shows. The last three are called on the event loop.
+    what the front page shows; while ``may_show`` is False the page would lack ranks that run, and a scrape is answered
+    with 503. The last four are called on the event loop.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Pages:
         exporters: Callable[[], frozenset[str]],
         ready: Callable[[], bool],
         overview: Callable[[], Overview],
+        may_show: Callable[[], bool],
     ) -> None:
         self._render = render
         self._renders: SingleFlight[Selection, Rendered] = SingleFlight(render)
@@ -44,6 +46,7 @@ class Pages:
         self._exporters = exporters
         self._ready = ready
         self._overview = overview
+        self._may_show = may_show
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         """Answer ``request``; raises what ``render`` raises."""
@@ -65,6 +68,8 @@ class Pages:
         return self._renders.shared + self._to_cut.shared
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
+        if not self._may_show():
+            return HttpResponse(503, TEXT, b"The ranks are being looked for since the start; ask again\n")
         try:
             scrape = select(request.query, request.headers, self._exporters())
             rendered = await (self._rendered_to_cut(scrape) if scrape.names else self._renders.get(scrape.selection))

@@ -6,7 +6,6 @@ from agent.api import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How
-from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.totals.losses import Tally
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
@@ -243,7 +242,7 @@ SILENT_RANKS = Family(
     "Rank processes with NCCL_INSPECTOR_ENABLE whose other settings keep every record from us, by reason: no_plugin, "
     "no_dump_thread, prometheus_mode, no_interval, or a dump directory that is not read (other_directory).",
     ("reason",),
-    f"{len(SilenceCause)} per node",
+    "1 per reason that holds",
     "sum",
 )
 

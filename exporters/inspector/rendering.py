@@ -232,8 +232,9 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield LAG_SECONDS.single(max((reader.lag_seconds for reader in snapshot.readers), default=0.0))
     yield BUSY_READERS.single(snapshot.busy_readers)
     rows = SILENT_RANKS.rows()
-    for reason in SilenceCause:
-        rows.add((reason.value,), snapshot.silent.get(reason, 0))
+    for reason, ranks in snapshot.silent.items():
+        if ranks:
+            rows.add((reason.value,), ranks)
     yield rows.metric
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from agent.api import (
     Spec,
     Subject,
     saved_sum,
-    sysfs,
 )
 from exporters.kernel_log.classify import Category, KernelEvent, categories, classify, fails
 from exporters.kernel_log.follower import KernelLogFollower
@@ -32,6 +30,7 @@ from exporters.kernel_log.mounts import read_mounted, still_told
 from exporters.kernel_log.names import Names
 from exporters.kernel_log.records import MAX_SEQUENCE, KernelRecord
 from exporters.kernel_log.repeated import RepeatedEvents
+from exporters.kernel_log.threads import process_of
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
@@ -46,10 +45,10 @@ MAX_PARTS = 64
 MAX_RANK_EVENTS = 256
 """Ranks with events, by category; those beyond show in the node's counts alone."""
 
+OOM_KILL = "oom_kill"
+"""The category that says how a rank's process ends."""
 READ_ONLY = "filesystem_read_only"
 """The check whose parts are file systems: what is mounted says whether they are well."""
-
-_THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
 
 EVENTS = Family(
     "rankwatch_kernel_events_total",
@@ -201,13 +200,7 @@ class KernelLogExporter:
     def _event(self, record: KernelRecord) -> KernelEvent | None:
         """What a record tells of; None for most, and for what users write."""
         event = classify(record.text) if record.from_kernel else None
-        return None if event is None else event._replace(pid=self._process_of(event.pid))
-
-    def _process_of(self, pid: int) -> int:
-        """The process of a thread (the kernel calls both by such numbers) while it is there, else what was given."""
-        status = sysfs.read_text(self._ctx.roots.proc / str(pid) / "status") if pid else None
-        group = _THREAD_GROUP.search(status or "")
-        return int(group[1]) if group else pid
+        return None if event is None else event._replace(pid=process_of(self._ctx.roots, event.pid))
 
     def _take(self, told: Told, seconds: float, repeated: RepeatedEvents) -> None:
         """Count an event of this time (epoch seconds), and tell the ledger and, unless it is old, the agent's log."""
@@ -245,11 +238,13 @@ class KernelLogExporter:
         return self._names.subject(category.subject, event.pci)
 
     def _count_rank(self, event: KernelEvent) -> dict[str, str]:
-        """Count an event that names a rank's process, and say whose it is."""
+        """Count an event that names a rank's process, tell the rank table of an OOM kill, and say whose it is."""
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
             if view.process.facts is not None and view.process.facts.key.pid == event.pid:
+                if event.category == OOM_KILL and not self._is_backlog:  # an older line may be of another process
+                    self._ctx.ranks.observe_oom_kill(view.process.facts.key)
                 key = (*view.label, event.category)
                 if key in self._past.ranks or len(self._past.ranks) < MAX_RANK_EVENTS:
                     self._past.ranks[key] = saved_sum(self._past.ranks.get(key, 0))

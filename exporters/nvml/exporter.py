@@ -103,7 +103,8 @@ class NvmlExporter:
         if self._answer.error:
             return NvmlSnapshot(error=self._answer.error, errors=errors)
         answer = self._answer
-        return NvmlSnapshot(driver=answer.driver, cuda=answer.cuda, gpus=self._gpus.views, errors=errors)
+        gpus, each = self._gpus.views, self._config.each_nvlink
+        return NvmlSnapshot(driver=answer.driver, cuda=answer.cuda, gpus=gpus, each_nvlink=each, errors=errors)
 
     def families(self, snapshot: NvmlSnapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -90,19 +90,18 @@ RESETS = Family(
 CLOCKS_ACTIVE = Family(
     "rankwatch_gpu_clocks_event_active",
     "gauge",
-    "1 while the reason lowers the GPU's clocks, else 0: gpu_idle, applications_clocks_setting, sw_power_cap, "
-    "hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, "
-    "display_clock_setting.",
+    "Always 1: what lowers the GPU's clocks now: gpu_idle, applications_clocks_setting, sw_power_cap, hw_slowdown, "
+    "sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting.",
     (*GPU_LABELS, "reason"),
-    "9 per GPU",
+    "1 per GPU and reason that holds",
 )
 RECOVERY_ACTION = Family(
     "rankwatch_gpu_recovery_action",
     "gauge",
-    "1 for what the driver says the GPU needs, 0 for the rest: none, gpu_reset, node_reboot, drain_p2p, "
-    "drain_and_reset, recover_imex_domain, bus_reset, system_reboot, or unknown_N for one that has no name yet.",
+    "Always 1: what the driver says the GPU needs: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
+    "recover_imex_domain, bus_reset, system_reboot, or unknown_N for one that has no name yet.",
     (*GPU_LABELS, "action"),
-    "8 per GPU",
+    "1 per GPU",
 )
 MIG_INSTANCE = Family(
     "rankwatch_gpu_mig_instance_info",
@@ -114,10 +113,10 @@ MIG_INSTANCE = Family(
 FABRIC_STATE = Family(
     "rankwatch_gpu_fabric_state",
     "gauge",
-    "1 for how far the GPU has joined its NVLink fabric, 0 for the rest: not_started, in_progress or completed; absent "
+    "Always 1: how far the GPU has joined its NVLink fabric: not_started, in_progress, completed or unknown_N; absent "
     "where there is none.",
     (*GPU_LABELS, "state"),
-    "3 per GPU of a fabric",
+    "1 per GPU of a fabric",
 )
 FABRIC_INFO = Family(
     "rankwatch_gpu_fabric_info",
@@ -129,10 +128,10 @@ FABRIC_INFO = Family(
 FABRIC_ISSUE = Family(
     "rankwatch_gpu_fabric_issue",
     "gauge",
-    "1 while the fabric of the GPU has the issue, else 0: degraded_bandwidth, route_recovery, route_unhealthy, "
+    "Always 1: an issue that the fabric of the GPU has: degraded_bandwidth, route_recovery, route_unhealthy, "
     "access_timeout_recovery, no_partition, manager_disconnected, incorrect_configuration.",
     (*GPU_LABELS, "issue"),
-    "7 per GPU of a fabric",
+    "1 per GPU of a fabric and issue",
 )
 FAMILIES = (
     DRIVER_HUNG,
@@ -160,13 +159,17 @@ FAMILIES = (
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):
-    """What is rendered. ``error``: why NVML cannot be initialised, empty when it can. ``cuda``: as 13010 for 13.1."""
+    """What is rendered. ``error``: why NVML cannot be initialised, empty when it can. ``cuda``: as 13010 for 13.1.
+
+    ``each_nvlink``: all of each link, not only what is wrong with one.
+    """
 
     hung: bool = False
     error: str = ""
     driver: str = ""
     cuda: int = 0
     gpus: tuple[GpuView, ...] = ()
+    each_nvlink: bool = False
     errors: dict[str, int] = {}
 
 
@@ -195,11 +198,11 @@ def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     for reason, count in snapshot.errors.items():
         page.add(READ_ERRORS, (reason,), count)
     for gpu in snapshot.gpus:
-        _gpu(page, gpu)
+        _gpu(page, gpu, each_nvlink=snapshot.each_nvlink)
     return page.families()
 
 
-def _gpu(page: _Page, gpu: GpuView) -> None:
+def _gpu(page: _Page, gpu: GpuView, *, each_nvlink: bool) -> None:
     labels = (str(gpu.index), gpu.uuid)
     page.add(gpu_families.PRESENT, labels, float(gpu.reading is not None))
     if not gpu.uuid:
@@ -214,7 +217,7 @@ def _gpu(page: _Page, gpu: GpuView) -> None:
     if gpu.reading is not None:
         _numbers(page, gpu, labels)
         _fabric(page, gpu, labels)
-        _links(page, gpu, labels)
+        _links(page, gpu, labels, each=each_nvlink)
 
 
 def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
@@ -225,9 +228,10 @@ def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
             field = fields.FIELDS[name]
             page.add(field.family, (*labels, *field.labels), field.in_base_units(value))
     if "recovery_action" in reading.values:
-        _recovery_action(page, reading.values["recovery_action"], labels)
+        page.add(RECOVERY_ACTION, (*labels, _recovery_action(reading.values["recovery_action"])), 1.0)
     for reason, holds in clocks.active(reading).items():
-        page.add(CLOCKS_ACTIVE, (*labels, reason), float(holds))
+        if holds:
+            page.add(CLOCKS_ACTIVE, (*labels, reason), 1.0)
     for reason, seconds in gpu.reason_seconds.items():
         page.add(gpu_families.CLOCKS_SECONDS, (*labels, reason), seconds)
     if reading.pids is not None:
@@ -236,31 +240,33 @@ def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
         page.add(MIG_INSTANCE, (*labels, mig.uuid, str(mig.gpu_instance), str(mig.compute_instance)), 1.0)
 
 
-def _recovery_action(page: _Page, action: int, labels: tuple[str, str]) -> None:
-    for number, name in enumerate(RECOVERY_ACTIONS):
-        page.add(RECOVERY_ACTION, (*labels, name), float(number == action))
-    if action >= len(RECOVERY_ACTIONS):
-        page.add(RECOVERY_ACTION, (*labels, f"unknown_{action}"), 1.0)
+def _recovery_action(number: int) -> str:
+    return RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else f"unknown_{number}"
 
 
 def _fabric(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
     joined = gpu.reading.fabric if gpu.reading is not None else None
     if joined is None:
         return
-    for number, state in fabric.STATES.items():
-        page.add(FABRIC_STATE, (*labels, state), float(number == joined.state))
+    page.add(FABRIC_STATE, (*labels, fabric.STATES.get(joined.state, f"unknown_{joined.state}")), 1.0)
     if joined.cluster:
         page.add(FABRIC_INFO, (*labels, joined.cluster, str(joined.clique)), 1.0)
     for issue, bad in fabric.issues(joined).items():
-        page.add(FABRIC_ISSUE, (*labels, issue), float(bad))
+        if bad:
+            page.add(FABRIC_ISSUE, (*labels, issue), 1.0)
 
 
-def _links(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
+def _links(page: _Page, gpu: GpuView, labels: tuple[str, str], *, each: bool) -> None:
+    told = [link.up for link in gpu.links if link.up is not None]
+    if told:
+        page.add(nvlink.LINKS_UP, labels, sum(told))
+    for kind, count in () if each else gpu.link_errors.items():
+        page.add(nvlink.LINK_ERRORS, (*labels, "", kind), count)
     for link in gpu.links:
         number = str(link.number)
-        if link.up is not None:
+        if link.up is not None and (each or not link.up):
             page.add(nvlink.LINK_UP, (*labels, number), float(link.up))
-        for kind, count in link.errors.items():
+        for kind, count in link.errors.items() if each else ():
             page.add(nvlink.LINK_ERRORS, (*labels, number, kind), count)
-        if link.flagged_ratio is not None:
+        if link.flagged_ratio is not None and (each or link.flagged_ratio):
             page.add(nvlink.LINK_FLAGGED, (*labels, number), link.flagged_ratio)

@@ -58,6 +58,7 @@ class GpuView(msgspec.Struct, frozen=True):
     reading: GpuReading | None = None
     reason_seconds: dict[str, float] = {}
     links: tuple[LinkView, ...] = ()
+    link_errors: dict[str, int] = {}
     xids: dict[str, Xid] = {}
     ecc_events: dict[str, int] = {}
     resets: int = 0
@@ -202,7 +203,8 @@ class Gpus:
         if reset and CheckState.FAILED not in levels.values():  # what was told since the last look led to the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
-        return self._view(reading.uuid, known, reading, seconds, links), verdict
+        view = self._view(reading.uuid, known, reading, seconds)
+        return msgspec.structs.replace(view, links=links, link_errors=dict(watched.links.errors)), verdict
 
     def _view(
         self,
@@ -210,7 +212,6 @@ class Gpus:
         known: Remembered,
         reading: GpuReading | None = None,
         reason_seconds: dict[str, float] | None = None,
-        links: tuple[LinkView, ...] = (),
     ) -> GpuView:
         return GpuView(
             uuid=uuid,
@@ -219,7 +220,6 @@ class Gpus:
             name=known.name,
             reading=reading,
             reason_seconds=reason_seconds or {},
-            links=links,
             xids=dict(known.xids),
             ecc_events=dict(known.ecc_events),
             resets=known.resets,

@@ -5,6 +5,7 @@ A link that was never up since boot is no fault: boards connect fewer links than
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -21,28 +22,37 @@ MAX_COUNT = 2**62
 LINK_UP = Family(
     "rankwatch_nvlink_up",
     "gauge",
-    "1 while the NVLink is up, 0 while it is down; only of links that were up at some time since boot, as a GPU has "
-    "links that its board does not connect.",
+    "0 while the NVLink is down, of those that were up at some time since boot, as a GPU has links that its board does "
+    "not connect; 1 while it is up, only where the configuration asks for each_nvlink.",
     (*GPU_LABELS, "link"),
-    "1 per NVLink",
+    "1 per NVLink that is down",
+)
+LINKS_UP = Family(
+    "rankwatch_nvlink_links_up",
+    "gauge",
+    "NVLinks of the GPU that are up.",
+    GPU_LABELS,
+    "1 per GPU with NVLinks",
 )
 LINK_ERRORS = Family(
     "rankwatch_nvlink_errors_total",
     "counter",
-    "Errors of the NVLink as far as its generation counts them: replay (packets sent again), recovery (the link was "
+    "Errors of all NVLinks of the GPU together, without link, or of each where the configuration asks for each_nvlink, "
+    "as far as its generation counts them: replay (packets sent again), recovery (the link was "
     "trained again), crc (of a flow control unit), receive (by the receiver), phy_retry (blocks that the physical "
     "layer sent again).",
     (*GPU_LABELS, "link", "kind"),
-    "1 to 5 per NVLink",
+    "1 to 5 per GPU",
 )
 LINK_FLAGGED = Family(
     "rankwatch_nvlink_flagged_ratio",
     "gauge",
-    "Share of the last 30 looks (5 minutes) in which the NVLink made errors of any kind; more than half is a bad link.",
+    "Share of the last 30 looks (5 minutes) in which the NVLink made errors of any kind; more than half is a bad link. "
+    "0 only where the configuration asks for each_nvlink.",
     (*GPU_LABELS, "link"),
-    "1 per NVLink",
+    "1 per NVLink with errors",
 )
-FAMILIES = (LINK_UP, LINK_ERRORS, LINK_FLAGGED)
+FAMILIES = (LINK_UP, LINKS_UP, LINK_ERRORS, LINK_FLAGGED)
 
 
 class LinkView(msgspec.Struct, frozen=True):
@@ -55,10 +65,15 @@ class LinkView(msgspec.Struct, frozen=True):
 
 
 class NvLinks:
-    """The links of one GPU. ``expected``: the numbers of those that were up at some time."""
+    """The links of one GPU. ``expected``: the numbers of those that were up at some time; ``errors``: of all, by kind.
+
+    ``errors`` never falls: links that begin to count anew, or do not tell for a while, add what is new.
+    """
 
     def __init__(self, expected: Collection[int] = ()) -> None:
         self.expected = set(expected)
+        self.errors: Counter[str] = Counter()
+        self._counted: dict[tuple[int, str], int] = {}
         self._windows: Windows[int] = Windows()
         self._errors: Mapping[int, Mapping[str, int]] = {}
 
@@ -71,6 +86,8 @@ class NvLinks:
             if before is not None and now:
                 self._windows.add(number, any(value > before.get(kind, value) for kind, value in now.items()))
         self._errors = errors
+        for number, now in errors.items():
+            self._add(number, now)
         return tuple(self._view(link, errors[link.number]) for link in links)
 
     def forget_errors(self) -> None:
@@ -88,6 +105,12 @@ class NvLinks:
         if flagged:
             found["nvlink_errors"] = CheckState.of(all(self._windows.is_well(number) for number in flagged))
         return found
+
+    def _add(self, number: int, errors: Mapping[str, int]) -> None:
+        for kind, value in errors.items():
+            before = self._counted.get((number, kind), 0)
+            self.errors[kind] += value - before if value >= before else value
+            self._counted[number, kind] = value
 
     def _view(self, link: Link, errors: dict[str, int]) -> LinkView:
         up = link.up if link.number in self.expected else None

@@ -15,9 +15,9 @@ from signal import SIGKILL
 import msgspec
 
 from agent.api import ExitStatus, Logger, OwnThread, ProcessKey, ProcFS, RankTable, label_fields
-from exporters.process.cgroups import oom_kills
+from exporters.process.cgroups import oom_now
 from exporters.process.exit_status import from_pidfd, from_zombie
-from exporters.process.oom import OomCount, OomLedger
+from exporters.process.oom import OomCount, OomLedger, OomNow
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """When, after the one before, a dead process is asked for its status again: its parent may reap it late."""
@@ -29,7 +29,7 @@ class _Exit(msgspec.Struct):
     """A process that left and whose status is not known yet.
 
     ``early``: the status read when it left. ``may_ptrace``: whether a zombie's status may be believed. ``oom``: what
-    was known of its group before. ``tries``: how often it was asked for; ``due_at``: when it is again (loop time).
+    was known of its groups before. ``tries``: how often it was asked for; ``due_at``: when it is again (loop time).
     """
 
     key: ProcessKey
@@ -42,10 +42,10 @@ class _Exit(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What could be read of an exit: its status, and the OOM kills that its group counts now."""
+    """What could be read of an exit: its status, and the OOM kills that its groups count now."""
 
     status: ExitStatus | None = None
-    kills: int | None = None
+    oom: OomNow | None = None
     error: Exception | None = None
 
 
@@ -90,7 +90,7 @@ class ExitWatch:
                 os.close(pidfd)
 
     def note_counts(self, counts: Mapping[ProcessKey, OomCount]) -> None:
-        """Take what each running process' group counted before any recent OOM kill."""
+        """Take what each running process' groups counted before any recent OOM kill."""
         self._counts = counts
         self._ledger.keep([*counts.values(), *(left.oom for left in self._left.values() if left.oom is not None)])
 
@@ -122,7 +122,7 @@ class ExitWatch:
         if left := tuple(self._left.values()):
             answers = await self._thread.call(lambda: [self._read(one) for one in left])
             for one, answer in zip(left, answers, strict=True):
-                self._settle(one, answer.status, answer.kills)
+                self._settle(one, answer.status, answer.oom)
         if self._judging is not None:
             self._judging.cancel()
             self._ranks.judge_changed()
@@ -174,9 +174,9 @@ class ExitWatch:
             left.due_at = now + EXIT_TRIES_SECONDS[left.tries]
             left.tries += 1
             return
-        self._settle(left, status, answer.kills)
+        self._settle(left, status, answer.oom)
 
-    def _settle(self, left: _Exit, status: ExitStatus | None, kills: int | None) -> None:
+    def _settle(self, left: _Exit, status: ExitStatus | None, oom: OomNow | None) -> None:
         """Give the table what is known of an exit: no more will be."""
         del self._left[left.key]
         self._unwatch(left.key)
@@ -184,7 +184,7 @@ class ExitWatch:
             self.unknown_exits += 1
             status = ExitStatus(known=False)
         elif status.signal == SIGKILL:
-            status = msgspec.structs.replace(status, oom=self._ledger.assign(left.oom, kills))
+            status = msgspec.structs.replace(status, oom=self._ledger.assign(left.oom, oom))
         self._ranks.observe_exit(left.key, status)
         self._tell(left.key, status)
 
@@ -195,8 +195,9 @@ class ExitWatch:
             if status is None and self._ioctl and left.pidfd is not None:
                 status = from_pidfd(left.pidfd)
             status = status or from_zombie(self._proc, left.key, left.may_ptrace)
-            killed = status is not None and status.signal == SIGKILL and left.oom is not None
-            return _Answer(status, oom_kills(left.oom.file) if killed and left.oom is not None else None)
+            if status is None or status.signal != SIGKILL or left.oom is None:
+                return _Answer(status)
+            return _Answer(status, oom_now(left.oom))
         except Exception as error:  # noqa: BLE001  # it costs one process' status, not those of the others; logged
             return _Answer(error=error)
 

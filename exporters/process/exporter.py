@@ -36,14 +36,14 @@ PROCESS_STATES = {
 }
 REFUSED_SECONDS = 30.0
 """A process for which the rank table had no room is offered to it again after so long."""
-_STATE_NAMES = ("running", "sleeping", "disk_sleep", "stopped", "traced", "zombie")
 
 PROCESS_STATE = Family(
     "rankwatch_rank_process_state",
     "gauge",
-    "1 for the state the kernel shows for the main thread of the rank's process, 0 for the rest; absent once it left.",
+    "The state the kernel shows for the main thread of the rank's process: running, sleeping, disk_sleep, stopped, "
+    "traced or zombie; always 1. Other states have no series, nor has a rank that left.",
     ("job_id", "rank", "state"),
-    "6 per live rank",
+    "1 per live rank",
     "max",
 )
 PROCESSES_SEEN = Family(
@@ -130,9 +130,7 @@ class ProcessExporter:
         """Render."""
         states = PROCESS_STATE.rows()
         for label, letter in snapshot.states:
-            current = PROCESS_STATES.get(letter, "sleeping")
-            for name in _STATE_NAMES:
-                states.add((*label, name), float(name == current))
+            states.add((*label, PROCESS_STATES.get(letter, "sleeping")), 1.0)
         yield states.metric
         yield PROCESSES_SEEN.single(snapshot.processes)
         yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)

@@ -11,7 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from agent.api import Guard, OpenFile, Owner, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
-from exporters.process.cgroups import memory_path, oom_kills
+from exporters.process.cgroups import memory_files, oom_kills, oomd_kills, unified_groups
+from exporters.process.oom import OomKills
 from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import KnownRank, ProcessStanding, standing
@@ -128,13 +129,11 @@ class Scanner:
         status = self._proc.status(pid)
         environment = self._proc.environment(pid)
         groups = self._proc.cgroup(pid)
-        oom_file = memory_path(groups, self._sys)
         inner = status.namespace_pids[-1] if status is not None else pid
-        kills = oom_kills(oom_file) or 0
         uid = status.uid if status is not None else None
         stat = self._proc.stat(pid)
         owner, container = (Owner(), "") if stat is None else self._owners.look(stat, uid, groups)
-        self._ranks[key] = KnownRank(inner, oom_file=oom_file, oom_kills=kills, oom_kills_before=kills)
+        self._ranks[key] = self._known_rank(inner, groups)
         return ProcessFacts(
             key=key,
             start_seconds=self._boot_seconds + key.start_ticks / self._ticks_per_second,
@@ -154,8 +153,15 @@ class Scanner:
             title=self._proc.title(pid),
         )
 
+    def _known_rank(self, namespace_pid: int, groups: Mapping[str, str]) -> KnownRank:
+        files = memory_files(groups, self._sys)
+        kills = tuple(map(oom_kills, files))
+        told = [(directory, oomd_kills(directory)) for directory in unified_groups(groups, self._sys)]
+        oomd = tuple((directory, count) for directory, count in told if count is not None)
+        return KnownRank(namespace_pid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
+
     def _standings(self, stats: list[Stat], now: float) -> dict[ProcessKey, ProcessStanding]:
-        kills: dict[str, int | None] = {}
+        kills: dict[str, OomKills | None] = {}
         found = {}
         for stat in stats:
             told = self._attempt(stat.key, partial(self._standing, stat, now, kills))
@@ -163,14 +169,15 @@ class Scanner:
                 found[stat.key] = told
         return found
 
-    def _standing(self, stat: Stat, now: float, kills: dict[str, int | None]) -> ProcessStanding:
+    def _standing(self, stat: Stat, now: float, kills: dict[str, OomKills | None]) -> ProcessStanding:
         """How one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
             self._restored.append(self._facts(stat.key, ""))
         rank = self._ranks[stat.key]
-        if rank.oom_file not in kills:  # the ranks of a job share a group as a rule
-            kills[rank.oom_file] = oom_kills(rank.oom_file)
-        return standing(self._proc, rank, stat, now, kills[rank.oom_file])
+        for file in rank.oom_files:
+            if file not in kills:  # the ranks of a job share groups as a rule
+                kills[file] = oom_kills(file)
+        return standing(self._proc, rank, stat, now, tuple(kills[file] for file in rank.oom_files))
 
     def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
         """Look at one process; None when that failed: the others go on, and it is looked at again next time."""

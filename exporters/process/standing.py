@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from agent.api import OpenFile, ProcessKey, ProcFS, Stat, is_record_file
-from exporters.process.oom import OomCount
+from exporters.process.oom import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
 """How often the threads of a rank are looked at for being blocked, and a rank without record files for such files."""
@@ -31,8 +31,8 @@ class ProcessStanding(msgspec.Struct, frozen=True):
 class KnownRank(msgspec.Struct):
     """What the scanner keeps of a rank process between looks.
 
-    ``oom_kills``: the OOM kills that its group (``oom_file``) counted at the last look, ``oom_kills_before`` at the one
-    before; neither moves any more once it is dying.
+    ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last look, ``oom_kills_before`` at the
+    one before; neither moves any more once it is dying. ``oomd``: see ``OomCount``.
     """
 
     namespace_pid: int
@@ -43,27 +43,31 @@ class KnownRank(msgspec.Struct):
     finalized: bool = False
     kill_pending: bool = False
     blocked_since: float | None = None
-    oom_file: str = ""
-    oom_kills: int = 0
-    oom_kills_before: int = 0
+    oom_files: tuple[str, ...] = ()
+    oom_kills: tuple[OomKills | None, ...] = ()
+    oom_kills_before: tuple[OomKills | None, ...] = ()
+    oomd: tuple[tuple[str, int], ...] = ()
 
 
-def standing(proc: ProcFS, rank: KnownRank, stat: Stat, now: float, oom_kills: int | None) -> ProcessStanding:
+def standing(
+    proc: ProcFS, rank: KnownRank, stat: Stat, now: float, oom_kills: tuple[OomKills | None, ...]
+) -> ProcessStanding:
     """Look at a rank process that runs; ``rank`` keeps what the next look needs.
 
-    ``stat``: its line of this look; ``oom_kills``: what its control group counts now, None where that is not known.
+    ``stat``: its line of this look; ``oom_kills``: what its control groups count now, None where that is not known.
     """
     key = stat.key
     status = proc.status(key.pid)
     # The kernel counts an OOM kill, then sends SIGKILL, which cannot be taken back; large memory takes seconds to free.
     rank.kill_pending |= status is not None and status.kill_pending
     if not (rank.kill_pending or stat.exiting or stat.state in "ZX"):
-        rank.oom_kills_before, rank.oom_kills = rank.oom_kills, oom_kills or rank.oom_kills
+        known = tuple(new or old for new, old in zip(oom_kills, rank.oom_kills, strict=True))
+        rank.oom_kills_before, rank.oom_kills = rank.oom_kills, known
     if now - rank.threads_at >= THREADS_SECONDS:
         rank.threads_at = now
         _look_at_threads(proc, key, rank, now)
     _look_at_logs(proc, key, rank, now)
-    oom = OomCount(rank.oom_file, rank.oom_kills_before)
+    oom = OomCount(tuple(zip(rank.oom_files, rank.oom_kills_before, strict=True)), rank.oomd)
     return ProcessStanding(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
 
 

@@ -42,7 +42,7 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     since = time.time() - FAILED_SECONDS_AGO
     failed = [Entry("nvml", gpu, check, Finding(CheckState.FAILED, since)) for check in STRUCK]
     well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
-    nobody = RankSnapshot((), 0, 0, 0, 0, 0, 0)
+    nobody = RankSnapshot((), 0, 0, 0, 0, 0, 0, time.time())
     for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0)):
         if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):
             yield family

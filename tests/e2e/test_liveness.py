@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
@@ -9,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent
+from agents import Agent, select
 from jobs import SimulatedJob
 from machines import Machine, alive, records
-from nodes import Node, wait_until, why_no_nodes
+from nodes import Node, Reply, wait_until, why_no_nodes
 
 from agent.system.procfs import ProcFS
 
@@ -95,6 +96,39 @@ def test_a_job_that_ends_in_order_is_finished(machine: Machine) -> None:
         assert agent.states() == ALL_FINISHED
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_no_scrape_after_a_restart_lacks_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
+) -> None:
+    """From its first answer on the agent shows every rank, those that run and those that left while it was away."""
+    machine = Machine(tmp_path)
+    with machine.job(*FOUR) as job, machine.agent(job) as agent:
+        job.wait_for("ready")
+        agent.wait_for_states(ALIVE)
+        job.kill(job.pid(3))
+        agent.wait_for_ending("3", ("signaled", "SIGKILL", ""), 1.0)
+        assert agent.stop() == 0
+        job.kill(job.pid(2))
+        if not has_checkpoint:
+            agent.state_path.unlink()
+        replies: list[Reply] = []
+        is_ready = agent._is_ready
+
+        def scraped_until_ready() -> bool:
+            with contextlib.suppress(OSError):
+                replies.append(agent.get("/metrics?collect[]=ranks"))
+            return is_ready()
+
+        monkeypatch.setattr(agent, "_is_ready", scraped_until_ready)
+        agent.start()
+        replies.append(agent.get("/metrics?collect[]=ranks"))
+    expected = set("0123" if has_checkpoint else "01")
+    shown = [select(reply.body, "rankwatch_rank_up", job_id=machine.job_id) for reply in replies if reply.status == 200]
+    assert {reply.status for reply in replies} <= {200, 503}
+    assert shown
+    assert [{each.labels["rank"] for each in ranks} for ranks in shown] == [expected] * len(shown)
+
+
 def test_a_restart_under_the_same_job_id_takes_the_tombstones_down(tmp_path: Path) -> None:
     """Ranks of a second attempt are up, newly started and without a past."""
     machine = Machine(tmp_path)
@@ -133,7 +167,7 @@ def test_a_stopped_rank_is_unresponsive_until_it_goes_on(tmp_path: Path) -> None
             agent.wait_for("rankwatch_rank_process_state", 1, rank="2", state="traced", job_id=machine.job_id)
             assert agent.states() == ALIVE
             debugger.communicate("\n")
-        agent.wait_for("rankwatch_rank_process_state", 0, rank="2", state="traced", job_id=machine.job_id)
+        agent.wait_for("rankwatch_rank_process_state", None, rank="2", state="traced", job_id=machine.job_id)
         assert agent.states() == ALIVE
 
 

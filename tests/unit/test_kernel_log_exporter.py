@@ -9,12 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from kernel_log_node import MLX5, XID, Node
+from rank_table import KILLED
 
-from agent.api import NoData
+from agent.api import ExitStatus, NoData, ProcessKey
+from agent.ranks.table import OOM_LOG_SECONDS
 from exporters.kernel_log import exporter as module
 from exporters.kernel_log import follower as follower_module
 from exporters.kernel_log.repeated import MAX_LOGGED
 
+OOM = msgspec.structs.replace(KILLED, oom=True)
 KMSG = Path(__file__).parents[1] / "data/kernel_log/kmsg"
 
 
@@ -164,6 +167,54 @@ async def test_the_agents_log_has_each_kind_of_event_once(log: Path, caplog: pyt
         "the kernel's log reports {category} for rank {rank} of job {job_id}, pid {pid}",
         {"category": "nccl_segfault", "pid": "4711", "job_id": "4711", "rank": "3", "count": 1},
     )
+
+
+OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:1234kB, anon-rss:1234kB"
+
+
+@pytest.mark.parametrize(
+    ("seen", "seconds", "status", "told"),
+    [
+        (KILLED, 2.0, KILLED, OOM),
+        (None, 2.0, KILLED, OOM),
+        (ExitStatus(known=False), OOM_LOG_SECONDS, None, OOM),
+        (KILLED, OOM_LOG_SECONDS + 0.1, None, KILLED),
+        (ExitStatus(known=True, code=3), 2.0, None, ExitStatus(known=True, code=3)),
+    ],
+)
+async def test_the_log_tells_of_a_death_for_want_of_memory(
+    log: Path, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, told: ExitStatus
+) -> None:
+    """A rank that the log names as the OOM killer's victim, so long after it left at most, is that."""
+    node = Node(log)
+    node.add_rank(4711, 3)
+    node.clock.advance(1.0)
+    node.ranks.tick()
+    await node.exporter.start(node.context)
+    await node.look_again()
+    if seen is not None:
+        node.ranks.observe_exit(ProcessKey(4711, 5000), seen)
+    node.clock.advance(seconds)
+    node.write(OOM_LINE.format(4711))
+    await node.look_again()
+    node.ranks.observe_exit(ProcessKey(4711, 5000), status)
+    node.ranks.tick()
+    [view] = node.ranks.snapshot().ranks
+    assert view.process.exit == told
+    assert view.process.verdict is not None
+    assert (view.process.verdict.reason == "oom_killed") == (told == OOM)
+    await node.exporter.drain()
+
+
+async def test_an_old_line_tells_nothing_of_a_rank_that_runs(log: Path) -> None:
+    """What a first look at the log finds may be of a process that had the number before: its kill is no rank's."""
+    node = Node(log)
+    node.add_rank(4711, 3)
+    node.write(OOM_LINE.format(4711))
+    await node.look()
+    node.ranks.observe_exit(ProcessKey(4711, 5000), KILLED)
+    [view] = node.ranks.snapshot().ranks
+    assert view.process.exit == KILLED
 
 
 async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def start(tmp_path: Path) -> Start:
 
 async def test_a_healthy_node(start: Start) -> None:
     """Eight GPUs are shown, placed and well."""
-    async with start() as bench:
+    async with start(each_nvlink=True) as bench:
         await bench.look()
         assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 1.0 for gpu in range(8)}
         assert bench.failed() == set()
@@ -137,9 +137,25 @@ async def test_a_healthy_node(start: Start) -> None:
         assert bench.value("rankwatch_gpu_pcie_throughput_bytes_per_second") is None
 
 
+async def test_only_what_holds_has_a_series(start: Start) -> None:
+    """A GPU has one series of its recovery action and of its fabric's state, and of reasons and issues those it has."""
+    states = ("gpu_recovery_action", "gpu_fabric_state", "gpu_clocks_event_active", "gpu_fabric_issue")
+    changes = {"gpu3.clocks_event_reasons": 0x44, "gpu3.fabric_health": 0x51A9, "gpu3.fabric_state": 77}
+    async with start({**changes, "gpu3.field230.0": 42}) as bench:
+        await bench.look()
+        well, ill = ([bench.series(f"rankwatch_{state}", gpu=gpu) for state in states] for gpu in "03")
+    assert well == [{("none",): 1.0}, {("completed",): 1.0}, {}, {}]
+    assert ill == [
+        {("unknown_42",): 1.0},
+        {("unknown_77",): 1.0},
+        {("sw_power_cap",): 1.0, ("hw_thermal_slowdown",): 1.0},
+        {("degraded_bandwidth",): 1.0},
+    ]
+
+
 async def test_each_field_stands_for_itself(start: Start) -> None:
     """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
-    async with start() as bench:
+    async with start({"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}, each_nvlink=True) as bench:
         for _ in range(2):
             await bench.look()
         whole = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
@@ -480,7 +496,8 @@ async def test_absurd_answers(start: Start) -> None:
             "gpu2.fabric_state": 77,
             "gpu3.clocks_event_reasons": -1,
             "gpu4.uuid": None,
-        }
+        },
+        each_nvlink=True,
     ) as bench:
         await bench.look()
         assert bench.value("rankwatch_gpu_driver_up") == 1.0
@@ -520,7 +537,7 @@ async def test_where_link_errors_are_counted(
     """Each kind is taken from the first place that has it; numbers that older drivers use otherwise are not asked."""
     none = {f"gpu*.field{number}.*": None for number in (161, 162, 163)}
     values = {f"gpu*.{name}.*": value for name, value in counters.items()}
-    async with start({**none, **values, "driver": driver, "gpu*.field91.0": 14}) as bench:
+    async with start({**none, **values, "driver": driver, "gpu*.field91.0": 14}, each_nvlink=True) as bench:
         for _ in range(2):
             await bench.look()
         assert bench.series("rankwatch_nvlink_errors_total", gpu="1", link="13") == {
@@ -531,9 +548,27 @@ async def test_where_link_errors_are_counted(
 async def test_link_errors_of_one_field_per_link(start: Start) -> None:
     """GPUs up to Ampere have one field for each of twelve links."""
     none = {f"gpu*.field{number}.*": None for number in (161, 162, 163)}
-    async with start({**none, "gpu*.field46.0": 7, "gpu*.field108.0": 8, "gpu*.field91.0": 7}) as bench:
+    counters = {"gpu*.field46.0": 7, "gpu*.field108.0": 8, "gpu*.field91.0": 7}
+    async with start({**none, **counters}, each_nvlink=True) as bench:
         await bench.look()
         assert bench.series("rankwatch_nvlink_errors_total", gpu="0") == {("0", "replay"): 7, ("6", "replay"): 8}
+
+
+async def test_links_of_a_gpu_together(start: Start) -> None:
+    """By default links show as how many are up, their errors in all, and those that are down or make errors."""
+    async with start({"gpu0.field162.3": 5}) as bench:
+        for _ in range(2):
+            await bench.look()
+        assert bench.series("rankwatch_nvlink_links_up") == {(str(gpu),): 18.0 for gpu in range(8)}
+        assert bench.series("rankwatch_nvlink_up") == bench.series("rankwatch_nvlink_flagged_ratio") == {}
+        errors = {("", "replay"): 0.0, ("", "recovery"): 5.0, ("", "crc"): 0.0}
+        assert bench.series("rankwatch_nvlink_errors_total", gpu="0") == errors
+        await bench.change({"gpu0.link_state.4": 0, "gpu0.field162.9": 2})
+        await bench.look()
+        assert bench.value("rankwatch_nvlink_links_up", gpu="0") == 17.0
+        assert bench.series("rankwatch_nvlink_up") == {("0", "4"): 0.0}
+        assert bench.series("rankwatch_nvlink_flagged_ratio") == {("0", "9"): 1 / 30}
+        assert bench.value("rankwatch_nvlink_errors_total", gpu="0", kind="recovery") == 7.0
 
 
 async def test_links_go_down_and_make_errors(start: Start) -> None:

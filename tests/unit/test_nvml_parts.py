@@ -259,6 +259,20 @@ def test_a_link_whose_state_is_not_told_says_nothing() -> None:
     assert (shown[0].up, nvlinks.checks(shown)) == (None, {})
 
 
+def test_errors_of_all_links_never_fall() -> None:
+    """Links that count anew, or that do not tell for a look, add what is new to the errors of all, and no more."""
+    nvlinks = NvLinks()
+    looks = [{"crc": 5}, {}, {"crc": 6}, {"crc": 2, "replay": 1}]
+    seen = []
+    for errors in looks:
+        nvlinks.look([Link(0, up=True, errors=errors), Link(1, up=True, errors={"crc": 100})])
+        seen.append(dict(nvlinks.errors))
+    nvlinks.forget_errors()
+    nvlinks.look([Link(0, up=True, errors={"crc": 0})])
+    assert seen == [{"crc": 105}, {"crc": 105}, {"crc": 106}, {"crc": 108, "replay": 1}]
+    assert nvlinks.errors == {"crc": 108, "replay": 1}
+
+
 def test_flagged_links() -> None:
     """Any counter that rises flags the look; 15 of 30 are allowed, 16 are too many; a steady counter is well."""
     nvlinks = NvLinks()

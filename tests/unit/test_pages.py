@@ -24,7 +24,8 @@ class Agent:
         self.go = asyncio.Event()
         self.go.set()
         self.at_once = 0
-        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, self.overview)
+        self.may_show = True
+        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, self.overview, lambda: self.may_show)
 
     async def render(self, selection: Selection) -> Rendered:
         self.asked.append(selection)
@@ -64,6 +65,18 @@ async def test_metrics_are_rendered_as_asked() -> None:
     plain = await agent.pages(HttpRequest("/metrics"))
     assert "Content-Encoding" not in dict(plain.headers)
     assert sent(plain) == b"rankwatch_a 1\nrankwatch_b 1\nrankwatch_c 1\n"
+
+
+async def test_a_page_without_its_ranks_is_not_shown() -> None:
+    """A scrape that comes before the first look at the ranks is a 503, and nothing is rendered for it."""
+    agent = Agent()
+    agent.may_show = False
+    for request in (agent.ask(), agent.ask("rankwatch_a")):
+        assert (await request).status == 503
+    assert agent.asked == []
+    assert (await agent.pages(HttpRequest("/-/healthy"))).status == 200
+    agent.may_show = True
+    assert (await agent.ask()).status == 200
 
 
 async def test_unknown_exporter_is_named() -> None:

@@ -11,8 +11,9 @@ from call_counts import count_calls
 from scanned_node import Node
 
 from agent.api import ProcessKey, WriterKey
-from exporters.process.cgroups import oom_kills
-from exporters.process.oom import OomLedger
+from exporters.process import scan
+from exporters.process.cgroups import oom_kills, oom_now
+from exporters.process.oom import OomKills, OomLedger
 from exporters.process.scan import MAX_NEW, Found
 
 
@@ -162,7 +163,8 @@ class Group:
     def is_oom(self, pid: int) -> bool:
         """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
         assert self.found is not None
-        return self.ledger.assign(self.found.standing[ProcessKey(pid, 5000)].oom, oom_kills(str(self.file)))
+        before = self.found.standing[ProcessKey(pid, 5000)].oom
+        return self.ledger.assign(before, oom_now(before))
 
 
 @pytest.fixture
@@ -246,8 +248,103 @@ def test_group_without_a_count(node: Node) -> None:
     """Where the kernel counts no OOM kills, none is found."""
     node.proc.add(10, threads={11: "NCCL RAS"})
     before = node.look().standing[KEY].oom
-    assert not OomLedger().assign(before, oom_kills(before.file))
-    assert not OomLedger().assign(None, 1)
+    assert not OomLedger().assign(before, oom_now(before))
+    assert not OomLedger().assign(None, oom_now(before))
+
+
+class Step:
+    """A job step of Slurm, in which each rank has a group of its own, below the step's."""
+
+    def __init__(self, node: Node, ranks: int = 8) -> None:
+        self.node = node
+        self.pids = [100 * number for number in range(1, ranks + 1)]
+        self.slice = node.sys / "fs/cgroup/system.slice"
+        self.step = self.slice / "slurmstepd.scope/job_7/step_0/user"
+        self.ledger = OomLedger()
+        for pid in self.pids:
+            self._count(self.step / f"task_{pid}", 0, 0)
+            group = f"/system.slice/slurmstepd.scope/job_7/step_0/user/task_{pid}"
+            node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, cgroup=f"0::{group}\n")
+        self.count(0)
+        for _ in range(2):
+            self.standing = node.look().standing
+
+    def _count(self, group: Path, kills: int, groups: int) -> None:
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "memory.events").write_text(f"oom_kill {kills}\noom_group_kill {groups}\n")
+
+    def count(self, kills: int, groups: int = 0, task: int | None = None) -> None:
+        """Let the kernel have counted so many, in a task's group and in those above it."""
+        for group in ([] if task is None else [self.step / f"task_{task}"]) + [
+            self.step,
+            *(each for each in self.step.parents if each.is_relative_to(self.slice)),
+        ]:
+            self._count(group, kills, groups)
+
+    def remove(self, group: Path) -> None:
+        """Let a group go, as Slurm does with its last process."""
+        shutil.rmtree(group)
+
+    def is_oom(self, pid: int) -> bool:
+        """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
+        before = self.standing[ProcessKey(pid, 5000)].oom
+        return self.ledger.assign(before, oom_now(before))
+
+
+@pytest.fixture
+def step(node: Node) -> Step:
+    """A step of eight ranks."""
+    return Step(node)
+
+
+@pytest.mark.parametrize("gone", ["task_100", "", "..", "../..", "../../.."])
+def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
+    """The nearest group above that is left tells of the kill of a task's process, and of one kill for one victim."""
+    step.count(1, task=100)
+    step.remove((step.step / gone).resolve())
+    assert step.is_oom(100)
+    if gone != "task_100":
+        assert not step.is_oom(200)
+
+
+def test_kill_in_a_siblings_group(step: Step) -> None:
+    """A rank whose own group counts no kill was not the OOM killer's, whatever the groups above count."""
+    step.count(1, task=100)
+    assert not step.is_oom(200)
+    assert step.is_oom(100)
+    step.remove(step.step / "task_300")
+    assert not step.is_oom(300)  # the one kill that the step counts was that of rank 100
+
+
+def test_group_that_was_killed_as_a_whole(step: Step) -> None:
+    """All ranks of a group that the OOM killer took as a whole are its victims, however few kills it counts."""
+    step.count(1, groups=1)
+    for pid in step.pids:
+        step.remove(step.step / f"task_{pid}")
+    assert [step.is_oom(pid) for pid in step.pids] == [True] * 8
+
+
+def test_group_that_could_not_be_read_before(node: Node) -> None:
+    """A counter that was not there before a kill says nothing: what it counts may be old."""
+    node.proc.add(10, threads={11: "NCCL RAS"}, cgroup="0::/job\n")
+    before = node.look().standing[KEY].oom
+    file = node.sys / "fs/cgroup/job/memory.events"
+    file.parent.mkdir(parents=True)
+    file.write_text("oom_kill 3\n")
+    assert not OomLedger().assign(before, oom_now(before))
+
+
+def test_each_counter_is_read_once_a_look(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at eight tasks of a step reads their eight counters, and once each the five above them."""
+    read: list[str] = []
+
+    def counted(file: str) -> OomKills | None:
+        read.append(file)
+        return oom_kills(file)
+
+    monkeypatch.setattr(scan, "oom_kills", counted)
+    step.node.look()
+    assert len(read) == len(set(read)) == 8 + 5
 
 
 def test_recording_settings_and_directory(node: Node) -> None:

@@ -9,6 +9,11 @@ from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership
+from agent.core.log import Logger
+from agent.core.threads import OwnThread
+from agent.export.exposition import Selection
+from agent.export.registry import Registry
+from agent.export.tables import RankSource
 from agent.ranks import families as rank_families
 from agent.ranks.rank.verdict import ExitStatus
 
@@ -45,8 +50,32 @@ def test_families_of_live_and_dead(table: Table) -> None:
     assert "rankwatch_communicator_info{4711,aaaaaaaaaaaaaa,world,8,2} 1" in lines
     assert "rankwatch_job_ranks{4711,exited} 1" in lines
     assert "rankwatch_job_ranks{4711,alive} 1" in lines
+    assert not [line for line in lines if "rank_state{" in line or "job_ranks{" in line if line.endswith(" 0")]
     assert "rankwatch_job_expected_ranks{4711,environment} 8" in lines
     assert "rankwatch_job_expected_ranks{4711,communicator} 8" in lines
+
+
+def test_a_rank_has_one_state(table: Table) -> None:
+    """Each rank has one series of a state, which is 1, whatever states it goes through."""
+    keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
+    table.tick(1.0)
+    seen = []
+
+    def look() -> None:
+        found = [s for s in samples(rank_families.families(table.ranks.snapshot())) if s.name == "rankwatch_rank_state"]
+        assert [(s.labels["rank"], s.value) for s in found] == [("1", 1.0), ("2", 1.0)]
+        seen.append(found[0].labels["state"])
+
+    look()
+    table.ranks.observe_state(keys[0], "T", None, kill_pending=False, finalized=False)
+    table.tick(1.0)
+    look()
+    table.ranks.observe_exit(keys[0], None)
+    look()
+    table.ranks.observe_exit(keys[0], KILLED)
+    table.tick(20.0)
+    look()
+    assert seen == ["alive", "unresponsive", "exited", "dead"]
 
 
 @pytest.mark.parametrize(
@@ -66,3 +95,44 @@ def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None
     key = table.add(1, environment(1))
     table.ranks.observe_exit(key, status)
     assert f"rankwatch_rank_exit_info{{4711,1,{labels}}} 1" in exposition(table)
+
+
+async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
+    """Each page has the node's wall clock as it is when the page is made, also when no tick came in between."""
+    registry = Registry(lambda: [RankSource(table.ranks)], Logger("registry"), OwnThread("render"))
+    for _ in range(2):
+        table.clock.advance(0.25)
+        page = (await registry.render(Selection(collect=frozenset({"ranks"})))).body.decode()
+        [line] = [line for line in page.splitlines() if line.startswith("rankwatch_node_time_seconds ")]
+        assert float(line.split()[1]) == table.clock.time()
+
+
+def torchrun(rank: int, count: str, most: str = "3") -> dict[str, str]:
+    """The environment of a rank that torchrun started for the (count + 1)-th time."""
+    return environment(rank) | {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
+
+
+def test_restarts_to_come(table: Table) -> None:
+    """Restarts that torchrun has left show while ranks run and after all left; those of the newest processes count."""
+    old = [table.add(pid, torchrun(pid, "0")) for pid in (1, 2)]
+    table.tick(1.0)
+    assert "rankwatch_job_restarts_left{4711} 3" in exposition(table)
+    for key in old:
+        table.ranks.observe_exit(key, KILLED)
+    table.tick(1.0)
+    assert "rankwatch_job_restarts_left{4711} 3" in exposition(table)
+    new = table.add(11, torchrun(1, "1"))
+    table.tick(1.0)
+    assert "rankwatch_job_restarts_left{4711} 2" in exposition(table)
+    table.ranks.observe_exit(new, KILLED)
+    table.tick(1.0)
+    again = Table()
+    again.ranks.load(table.ranks.dump())
+    assert "rankwatch_job_restarts_left{4711} 2" in exposition(again)
+
+
+def test_no_restarts_to_come_without_torchrun(table: Table) -> None:
+    """A job of another launcher has no series of restarts to come."""
+    table.add(1, environment(1))
+    table.tick(1.0)
+    assert not [line for line in exposition(table) if "restarts_left" in line]

@@ -14,7 +14,6 @@ from agent.app.status import main, table
 PAGE = """\
 # TYPE rankwatch_rank_state gauge
 rankwatch_rank_state{job_id="4711",rank="10",state="alive"} 1
-rankwatch_rank_state{job_id="4711",rank="10",state="dead"} 0
 rankwatch_rank_state{job_id="4711",rank="9",state="dead"} 1
 # TYPE rankwatch_rank_info gauge
 rankwatch_rank_info{job_id="4711",rank="10",pid="77",user="alice"} 1

@@ -168,11 +168,11 @@ async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
 
 async def test_what_is_not_started_is_not_ready(bench: Bench) -> None:
     """Before every exporter has started and looked once nobody may rely on what is shown."""
-    assert not bench.supervisor.ready()
+    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (False, False, False)
     await bench.supervisor.begin(bench.plan(a=Config()), schedule=False)
-    assert not bench.supervisor.ready()
+    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (False, False, True)
     await bench.supervisor.update_once()
-    assert bench.supervisor.ready()
+    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (True, True, True)
     await bench.supervisor.stop()
 
 

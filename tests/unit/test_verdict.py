@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
@@ -102,6 +103,64 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     ("SIGKILL, the peer left 14 s later: exited", [left(100, KILL), left(86, KILL, 2)], "exited", "left"),
     ("SIGKILL, the peer left 16 s later: dead", [left(100, KILL), left(84, KILL, 2)], "dead", "killed_before_peers"),
     ("SIGKILL with only peers being killed is exited", [left(40, KILL), running(kill_pending=True)], "exited", "left"),
+    (
+        "SIGKILL, and SIGTERM for a peer 10 s later: dead",
+        [left(50, KILL), left(40, TERM, 2)],
+        "dead",
+        "killed_before_teardown",
+    ),
+    ("SIGKILL, and SIGTERM for a peer 10.1 s later: exited", [left(50, KILL), left(39.9, TERM, 2)], "exited", "left"),
+    (
+        "a peer whose SIGTERM was noticed 0.05 s before the SIGKILL came after it",
+        [left(50, KILL), left(50.05, TERM, 2)],
+        "dead",
+        "killed_before_teardown",
+    ),
+    ("SIGTERM first, then SIGKILL: a cancel", [left(50, KILL), left(50.2, TERM, 2)], "exited", "left"),
+    (
+        "SIGTERM 30 s before the SIGKILL, and 1 s after it: a cancel",
+        [left(50, KILL), left(80, TERM, 2), left(49, TERM, 3)],
+        "exited",
+        "left",
+    ),
+    ("all by SIGKILL at once is no death", [left(50, KILL), left(49.9, KILL, 2)], "exited", "left"),
+    (
+        "the second of two SIGKILLs before a teardown is a victim",
+        [left(49, KILL), left(50, KILL, 2), left(48, TERM, 3)],
+        "exited",
+        "left",
+    ),
+    (
+        "a crash at the time of the SIGKILL outranks it",
+        [left(50, KILL), left(49.95, SEGV, 2), left(49, TERM, 3)],
+        "exited",
+        "left",
+    ),
+    (
+        "SIGTERM for a process of a later restart proves nothing",
+        [left(50, KILL), ProcessEvidence(ProcessKey(9, 9), NOW - 49, exited_at=NOW - 45, exit=TERM)],
+        "exited",
+        "left",
+    ),
+    (
+        "a SIGKILL that was seen after the agent was away has no order",
+        [left(50, KILL, unproven_since=NOW - 90), left(49, TERM, 2)],
+        "exited",
+        "left",
+    ),
+    (
+        "a death before a teardown stays one when the peers are forgotten",
+        [left(99, KILL, before="killed_before_teardown")],
+        "dead",
+        "killed_before_teardown",
+    ),
+    ("who was terminated is no death", [left(49, TERM), left(50, KILL, 2)], "exited", "left"),
+    (
+        "status 1 of a peer after the SIGKILL is a victim's",
+        [left(49.5, code(1)), left(50, KILL, 2), left(49, TERM, 3)],
+        "exited",
+        "followed",
+    ),
     ("SIGKILL without peers is exited", [left(100, KILL)], "exited", "left"),
     ("TERM with a peer alive 44 s later is exited", [left(44, TERM), running()], "exited", "left"),
     ("TERM with a peer alive 45 s later is dead", [left(45, TERM), running()], "dead", "left_before_peers"),
@@ -254,7 +313,7 @@ def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus 
         for n, (ago, status, _, _) in enumerate(raw)
     ]
     verdicts = judge_job(processes, NOW)
-    at_once = ("fatal_signal", "oom_killed", "failure_status")
+    at_once = ("fatal_signal", "oom_killed", "failure_status", "killed_before_teardown")
     times = sorted(p.exited_at for p in processes if p.exited_at is not None and verdicts[p.key].reason in at_once)
     assert all(later - earlier > 60.0 for earlier, later in itertools.pairwise(times))
 
@@ -267,7 +326,10 @@ RESTARTED_AS_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("processes", [CRASHED_AT_ONCE, CRASHED_IN_TWO_WAYS, RESTARTED_AS_OTHERS])
+TORN_DOWN = [ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 20 + n / 1024, TERM if n else KILL) for n in range(1024)]
+
+
+@pytest.mark.parametrize("processes", [CRASHED_AT_ONCE, CRASHED_IN_TWO_WAYS, RESTARTED_AS_OTHERS, TORN_DOWN])
 def test_no_process_is_compared_with_all_others(processes: list[ProcessEvidence]) -> None:
     """Twice the processes are twice the work, whichever left when: simultaneous crashes, or restarts in between."""
     half = count_calls(lambda: judge_job(processes[:512], NOW))
@@ -283,6 +345,25 @@ def cause(process: ProcessEvidence) -> str:
     if status.oom or status.signal in (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE):
         return "struck"
     return "status" if not status.signal and 1 <= status.code <= 127 else ""
+
+
+def ended_by(process: ProcessEvidence, signal: int) -> bool:
+    """True when this signal ended it, as far as that is known."""
+    return process.exit is not None and process.exit.known and process.exit.signal == signal
+
+
+def came_before_teardown(
+    process: ProcessEvidence, others: list[ProcessEvidence], came_first: Callable[[ProcessEvidence], bool]
+) -> bool:
+    """Whether SIGKILL ended it before all others, and then SIGTERM one of them."""
+    if not ended_by(process, SIGKILL) or process.exited_at is None or process.unproven_since is not None:
+        return False
+    if any(came_first(p) for p in others if not ended_by(p, SIGTERM)):
+        return False
+    terminated = [(p, p.exited_at - process.exited_at) for p in others if p.exited_at and ended_by(p, SIGTERM)]
+    if any(-60 <= apart < -0.1 for _, apart in terminated):
+        return False
+    return any(-0.1 <= apart <= 10 and p.found_at < process.exited_at for p, apart in terminated)
 
 
 def pairwise(process: ProcessEvidence, processes: list[ProcessEvidence]) -> str:
@@ -310,6 +391,8 @@ def pairwise(process: ProcessEvidence, processes: list[ProcessEvidence]) -> str:
     if all(p.exit == WELL for p in processes):
         return "finished"
     if cause(process) and not any(map(came_first, others)):
+        return "dead"
+    if came_before_teardown(process, others, came_first):
         return "dead"
     outlived = max((alive_until(p) - left_at for p in others if p.found_at < left_at), default=-1.0)
     killed = process.exit is not None and process.exit.signal == SIGKILL

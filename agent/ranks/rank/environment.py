@@ -39,6 +39,8 @@ _JOB_VARIABLES = {
     "JOBSET_NAME": "",
 }
 _RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT")
+# torchrun's: how often its ranks may be started anew, and how often they were.
+_MAX_RESTARTS, _RESTART_COUNT = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"
 _TEXT_VARIABLES = ("SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_NUM_NODES", "SLURM_TASK_PID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")
 _NO_RUN_ID = frozenset({"", "none", "0"})
@@ -48,6 +50,7 @@ _DECIMAL = re.compile(r"[0-9]{1,7}", re.ASCII)
 KEPT_VARIABLES = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | {*_LOCAL_RANK_VARIABLES, *_JOB_VARIABLES, *_JOB_NAME_VARIABLES, *_RESTART_VARIABLES, *_TEXT_VARIABLES}
+    | {_MAX_RESTARTS, _RESTART_COUNT}
     | {"MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"}
 )
 """The variables that identity is made of."""
@@ -63,7 +66,8 @@ class Claim(msgspec.Struct, frozen=True):
     empty when not known.
     ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``task``: the pid of the
     scheduler's task, which the processes that it starts inherit. ``tasks``: how many the job step has,
-    ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text.
+    ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text. ``restarts_left``: how often its
+    launcher will start it anew; None where that is not known.
     """
 
     rank: int | None = None
@@ -80,6 +84,7 @@ class Claim(msgspec.Struct, frozen=True):
     cluster: str = ""
     nodes: str = ""
     restarts: str = ""
+    restarts_left: int | None = None
 
 
 def read_claim(
@@ -117,6 +122,7 @@ def read_claim(
         cluster=cluster,
         nodes=nodes,
         restarts=next((clean(environment[each]) for each in _RESTART_VARIABLES if environment.get(each)), ""),
+        restarts_left=_restarts_left(environment),
     )
 
 
@@ -168,6 +174,11 @@ def _rendezvous(environment: Mapping[str, str], hostname: str) -> str:
         return ""
     place = hostname if _LOOPBACK.match(address) else address
     return f"{place[:MAX_GROUP_CHARACTERS]}:{port[:MAX_GROUP_CHARACTERS]}"
+
+
+def _restarts_left(environment: Mapping[str, str]) -> int | None:
+    most, count = _number(environment.get(_MAX_RESTARTS)), _number(environment.get(_RESTART_COUNT))
+    return None if most is None or count is None else max(most - count, 0)
 
 
 def _number(text: str | None) -> int | None:

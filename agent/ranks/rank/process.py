@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from signal import SIGKILL
+
 import msgspec
 
 from agent.core.checkpoint import SavedSeconds, saved_sum
@@ -48,8 +50,8 @@ class RankProcess(msgspec.Struct):
     label of another live process is None. ``plain_job_id``: its job's id before it was asked whose that is,
     ``shown_job_id``: with the owner's suffix if need be.
     ``unproven_since``: it ran at this time and was not seen to run later (the
-    agent was away). ``gpus``: those it uses, or used when it was last seen to use any. Times ending in ``_at`` or
-    ``_since`` are monotonic.
+    agent was away). ``gpus``: those it uses, or used when it was last seen to use any. ``oom_logged``: the kernel's log
+    says that the OOM killer sent it SIGKILL. Times ending in ``_at`` or ``_since`` are monotonic.
     """
 
     found_at: SavedSeconds
@@ -74,6 +76,7 @@ class RankProcess(msgspec.Struct):
     verdict: RankVerdict | None = None
     silence: RasSilence | None = None
     gpus: tuple[RankGpu, ...] = ()
+    oom_logged: bool = False
 
     @property
     def owner(self) -> Owner:
@@ -123,6 +126,19 @@ class RankProcess(msgspec.Struct):
         self.members[place] = membership
         self.seen_at.setdefault(membership.comm, now)
         counts.conflicts = saved_sum(counts.conflicts, self.contradicts(membership))
+
+    def leave(self, now: float, now_seconds: float) -> None:
+        """Note that it is gone, at monotonic time ``now`` and ``now_seconds`` since the epoch."""
+        self.exited_at, self.exited_seconds = now, now_seconds
+        self.confirmed, self.verdict = True, None
+
+    def note_status(self, status: ExitStatus | None) -> None:
+        """Note how it ended, as far as ``status`` or the kernel's log tells."""
+        if status is not None and status.known:
+            self.exit = status
+        is_open = self.exit is None or not self.exit.known or self.exit.signal == SIGKILL
+        if self.oom_logged and is_open:
+            self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
     def note_progress(self, seconds: float) -> None:
         """Note that an operation was completed at this time (epoch seconds); an earlier one changes nothing."""

@@ -5,10 +5,10 @@ Which rank of all nodes was the first to leave, and whether any lives on elsewhe
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from itertools import accumulate
-from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, Signals
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM, Signals
 from typing import Literal, get_args
 
 import msgspec
@@ -28,6 +28,7 @@ VerdictReason = Literal[
     "fatal_signal",
     "oom_killed",
     "failure_status",
+    "killed_before_teardown",
     "killed_before_peers",
     "left_before_peers",
     "finalized",
@@ -47,6 +48,9 @@ EPISODE_SECONDS = 60.0
 """Exits this close together are one event; only its first can be its cause."""
 SIMULTANEOUS_SECONDS = 0.1
 """Within this span the order of notifications says nothing: a fatal signal outranks an earlier exit."""
+TEARDOWN_SECONDS = 10.0
+"""A launcher sees a death within its poll (torchrun: 0.1 to 5 s), then ends the other ranks by SIGTERM. A cancel is the
+other way round: SIGTERM, and after Slurm's KillWait SIGKILL."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 _FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
@@ -125,12 +129,13 @@ class _Job(msgspec.Struct, frozen=True):
     """The processes of a job as ``_judge`` needs them: each question about all of them is answered in O(log n).
 
     ``found_at``: when each was found, in order; ``alive_until``: the latest time at which any of those found up to
-    there was known to be alive. ``preceded``: see ``_preceded``.
+    there was known to be alive. ``preceded``: see ``_preceded``. ``torn_down``: see ``_killed_before_teardown``.
     """
 
     found_at: Sequence[float]
     alive_until: Sequence[float]
     preceded: Collection[ProcessKey]
+    torn_down: Collection[ProcessKey]
     all_left_well: bool
     now: float
 
@@ -138,10 +143,12 @@ class _Job(msgspec.Struct, frozen=True):
 def judge_job(processes: Sequence[ProcessEvidence], now: float) -> dict[ProcessKey, RankVerdict]:
     """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
     found = sorted(processes, key=lambda p: p.found_at)
+    exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (_left_at(p), p.key))
     job = _Job(
         found_at=[p.found_at for p in found],
         alive_until=list(accumulate((_alive_until(p, now) for p in found), max)),
-        preceded=_preceded(processes),
+        preceded=_preceded(exits),
+        torn_down=_killed_before_teardown(exits),
         all_left_well=all(p.exited_at is not None and _left_well(p.exit) for p in processes),
         now=now,
     )
@@ -176,10 +183,12 @@ def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
     followed = process.before == "followed" or (cause is not None and process.key in job.preceded)
     if cause is not None and not followed:
         return RankVerdict("dead", cause)
-    if process.before in ("killed_before_peers", "left_before_peers"):
+    if process.before in ("killed_before_teardown", "killed_before_peers", "left_before_peers"):
         return RankVerdict("dead", process.before)
+    if process.key in job.torn_down:
+        return RankVerdict("dead", "killed_before_teardown")
     outlived = _outlived_seconds(process, job)
-    if process.exit is not None and process.exit.signal == SIGKILL and outlived >= KILLED_PEERS_SECONDS:
+    if _ended_by(process, SIGKILL) and outlived >= KILLED_PEERS_SECONDS:
         return RankVerdict("dead", "killed_before_peers")
     if outlived >= LEFT_PEERS_SECONDS:
         return RankVerdict("dead", "left_before_peers")
@@ -213,30 +222,49 @@ def _fatal(status: ExitStatus | None) -> VerdictReason | None:
     return None
 
 
-def _preceded(processes: Sequence[ProcessEvidence]) -> set[ProcessKey]:
-    """The processes that left after another one in the same episode, and so may have been torn down with it.
+def _ended_by(process: ProcessEvidence, signal: Signals) -> bool:
+    return process.exit is not None and process.exit.known and process.exit.signal == signal
 
-    Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
-    with it, the first by ``_order``, which is the first struck one or the first of all.
+
+def _killed_before_teardown(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
+    """The processes that SIGKILL ended first of their episode, and after which SIGTERM ended one that was there.
+
+    ``exits``: in order. An exit by SIGTERM that is simultaneous with the SIGKILL came after it. The first ones of
+    episodes are so far apart that no exit by SIGTERM is looked at for two of them.
     """
-    exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (_left_at(p), p.key))
-    struck = [p for p in exits if _is_struck(p)]
+    terminated = [p for p in exits if _ended_by(p, SIGTERM)]
+    others = [p for p in exits if not _ended_by(p, SIGTERM)]
+    preceded = _preceded(others) if terminated else set()
     found = set()
-    near = near_struck = 0
-    for process in exits:
-        near = _first_simultaneous(exits, near, process)
-        near_struck = _first_simultaneous(struck, near_struck, process)
-        others = (*exits[max(near - 1, 0) : near + 1], *struck[near_struck : near_struck + 1])
-        if any(_precedes(other, process) for other in others):
+    for process in others if terminated else ():
+        left_at = _left_at(process)
+        if process.key in preceded or process.unproven_since is not None or not _ended_by(process, SIGKILL):
+            continue
+        first = bisect_left(terminated, left_at - SIMULTANEOUS_SECONDS, key=_left_at)
+        if first and left_at - _left_at(terminated[first - 1]) <= EPISODE_SECONDS:
+            continue
+        end = bisect_right(terminated, left_at + TEARDOWN_SECONDS, key=_left_at)
+        if any(peer.found_at < left_at for peer in terminated[first:end]):
             found.add(process.key)
     return found
 
 
-def _first_simultaneous(exits: Sequence[ProcessEvidence], start: int, process: ProcessEvidence) -> int:
-    """The index, from ``start`` on, of the first exit that is at most SIMULTANEOUS_SECONDS before the process left."""
-    while start < len(exits) and _left_at(process) - _left_at(exits[start]) > SIMULTANEOUS_SECONDS:
-        start += 1
-    return start
+def _preceded(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
+    """The processes that left after another one in the same episode, and so may have been torn down with it.
+
+    Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
+    with it, the first by ``_order``, which is the first struck one or the first of all. ``exits``: in order.
+    """
+    struck = [p for p in exits if _is_struck(p)]
+    left_at, struck_at = ([_left_at(p) for p in each] for each in (exits, struck))
+    found = set()
+    for process, at in zip(exits, left_at, strict=True):
+        near = bisect_left(left_at, at - SIMULTANEOUS_SECONDS)
+        near_struck = bisect_left(struck_at, at - SIMULTANEOUS_SECONDS)
+        others = (*exits[max(near - 1, 0) : near + 1], *struck[near_struck : near_struck + 1])
+        if any(_precedes(other, process) for other in others):
+            found.add(process.key)
+    return found
 
 
 def _left_at(process: ProcessEvidence) -> float:

@@ -1,0 +1,77 @@
+"""How many series one node of eight ranks has, by exporter: eight GPUs (the stub of NVIDIA's library) and eight NICs.
+
+    .venv/bin/python tests/bench/bench_series.py
+
+The ranks are those of ``rankwatch simulate``, with Inspector's records; hardware and configuration are as shipped.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/e2e", "tests/bench", ".")]
+
+from agents import Agent  # noqa: E402  # after the change of the path
+from bench_hardware import tree  # noqa: E402  # likewise
+from jobs import SimulatedJob  # noqa: E402  # likewise
+from nvml_stub import Node  # noqa: E402  # likewise
+
+from agent.app.discovery import exporter_names, load_spec  # noqa: E402  # likewise
+from agent.export import agent_families  # noqa: E402  # likewise
+from agent.ranks import families as ranks  # noqa: E402  # likewise
+from agent.ranks import health  # noqa: E402  # likewise
+
+RANKS = 8
+JOB = "series"
+WARM_UP_SECONDS = 40.0
+"""A look at the GPUs every 10 s, and shares of clock reasons after the second one."""
+
+
+def page() -> Counter[str]:
+    """The node's series by metric, without those of other jobs on this machine."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "driver").mkdir()
+        (folder / "records").mkdir()
+        env = {"LD_LIBRARY_PATH": str(Node(folder / "driver").library.parent)}
+        exporters = {"inspector": {"paths": [str(folder / "records")]}}
+        flags = ("--path.sysfs", str(tree(folder / "sys")))
+        with Agent(folder, {"exporters": exporters}, flags=flags, env=env) as agent:
+            options = ("--dump-dir", str(folder / "records"), "--scheduler", "slurm", "--job-id", JOB)
+            with SimulatedJob(folder / "job", *options):
+                time.sleep(WARM_UP_SECONDS)
+                agent.page()  # the first has no counts of its own yet
+                lines = agent.page().splitlines()
+    shown = [each for each in lines if not each.startswith("#") and ("job_id=" not in each or f'"{JOB}"' in each)]
+    return Counter(each.partition(" ")[0].partition("{")[0] for each in shown)
+
+
+def owners() -> dict[str, str]:
+    """Whose each metric is."""
+    found = {family.name: name for name in exporter_names() for family in load_spec(name).families}
+    found |= {family.name: "nvml" for family in load_spec("nvml").families}  # shares some with amdgpu
+    tables = {"ranks": ranks.FAMILIES, "health": health.FAMILIES, "agent": agent_families.FAMILIES}
+    return found | {family.name: name for name, families in tables.items() for family in families}
+
+
+def main() -> None:
+    """Print the lines of docs/benchmarks.md, then the families with most series."""
+    metrics, whose = page(), owners()
+    by_owner: Counter[str] = Counter()
+    for metric, series in metrics.items():
+        by_owner[whose[metric]] += series
+    print("| owner | series | per rank |\n|---|---|---|")
+    for owner, series in by_owner.most_common():
+        print(f"| {owner} | {series} | {series / RANKS:.1f} |")
+    print(f"| all | {sum(metrics.values())} | {sum(metrics.values()) / RANKS:.1f} |")
+    for metric, series in metrics.most_common():
+        print(f"{series:6} {metric}")
+
+
+if __name__ == "__main__":
+    main()
