@@ -71,12 +71,14 @@ def test_rules_are_current() -> None:
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
 def test_an_alert_explains_itself(rule: dict[str, Any]) -> None:
-    """An alert has a severity of three, a summary without values, a description with a cause, and a runbook."""
+    """An alert has a severity of three, a summary, a description with a cause, a dashboard, and an absolute runbook."""
     assert rule["labels"]["severity"] in SEVERITIES
     notes = rule["annotations"]
-    assert set(notes) == {"summary", "description", "runbook_url"}
+    assert set(notes) == {"summary", "description", "dashboard_url", "runbook_url"}
     assert re.search(r"[Ll]ikely cause", notes["description"])
+    assert notes["dashboard_url"].startswith(f"{THRESHOLDS['dashboards']}/d/rankwatch-")
     assert notes["runbook_url"] == f"{THRESHOLDS['runbooks']}#{rule['alert'].lower()}"
+    assert all(re.match("https?://", notes[each]) for each in ("dashboard_url", "runbook_url"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,6 +87,11 @@ def test_an_alert_has_a_runbook(name: str) -> None:
     sections = (ROOT / "docs" / "runbooks.md").read_text().split("\n## ")[1:]
     (section,) = [text for text in sections if text.partition("\n")[0] == name]
     assert [part for part in PARTS if part not in section] == []
+
+
+def alert_of(file: Path) -> str:
+    """Return whose cases a file holds: the alert that its name begins with, up to the first dot."""
+    return file.name.partition(".")[0]
 
 
 def situations(test_name: str) -> set[str]:
@@ -96,8 +103,9 @@ def situations(test_name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_alert_is_tested(name: str) -> None:
-    """Its test file has a case of every situation in which nodes, jobs and ranks get, told by how its name begins."""
-    tests = yaml.safe_load((DEPLOY / "tests" / f"{name}.yml").read_text())["tests"]
+    """Its test files have a case of every situation in which nodes, jobs and ranks get, told by how its name begins."""
+    files = [file for file in (DEPLOY / "tests").glob("*.yml") if alert_of(file) == name]
+    tests = [test for file in files for test in yaml.safe_load(file.read_text())["tests"]]
     covered = set().union(*(situations(test["name"]) for test in tests))
     assert covered == set(SITUATIONS) - WITHOUT.get(name, frozenset())
 
@@ -108,7 +116,7 @@ def test_cases_are_readable(file: Path) -> None:
     lines = file.read_text().splitlines()
     tests = yaml.safe_load("\n".join(lines))["tests"]
     names = [test["name"] for test in tests]
-    assert file.stem in NAMES
+    assert alert_of(file) in NAMES
     assert len(lines) <= MAX_CASE_FILE_LINES
     assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_CASE_LINE] == []
     assert [each["name"] for each in tests if not {"alert_rule_test", "promql_expr_test"} & set(each)] == []
@@ -143,16 +151,25 @@ def test_rules_use_metrics_that_exist() -> None:
 def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
     """All rules on deaths come from one that leaves out ranks of which a process runs."""
     (gone,) = [rule for rule in RULES if rule.get("record") == "rank:rankwatch_gone:state"]
-    assert "unless on (job_id, rank) rank:rankwatch_up:bool" in gone["expr"]
+    assert "unless on (cluster, job_id, rank) rank:rankwatch_up:bool" in gone["expr"]
     others = [rule for rule in RULES if rule is not gone]
     assert not any(re.search(r"rankwatch_rank_state\{[^}]*state=[^}]*(dead|exited)", rule["expr"]) for rule in others)
+
+
+def test_jobs_of_two_clusters_are_two() -> None:
+    """Every sum and join is by cluster too, as job ids and names of nodes repeat; but not of Prometheus' own metrics."""
+    own = [rule for rule in RULES if rule.get("alert") != "RankwatchRulesLate"]
+    labels = [(rule, each) for rule in own for each in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
+    assert len(labels) > len(own)
+    assert [(rule, each) for rule, each in labels if "cluster" not in each.split(", ")] == []
+    assert not any(re.search(r"\b(?:without|ignoring)\b|\b(?:by|on)\(", rule["expr"]) for rule in RULES)
 
 
 def test_who_may_wake_people() -> None:
     """Pages are of these alerts only; none is about the agent itself."""
     pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
-    on_ranks = {"RankDead", "JobFailed", "NodeLost", "RankUnresponsive", "JobShrunk", "JobStalled"}
-    by_ras = {"RankMissing", "CommunicatorStalled", "CommunicatorError", "CommunicatorAborted"}
+    on_ranks = {"RankDead", "JobFailed", "JobRestarting", "NodeLost", "RankUnresponsive", "JobStalled"}
+    by_ras = {"CommunicatorStalled", "CommunicatorError"}
     under_ranks = {"RankUnhealthy", "StorageHung"}
     assert pages == on_ranks | by_ras | under_ranks
 
