@@ -157,7 +157,7 @@ def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
 
 
 def test_jobs_of_two_clusters_are_two() -> None:
-    """Every sum and join is by cluster too, as job ids and names of nodes repeat; but not of Prometheus' own metrics."""
+    """Every sum and join is by cluster too, as job ids and names of nodes repeat: but not of what Prometheus counts."""
     own = [rule for rule in RULES if rule.get("alert") != "RankwatchRulesLate"]
     labels = [(rule, each) for rule in own for each in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
     assert len(labels) > len(own)
