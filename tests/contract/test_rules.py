@@ -71,12 +71,14 @@ def test_rules_are_current() -> None:
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
 def test_an_alert_explains_itself(rule: dict[str, Any]) -> None:
-    """An alert has a severity of three, a summary without values, a description with a cause, and a runbook."""
+    """An alert has a severity of three, a summary, a description with a cause, a dashboard, and an absolute runbook."""
     assert rule["labels"]["severity"] in SEVERITIES
     notes = rule["annotations"]
-    assert set(notes) == {"summary", "description", "runbook_url"}
+    assert set(notes) == {"summary", "description", "dashboard_url", "runbook_url"}
     assert re.search(r"[Ll]ikely cause", notes["description"])
+    assert notes["dashboard_url"].startswith(f"{THRESHOLDS['dashboards']}/d/rankwatch-")
     assert notes["runbook_url"] == f"{THRESHOLDS['runbooks']}#{rule['alert'].lower()}"
+    assert all(re.match("https?://", notes[each]) for each in ("dashboard_url", "runbook_url"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,6 +94,11 @@ def test_no_runbook_is_left_of_an_alert() -> None:
     assert set(re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbooks.md").read_text(), re.MULTILINE)) == set(NAMES)
 
 
+def alert_of(file: Path) -> str:
+    """Return whose cases a file holds: the alert that its name begins with, up to the first dot."""
+    return file.name.partition(".")[0]
+
+
 def situations(test_name: str) -> set[str]:
     """Return what a test's name says first: one situation, or \"not yet, then fires\", which is two."""
     if test_name.startswith("not yet, then fires"):
@@ -101,8 +108,9 @@ def situations(test_name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_alert_is_tested(name: str) -> None:
-    """Its test file has a case of every situation in which nodes, jobs and ranks get, told by how its name begins."""
-    tests = yaml.safe_load((DEPLOY / "tests" / f"{name}.yml").read_text())["tests"]
+    """Its test files have a case of every situation in which nodes, jobs and ranks get, told by how its name begins."""
+    files = [file for file in (DEPLOY / "tests").glob("*.yml") if alert_of(file) == name]
+    tests = [test for file in files for test in yaml.safe_load(file.read_text())["tests"]]
     covered = set().union(*(situations(test["name"]) for test in tests))
     assert covered == set(SITUATIONS) - WITHOUT.get(name, frozenset())
 
@@ -113,7 +121,7 @@ def test_cases_are_readable(file: Path) -> None:
     lines = file.read_text().splitlines()
     tests = yaml.safe_load("\n".join(lines))["tests"]
     names = [test["name"] for test in tests]
-    assert file.stem in NAMES
+    assert alert_of(file) in NAMES
     assert len(lines) <= MAX_CASE_FILE_LINES
     assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_CASE_LINE] == []
     assert [each["name"] for each in tests if not {"alert_rule_test", "promql_expr_test"} & set(each)] == []
@@ -148,9 +156,18 @@ def test_rules_use_metrics_that_exist() -> None:
 def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
     """All rules on deaths come from one that leaves out ranks of which a process runs."""
     (gone,) = [rule for rule in RULES if rule.get("record") == "rank:rankwatch_gone:state"]
-    assert "unless on (job_id, rank) rank:rankwatch_up:bool" in gone["expr"]
+    assert "unless on (cluster, job_id, rank) rank:rankwatch_up:bool" in gone["expr"]
     others = [rule for rule in RULES if rule is not gone]
     assert not any(re.search(r"rankwatch_rank_state\{[^}]*state=[^}]*(dead|exited)", rule["expr"]) for rule in others)
+
+
+def test_jobs_of_two_clusters_are_two() -> None:
+    """Every sum and join is by cluster too, as job ids and names of nodes repeat: but not of what Prometheus counts."""
+    own = [rule for rule in RULES if rule.get("alert") != "RankwatchRulesLate"]
+    labels = [(rule, each) for rule in own for each in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
+    assert len(labels) > len(own)
+    assert [(rule, each) for rule, each in labels if "cluster" not in each.split(", ")] == []
+    assert not any(re.search(r"\b(?:without|ignoring)\b|\b(?:by|on)\(", rule["expr"]) for rule in RULES)
 
 
 def test_who_may_wake_people() -> None:
