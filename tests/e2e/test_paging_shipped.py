@@ -19,8 +19,8 @@ pytestmark = [
 YOUNG = {"page_age_seconds": 0}
 """No test waits ten minutes until a job is worth a page; all other thresholds are the shipped ones."""
 SETTLE_SECONDS = 95.0
-"""The longest that any verdict takes: the loss of a node. And the first message of the watchdog: where Prometheus does not
-yet know its Alertmanager at the first evaluation, it sends the next after a minute and a half."""
+"""The longest that any verdict takes: the loss of a node. And the first message of the watchdog: where Prometheus does
+not yet know its Alertmanager at the first evaluation, it sends the next after a minute and a half."""
 
 
 def kill_rank(job: ClusterJob) -> None:

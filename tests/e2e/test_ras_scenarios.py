@@ -57,7 +57,7 @@ def finish_without_an_agent(job: Job) -> dict[str, str]:
 
 
 def cancel_without_an_agent(job: Job) -> dict[str, str]:
-    """SIGTERM ends the ranks of the node without an agent; those of the other, all that is seen, are killed half a minute later."""
+    """SIGTERM ends the ranks without an agent; those of the other node, all that is seen, are killed later."""
     job.without_agent(job.nodes[1])
     for rank in range(8):
         job.end(100 + rank * 0.1, 8 + rank, TERMINATED)

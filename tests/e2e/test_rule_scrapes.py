@@ -1,4 +1,4 @@
-"""A page holds while scrapes fail: real rank tables, the shipped rules, and every way in which Prometheus hears nothing."""
+"""A page holds while scrapes fail: real rank tables, the shipped rules, and all ways in which Prometheus is deaf."""
 
 from __future__ import annotations
 
@@ -65,9 +65,12 @@ class Wide(Fleet):
 
     def restart_agent(self, seconds: float, node: Node) -> None:
         """Let an agent be away for 12 s, and go on from its checkpoint."""
-        self.at(seconds, setattr, node, "is_up", False)
+        self.at(seconds, self._answer, node, "no")
         self.at(seconds + 11, node.restart_agent)
-        self.at(seconds + 12, setattr, node, "is_up", True)
+        self.at(seconds + 12, self._answer, node, "yes")
+
+    def _answer(self, node: Node, word: str) -> None:
+        node.is_up = word == "yes"
 
     def _step(self) -> None:
         if len(self.running) == self.world:
@@ -220,10 +223,10 @@ def asked(expected: Expected) -> list[dict[str, Any]]:
     if not expected.alert:
         return [{"expr": f"count by (alertname) ({began})", "eval_time": end, "exp_samples": []}]
     one = [{"labels": "{}", "value": 1}]
-    late = f"min by (alertname) (min_over_time(timestamp({FIRING})[{span}:5s])) > {expected.by_seconds + LATE_SECONDS}"
+    first = f"min(min_over_time(timestamp({FIRING})[{span}:5s]))"
     return [
         {"expr": f"sum({began})", "eval_time": end, "exp_samples": one},
-        {"expr": late, "eval_time": end, "exp_samples": []},
+        {"expr": f"{first} > {expected.by_seconds + LATE_SECONDS}", "eval_time": end, "exp_samples": []},
         {"expr": f"count({FIRING})", "eval_time": end, "exp_samples": one},
     ]
 
