@@ -21,9 +21,13 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``ignore_devices``: the names of those to have no series, not to be missed, and to be no GPU's NIC."""
+    """``ignore_devices``: the names of those to have no series, not to be missed, and to be no GPU's NIC.
+
+    ``all_counters``: a series of every counter, 40 to 80 per port, not only of those that tell of faults.
+    """
 
     ignore_devices: Annotated[list[_Name], msgspec.Meta(max_length=MAX_IGNORED)] = msgspec.field(default_factory=list)
+    all_counters: bool = False
 
 
 class RdmaExporter:
@@ -64,9 +68,8 @@ class RdmaExporter:
 
     def snapshot(self) -> RdmaSnapshot:
         """Copy what is known: the baseline grows."""
-        return RdmaSnapshot(
-            self._devices, msgspec.msgpack.decode(msgspec.msgpack.encode(self._baseline), type=Baseline)
-        )
+        baseline = msgspec.msgpack.decode(msgspec.msgpack.encode(self._baseline), type=Baseline)
+        return RdmaSnapshot(self._devices, baseline, self._config.all_counters)
 
     def families(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -86,23 +86,26 @@ LINK_DOWNED = Family(
 COUNTER = Family(
     "rankwatch_rdma_port_counter_total",
     "counter",
-    "Every other counter of the port, by its name in the folder counters of sysfs.",
+    "Other counters of the port, by their names in the folder counters of sysfs: those of faults and congestion, or "
+    "every one where the configuration asks for all_counters.",
     (*_PORT, "counter"),
-    "about 20 per port",
+    "6 per port, or about 20",
 )
 HARDWARE_COUNTER = Family(
     "rankwatch_rdma_hardware_counter_total",
     "counter",
-    "Every other counter of the device's driver for the port, by its name in the folder hw_counters of sysfs.",
+    "Other counters of the device's driver for the port, by their names in the folder hw_counters of sysfs: those of "
+    "what was sent again, or every one where the configuration asks for all_counters.",
     (*_PORT, "counter"),
-    "about 20 to 60 per port",
+    "3 to 5 per port, or about 20 to 60",
 )
 HARDWARE_VALUE = Family(
     "rankwatch_rdma_hardware_value",
     "gauge",
-    "What among the driver's counters goes up and down: objects in use and watermarks.",
+    "What among the driver's counters goes up and down: objects in use and watermarks; only where the configuration "
+    "asks for all_counters.",
     (*_PORT, "counter"),
-    "0 to 20 per port",
+    "0 to 20 per port, if asked for",
 )
 UNREADABLE = Family(
     "rankwatch_rdma_counters_unreadable",
@@ -129,6 +132,28 @@ FAMILIES = (
     HARDWARE_VALUE,
     UNREADABLE,
 )
+TELLING = frozenset(
+    {
+        "symbol_error",
+        "local_link_integrity_errors",
+        "link_error_recovery",
+        "port_rcv_errors",
+        "port_xmit_discards",
+        "port_xmit_wait",
+    }
+)
+"""The port's counters that tell of faults and congestion."""
+TELLING_OF_DRIVER = frozenset(
+    {
+        *("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err"),  # mlx5
+        *("to_retransmits", "seq_err_naks_rcvd"),  # bnxt_re
+        *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),  # efa
+        *("retrans_pkts", "tx_pkts"),  # efa
+        *("tx_rdma_ack_timeout", "req_rx_pkt_seq_err", "req_rx_rnr_retry_err"),  # ionic
+        *("tx_rdma_retx_pkts", "tx_rdma_ucast_pkts"),  # ionic
+    }
+)
+"""The drivers' counters of what was sent again, and of all packets where its share of them tells."""
 _NAMED = {
     "port_rcv_data": (RECEIVED, WORD_BYTES),
     "port_xmit_data": (SENT, WORD_BYTES),
@@ -144,10 +169,11 @@ _VALUES = ("active_", "watermark_")
 
 
 class RdmaSnapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs."""
+    """What ``render`` needs. ``all_counters``: every one that there is, not only those that tell of faults."""
 
     devices: tuple[RdmaDevice, ...]
     baseline: Baseline
+    all_counters: bool = False
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
@@ -161,7 +187,9 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
         rows[DEVICE_UP.name].add((device.name,), 1)
         rows[DEVICE_INFO.name].add((device.name, device.driver, device.firmware, device.board, device.pci), 1)
         for port in device.ports:
-            _port(rows, (device.name, str(port.number)), port, _NAMED_OF_DRIVER.get(device.driver, {}))
+            place = (device.name, str(port.number))
+            _port(rows, place, port)
+            _counters(rows, place, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
     for expected in snapshot.baseline.functions.values():
         for number, best in expected.ports.items():
             if best.rate:
@@ -169,7 +197,7 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     return [found.metric for found in rows.values()]
 
 
-def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port, of_driver: Mapping[str, Family]) -> None:
+def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port) -> None:
     rows[PORT_INFO.name].add((*place, port.link_layer, port.netdev), 1)
     if port.state is not None:
         rows[PORT_ACTIVE.name].add(place, float(port.state == ACTIVE))
@@ -178,15 +206,20 @@ def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port, of_drive
         rows[PORT_PHYSICAL_STATE.name].add(place, port.physical_state)
     if port.rate is not None:
         rows[PORT_RATE.name].add(place, port.rate)
+    rows[UNREADABLE.name].add(place, port.unreadable)
+
+
+def _counters(
+    rows: Mapping[str, Rows], place: tuple[str, str], port: Port, is_every: bool, of_driver: Mapping[str, Family]
+) -> None:
     for counter, value in port.counters.items():
         if named := _NAMED.get(counter):
             rows[named[0].name].add(place, value * named[1])
-        else:
+        elif is_every or counter in TELLING:
             rows[COUNTER.name].add((*place, counter), value)
     for counter, value in port.hardware_counters.items():
         if counter in of_driver:
             rows[of_driver[counter].name].add(place, value)
-        else:
+        elif is_every or counter in TELLING_OF_DRIVER:
             family = HARDWARE_VALUE if counter.startswith(_VALUES) else HARDWARE_COUNTER
             rows[family.name].add((*place, counter), value)
-    rows[UNREADABLE.name].add(place, port.unreadable)

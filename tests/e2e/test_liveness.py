@@ -81,6 +81,17 @@ def test_the_first_to_crash_is_dead_and_those_torn_down_are_not(machine: Machine
         assert agent.value("rankwatch_job_ranks", state="dead") == 1
 
 
+def test_a_killed_rank_whose_launcher_ends_the_others_is_dead(tmp_path: Path) -> None:
+    """SIGKILL, upon which torchrun ends the other ranks by SIGTERM: dead at once, its peers exited."""
+    machine = Machine(tmp_path)
+    with machine.job(*FOUR, "--teardown", "torchrun") as job, machine.agent() as agent:
+        job.wait_for("ready")
+        agent.wait_for_states(ALIVE)
+        job.kill(job.pid(2))
+        agent.wait_for_states(EXITED | {"2": "dead"})
+        assert set(job.exits().values()) <= {"SIGKILL", "SIGTERM"}
+
+
 def test_a_job_that_ends_in_order_is_finished(machine: Machine) -> None:
     """All ranks leave with status 0: all finished and nobody dead, with the status where it is known."""
     with machine.job(*FOUR) as job, machine.agent(job) as agent:

@@ -22,7 +22,7 @@ from exporters.rdma import RdmaConfig, RdmaExporter
 from exporters.rdma import tree as module
 from exporters.rdma.baseline import Baseline, judge, learn
 from exporters.rdma.exporter import MAX_IGNORED
-from exporters.rdma.families import RdmaSnapshot, render
+from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render
 from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
@@ -246,10 +246,12 @@ def test_states_and_rates(tmp_path: Path, state: str, rate: str, expected: tuple
 class Node:
     """The exporter over a copy of the made-up tree, with its ledger; the past is what another one published."""
 
-    def __init__(self, root: Path, past: bytes | None = None, ignored: Iterable[str] = ()) -> None:
+    def __init__(
+        self, root: Path, past: bytes | None = None, ignored: Iterable[str] = (), all_counters: bool = False
+    ) -> None:
         clock = FakeClock()
         self.ledger, self.hardware = HealthLedger(clock), Hardware()
-        self.exporter = RdmaExporter(RdmaConfig(ignore_devices=list(ignored)))
+        self.exporter = RdmaExporter(RdmaConfig(ignore_devices=list(ignored), all_counters=all_counters))
         self.state = StateSection("rdma", past)
         checks = self.ledger.of("rdma")
         self.context = lent("rdma", clock, root, state=self.state, checks=checks, hardware=self.hardware)
@@ -362,7 +364,7 @@ async def test_ignored_devices(root: Path) -> None:
 
 async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:
     """EFA's bytes are among its driver's counters: they are told as bytes, once; bnxt_re's, which has both, stay."""
-    node = Node(root)
+    node = Node(root, all_counters=True)
     async with node.under_way():
         for family, counter in (("received_bytes_total", "rx_bytes"), ("transmitted_bytes_total", "tx_bytes")):
             path = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters" / counter
@@ -376,6 +378,23 @@ async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:
         bytes_counters = {each for each in counters if each[1] in ("rx_bytes", "tx_bytes")}
         assert bytes_counters == {("bnxt_re0", "rx_bytes"), ("bnxt_re0", "tx_bytes")}
         assert ("rdmap160s27", "rx_pkts") in counters
+
+
+@pytest.mark.parametrize("all_counters", [False, True])
+async def test_which_counters_are_shown(root: Path, all_counters: bool) -> None:
+    """By default the counters that tell of faults have series, and every one where that is asked for."""
+    node = Node(root, all_counters=all_counters)
+    async with node.under_way():
+        shown = samples(node.exporter.families(node.exporter.snapshot()))
+    port, of_driver, values = (
+        {each.labels["counter"] for each in shown if each.name == f"rankwatch_rdma_{kind}"}
+        for kind in ("port_counter_total", "hardware_counter_total", "hardware_value")
+    )
+    assert port >= TELLING
+    assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= of_driver
+    assert (port == TELLING, of_driver <= TELLING_OF_DRIVER, not values) == (not all_counters,) * 3
+    only_if_asked = ("unicast_rcv_packets" in port, "rx_read_requests" in of_driver, "active_qps" in values)
+    assert only_if_asked == (all_counters,) * 3
 
 
 def test_bytes_of_ionic() -> None:
