@@ -5,8 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 from blockbuster import blockbuster_ctx
+from hypothesis import settings
 
 pytest_plugins = ["skips"]
+settings.register_profile("any-machine", deadline=None)  # how long an example takes says how busy the machine is
+settings.load_profile("any-machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -62,13 +62,13 @@ class _Clock:
 
     def __init__(self, error_seconds: float) -> None:
         self.now = -float(WARM_SECONDS)
-        self._error = error_seconds
+        self.error_seconds = error_seconds
 
     def monotonic(self) -> float:
         return monotonic(self.now)
 
     def time(self) -> float:
-        return self.now + self._error
+        return self.now + self.error_seconds
 
 
 class Node:
@@ -166,6 +166,10 @@ class Node:
             hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
             found |= self._page(rank_families.families(ranks), LIVENESS)
             found |= self._page(health.families(hardware), LIVENESS)
+            # a sample's time is its scrape's, here as promtool has it
+            found[series_key("rankwatch_node_time_seconds", self._target(LIVENESS))] = (
+                slot * SCRAPE_SECONDS + self._clock.error_seconds
+            )
         return found
 
     def scrape_rest(self) -> dict[str, float]:
