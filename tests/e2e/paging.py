@@ -81,7 +81,9 @@ def site(
     """
     with Cluster(directory, nodes, exit_status_ioctl=ioctl) as cluster, Inbox(cluster.monitor) as inbox:
         alertmanager = Alertmanager(directory / "alertmanager", to_inbox(inbox), cluster.monitor)
-        config = prometheus_config(cluster, build_rules(directory, thresholds, shorter or {}), alertmanager.port)
+        config = prometheus_config(
+            cluster.targets_dir, build_rules(directory, thresholds, shorter or {}), alertmanager.port
+        )
         with Prometheus(directory / "prometheus", config, node=cluster.monitor) as prometheus:
             yield Site(cluster, prometheus, inbox)
 
@@ -101,15 +103,15 @@ def build_rules(directory: Path, thresholds: Mapping[str, Any], shorter: Mapping
     return output
 
 
-def prometheus_config(cluster: Cluster, rules: Path, alertmanager_port: int) -> str:
-    """Return a configuration made of the shipped scrape jobs."""
+def prometheus_config(targets: Path, rules: Path, alertmanager_port: int) -> str:
+    """Return a configuration made of the shipped scrape jobs, with targets from the files in ``targets``."""
     shipped = (DEPLOY / "scrape" / "file_sd.yml").read_text()
     assert "/etc/prometheus/rankwatch/" in shipped
     config = {
         "global": {"evaluation_interval": "15s"},
         "rule_files": [f"{rules}/*.yml"],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager_port}"]}]}]},
-        **yaml.safe_load(shipped.replace("/etc/prometheus/rankwatch/", f"{cluster.targets_dir}/")),
+        **yaml.safe_load(shipped.replace("/etc/prometheus/rankwatch/", f"{targets}/")),
     }
     return str(yaml.safe_dump(config))
 
