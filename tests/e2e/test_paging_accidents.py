@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
 ]
 
-SETTLE_SECONDS = 115.0
+SETTLE_SECONDS = 140.0
 THRESHOLDS = {
     "page_age_seconds": 0,
     "page_ranks": 4,
