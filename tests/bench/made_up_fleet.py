@@ -74,7 +74,8 @@ def renamed(page: str, node: int, local_comms: set[str]) -> list[tuple[str, floa
     for match in map(_LINE.match, page.splitlines()):
         if match is not None:
             labels = re.sub(r'\b(job_id|rank|comm)="([^"]*)"', rename, match["labels"] or "")
-            kind = "counter" if match["name"].endswith("_total") else "now" if "last_progress" in match["name"] else ""
+            is_now = "last_progress" in match["name"] or match["name"] == "rankwatch_node_time_seconds"
+            kind = "counter" if match["name"].endswith("_total") else "now" if is_now else ""
             lines.append((match["name"] + labels, float(match["value"]), kind))
     return lines
 
