@@ -64,7 +64,7 @@ class Scanner:
         self._guard = guard
         self._proc = ProcFS(roots.proc)
         self._sys = roots.sys
-        self._boot_seconds = self._proc.boot_seconds()
+        self._boot_seconds: float | None = None
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._search = RankSearch(self._proc, guard)
         self._owners = OwnerSearch(roots, self._proc)
@@ -75,6 +75,7 @@ class Scanner:
         """Look once."""
         now, writer_keys, known = request.now, request.writer_keys, set(request.known)
         self._restored = []
+        self._boot_seconds = None  # it moves with the clock when that is set
         pids = self._proc.pids()
         stats, unread = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
         gone = {key for key in known if key.pid not in unread and not _runs(stats.get(key.pid), key)}
@@ -134,6 +135,8 @@ class Scanner:
         stat = self._proc.stat(pid)
         owner, container = (Owner(), "") if stat is None else self._owners.look(stat, uid, groups)
         self._ranks[key] = self._known_rank(inner, groups)
+        if self._boot_seconds is None:
+            self._boot_seconds = self._proc.boot_seconds()
         return ProcessFacts(
             key=key,
             start_seconds=self._boot_seconds + key.start_ticks / self._ticks_per_second,

@@ -74,6 +74,17 @@ def test_reused_pid(node: Node) -> None:
     assert [facts.key for facts in found.new] == [ProcessKey(10, 9000)]
 
 
+def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
+    """When a rank was started is reckoned from the boot time that the kernel gives when the rank is found."""
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    (before,) = node.look().new
+    (node.proc.root / "stat").write_text("btime 1700003600\n")
+    node.proc.add(20, threads={21: "NCCL RAS"})
+    (after,) = node.look().new
+    assert after.start_seconds - before.start_seconds == 3600.0
+
+
+
 def test_writer_in_another_pid_namespace(node: Node) -> None:
     """A writer's own pid is matched in its pid namespace, and by the file held open among equals."""
     first, writer_key = node.log(7, "a")
