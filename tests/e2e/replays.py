@@ -103,7 +103,8 @@ class Node:
             labels = (*own, ("job", job))
             found = {series_key("up", labels): 1.0, series_key("scrape_duration_seconds", labels): 0.01}
             for sample in samples(families):
-                found[series_key(sample.name, (*sample.labels.items(), *labels))] = sample.value
+                is_clock = sample.name == "rankwatch_node_time_seconds"  # promtool's time begins at 0
+                found[series_key(sample.name, (*sample.labels.items(), *labels))] = second if is_clock else sample.value
             for key, value in found.items():
                 self.series.setdefault(key, {})[second] = value
 
