@@ -64,7 +64,7 @@ class Scanner:
         self._guard = guard
         self._proc = ProcFS(roots.proc)
         self._sys = roots.sys
-        self._boot_seconds: float | None = None
+        self._boot_seconds: float | None = self._proc.boot_seconds()  # raises where there is no /proc
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._search = RankSearch(self._proc, guard)
         self._owners = OwnerSearch(roots, self._proc)
