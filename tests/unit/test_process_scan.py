@@ -84,7 +84,6 @@ def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
     assert after.start_seconds - before.start_seconds == 3600.0
 
 
-
 def test_writer_in_another_pid_namespace(node: Node) -> None:
     """A writer's own pid is matched in its pid namespace, and by the file held open among equals."""
     first, writer_key = node.log(7, "a")
