@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +173,18 @@ class SharedNode:
             program.wait(20.0)
             if program.stdout is not None:
                 program.stdout.close()
+
+
+@contextmanager
+def shared_node() -> Iterator[SharedNode]:
+    """A node with two users, and what was started on it until its end."""
+    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path, Node("shared") as node:
+        Path(path).chmod(0o755)
+        place = SharedNode(Path(path), node)
+        try:
+            yield place
+        finally:
+            place.close()
 
 
 def end(program: subprocess.Popen[Any]) -> None:

@@ -7,9 +7,7 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from agents import Agent
@@ -23,10 +21,11 @@ from neighbours import (
     end,
     hierarchy,
     operations,
+    shared_node,
     victims_series,
     wait_until_read,
 )
-from nodes import Node, wait_until, why_no_nodes
+from nodes import wait_until, why_no_nodes
 
 FULL = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
 pytestmark = [
@@ -57,13 +56,8 @@ def is_as_in_the_control_run(agent: Agent) -> None:
 @pytest.fixture
 def shared() -> Iterator[SharedNode]:
     """A node with two users."""
-    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path, Node("shared") as node:
-        Path(path).chmod(0o755)
-        place = SharedNode(Path(path), node)
-        try:
-            yield place
-        finally:
-            place.close()
+    with shared_node() as place:
+        yield place
 
 
 def nothing(shared: SharedNode, agent: Agent) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 import pytest
 from alerting import Alertmanager, Inbox, to_inbox
-from neighbours import JOB, MALLORY, RANKS, SharedNode, end
-from nodes import Node, wait_until, why_no_nodes
+from neighbours import JOB, MALLORY, RANKS, SharedNode, end, shared_node
+from nodes import wait_until, why_no_nodes
 from paging import build_rules, prometheus_config, why_no_pages
 from prometheus import Prometheus
 
@@ -34,13 +33,8 @@ TOLD_SECONDS = 60.0
 @pytest.fixture
 def shared() -> Iterator[SharedNode]:
     """A node with two users."""
-    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path, Node("shared") as node:
-        Path(path).chmod(0o755)
-        place = SharedNode(Path(path), node)
-        try:
-            yield place
-        finally:
-            place.close()
+    with shared_node() as place:
+        yield place
 
 
 def test_a_neighbour_wakes_nobody_and_a_death_one(shared: SharedNode, tmp_path: Path) -> None:
