@@ -1,7 +1,8 @@
 """A thousand nodes of eight ranks that one process plays, in a real Prometheus with the shipped scrape jobs and rules.
 
-The pages are those of a real agent on one node of a simulated job, with ranks, jobs and communicators renamed for each
-node, and counters that go on at the pace they had.
+The pages are those of a real agent on one node of a simulated job, with eight GPUs (the stub of NVIDIA's library) and
+eight NICs; ranks, jobs, communicators and GPUs are renamed for each node, and counters go on at the pace they had. The
+first node of each job also has the series of its RAS: those of a real one of as many ranks.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agents import free_port
+from bench_hardware import tree
+from bench_ras import machines
 from clusters import Cluster, ClusterJob
 from nodes import wait_until
+from nvml_stub import Node
 from paging import DEPLOY, build_rules
 from prometheus import Prometheus
+from ras_jobs import WORLD, RasJob
 
 NODES = 1000
 RANKS_PER_NODE = 8
@@ -30,22 +35,47 @@ RECORDED_SECONDS = 40.0
 """How old the counters on the recorded pages are."""
 MINUTES = 7
 """Longer than the rules' windows of five minutes."""
+FIRST_REPORT_SECONDS = 60.0
 LIVENESS = "collect"
+NOW = (
+    "rankwatch_node_time_seconds",
+    "rankwatch_rank_last_progress_timestamp_seconds",
+    "rankwatch_exporter_last_success_timestamp_seconds",
+    "rankwatch_checkpoint_last_save_timestamp_seconds",
+)
+"""Times that go on with the clock."""
 _LINE = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 
 
 class Recorded(NamedTuple):
-    """What an agent showed: the liveness page, the other one, and the communicators that are its node's alone."""
+    """What agents showed: the pages of a node, the series of RAS, and the communicators that are on one node alone."""
 
     liveness: str
     other: str
+    ras: str
     local_comms: set[str]
 
 
+class Page(NamedTuple):
+    """A node's page: the text that stays, and the lines that move: name with labels, value, whether it is a time."""
+
+    still: str
+    moving: list[tuple[str, float, bool]]
+
+
+def equip(folder: Path) -> dict[str, Any]:
+    """Give a node eight GPUs and eight NICs."""
+    (folder / "driver").mkdir()
+    library = Node(folder / "driver").library
+    return {"flags": ("--path.sysfs", str(tree(folder / "sys"))), "env": {"LD_LIBRARY_PATH": str(library.parent)}}
+
+
 def record(folder: Path) -> Recorded:
-    """Run a job on two nodes; return the first one's pages."""
+    """Run a job on two nodes, then RAS of a whole job of the fleet; return what the first node's agent shows."""
+    (folder / "job").mkdir()
+    (folder / "ras").mkdir()
     with (
-        Cluster(folder, 2) as cluster,
+        Cluster(folder / "job", 2, equip=equip) as cluster,
         ClusterJob(cluster, "base", cluster.nodes, 2 * RANKS_PER_NODE, "--tp", str(RANKS_PER_NODE)),
     ):
         agent = cluster.nodes[0].agent
@@ -55,11 +85,25 @@ def record(folder: Path) -> Recorded:
         other = agent.page("?exclude[]=ranks&exclude[]=process&exclude[]=health")
     info = re.findall(r"^rankwatch_communicator_info\{(.*)\}", liveness, re.MULTILINE)
     local = {re.search(r'comm="(\w+)"', each)[1] for each in info if 'nodes="1"' in each}  # type: ignore[index]
-    return Recorded(liveness, other, local)
+    return Recorded(liveness, other, record_ras(folder / "ras"), local)
 
 
-def renamed(page: str, node: int, local_comms: set[str]) -> list[tuple[str, float, str]]:
-    """Return a node's lines: name with labels, value, and how it goes on (``counter``, ``now`` or nothing)."""
+def record_ras(folder: Path) -> str:
+    """Return RAS' series of a job of NODES_PER_JOB nodes, as its reporter shows them."""
+    ranks = NODES_PER_JOB * RANKS_PER_NODE
+    with Cluster(folder, 2) as cluster:
+        agent = cluster.nodes[0].agent
+        places = machines(cluster, NODES_PER_JOB)
+        with RasJob(folder, ranks, ranks_per_node=RANKS_PER_NODE, machines=places, job_id="base") as job:
+            job.groups(RANKS_PER_NODE)
+            labels = {"job_id": "base", "comm": WORLD, "state": "responding"}
+            agent.wait_for("rankwatch_communicator_ranks", ranks, seconds=FIRST_REPORT_SECONDS, **labels)
+            page = agent.page("?collect[]=ras")
+    return "\n".join(line for line in page.splitlines() if 'job_id="base"' in line)
+
+
+def renamed(page: str, node: int, local_comms: set[str]) -> Page:
+    """Return a page as another node would show it."""
     job, first = node // NODES_PER_JOB, node % NODES_PER_JOB * RANKS_PER_NODE
 
     def rename(match: re.Match[str]) -> str:
@@ -68,34 +112,37 @@ def renamed(page: str, node: int, local_comms: set[str]) -> list[tuple[str, floa
             return f'job_id="{value}{job}"'
         if label == "rank":
             return f'rank="{int(value) + first}"'
+        if label == "uuid":
+            return f'uuid="{value[:-6]}{node:06x}"'
         return f'comm="{value[:8]}{node if value in local_comms else job:06x}"' if value != "other" else match[0]
 
-    lines = []
+    still, moving = [], []
     for match in map(_LINE.match, page.splitlines()):
         if match is not None:
-            labels = re.sub(r'\b(job_id|rank|comm)="([^"]*)"', rename, match["labels"] or "")
-            is_now = "last_progress" in match["name"] or match["name"] == "rankwatch_node_time_seconds"
-            kind = "counter" if match["name"].endswith("_total") else "now" if is_now else ""
-            lines.append((match["name"] + labels, float(match["value"]), kind))
-    return lines
+            labels = re.sub(r'\b(job_id|rank|comm|uuid)="([^"]*)"', rename, match["labels"] or "")
+            value, is_now = float(match["value"]), match["name"] in NOW
+            if is_now or (match["name"].endswith("_total") and value):
+                moving.append((match["name"] + labels, value, is_now))
+            else:
+                still.append(f"{match['name']}{labels} {match['value']}\n")
+    return Page("".join(still), moving)
 
 
 def serve(recorded: Recorded, port: int) -> None:
     """Play all nodes; each has an address of its own."""
     began = time.time()
-    pages = {
-        (address(node), query): renamed(page, node, recorded.local_comms)
-        for node in range(NODES)
-        for query, page in ((True, recorded.liveness), (False, recorded.other))
-    }
+    pages = {}
+    for node in range(NODES):
+        other = recorded.other if node % NODES_PER_JOB else f"{recorded.other}\n{recorded.ras}"
+        pages[address(node), True] = renamed(recorded.liveness, node, recorded.local_comms)
+        pages[address(node), False] = renamed(other, node, recorded.local_comms)
 
     def body(host: str, is_liveness: bool) -> bytes:
         now = time.time()
         factor = 1.0 + (now - began) / RECORDED_SECONDS
-        parts = []
-        for name, value, kind in pages[host, is_liveness]:
-            parts.append(f"{name} {value * factor if kind == 'counter' else now if kind == 'now' else value!r}\n")
-        return "".join(parts).encode()
+        page = pages[host, is_liveness]
+        lines = [f"{name} {now if is_time else value * factor}\n" for name, value, is_time in page.moving]
+        return (page.still + "".join(lines)).encode()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -8,14 +8,18 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from agents import Agent
 from jobs import SimulatedJob
 from nodes import Node, why_no_nodes
 
 MONITOR = "10.0.0.1"
+Equip = Callable[[Path], Mapping[str, Any]]
+"""Puts hardware into a node's folder; returns what its agent takes besides (``flags``, ``env``)."""
 
 
 def why_no_cluster() -> str | None:
@@ -26,7 +30,7 @@ def why_no_cluster() -> str | None:
 class ClusterNode:
     """One node: its machine, its agent, and its address, by which rules and pages call it."""
 
-    def __init__(self, cluster: Cluster, number: int, exit_status_ioctl: bool) -> None:
+    def __init__(self, cluster: Cluster, number: int, exit_status_ioctl: bool, equip: Equip | None) -> None:
         self.name = f"10.0.0.{number + 10}"
         self.machine = Node(f"gpu-node-{number:02}")
         self._directory = cluster.directory / self.machine.hostname
@@ -34,6 +38,7 @@ class ClusterNode:
         self._inspector_dir = cluster.inspector_dir
         self._ioctl = exit_status_ioctl
         cluster.wire(self)
+        self._options = equip(self._directory) if equip else {}
         self.agent = self._make_agent()
         (cluster.targets_dir / f"{self.machine.hostname}.json").write_text(
             json.dumps([{"targets": [f"{self.name}:{self.agent.port}"], "labels": {}}])
@@ -44,7 +49,7 @@ class ClusterNode:
             "inspector": {"paths": [str(self._inspector_dir)]},
             "process": {"exit_status_ioctl": self._ioctl},
         }
-        return Agent(self._directory, {"exporters": exporters}, node=self.machine, host="0.0.0.0")  # noqa: S104
+        return Agent(self._directory, {"exporters": exporters}, node=self.machine, host="0.0.0.0", **self._options)  # noqa: S104
 
     def lose_power(self) -> None:
         """End everything on it without a word on the wire."""
@@ -58,9 +63,14 @@ class ClusterNode:
 
 
 class Cluster:
-    """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager."""
+    """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager.
 
-    def __init__(self, directory: Path, size: int, *, exit_status_ioctl: bool = True) -> None:
+    ``equip`` gives each node its hardware; without, it has none.
+    """
+
+    def __init__(
+        self, directory: Path, size: int, *, exit_status_ioctl: bool = True, equip: Equip | None = None
+    ) -> None:
         self.directory = directory
         self.inspector_dir = directory / "inspector"
         self.targets_dir = directory / "targets"
@@ -73,7 +83,7 @@ class Cluster:
             run_ip(self.monitor, "address", "add", f"{MONITOR}/24", "dev", "bridge")
             run_ip(self.monitor, "link", "set", "bridge", "up")
             for number in range(size):
-                self.nodes.append(ClusterNode(self, number, exit_status_ioctl))
+                self.nodes.append(ClusterNode(self, number, exit_status_ioctl, equip))
         except BaseException:
             self.close()
             raise
