@@ -66,6 +66,7 @@ def nics() -> list[Panel]:
     rate, best = (
         f"max by ({PORT}) (rankwatch_rdma_port_rate_{kind}bytes_per_second{{{NODE}}})" for kind in ("", "best_")
     )
+    state = f"max by ({PORT}) (rankwatch_rdma_port_state_id{{{NODE}}})"
     counters = [
         rate_of(
             f"rankwatch_rdma_{kind}_counter_total",
@@ -78,14 +79,17 @@ def nics() -> list[Panel]:
         timeline(
             "Ports",
             "The logical state of each RDMA port.",
-            Query(f"max by ({PORT}) (rankwatch_rdma_port_state_id{{{NODE}}})", "{{device}} {{port}}"),
+            Query(state, "{{device}} {{port}}"),
             size=HALF,
             states=PORT_STATES,
         ),
         lines(
             "Rate against the best since the boot",
             "Below 100 % the port has negotiated fewer lanes or a lower speed than it once had.",
-            Query(f"{rate}\n  / (\n    {best}\n      or\n    {rate}\n  )", "{{device}} {{port}}"),
+            Query(
+                f"{rate}\n  / (\n    {best}\n      or\n    {rate} and on ({PORT}) {state} == {ACTIVE}\n  )",
+                "{{device}} {{port}}",
+            ),
             unit="percentunit",
             size=HALF,
         ),
