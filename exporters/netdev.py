@@ -1,4 +1,4 @@
-"""Network devices with hardware behind them, from /sys/class/net: state, speed, traffic, errors, carrier changes.
+"""Network devices with hardware behind them, from /sys/class/net: state, errors, carrier changes; speed and traffic.
 
 Bridges, tunnels and the ends of pods' cables are not among them: they come and go by the hundred and break nothing.
 """
@@ -19,6 +19,7 @@ MAX_DEVICES = 128
 _NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 _DEVICE = ("device",)
 _EACH = "1 per device"
+_IF_ASKED = "1 per device, only with all_values"
 
 UP = Family(
     "rankwatch_netdev_up",
@@ -35,16 +36,16 @@ SPEED = Family(
     "gauge",
     "The speed that the link has negotiated; absent while there is none.",
     _DEVICE,
-    _EACH,
+    _IF_ASKED,
 )
-MTU = Family("rankwatch_netdev_mtu_bytes", "gauge", "The largest packet that the device sends.", _DEVICE, _EACH)
-RECEIVED = Family("rankwatch_netdev_received_bytes_total", "counter", "Bytes received.", _DEVICE, _EACH)
-SENT = Family("rankwatch_netdev_transmitted_bytes_total", "counter", "Bytes sent.", _DEVICE, _EACH)
+MTU = Family("rankwatch_netdev_mtu_bytes", "gauge", "The largest packet that the device sends.", _DEVICE, _IF_ASKED)
+RECEIVED = Family("rankwatch_netdev_received_bytes_total", "counter", "Bytes received.", _DEVICE, _IF_ASKED)
+SENT = Family("rankwatch_netdev_transmitted_bytes_total", "counter", "Bytes sent.", _DEVICE, _IF_ASKED)
 RECEIVE_ERRORS = Family(
     "rankwatch_netdev_receive_errors_total", "counter", "Packets received with an error.", _DEVICE, _EACH
 )
 SEND_ERRORS = Family(
-    "rankwatch_netdev_transmit_errors_total", "counter", "Packets not sent for an error.", _DEVICE, _EACH
+    "rankwatch_netdev_transmit_errors_total", "counter", "Packets not sent for an error.", _DEVICE, _IF_ASKED
 )
 RECEIVE_DROPS = Family(
     "rankwatch_netdev_receive_dropped_total",
@@ -54,7 +55,7 @@ RECEIVE_DROPS = Family(
     _EACH,
 )
 SEND_DROPS = Family(
-    "rankwatch_netdev_transmit_dropped_total", "counter", "Packets dropped on their way out.", _DEVICE, _EACH
+    "rankwatch_netdev_transmit_dropped_total", "counter", "Packets dropped on their way out.", _DEVICE, _IF_ASKED
 )
 FAMILIES = (
     UP,
@@ -78,11 +79,15 @@ _NUMBERS = {
     RECEIVE_DROPS.name: "statistics/rx_dropped",
     SEND_DROPS.name: "statistics/tx_dropped",
 }
+_DETAILS = frozenset({SPEED.name, MTU.name, RECEIVED.name, SENT.name, SEND_ERRORS.name, SEND_DROPS.name})
+"""What neither rules nor dashboards ask for: only with all_values."""
 _MEGABIT_BYTES = 1e6 / 8
 
 
 class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Nothing to choose but whether."""
+    """``all_values``: speed, MTU, traffic and what is lost on its way out, too: 6 more per device."""
+
+    all_values: bool = False
 
 
 class NetworkDevice(msgspec.Struct, frozen=True):
@@ -126,10 +131,12 @@ class NetdevExporter(SysfsExporter[NetdevConfig, tuple[NetworkDevice, ...]]):
 
     def render(self, found: tuple[NetworkDevice, ...]) -> Iterable[Metric]:
         """A series for each value that was read."""
-        rows = {family.name: family.rows() for family in FAMILIES}
+        hidden = frozenset() if self.config.all_values else _DETAILS
+        rows = {family.name: family.rows() for family in FAMILIES if family.name not in hidden}
         for device in found:
             for family, value in device.values.items():
-                rows[family].add((device.name,), value)
+                if family in rows:
+                    rows[family].add((device.name,), value)
         return [each.metric for each in rows.values()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grafana import node_links
+from grafana.node_links import ACTIVE
 from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import CLUSTER, NODE, Value, rate_of
 
@@ -63,8 +64,8 @@ def _summary() -> list[Panel]:
         stats(
             "RDMA ports",
             "Ports of RDMA devices, and those that are active. Ports that were never cabled are not.",
-            Query(f"count(rankwatch_rdma_port_active{{{NODE}}})", "in all"),
-            Query(f"sum(rankwatch_rdma_port_active{{{NODE}}})", "active"),
+            Query(f"count(rankwatch_rdma_port_state_id{{{NODE}}})", "in all"),
+            Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} == bool {ACTIVE})", "active"),
             unit="none",
             size=QUARTER,
         ),

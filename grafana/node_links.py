@@ -7,11 +7,12 @@ from grafana.queries import NODE, Value, rate_of
 
 HALF = Size(12)
 SHOWN_COUNTERS = 8
+ACTIVE = 4
 PORT_STATES = {
     "down": Value(1, "red"),
     "init": Value(2, "orange"),
     "armed": Value(3, "yellow"),
-    "active": Value(4, "green"),
+    "active": Value(ACTIVE, "green"),
     "active, defers": Value(5, "green"),
 }
 """As the kernel counts them (ib_verbs.h)."""
@@ -62,7 +63,10 @@ def gpu_links() -> list[Panel]:
 
 def nics() -> list[Panel]:
     """Return the panels on RDMA devices and network devices."""
-    best = f"max by ({PORT}) (rankwatch_rdma_port_rate_best_bytes_per_second{{{NODE}}})"
+    rate, best = (
+        f"max by ({PORT}) (rankwatch_rdma_port_rate_{kind}bytes_per_second{{{NODE}}})" for kind in ("", "best_")
+    )
+    state = f"max by ({PORT}) (rankwatch_rdma_port_state_id{{{NODE}}})"
     counters = [
         rate_of(
             f"rankwatch_rdma_{kind}_counter_total",
@@ -75,7 +79,7 @@ def nics() -> list[Panel]:
         timeline(
             "Ports",
             "The logical state of each RDMA port.",
-            Query(f"max by ({PORT}) (rankwatch_rdma_port_state_id{{{NODE}}})", "{{device}} {{port}}"),
+            Query(state, "{{device}} {{port}}"),
             size=HALF,
             states=PORT_STATES,
         ),
@@ -83,7 +87,7 @@ def nics() -> list[Panel]:
             "Rate against the best since the boot",
             "Below 100 % the port has negotiated fewer lanes or a lower speed than it once had.",
             Query(
-                f"max by ({PORT}) (rankwatch_rdma_port_rate_bytes_per_second{{{NODE}}})\n  / {best}",
+                f"{rate}\n  / (\n    {best}\n      or\n    {rate} and on ({PORT}) {state} == {ACTIVE}\n  )",
                 "{{device}} {{port}}",
             ),
             unit="percentunit",

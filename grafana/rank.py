@@ -159,8 +159,9 @@ def _identity() -> list[Panel]:
     ]
 
 
-def _bandwidth(prefix: str, by: str) -> str:
-    return ratio(rate_of(f"{prefix}_bus_bytes_total", RANK, by), rate_of(f"{prefix}_seconds_total", RANK, by))
+def _bus_bandwidth(by: str) -> str:
+    seconds = rate_of("rankwatch_collective_seconds_total", RANK, by)
+    return ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK, by), seconds)
 
 
 def _collectives() -> list[Panel]:
@@ -169,7 +170,7 @@ def _collectives() -> list[Panel]:
             "Bus bandwidth by communicator and collective",
             "Weighted by time, waiting for late ranks included: the late rank itself has the most.",
             Query(
-                named(_bandwidth("rankwatch_collective", COLLECTIVE), OPERATIONS),
+                named(_bus_bandwidth(COLLECTIVE), OPERATIONS),
                 "{{collective}} {{comm_name}} {{comm}}",
             ),
             unit="Bps",
@@ -178,7 +179,7 @@ def _collectives() -> list[Panel]:
         lines(
             "Bus bandwidth by collective and message size",
             "Weighted by time. Each size class holds messages up to its number of bytes.",
-            Query(_bandwidth("rankwatch_collective", "collective, size"), "{{collective}} ≤ {{size}} B"),
+            Query(_bus_bandwidth("collective, size"), "{{collective}} ≤ {{size}} B"),
             unit="Bps",
             size=HALF,
         ),
@@ -235,23 +236,20 @@ def _lateness(late_share: float) -> list[Panel]:
 
 
 def _p2p() -> list[Panel]:
+    moved = rate_of("rankwatch_p2p_bytes_total", RANK, DIRECTION)
+    bandwidth = ratio(moved, rate_of("rankwatch_p2p_seconds_total", RANK, DIRECTION))
     return [
         lines(
             "Bandwidth of sends and receives",
             "Weighted by time, waiting for the peer included; too low where a send and a receive share a kernel.",
-            Query(
-                named(_bandwidth("rankwatch_p2p", DIRECTION), P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"
-            ),
+            Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
             unit="Bps",
             size=Size(12),
         ),
         lines(
             "Bytes sent and received per second",
             "Message bytes over wall time.",
-            Query(
-                named(rate_of("rankwatch_p2p_bytes_total", RANK, DIRECTION), P2P_OPERATIONS),
-                "{{direction}} {{comm_name}} {{comm}}",
-            ),
+            Query(named(moved, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
             unit="Bps",
             size=Size(12),
         ),

@@ -56,7 +56,7 @@ WEB_CLOSED = Family(
     "counter",
     "Connections that the agent closed, or lost in mid-request, by reason.",
     ("reason",),
-    "10 per node",
+    "1 per reason seen, at most 10",
 )
 WEB_SHARED = Family(
     "rankwatch_web_renders_shared_total",
@@ -158,7 +158,8 @@ def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
     for code, count in sorted(snapshot.responses.items()):
         responses.add((str(code),), count)
     for reason, count in snapshot.closed.items():
-        closed.add((reason,), count)
+        if count:
+            closed.add((reason,), count)
     yield from (responses.metric, closed.metric)
     yield WEB_SHARED.single(snapshot.shared)
     yield WEB_FAILURES.single(snapshot.web_failures)

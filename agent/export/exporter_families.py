@@ -27,16 +27,16 @@ EXPORTER_PRESENT = Family(
 EXPORTER_DURATION = Family(
     "rankwatch_exporter_update_duration_seconds",
     "gauge",
-    "How long the exporter's last update took.",
+    "How long the exporter's last update took; absent where its source is not there.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter with a source",
 )
 EXPORTER_LAST_SUCCESS = Family(
     "rankwatch_exporter_last_success_timestamp_seconds",
     "gauge",
     "When the exporter's last successful update ended; absent before the first.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter with a source",
 )
 EXPORTER_LATE = Family(
     "rankwatch_exporter_updates_late_total",
@@ -48,44 +48,39 @@ EXPORTER_LATE = Family(
 EXPORTER_FAILED = Family(
     "rankwatch_exporter_updates_failed_total",
     "counter",
-    "Updates that ended in an error.",
+    "Updates that ended in an error; absent before the first.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter that failed",
 )
 EXPORTER_SKIPPED = Family(
     "rankwatch_exporter_skipped_total",
     "counter",
-    "Pieces of a source (a record, a process) left out because looking at one of them failed; the log says why.",
+    "Pieces of a source (a record, a process) left out because looking at one of them failed; the log says why. "
+    "Absent before the first.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter that left something out",
 )
 EXPORTER_SERIES = Family(
     "rankwatch_exporter_series",
     "gauge",
     "Series that the exporter gave in the last scrape that asked for it.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter with series",
 )
 EXPORTER_DROPPED = Family(
     "rankwatch_exporter_series_dropped_total",
     "counter",
-    "Series left out of scrapes because the exporter was over its cap, counted at each scrape.",
+    "Series left out of scrapes because the exporter was over its cap or had given the same one before (the log says "
+    "which), counted at each scrape.",
     ("exporter",),
-    "1 per exporter",
-)
-EXPORTER_DOUBLES = Family(
-    "rankwatch_exporter_series_duplicated_total",
-    "counter",
-    "Series left out of scrapes because the exporter had given the same one before, counted at each scrape.",
-    ("exporter",),
-    "1 per exporter",
+    "1 per exporter with series",
 )
 EXPORTER_RENDER_FAILED = Family(
     "rankwatch_exporter_renders_failed_total",
     "counter",
-    "Scrapes in which the exporter's state could not be rendered, or only in part.",
+    "Scrapes in which the exporter's state could not be rendered, or only in part; absent before the first.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter that could not be rendered",
 )
 
 FAMILIES: tuple[Family, ...] = (
@@ -98,7 +93,6 @@ FAMILIES: tuple[Family, ...] = (
     EXPORTER_SKIPPED,
     EXPORTER_SERIES,
     EXPORTER_DROPPED,
-    EXPORTER_DOUBLES,
     EXPORTER_RENDER_FAILED,
 )
 
@@ -130,21 +124,23 @@ def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
         name = (exporter.name,)
         up.add(name, float(exporter.up))
         present.add(name, float(exporter.present))
-        duration.add(name, exporter.duration_seconds)
+        if exporter.present or not exporter.up:
+            duration.add(name, exporter.duration_seconds)
         if exporter.last_success_seconds is not None:
             success.add(name, exporter.last_success_seconds)
         late.add(name, exporter.late)
-        failed.add(name, exporter.failures)
-        skipped.add(name, exporter.skipped)
+        if exporter.failures:
+            failed.add(name, exporter.failures)
+        if exporter.skipped:
+            skipped.add(name, exporter.skipped)
     return [rows.metric for rows in (up, present, duration, success, late, failed, skipped)]
 
 
 def _series(counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
-    series, dropped, doubles = EXPORTER_SERIES.rows(), EXPORTER_DROPPED.rows(), EXPORTER_DOUBLES.rows()
-    failed = EXPORTER_RENDER_FAILED.rows()
+    series, dropped, failed = EXPORTER_SERIES.rows(), EXPORTER_DROPPED.rows(), EXPORTER_RENDER_FAILED.rows()
     for name, count in sorted(counts.items()):
         series.add((name,), count.series)
-        dropped.add((name,), count.dropped)
-        doubles.add((name,), count.doubles)
-        failed.add((name,), count.failures)
-    return [rows.metric for rows in (series, dropped, doubles, failed)]
+        dropped.add((name,), count.dropped + count.doubles)
+        if count.failures:
+            failed.add((name,), count.failures)
+    return [rows.metric for rows in (series, dropped, failed)]

@@ -20,7 +20,7 @@ HELPER_UP = Family(
 HELPER_RESTARTS = Family(
     "rankwatch_helper_restarts_total",
     "counter",
-    "Helper processes started in the place of one that failed or hung.",
+    "Helper processes started in the place of one that failed or hung; absent before the first call.",
     ("helper",),
     "1 per helper",
 )
@@ -28,7 +28,7 @@ HELPER_CALLS = Family(
     "rankwatch_helper_calls_total",
     "counter",
     "Calls by what became of them: ok, failed (the process crashed, ran out of memory, or was not to be started again "
-    "yet) or hung (no answer in time, or an earlier process is still there).",
+    "yet) or hung (no answer in time, or an earlier process is still there); absent before the first.",
     ("helper", "result"),
     "3 per helper",
 )
@@ -64,8 +64,9 @@ def render(helpers: Sequence[HelperStatus], usage: Mapping[int, ProcessUsage]) -
     up, restarts, calls = HELPER_UP.rows(), HELPER_RESTARTS.rows(), HELPER_CALLS.rows()
     cpu, memory = HELPER_CPU.rows(), HELPER_MEMORY.rows()
     for helper in helpers:
-        if helper.ok is not None:
-            up.add((helper.name,), float(helper.ok))
+        if helper.ok is None:
+            continue
+        up.add((helper.name,), float(helper.ok))
         restarts.add((helper.name,), helper.restarts)
         for result in CALL_RESULTS:
             calls.add((helper.name, result), helper.calls.get(result, 0))

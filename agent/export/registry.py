@@ -96,9 +96,12 @@ class Registry:
         counts.series = outcome.series
         counts.dropped += outcome.dropped
         counts.doubles += outcome.doubles
-        if outcome.dropped:
+        if outcome.dropped or outcome.doubles:
             self._log.warning(
-                "{dropped} series of exporter {exporter} are left out", exporter=name, dropped=outcome.dropped
+                "of exporter {exporter} {dropped} series over its cap and {doubles} given twice are left out",
+                exporter=name,
+                dropped=outcome.dropped,
+                doubles=outcome.doubles,
             )
         if outcome.error is not None:
             self._fail(name, outcome.error)

@@ -16,7 +16,9 @@ INTERVAL_SECONDS = 10.0
 
 
 class AmdgpuConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Nothing to choose but whether."""
+    """``all_values``: series of every number, some 10 more per GPU, not only of what rules and dashboards ask for."""
+
+    all_values: bool = False
 
 
 class AmdgpuExporter:
@@ -52,7 +54,7 @@ class AmdgpuExporter:
     def snapshot(self) -> AmdgpuSnapshot:
         """What the last look gave."""
         lowered = {pci: dict(each.seconds) for pci, each in self._lowered.items()}
-        return AmdgpuSnapshot(self._gpus, self._users, lowered)
+        return AmdgpuSnapshot(self._gpus, self._users, lowered, self._config.all_values)
 
     def families(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
         """Render; pure."""

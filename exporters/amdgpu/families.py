@@ -32,8 +32,9 @@ EDGE_TEMPERATURE = Family(
     "gauge",
     "Temperature at the edge of AMD's GPU, cooler than its hottest spot.",
     GPU_LABELS,
-    "1 per GPU",
+    "1 per GPU, only with all_values",
 )
+_DETAILS = gpu_families.DETAILS | {EDGE_TEMPERATURE}
 
 
 class _Value(NamedTuple):
@@ -81,11 +82,15 @@ FAMILIES = (
 
 
 class AmdgpuSnapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs; ``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason."""
+    """What ``render`` needs; ``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason.
+
+    ``all_values``: every number, also what neither rules nor dashboards ask for.
+    """
 
     gpus: tuple[View, ...]
     users: dict[int, list[str]]
     lowered_seconds: dict[str, dict[str, float]] = {}
+    all_values: bool = False
 
 
 def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
@@ -106,7 +111,8 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
                 rows[gpu_families.CLOCKS_SECONDS.name].add((*labels, reason), seconds)
             if gpu.raw.hive:
                 rows[XGMI_INFO.name].add((*labels, gpu.raw.hive), 1)
-    return [found.metric for found in rows.values()]
+    hidden = frozenset() if snapshot.all_values else _DETAILS
+    return [found.metric for found in rows.values() if found.metric.family not in hidden]
 
 
 def _numbers(rows: Mapping[str, Rows], labels: tuple[str, str], gpu: View) -> None:

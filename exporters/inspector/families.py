@@ -10,6 +10,7 @@ from exporters.inspector.totals.losses import Tally
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
+_DERIVED = "; only with derived_series"
 
 OPERATIONS = Family(
     "rankwatch_collective_operations_total",
@@ -23,7 +24,7 @@ BYTES = Family(
     "counter",
     "Message bytes of these operations as NCCL counts them: what one rank sends (AllGather) or gets (ReduceScatter).",
     _SERIES,
-    _SERIES_COST,
+    _SERIES_COST + _DERIVED,
 )
 SECONDS = Family(
     "rankwatch_collective_seconds_total",
@@ -44,7 +45,7 @@ BUS_BANDWIDTH = Family(
     "gauge",
     "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
     ("job_id", "rank", "comm", "collective"),
-    "1 per rank, communicator and collective seen",
+    "1 per rank, communicator and collective seen" + _DERIVED,
 )
 _ARRIVALS = ("job_id", "comm", "collective", "size")
 _ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
@@ -76,7 +77,7 @@ UNMATCHED = Family(
     "counter",
     "Operations that some ranks have a record of and others have not: they say nothing of who was late.",
     _ARRIVALS,
-    _ARRIVALS_COST,
+    _ARRIVALS_COST + _DERIVED,
     aggregate="sum",
 )
 FLOOR = Family(
@@ -109,7 +110,8 @@ P2P_OPERATIONS = Family(
 P2P_BYTES = Family(
     "rankwatch_p2p_bytes_total",
     "counter",
-    "Message bytes of these sends and receives.",
+    "Message bytes of these sends and receives, which are their bus bytes, too: the rate over that of seconds is the "
+    "mean bandwidth.",
     _P2P_SERIES,
     _P2P_COST,
 )
@@ -121,20 +123,13 @@ P2P_SECONDS = Family(
     _P2P_SERIES,
     _P2P_COST,
 )
-P2P_BUS_BYTES = Family(
-    "rankwatch_p2p_bus_bytes_total",
-    "counter",
-    "Bus bandwidth times time of these; its rate over the rate of seconds is the mean bandwidth.",
-    _P2P_SERIES,
-    _P2P_COST,
-)
 P2P_BUS_BANDWIDTH = Family(
     "rankwatch_p2p_bus_bandwidth_bytes_per_second",
     "gauge",
     "Bandwidth of a rank's sends or receives over the last five seconds with data, weighted by time, waiting included; "
     "too low where a send and a receive are fused in one kernel.",
     ("job_id", "rank", "comm", "direction"),
-    "1 per rank, communicator and direction seen",
+    "1 per rank, communicator and direction seen" + _DERIVED,
 )
 RECORDS = Family(
     "rankwatch_inspector_records_total",
@@ -154,7 +149,7 @@ MISSING_RECORDS = Family(
     "Operations of a rank without a record although later ones have one, by cause: the plugin's ring overflowed, its "
     "one slot was overwritten (2.28 and 2.29), or filtered_or_lost: those below its least size by design, or unknown.",
     ("job_id", "rank", "cause"),
-    f"{len(CAUSES)} per rank",
+    "2 per rank: its plugin has either one slot or a ring",
 )
 SEEN_RECORDS = Family(
     "rankwatch_inspector_seen_records_total",
@@ -261,7 +256,6 @@ FAMILIES = (
     P2P_OPERATIONS,
     P2P_BYTES,
     P2P_SECONDS,
-    P2P_BUS_BYTES,
     P2P_BUS_BANDWIDTH,
     RECORDS,
     MISSING_RECORDS,

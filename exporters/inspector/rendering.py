@@ -28,7 +28,6 @@ from exporters.inspector.families import (
     MISSING_RECORDS,
     OPERATIONS,
     P2P_BUS_BANDWIDTH,
-    P2P_BUS_BYTES,
     P2P_BYTES,
     P2P_OPERATIONS,
     P2P_SECONDS,
@@ -63,7 +62,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
 
     Places without a label are not shown yet. ``unpublished``: a reader has not told yet what it holds, so that no sum
-    over readers is whole.
+    over readers is whole. ``derived_series``: also what PromQL makes of the others.
     """
 
     readers: tuple[Published, ...]
@@ -73,15 +72,17 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     unpublished: bool = False
     silent: Mapping[SilenceCause, int] = {}
     reclaimed: tuple[Reclaimed, ...] = ()
+    derived_series: bool = False
 
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """Turn a snapshot into families."""
     writers = [writer for reader in snapshot.readers for writer in reader.writers]
     series, withheld = _series(writers, snapshot)
-    yield from _operations(series, withheld)
-    yield from _arrivals(series, withheld)
-    yield from _bandwidth(writers, snapshot.labels)
+    yield from _operations(series, withheld, derived=snapshot.derived_series)
+    yield from _arrivals(series, withheld, derived=snapshot.derived_series)
+    if snapshot.derived_series:
+        yield from _bandwidth(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
     yield from _reclaimed(snapshot.reclaimed)
@@ -106,7 +107,7 @@ def _series(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> tuple[S
     return series, withheld
 
 
-def _operations(series: Series, withheld: set[Labels]) -> Iterable[Metric]:
+def _operations(series: Series, withheld: set[Labels], *, derived: bool) -> Iterable[Metric]:
     collectives: Series = {}
     p2p: Series = {}
     for labels, sums in series.items():
@@ -117,21 +118,20 @@ def _operations(series: Series, withheld: set[Labels]) -> Iterable[Metric]:
             collectives[labels] = sums
         else:
             p2p[job_id, rank, comm, direction, size] = sums
-    yield from _totals(collectives, OPERATIONS, BYTES, SECONDS, BUS_BYTES)
-    yield from _totals(p2p, P2P_OPERATIONS, P2P_BYTES, P2P_SECONDS, P2P_BUS_BYTES)
+    yield from _totals(collectives, OPERATIONS, SECONDS, BUS_BYTES)
+    if derived:
+        yield Metric(BYTES, list(collectives), [one.message_bytes for one in collectives.values()])
+    yield from _totals(p2p, P2P_OPERATIONS, P2P_SECONDS, P2P_BYTES)
 
 
-def _totals(
-    series: Series, operations: Family, message_bytes: Family, seconds: Family, bus_bytes: Family
-) -> Iterable[Metric]:
+def _totals(series: Series, operations: Family, seconds: Family, bus_bytes: Family) -> Iterable[Metric]:
     labels, sums = list(series), series.values()
     yield Metric(operations, labels, [one.operations for one in sums])
-    yield Metric(message_bytes, labels, [one.message_bytes for one in sums])
     yield Metric(seconds, labels, [one.microseconds / 1_000_000 for one in sums])
     yield Metric(bus_bytes, labels, [one.bus_bytes for one in sums])
 
 
-def _arrivals(series: Series, withheld: set[Labels]) -> Iterable[Metric]:
+def _arrivals(series: Series, withheld: set[Labels], *, derived: bool) -> Iterable[Metric]:
     """What matched operations say of each rank, over all sizes, and of each communicator, over its ranks."""
     by_rank: dict[tuple[str, ...], Arrivals] = {}
     by_communicator: dict[tuple[str, ...], Arrivals] = {}
@@ -160,7 +160,8 @@ def _arrivals(series: Series, withheld: set[Labels]) -> Iterable[Metric]:
             unmatched.add(place, arrivals.unmatched)
             floor.add(place, arrivals.floor_us / 1_000_000)
             spread.add(place, arrivals.spread_us / 1_000_000)
-    return [rows.metric for rows in (lateness, last, matched, unmatched, floor, spread)]
+    shown = (lateness, last, matched, floor, spread)
+    return [rows.metric for rows in ((*shown, unmatched) if derived else shown)]
 
 
 def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 
 from exporters.nvml.reading import GpuReading
 
+IDLE = "gpu_idle"
+SETTINGS = frozenset({"applications_clocks_setting", "sync_boost", "display_clock_setting"})
+"""Reasons that somebody chose, and most nodes never have."""
 REASONS = {
-    0x1: "gpu_idle",
+    0x1: IDLE,
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -30,6 +33,11 @@ def active(reading: GpuReading) -> dict[str, bool]:
         return {}
     told = reading.supported_reasons if reading.supported_reasons is not None else sum(REASONS)
     return {name: bool(reading.reasons & bit) for bit, name in REASONS.items() if told & bit}
+
+
+def is_shown(reason: str, seconds: float, *, all_values: bool) -> bool:
+    """Whether a reason has a series: not that the GPU was idle, and of settings only those that held, if not asked."""
+    return all_values or not (reason == IDLE or (reason in SETTINGS and not seconds))
 
 
 class ReasonSeconds:

@@ -102,9 +102,14 @@ class NvmlExporter:
             return NvmlSnapshot(hung=True, errors=errors)
         if self._answer.error:
             return NvmlSnapshot(error=self._answer.error, errors=errors)
-        answer = self._answer
-        gpus, each = self._gpus.views, self._config.each_nvlink
-        return NvmlSnapshot(driver=answer.driver, cuda=answer.cuda, gpus=gpus, each_nvlink=each, errors=errors)
+        return NvmlSnapshot(
+            driver=self._answer.driver,
+            cuda=self._answer.cuda,
+            gpus=self._gpus.views,
+            all_values=self._config.all_values,
+            each_nvlink=self._config.each_nvlink,
+            errors=errors,
+        )
 
     def families(self, snapshot: NvmlSnapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from exporters.nvml.reading import Fabric
 
 STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
-_COMPLETED = 3
+COMPLETED = 3
 _TRUE, _FALSE = 1, 2
 _BAD: dict[str, tuple[int, int]] = {
     "degraded_bandwidth": (0, _TRUE),
@@ -36,4 +36,4 @@ def issues(fabric: Fabric) -> dict[str, bool]:
 def is_well(fabric: Fabric) -> bool:
     """True when the GPU has joined, and nothing is wrong but what recovers."""
     wrong = {name for name, bad in issues(fabric).items() if bad} - _PASSING
-    return fabric.state == _COMPLETED and fabric.status == 0 and not wrong
+    return fabric.state == COMPLETED and fabric.status == 0 and not wrong

@@ -10,6 +10,7 @@ from agent.api import Family, Metric, Rows, gpu_families, pci_address
 from exporters.nvml import clocks, fabric, fields, nvlink
 from exporters.nvml.fields import GPU_LABELS
 from exporters.nvml.gpus import GpuView
+from exporters.nvml.judge import RECOVERY_NONE
 
 RECOVERY_ACTIONS = (
     "none",
@@ -87,21 +88,14 @@ RESETS = Family(
     GPU_LABELS,
     "1 per GPU",
 )
-CLOCKS_ACTIVE = Family(
-    "rankwatch_gpu_clocks_event_active",
-    "gauge",
-    "Always 1: what lowers the GPU's clocks now: gpu_idle, applications_clocks_setting, sw_power_cap, hw_slowdown, "
-    "sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting.",
-    (*GPU_LABELS, "reason"),
-    "1 per GPU and reason that holds",
-)
 RECOVERY_ACTION = Family(
     "rankwatch_gpu_recovery_action",
     "gauge",
-    "Always 1: what the driver says the GPU needs: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
-    "recover_imex_domain, bus_reset, system_reboot, or unknown_N for one that has no name yet.",
+    "Always 1: what the driver says the GPU needs: gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
+    "recover_imex_domain, bus_reset, system_reboot, or unknown_N for one that has no name yet; none only with "
+    "all_values.",
     (*GPU_LABELS, "action"),
-    "1 per GPU",
+    "1 per GPU that needs something, or with all_values",
 )
 MIG_INSTANCE = Family(
     "rankwatch_gpu_mig_instance_info",
@@ -113,10 +107,10 @@ MIG_INSTANCE = Family(
 FABRIC_STATE = Family(
     "rankwatch_gpu_fabric_state",
     "gauge",
-    "Always 1: how far the GPU has joined its NVLink fabric: not_started, in_progress, completed or unknown_N; absent "
-    "where there is none.",
+    "Always 1: how far the GPU has joined its NVLink fabric: not_started, in_progress or unknown_N; completed only "
+    "with all_values.",
     (*GPU_LABELS, "state"),
-    "1 per GPU of a fabric",
+    "1 per GPU that has not joined its fabric, or with all_values",
 )
 FABRIC_INFO = Family(
     "rankwatch_gpu_fabric_info",
@@ -146,7 +140,6 @@ FAMILIES = (
     XID_LAST,
     ECC_EVENTS,
     RESETS,
-    CLOCKS_ACTIVE,
     gpu_families.CLOCKS_SECONDS,
     RECOVERY_ACTION,
     MIG_INSTANCE,
@@ -161,7 +154,8 @@ FAMILIES = (
 class NvmlSnapshot(msgspec.Struct, frozen=True):
     """What is rendered. ``error``: why NVML cannot be initialised, empty when it can. ``cuda``: as 13010 for 13.1.
 
-    ``each_nvlink``: all of each link, not only what is wrong with one.
+    ``all_values``: every number, also of what is not wrong. ``each_nvlink``: all of each link, not only what is wrong
+    with one.
     """
 
     hung: bool = False
@@ -169,6 +163,7 @@ class NvmlSnapshot(msgspec.Struct, frozen=True):
     driver: str = ""
     cuda: int = 0
     gpus: tuple[GpuView, ...] = ()
+    all_values: bool = False
     each_nvlink: bool = False
     errors: dict[str, int] = {}
 
@@ -198,11 +193,11 @@ def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     for reason, count in snapshot.errors.items():
         page.add(READ_ERRORS, (reason,), count)
     for gpu in snapshot.gpus:
-        _gpu(page, gpu, each_nvlink=snapshot.each_nvlink)
+        _gpu(page, gpu, snapshot)
     return page.families()
 
 
-def _gpu(page: _Page, gpu: GpuView, *, each_nvlink: bool) -> None:
+def _gpu(page: _Page, gpu: GpuView, asked: NvmlSnapshot) -> None:
     labels = (str(gpu.index), gpu.uuid)
     page.add(gpu_families.PRESENT, labels, float(gpu.reading is not None))
     if not gpu.uuid:
@@ -215,25 +210,24 @@ def _gpu(page: _Page, gpu: GpuView, *, each_nvlink: bool) -> None:
     for kind, count in gpu.ecc_events.items():
         page.add(ECC_EVENTS, (*labels, kind.removeprefix("ecc_")), count)
     if gpu.reading is not None:
-        _numbers(page, gpu, labels)
-        _fabric(page, gpu, labels)
-        _links(page, gpu, labels, each=each_nvlink)
+        _numbers(page, gpu, labels, all_values=asked.all_values)
+        _fabric(page, gpu, labels, all_values=asked.all_values)
+        _links(page, gpu, labels, each=asked.each_nvlink)
 
 
-def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
+def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str], *, all_values: bool) -> None:
     assert gpu.reading is not None  # noqa: S101  # for the type checker
     reading = gpu.reading
     for name, value in reading.values.items():
-        if name in fields.FIELDS:
-            field = fields.FIELDS[name]
+        field = fields.FIELDS.get(name)
+        if field is not None and field.is_shown(value, all_values=all_values):
             page.add(field.family, (*labels, *field.labels), field.in_base_units(value))
-    if "recovery_action" in reading.values:
-        page.add(RECOVERY_ACTION, (*labels, _recovery_action(reading.values["recovery_action"])), 1.0)
-    for reason, holds in clocks.active(reading).items():
-        if holds:
-            page.add(CLOCKS_ACTIVE, (*labels, reason), 1.0)
+    action = reading.values.get("recovery_action")
+    if action is not None and (all_values or action != RECOVERY_NONE):
+        page.add(RECOVERY_ACTION, (*labels, _recovery_action(action)), 1.0)
     for reason, seconds in gpu.reason_seconds.items():
-        page.add(gpu_families.CLOCKS_SECONDS, (*labels, reason), seconds)
+        if clocks.is_shown(reason, seconds, all_values=all_values):
+            page.add(gpu_families.CLOCKS_SECONDS, (*labels, reason), seconds)
     if reading.pids is not None:
         page.add(gpu_families.PROCESSES, labels, len(reading.pids))
     for mig in reading.mig:
@@ -244,11 +238,12 @@ def _recovery_action(number: int) -> str:
     return RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else f"unknown_{number}"
 
 
-def _fabric(page: _Page, gpu: GpuView, labels: tuple[str, str]) -> None:
+def _fabric(page: _Page, gpu: GpuView, labels: tuple[str, str], *, all_values: bool) -> None:
     joined = gpu.reading.fabric if gpu.reading is not None else None
     if joined is None:
         return
-    page.add(FABRIC_STATE, (*labels, fabric.STATES.get(joined.state, f"unknown_{joined.state}")), 1.0)
+    if all_values or joined.state != fabric.COMPLETED:
+        page.add(FABRIC_STATE, (*labels, fabric.STATES.get(joined.state, f"unknown_{joined.state}")), 1.0)
     if joined.cluster:
         page.add(FABRIC_INFO, (*labels, joined.cluster, str(joined.clique)), 1.0)
     for issue, bad in fabric.issues(joined).items():

@@ -6,6 +6,7 @@ Pure. A number that cannot be is dropped: drivers say 4294967295 for what they d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from agent.api import Family, gpu_families
@@ -13,40 +14,48 @@ from agent.api import Family, gpu_families
 GPU_LABELS = gpu_families.GPU_LABELS
 _PER_GPU = "1 per GPU"
 
-MEMORY_FREE = gpu_families.gauge("rankwatch_gpu_memory_free_bytes", "Memory of the GPU that nobody has allocated.")
-MEMORY_RESERVED = gpu_families.gauge(
+_IF_IT_HOLDS = "1 per GPU where it holds, or with all_values"
+
+MEMORY_RESERVED = gpu_families.detail(
     "rankwatch_gpu_memory_reserved_bytes", "Memory of the GPU that driver and firmware keep."
 )
-MEMORY_TEMPERATURE_MAX = gpu_families.gauge(
+MEMORY_TEMPERATURE_MAX = gpu_families.detail(
     "rankwatch_gpu_memory_temperature_max_celsius", "Temperature of the memory above which the clocks are lowered."
 )
-SM_CLOCK_MAX = gpu_families.gauge("rankwatch_gpu_sm_clock_max_hertz", "Highest clock of the streaming multiprocessors.")
-MEMORY_CLOCK_MAX = gpu_families.gauge("rankwatch_gpu_memory_clock_max_hertz", "Highest clock of the memory.")
+SM_CLOCK_MAX = gpu_families.detail(
+    "rankwatch_gpu_sm_clock_max_hertz", "Highest clock of the streaming multiprocessors."
+)
+MEMORY_CLOCK_MAX = gpu_families.detail("rankwatch_gpu_memory_clock_max_hertz", "Highest clock of the memory.")
 REMAPPED_ROWS = Family(
     "rankwatch_gpu_remapped_rows_total",
     "counter",
     "Rows of memory that were replaced by spare ones over the GPU's life, by what showed them to be bad: corrected or "
-    "uncorrected errors.",
+    "uncorrected errors; 0 only with all_values.",
     (*GPU_LABELS, "cause"),
-    "2 per GPU",
+    "up to 2 per GPU with such rows, or 2 per GPU with all_values",
 )
 ROW_REMAP_PENDING = gpu_families.gauge(
-    "rankwatch_gpu_row_remap_pending", "1 while rows wait for the next reset of the GPU to be replaced, else 0."
+    "rankwatch_gpu_row_remap_pending",
+    "1 while rows wait for the next reset of the GPU to be replaced; 0 only with all_values.",
+    _IF_IT_HOLDS,
 )
 ROW_REMAP_FAILED = gpu_families.gauge(
-    "rankwatch_gpu_row_remap_failed", "1 when a row could not be replaced: the GPU is to be exchanged; else 0."
+    "rankwatch_gpu_row_remap_failed",
+    "1 when a row could not be replaced: the GPU is to be exchanged; 0 only with all_values.",
+    _IF_IT_HOLDS,
 )
 RETIRED_PAGES = Family(
     "rankwatch_gpu_retired_pages_total",
     "counter",
     "Pages of memory taken out of use over the GPU's life (before Ampere), by what showed them to be bad: single_bit "
-    "or double_bit errors.",
+    "or double_bit errors; 0 only with all_values.",
     (*GPU_LABELS, "cause"),
-    "2 per GPU",
+    "up to 2 per GPU with such pages, or 2 per GPU with all_values",
 )
 PAGE_RETIREMENT_PENDING = gpu_families.gauge(
     "rankwatch_gpu_page_retirement_pending",
-    "1 while pages wait for the next reset of the GPU to be taken out of use, else 0.",
+    "1 while pages wait for the next reset of the GPU to be taken out of use; 0 only with all_values.",
+    _IF_IT_HOLDS,
 )
 PCIE_THROUGHPUT = Family(
     "rankwatch_gpu_pcie_throughput_bytes_per_second",
@@ -64,8 +73,21 @@ NVLINK_BYTES = Family(
     "2 per GPU",
 )
 MIG_ENABLED = gpu_families.gauge(
-    "rankwatch_gpu_mig_enabled", "1 while the GPU is partitioned (MIG), else 0; absent where it cannot be."
+    "rankwatch_gpu_mig_enabled",
+    "1 while the GPU is partitioned (MIG); 0 only with all_values, and only where it could be.",
+    _IF_IT_HOLDS,
 )
+
+
+class Shown(Enum):
+    """When a number has a series where the configuration does not ask for all_values."""
+
+    ALWAYS = "always"
+    NOT_ZERO = "not zero"
+    NEVER = "never"
+
+
+_DETAILS = gpu_families.DETAILS | {MEMORY_RESERVED, MEMORY_TEMPERATURE_MAX, SM_CLOCK_MAX, MEMORY_CLOCK_MAX}
 
 
 class Field(NamedTuple):
@@ -76,6 +98,13 @@ class Field(NamedTuple):
     labels: tuple[str, ...] = ()
     times: int = 1
     per: int = 1
+    shown: Shown = Shown.ALWAYS
+
+    def is_shown(self, value: int, *, all_values: bool) -> bool:
+        """Whether it has a series."""
+        if self.shown is Shown.NOT_ZERO:
+            return all_values or value != 0
+        return all_values or (self.shown is Shown.ALWAYS and self.family not in _DETAILS)
 
     def in_base_units(self, value: int) -> float:
         """The value as the metric has it."""
@@ -92,7 +121,6 @@ FIELDS: Mapping[str, Field] = {
     "gpu_utilization_percent": Field(gpu_families.UTILIZATION, _PERCENT, per=100),
     "memory_utilization_percent": Field(gpu_families.MEMORY_UTILIZATION, _PERCENT, per=100),
     "memory_total_bytes": Field(gpu_families.MEMORY, _BYTES),
-    "memory_free_bytes": Field(MEMORY_FREE, _BYTES),
     "memory_used_bytes": Field(gpu_families.MEMORY_USED, _BYTES),
     "memory_reserved_bytes": Field(MEMORY_RESERVED, _BYTES),
     "power_milliwatts": Field(gpu_families.POWER, _MILLIWATTS, per=1000),
@@ -109,15 +137,19 @@ FIELDS: Mapping[str, Field] = {
     "memory_clock_max_megahertz": Field(MEMORY_CLOCK_MAX, _MEGAHERTZ, times=1_000_000),
     "ecc_corrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "volatile")),
     "ecc_uncorrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "volatile")),
-    "ecc_corrected_aggregate": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "aggregate")),
-    "ecc_uncorrected_aggregate": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "aggregate")),
-    "rows_remapped_corrected": Field(REMAPPED_ROWS, _COUNT, ("corrected",)),
-    "rows_remapped_uncorrected": Field(REMAPPED_ROWS, _COUNT, ("uncorrected",)),
-    "row_remap_pending": Field(ROW_REMAP_PENDING, _FLAG),
-    "row_remap_failed": Field(ROW_REMAP_FAILED, _FLAG),
-    "pages_retired_single_bit": Field(RETIRED_PAGES, _COUNT, ("single_bit",)),
-    "pages_retired_double_bit": Field(RETIRED_PAGES, _COUNT, ("double_bit",)),
-    "page_retirement_pending": Field(PAGE_RETIREMENT_PENDING, _FLAG),
+    "ecc_corrected_aggregate": Field(
+        gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "aggregate"), shown=Shown.NEVER
+    ),
+    "ecc_uncorrected_aggregate": Field(
+        gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "aggregate"), shown=Shown.NEVER
+    ),
+    "rows_remapped_corrected": Field(REMAPPED_ROWS, _COUNT, ("corrected",), shown=Shown.NOT_ZERO),
+    "rows_remapped_uncorrected": Field(REMAPPED_ROWS, _COUNT, ("uncorrected",), shown=Shown.NOT_ZERO),
+    "row_remap_pending": Field(ROW_REMAP_PENDING, _FLAG, shown=Shown.NOT_ZERO),
+    "row_remap_failed": Field(ROW_REMAP_FAILED, _FLAG, shown=Shown.NOT_ZERO),
+    "pages_retired_single_bit": Field(RETIRED_PAGES, _COUNT, ("single_bit",), shown=Shown.NOT_ZERO),
+    "pages_retired_double_bit": Field(RETIRED_PAGES, _COUNT, ("double_bit",), shown=Shown.NOT_ZERO),
+    "page_retirement_pending": Field(PAGE_RETIREMENT_PENDING, _FLAG, shown=Shown.NOT_ZERO),
     "pcie_generation": Field(gpu_families.PCIE_GENERATION, 16),
     "pcie_max_generation": Field(gpu_families.PCIE_GENERATION_MAX, 16),
     "pcie_width": Field(gpu_families.PCIE_WIDTH, 64),
@@ -127,7 +159,7 @@ FIELDS: Mapping[str, Field] = {
     "pcie_receive_kilobytes_per_second": Field(PCIE_THROUGHPUT, _COUNT, ("receive",), times=1000),
     "nvlink_transmit_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("transmit",), times=1024),
     "nvlink_receive_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("receive",), times=1024),
-    "mig_enabled": Field(MIG_ENABLED, _FLAG),
+    "mig_enabled": Field(MIG_ENABLED, _FLAG, shown=Shown.NOT_ZERO),
 }
 FAMILIES = tuple(dict.fromkeys(field.family for field in FIELDS.values()))
 

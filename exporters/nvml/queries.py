@@ -17,12 +17,12 @@ numbers meant other things: 251 was a clocks event counter in 575 and 580, and a
 
 def _memory(handle: Any) -> tuple[int, ...]:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
-    return memory.total, memory.free, memory.used, memory.reserved
+    return memory.total, memory.used, memory.reserved
 
 
 def _memory_before_510(handle: Any) -> tuple[int, ...]:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return memory.total, memory.free, memory.used
+    return memory.total, memory.used
 
 
 def _utilization(handle: Any) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ def _one(function: Callable[..., int], *arguments: int) -> Callable[[Any], tuple
 _CALLS: tuple[tuple[tuple[str, ...], tuple[Callable[[Any], tuple[int, ...]], ...]], ...] = (
     (("gpu_utilization_percent", "memory_utilization_percent"), (_utilization,)),
     (
-        ("memory_total_bytes", "memory_free_bytes", "memory_used_bytes", "memory_reserved_bytes"),
+        ("memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes"),
         (_memory, _memory_before_510),
     ),
     (("power_milliwatts",), (_one(pynvml.nvmlDeviceGetPowerUsage),)),

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.api import Family, Metric, Rows
-from exporters.rdma.baseline import ACTIVE, Baseline
+from exporters.rdma.baseline import Baseline
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
+LINK_UP = 5
+"""A port's physical state while its link is up (ib_verbs.h)."""
 _PORT = ("device", "port")
 _EACH = "1 per port"
 
@@ -23,9 +25,10 @@ DEVICE_INFO = Family(
 DEVICE_UP = Family(
     "rankwatch_rdma_device_present",
     "gauge",
-    "1 while the device is there, 0 while one of a physical PCI function that was there since the boot is missing.",
+    "0 while a device of a physical PCI function that was there since the boot is missing; those that are there have "
+    "rankwatch_rdma_device_info.",
     ("device",),
-    "1 per device",
+    "1 per missing device",
 )
 VANISHED = Family(
     "rankwatch_rdma_devices_vanished_total",
@@ -39,9 +42,6 @@ PORT_INFO = Family(
     (*_PORT, "link_layer", "netdev"),
     _EACH,
 )
-PORT_ACTIVE = Family(
-    "rankwatch_rdma_port_active", "gauge", "1 while the port's logical state is ACTIVE, else 0.", _PORT, _EACH
-)
 PORT_STATE = Family(
     "rankwatch_rdma_port_state_id",
     "gauge",
@@ -52,9 +52,10 @@ PORT_STATE = Family(
 PORT_PHYSICAL_STATE = Family(
     "rankwatch_rdma_port_physical_state_id",
     "gauge",
-    "The port's physical state: 1 Sleep, 2 Polling, 3 Disabled, 4 training, 5 LinkUp, 6 error recovery, 7 Phy Test.",
+    "The port's physical state: 1 Sleep, 2 Polling, 3 Disabled, 4 training, 6 error recovery, 7 Phy Test; absent while "
+    "it is 5, LinkUp.",
     _PORT,
-    _EACH,
+    "1 per port without a link",
 )
 PORT_RATE = Family(
     "rankwatch_rdma_port_rate_bytes_per_second", "gauge", "The rate that the port has negotiated.", _PORT, _EACH
@@ -62,9 +63,10 @@ PORT_RATE = Family(
 PORT_BEST_RATE = Family(
     "rankwatch_rdma_port_rate_best_bytes_per_second",
     "gauge",
-    "The highest rate of the port since the boot, while it was active; absent before, and of virtual devices.",
+    "The highest rate of the port since the boot, while it was active; absent while it has that rate, and of virtual "
+    "devices.",
     _PORT,
-    _EACH,
+    "1 per port that is slower than it was, or down",
 )
 RECEIVED = Family(
     "rankwatch_rdma_received_bytes_total",
@@ -110,16 +112,15 @@ HARDWARE_VALUE = Family(
 UNREADABLE = Family(
     "rankwatch_rdma_counters_unreadable",
     "gauge",
-    "Counters that the driver has and could not give at the last look.",
+    "Counters that the driver has and could not give at the last look; absent where it gave all.",
     _PORT,
-    _EACH,
+    "1 per port with such counters",
 )
 FAMILIES = (
     DEVICE_INFO,
     DEVICE_UP,
     VANISHED,
     PORT_INFO,
-    PORT_ACTIVE,
     PORT_STATE,
     PORT_PHYSICAL_STATE,
     PORT_RATE,
@@ -184,15 +185,15 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
             rows[DEVICE_UP.name].add((expected.device,), 0)
     rows[VANISHED.name].add((), snapshot.baseline.vanished)
     for device in snapshot.devices:
-        rows[DEVICE_UP.name].add((device.name,), 1)
         rows[DEVICE_INFO.name].add((device.name, device.driver, device.firmware, device.board, device.pci), 1)
         for port in device.ports:
             place = (device.name, str(port.number))
             _port(rows, place, port)
             _counters(rows, place, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
+    rates = {(device.name, port.number): port.rate for device in snapshot.devices for port in device.ports}
     for expected in snapshot.baseline.functions.values():
         for number, best in expected.ports.items():
-            if best.rate:
+            if best.rate and best.rate != rates.get((expected.device, number)):
                 rows[PORT_BEST_RATE.name].add((expected.device, str(number)), best.rate)
     return [found.metric for found in rows.values()]
 
@@ -200,13 +201,13 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
 def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port) -> None:
     rows[PORT_INFO.name].add((*place, port.link_layer, port.netdev), 1)
     if port.state is not None:
-        rows[PORT_ACTIVE.name].add(place, float(port.state == ACTIVE))
         rows[PORT_STATE.name].add(place, port.state)
-    if port.physical_state is not None:
+    if port.physical_state not in (None, LINK_UP):
         rows[PORT_PHYSICAL_STATE.name].add(place, port.physical_state)
     if port.rate is not None:
         rows[PORT_RATE.name].add(place, port.rate)
-    rows[UNREADABLE.name].add(place, port.unreadable)
+    if port.unreadable:
+        rows[UNREADABLE.name].add(place, port.unreadable)
 
 
 def _counters(

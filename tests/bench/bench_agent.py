@@ -69,7 +69,7 @@ class Agent:
                 {
                     "web": {"listen_address": f"127.0.0.1:{self.port}"},
                     "state": {"path": str(folder / "checkpoint")},
-                    "exporters": {"inspector": {"paths": [str(self.records)]}},
+                    "exporters": {"inspector": {"paths": [str(self.records)], "derived_series": True}},
                 }
             )
         )

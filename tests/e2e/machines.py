@@ -37,7 +37,7 @@ class Machine:
     def agent(self, *jobs: SimulatedJob, dump_dir: Path | None = None, **more: Any) -> Agent:
         """Start an agent that reads the files of ``jobs``, or of a job to come in ``dump_dir``."""
         paths = [str(job.dump_dir) for job in jobs] or [str(dump_dir or self.directory / "nothing")]
-        sections = {"inspector": {"paths": paths}, "process": {"exit_status_ioctl": self.ioctl}}
+        sections = {"inspector": {"paths": paths, "derived_series": True}, "process": {"exit_status_ioctl": self.ioctl}}
         return Agent(self.directory, {"exporters": sections}, job_id=self.job_id, node=self.node, **more)
 
     @contextlib.contextmanager

@@ -106,6 +106,45 @@ def test_what_cannot_be_read_is_absent() -> None:
     ]
 
 
+def test_an_exporter_without_a_source_says_little() -> None:
+    """It is up, and has neither a duration nor counts of what never happened; one that fails has both."""
+    statuses = (
+        ExporterStatus("idle", up=True, present=False),
+        ExporterStatus("failing", up=False, present=False, failures=2, skipped=1),
+    )
+    found = shown(msgspec.structs.replace(SNAPSHOT, exporters=statuses), Usage(OWN))
+    of_exporters = ("up", "source_present", "update_duration_seconds", "updates_late_total")
+    assert {name for name, *labels in found if labels == ["idle"]} == {
+        f"rankwatch_exporter_{each}" for each in ("up", "source_present", "updates_late_total")
+    }
+    assert {name for name, *labels in found if labels == ["failing"]} == {
+        f"rankwatch_exporter_{each}" for each in (*of_exporters, "updates_failed_total", "skipped_total")
+    }
+
+
+def test_series_left_out_are_one_count() -> None:
+    """Those over the cap and those given twice are added up; renders that failed show once one did."""
+    counts = {"flood": SourceCounts(5, 2, 6, 0), "broken": SourceCounts(0, 0, 0, 3)}
+    found = shown(msgspec.structs.replace(SNAPSHOT, counts=counts), Usage(OWN))
+    assert found["rankwatch_exporter_series_dropped_total", "flood"] == 8
+    failed = {key: value for key, value in found.items() if key[0] == "rankwatch_exporter_renders_failed_total"}
+    assert failed == {("rankwatch_exporter_renders_failed_total", "broken"): 3}
+
+
+def test_connections_closed_show_by_the_reasons_seen() -> None:
+    """A reason for which no connection was closed has no series."""
+    found = shown(msgspec.structs.replace(SNAPSHOT, closed={"malformed": 0, "slow": 2}), Usage(OWN))
+    closed = {key: value for key, value in found.items() if key[0] == "rankwatch_web_connections_closed_total"}
+    assert closed == {("rankwatch_web_connections_closed_total", "slow"): 2}
+
+
+def test_a_helper_that_was_never_called_has_no_series() -> None:
+    """Of two helpers the one that was called is told of, with its calls by result."""
+    found = shown(SNAPSHOT, Usage(OWN))
+    assert {labels[0] for name, *labels in found if name.startswith("rankwatch_helper_")} == {"nvml"}
+    assert found["rankwatch_helper_calls_total", "nvml", "ok"] == 7
+
+
 def test_helpers_with_a_process_have_its_figures() -> None:
     """A helper's process is told by the helper's name; a helper without one has no such series."""
     found = shown(SNAPSHOT, Usage(OWN, {11: ProcessUsage(0.5, 9_000_000), 12: ProcessUsage(1.0, 1)}))

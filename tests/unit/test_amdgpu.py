@@ -17,6 +17,7 @@ from agent.hardware.ledger import HealthLedger
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter
 from exporters.amdgpu import tree as module
 from exporters.amdgpu.baseline import Known, View, verdicts
+from exporters.amdgpu.families import AmdgpuSnapshot, render
 from exporters.amdgpu.tree import RawGpu, read_gpus, read_users
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
@@ -66,6 +67,22 @@ def test_the_made_up_node() -> None:
     assert gpus[0].errors["umc"] == {"ue": 2, "ce": 12, "de": 1}
     assert (gpus[1].values["pcie_generation"], gpus[1].sensors["power/ppt/input"]) == (5, 643e6)
     assert read_users(DATA / "sys") == {4711: ["0000:c1:00.0"], 4712: ["0000:26:00.0"]}
+
+
+def test_details_are_shown_where_they_are_asked_for() -> None:
+    """Limits, energy and what checks judge have series with all_values alone; nothing else depends on it."""
+    gpus = tuple(view(raw) for raw in read_gpus(DATA / "sys"))
+    default, whole = (
+        {
+            each.name.removeprefix("rankwatch_gpu_")
+            for each in samples(render(AmdgpuSnapshot(gpus, {}, all_values=asked)))
+        }
+        for asked in (False, True)
+    )
+    pcie = {"pcie_link_width", "pcie_link_width_max", "pcie_link_generation", "pcie_link_generation_max"}
+    limits = {"temperature_slowdown_celsius", "temperature_shutdown_celsius"}
+    others = {"memory_utilization_ratio", "energy_joules_total", "memory_clock_hertz"}
+    assert (default < whole, whole - default) == (True, pcie | limits | others)
 
 
 @pytest.mark.parametrize("file", ["gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"])

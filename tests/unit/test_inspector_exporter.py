@@ -96,7 +96,7 @@ class Bench:
         self.ranks = Ranks()
         self.state = StateSection("inspector", restored)
         self.admission = Admission()
-        self.exporter = InspectorExporter(InspectorConfig(paths=[str(path) for path in paths]))
+        self.exporter = InspectorExporter(InspectorConfig(paths=[str(path) for path in paths], derived_series=True))
         self.context = Context(
             roots=Roots(),
             clock=self.clock,
@@ -289,7 +289,6 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     dead = ("job", "1", "dead", *SERIES[3:])
     missing = {
         ("job", "1", "filtered_or_lost"): 3,
-        ("job", "1", "one_slot"): 0,
         ("job", "1", "overflow"): 0,
     }
     assert values[OPERATIONS] == {SERIES: 4, dead: 1}
@@ -453,7 +452,8 @@ def test_refused_series_are_shown_as_other() -> None:
 def test_bandwidth_is_that_of_the_newest_writer() -> None:
     """Of two writers with the same labels the gauge shows the one that wrote last."""
     first, second = writer(1, progress_us=9), writer(2, progress_us=5)
-    values = shown(InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
+    snapshot = InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0, derived_series=True)
+    values = shown(snapshot)
     assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1 * 5 * 1_000_000 / 10]
 
 
@@ -461,10 +461,28 @@ def test_rendered_families_are_the_declared_ones() -> None:
     """Every family that can be rendered is declared in the SPEC, with its labels."""
     one = writer(1)
     published = msgspec.structs.replace(view(one), skipped={"EACCES": 1}, files={})
-    rendered = list(render(InspectorSnapshot((published,), labelled(one), Inheritance(), 0)))
+    snapshot = InspectorSnapshot((published,), labelled(one), Inheritance(), 0, derived_series=True)
+    rendered = list(render(snapshot))
     assert sorted(metric.family.name for metric in rendered) == sorted(family.name for family in FAMILIES)
     for metric in rendered:
         assert {len(labels) for labels in metric.labels} <= {len(metric.family.labels)}
+
+
+def test_derived_series_are_shown_where_they_are_asked_for() -> None:
+    """By default what PromQL makes of the others has no series; nothing else depends on the setting."""
+    one = writer(1)
+    snapshot = InspectorSnapshot((view(one),), labelled(one), Inheritance(), 0)
+    default, whole = (
+        {metric.family.name for metric in render(msgspec.structs.replace(snapshot, derived_series=asked))}
+        for asked in (False, True)
+    )
+    assert default < whole
+    assert whole - default == {
+        "rankwatch_collective_bytes_total",
+        "rankwatch_collective_bus_bandwidth_bytes_per_second",
+        "rankwatch_p2p_bus_bandwidth_bytes_per_second",
+        "rankwatch_communicator_unmatched_operations_total",
+    }
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporters import netdev as module
-from exporters.netdev import NetworkDevice, read_devices
+from exporters.netdev import NetdevConfig, NetdevExporter, NetworkDevice, read_devices
 
 PREFIX = "rankwatch_netdev_"
 
@@ -36,6 +36,18 @@ def test_the_values_of_the_made_up_node() -> None:
     assert found["ens1f1np1"]["up"] == 0
     assert "speed_bytes_per_second" not in found["ens1f1np1"]
     assert {"up", "speed_bytes_per_second"} & found["ib0"].keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [(False, {"up", "carrier_changes_total", "receive_errors_total", "receive_dropped_total"}), (True, None)],
+)
+def test_which_values_have_series(asked: bool, shown: set[str] | None) -> None:
+    """By default what rules and dashboards ask for, and whether it is up; with all_values all that was read."""
+    found = read_devices(Path(__file__).parents[1] / "data/netdev/sys")
+    rendered = NetdevExporter(NetdevConfig(all_values=asked)).render(found)
+    names = {metric.family.name.removeprefix(PREFIX) for metric in rendered if ("ens1f0np0",) in metric.labels}
+    assert names == (values(found[0]).keys() if shown is None else shown)
 
 
 def test_what_is_odd_or_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ from exporters.nvml.exporter import ABSENT_SECONDS, INTERVAL_SECONDS, REOPEN_SEC
 from exporters.nvml.families import NvmlSnapshot, render
 from exporters.nvml.reading import MAX_EVENTS
 
+FAULTS = ("sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+"""Why the driver or the hardware lowers clocks, not anybody's choice."""
 UUID = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e4{}"
 SHORT_SECONDS = 0.5
 
@@ -138,24 +140,77 @@ async def test_a_healthy_node(start: Start) -> None:
 
 
 async def test_only_what_holds_has_a_series(start: Start) -> None:
-    """A GPU has one series of its recovery action and of its fabric's state, and of reasons and issues those it has."""
-    states = ("gpu_recovery_action", "gpu_fabric_state", "gpu_clocks_event_active", "gpu_fabric_issue")
-    changes = {"gpu3.clocks_event_reasons": 0x44, "gpu3.fabric_health": 0x51A9, "gpu3.fabric_state": 77}
-    async with start({**changes, "gpu3.field230.0": 42}) as bench:
+    """A GPU that is well has no series of what it needs, its fabric, bad rows or MIG; with all_values it has."""
+    states = (
+        "recovery_action",
+        "fabric_state",
+        "fabric_issue",
+        "row_remap_pending",
+        "remapped_rows_total",
+        "mig_enabled",
+    )
+    remapped = {"gpu3.remapped.1": 2, "gpu3.remapped.2": 1, "gpu3.mig": 1}
+    changes = {"gpu3.fabric_health": 0x51A9, "gpu3.fabric_state": 77, "gpu3.field230.0": 42, **remapped}
+    async with start(changes) as bench:
         await bench.look()
-        well, ill = ([bench.series(f"rankwatch_{state}", gpu=gpu) for state in states] for gpu in "03")
-    assert well == [{("none",): 1.0}, {("completed",): 1.0}, {}, {}]
+        well, ill = ([bench.series(f"rankwatch_gpu_{state}", gpu=gpu) for state in states] for gpu in "03")
+    assert well == [{}] * 6
     assert ill == [
         {("unknown_42",): 1.0},
         {("unknown_77",): 1.0},
-        {("sw_power_cap",): 1.0, ("hw_thermal_slowdown",): 1.0},
         {("degraded_bandwidth",): 1.0},
+        {(): 1.0},
+        {("uncorrected",): 2.0},
+        {(): 1.0},
     ]
+    async with start(changes, all_values=True) as bench:
+        await bench.look()
+        well = [bench.series(f"rankwatch_gpu_{state}", gpu="0") for state in states]
+    rows = {("corrected",): 0.0, ("uncorrected",): 0.0}
+    assert well == [{("none",): 1.0}, {("completed",): 1.0}, {}, {(): 0.0}, rows, {(): 0.0}]
+
+
+async def test_details_are_shown_where_they_are_asked_for(start: Start) -> None:
+    """Limits, life counts and what checks judge have series with all_values alone."""
+    details = {
+        *("memory_utilization_ratio", "memory_reserved_bytes", "energy_joules_total", "memory_clock_hertz"),
+        *("temperature_slowdown_celsius", "temperature_shutdown_celsius", "memory_temperature_max_celsius"),
+        *("sm_clock_max_hertz", "memory_clock_max_hertz", "pcie_link_generation", "pcie_link_generation_max"),
+        *("pcie_link_width", "pcie_link_width_max"),
+    }
+    found = []
+    for asked in (False, True):
+        async with start(all_values=asked) as bench:
+            await bench.look()
+            names = {each.name for each in samples(render(bench.exporter.snapshot()))}
+            lifetimes = {labels[-1] for labels in bench.series("rankwatch_gpu_ecc_errors_total", gpu="0")}
+            found.append((names & {f"rankwatch_gpu_{name}" for name in details}, lifetimes))
+    assert found == [
+        (set(), {"volatile"}),
+        ({f"rankwatch_gpu_{name}" for name in details}, {"volatile", "aggregate"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reasons", "shown"),
+    [
+        (False, 0, {*FAULTS}),
+        (False, 0x113, {*FAULTS, "applications_clocks_setting", "sync_boost", "display_clock_setting"}),
+        (True, 0, {*FAULTS, "applications_clocks_setting", "sync_boost", "display_clock_setting", "gpu_idle"}),
+    ],
+)
+async def test_reasons_that_have_series(start: Start, asked: bool, reasons: int, shown: set[str]) -> None:
+    """What the driver or the hardware lowers clocks for always has, settings once they held, and idleness if asked."""
+    async with start({"gpu*.clocks_event_reasons": reasons, "gpu*.field76.0": None}, all_values=asked) as bench:
+        for _ in range(2):
+            await bench.look()
+        assert set(bench.series("rankwatch_gpu_clocks_event_seconds_total", gpu="0")) == {(each,) for each in shown}
 
 
 async def test_each_field_stands_for_itself(start: Start) -> None:
     """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
-    async with start({"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}, each_nvlink=True) as bench:
+    changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
+    async with start(changes, each_nvlink=True, all_values=True) as bench:
         for _ in range(2):
             await bench.look()
         whole = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
@@ -498,6 +553,7 @@ async def test_absurd_answers(start: Start) -> None:
             "gpu4.uuid": None,
         },
         each_nvlink=True,
+        all_values=True,
     ) as bench:
         await bench.look()
         assert bench.value("rankwatch_gpu_driver_up") == 1.0

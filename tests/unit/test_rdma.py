@@ -320,11 +320,11 @@ async def test_a_virtual_function_comes_and_goes(root: Path) -> None:
     node = Node(root)
     await asyncio.to_thread(make)
     async with node.under_way() as exporter:
-        assert node.series("device_present") == dict.fromkeys({*ALL, "mlx5_2"}, 1)
+        assert set(node.series("device_info")) == {*ALL, "mlx5_2"}
         assert "mlx5_2" in node.series("received_bytes_total")
         await asyncio.to_thread((root / "sys/class/infiniband/mlx5_2").unlink)
         await exporter.update()
-        assert node.series("device_present") == dict.fromkeys(ALL, 1)
+        assert (set(node.series("device_info")), node.series("device_present")) == (ALL, {})
         assert (node.told(), set(node.nics()), node.failed()) == (ALL, ALL, set())
 
 
@@ -345,7 +345,8 @@ async def test_a_device_in_a_pod_is_told_of_no_more(root: Path) -> None:
         await exporter.update()
         assert node.told() == ALL - {"mlx5_0"}
         assert node.failed() == {("mlx5_1", "rdma_device_missing")}
-        assert node.series("device_present") == {"bnxt_re0": 1, "mlx5_1": 0, "rdmap160s27": 1}
+        assert node.series("device_present") == {"mlx5_1": 0}
+        assert set(node.series("device_info")) == {"bnxt_re0", "rdmap160s27"}
         assert set(node.nics()) == ALL
 
 
@@ -358,8 +359,27 @@ async def test_ignored_devices(root: Path) -> None:
     node = Node(root, first.state.published, ["mlx5_0", "rdmap160s27"])
     async with node.under_way():
         left = {"bnxt_re0", "mlx5_1"}
-        assert node.series("device_present") == dict.fromkeys(left, 1)
+        assert (set(node.series("device_info")), node.series("device_present")) == (left, {})
         assert (node.told(), set(node.nics()), node.failed()) == (left, left, set())
+
+
+async def test_a_port_that_is_well_has_no_series_of_what_is_wrong(root: Path) -> None:
+    """Physical state, best rate and unreadable counters show where the link is down, slower than it was, or mute."""
+    families = ("port_physical_state_id", "port_rate_best_bytes_per_second", "counters_unreadable")
+    port = root / "sys/class/infiniband/bnxt_re0/ports/1"
+
+    def spoil() -> None:
+        for name, text in (("phys_state", "2: Polling\n"), ("rate", "25 Gb/sec (1X EDR)\n")):
+            (port / name).write_text(text)
+        (port / "counters/link_downed").write_text("refused\n")
+
+    node = Node(root)
+    async with node.under_way() as exporter:
+        best = node.series("port_rate_bytes_per_second")["bnxt_re0"]
+        assert [node.series(family).get("bnxt_re0") for family in families] == [None] * 3
+        await asyncio.to_thread(spoil)
+        await exporter.update()
+        assert [node.series(family).get("bnxt_re0") for family in families] == [2, best, 1]
 
 
 async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:

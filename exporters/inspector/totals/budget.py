@@ -1,4 +1,4 @@
-"""How many series what is added up takes of the budget. Pure."""
+"""How many series what is added up takes of the budget, with derived_series, whether they are shown or not. Pure."""
 
 from __future__ import annotations
 

@@ -132,8 +132,7 @@ class LossBook:
             loss = self._losses.setdefault(ring, Loss())
             loss.attribute(total)
             _add(totals, ring, Tally.MISSING_OVERFLOW, loss.overflow)
-            _add(totals, ring, Tally.MISSING_ONE_SLOT, loss.otherwise if self._one_slot else 0)
-            _add(totals, ring, Tally.MISSING_OTHERWISE, 0 if self._one_slot else loss.otherwise)
+            _add(totals, ring, Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE, loss.otherwise)
         return totals
 
     def end(self, comms: frozenset[str], ended: LossBook) -> None:

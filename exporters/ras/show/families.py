@@ -55,7 +55,7 @@ SKIPPED = Family(
     "surplus, unnamed (text names them only in trouble) or unreadable, missing ranks over the limit (rank_surplus), "
     "and whole reports of a process that ended before they were read (foreign_report) or that find no room (refused).",
     ("reason",),
-    "9 per node",
+    "1 per reason seen, at most 9",
     "sum",
 )
 LISTENERS = Family(
@@ -186,7 +186,7 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     yield errors.metric
     yield TIMEOUTS.single(snapshot.timeouts)
     skipped = SKIPPED.rows()
-    for reason in SKIPPED_REASONS:
+    for reason in filter(snapshot.skipped.get, SKIPPED_REASONS):
         skipped.add((reason,), snapshot.skipped[reason])
     yield skipped.metric
     listeners = LISTENERS.rows()

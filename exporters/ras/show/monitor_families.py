@@ -28,7 +28,7 @@ MONITOR_ERRORS = Family(
     "Streams of events that were not had, by where they failed: connect, handshake, command (the library has no "
     "MONITOR) or size; or that ended: cut (the process that told them did) or deadline (it does not answer any more).",
     ("stage",),
-    "6 per node",
+    "1 per stage seen, at most 6",
     "sum",
 )
 MONITOR_UNREAD = Family(
@@ -37,7 +37,7 @@ MONITOR_UNREAD = Family(
     "What streams of events hold and no event is read from: a long_line, a long_object, what is unreadable, or cut by "
     "the end of the stream.",
     ("reason",),
-    "4 per node",
+    "1 per reason seen, at most 4",
     "sum",
 )
 EVENTS_HEARD = Family(
@@ -62,11 +62,11 @@ def render(heard: Monitored) -> Iterable[Metric]:
     yield up.metric
     yield MONITOR_STREAMS.single(heard.streams)
     errors = MONITOR_ERRORS.rows()
-    for stage in STREAM_STAGES:
+    for stage in filter(heard.errors.get, STREAM_STAGES):
         errors.add((stage,), heard.errors[stage])
     yield errors.metric
     unread = MONITOR_UNREAD.rows()
-    for reason in UNREAD_REASONS:
+    for reason in filter(heard.unread.get, UNREAD_REASONS):
         unread.add((reason,), heard.unread[reason])
     yield unread.metric
     events = EVENTS_HEARD.rows()

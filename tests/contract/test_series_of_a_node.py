@@ -1,0 +1,130 @@
+"""How many series a node of eight ranks has by default, as far as that can be counted without hardware and processes.
+
+Counted are the exporters inspector (a simulated job's records), nvml (the stub of NVIDIA's library), rdma, netdev and
+kernel_log (made-up trees), and the agent's own. What the others have is taken from docs/benchmarks.md, where
+tests/bench/bench_series.py counts all of it on a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import nvml_stub
+from bench import DATA, HOSTNAME, Bench
+
+from agent.app.discovery import exporter_names, load_spec
+from agent.export.agent_families import SelfSnapshot, families
+from agent.export.exporter_families import ExporterStatus
+from agent.export.helper_families import HelperStatus
+from agent.export.registry import SourceCounts
+from agent.export.usage import OwnUsage, ProcessUsage, Usage
+from agent.simulate.layout import make_layout
+from agent.simulate.records import SimulatedRecord
+from agent.simulate.writer import CommunicatorLog, InspectorFile
+
+ROOT = Path(__file__).parents[2]
+RANKS = 8
+TP = 4
+MOST_PER_RANK = 120
+NOT_COUNTED = {"ranks": 90, "health": 23, "process": 11}
+"""Of docs/benchmarks.md."""
+ABSENT = ("amdgpu", "ras", "storage")
+"""Exporters that find nothing on the node."""
+CALLED = {"nvml": True, "ras": None, "storage": None}
+"""Helpers, and whether one was called."""
+ASKED = re.compile(r"\brankwatch_[a-z0-9_]+\b")
+
+
+def write_records(directory: Path) -> None:
+    """Write the Inspector files of one step of a simulated job, a process per rank."""
+    layout = make_layout(RANKS, hosts=1, tp=TP, job_id="job", seed=0)
+    for rank in range(RANKS):
+        logs = {each.kind: CommunicatorLog(each, rank) for each in layout.of(rank)}
+        numbers: Counter[tuple[str, str]] = Counter()
+        for kind, collective, size in layout.step:
+            logs[kind].add(SimulatedRecord(collective, numbers[kind, collective], size, kernel_us=100 + 10 * rank))
+            numbers[kind, collective] += 1
+        file = InspectorFile(str(directory), HOSTNAME, 100 + rank)
+        file.dump(list(logs.values()))
+        file.close()
+
+
+def make_devices(sys_root: Path) -> None:
+    """Copy the made-up ConnectX and a network device once for each rank."""
+    rdma, net = DATA / "rdma/sys/class/infiniband/mlx5_0", DATA / "netdev/sys/class/net/ens1f0np0"
+    for number in range(RANKS):
+        shutil.copytree(rdma, sys_root / f"class/infiniband/mlx5_{number}", ignore=shutil.ignore_patterns("device"))
+        shutil.copytree(net, sys_root / f"class/net/ens{number}np0", symlinks=True)
+
+
+def shown(name: str, root: Path, section: str = "enabled: auto") -> int:
+    """The series that an exporter has over ``root``."""
+
+    async def look() -> int:
+        bench = Bench(name, root, section)
+        series = sum(len(metric.labels) for metric in bench.families(await bench.look()))
+        await bench.end()
+        return series
+
+    return asyncio.run(look())
+
+
+def agents_own(series: dict[str, int]) -> int:
+    """The series of the agent itself, where each of these has so many."""
+    exporters = (
+        ExporterStatus(name, up=True, present=name not in ABSENT, last_success_seconds=None if name in ABSENT else 1.0)
+        for name in exporter_names()
+    )
+    snapshot = SelfSnapshot(
+        exporters=tuple(exporters),
+        counts={name: SourceCounts(count, 0, 0, 0) for name, count in [*series.items(), ("agent", 1)]},
+        refused=0,
+        helpers=tuple(HelperStatus(name, called, 0, {}, 7 if called else None) for name, called in CALLED.items()),
+        loop_lag_seconds=0.0,
+        reload_ok=True,
+        reload_seconds=1.0,
+        saved_seconds=2.0,
+        save_errors=0,
+        connections=1,
+        responses={200: 1, 503: 1},
+        closed=dict.fromkeys(("malformed", "too_large"), 0),
+        shared=0,
+        web_failures=0,
+        notify_failures=0,
+    )
+    process = ProcessUsage(1.0, 1)
+    return sum(len(metric.labels) for metric in families(snapshot, Usage(OwnUsage(process, 9, 1.0), {7: process})))
+
+
+def test_a_node_has_at_most_120_series_per_rank(tmp_path: Path) -> None:
+    """Eight ranks with their share of eight GPUs, NICs and network devices, all as shipped, stay within the goal."""
+    (tmp_path / "records").mkdir()
+    write_records(tmp_path / "records")
+    make_devices(tmp_path / "sys")
+    node = nvml_stub.Node(tmp_path)
+    series = {
+        "inspector": shown("inspector", tmp_path, f"paths: ['{tmp_path / 'records'}']"),
+        "nvml": shown("nvml", tmp_path, f"library: '{node.library}'"),
+        "rdma": shown("rdma", tmp_path),
+        "netdev": shown("netdev", tmp_path),
+        "kernel_log": shown("kernel_log", DATA / "kernel_log", (DATA / "kernel_log/section.yml").read_text()),
+        **NOT_COUNTED,
+    }
+    series["agent"] = agents_own(series)
+    assert min(series.values()) > 0
+    assert sum(series.values()) <= MOST_PER_RANK * RANKS, series
+
+
+def test_what_rules_and_dashboards_ask_for_is_shown_by_default() -> None:
+    """No rule and no dashboard asks for a metric that has series only where the configuration asks for it."""
+    files = [*ROOT.glob("deploy/prometheus/rules/*.yml"), *ROOT.glob("grafana/dashboards/*.json")]
+    asked = {name for path in files for name in ASKED.findall(path.read_text())}
+    if_asked = {
+        family.name for name in exporter_names() for family in load_spec(name).families if "only with" in family.cost
+    }
+    assert len(if_asked) > 20
+    assert if_asked & asked == set()
