@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/e2e", "tests/bench", ".")]
+sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/unit", "tests/e2e", "tests/bench", ".")]
 
 import normal_ends  # noqa: E402  # after the change of the path
 from clusters import ClusterJob  # noqa: E402  # likewise

@@ -31,8 +31,11 @@ from ras_jobs import WORLD, RasJob
 NODES = 1000
 RANKS_PER_NODE = 8
 NODES_PER_JOB = 16
-RECORDED_SECONDS = 40.0
-"""How old the counters on the recorded pages are."""
+PAGES = ("?collect[]=ranks&collect[]=process&collect[]=health", "?exclude[]=ranks&exclude[]=process&exclude[]=health")
+"""As the shipped scrape jobs ask: liveness, and the rest."""
+WARM_UP_SECONDS = 40.0
+"""Before the first of two pages, by which counters go on."""
+BETWEEN_SECONDS = 20.0
 MINUTES = 7
 """Longer than the rules' windows of five minutes."""
 FIRST_REPORT_SECONDS = 60.0
@@ -42,25 +45,28 @@ NOW = (
     "rankwatch_rank_last_progress_timestamp_seconds",
     "rankwatch_exporter_last_success_timestamp_seconds",
     "rankwatch_checkpoint_last_save_timestamp_seconds",
+    "rankwatch_ras_report_timestamp_seconds",
+    "rankwatch_communicator_last_launch_timestamp_seconds",
 )
 """Times that go on with the clock."""
 _LINE = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 
 
 class Recorded(NamedTuple):
-    """What agents showed: the pages of a node, the series of RAS, and the communicators that are on one node alone."""
+    """What agents showed: a node's two pages at two times, RAS' series, and the communicators that one node has whole."""
 
-    liveness: str
-    other: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
     ras: str
     local_comms: set[str]
 
 
 class Page(NamedTuple):
-    """A node's page: the text that stays, and the lines that move: name with labels, value, whether it is a time."""
+    """A node's page: the text that stays, the counters that move (name with labels, value, pace), and the times."""
 
     still: str
-    moving: list[tuple[str, float, bool]]
+    moving: list[tuple[str, float, float]]
+    times: list[str]
 
 
 def equip(folder: Path) -> dict[str, Any]:
@@ -80,12 +86,13 @@ def record(folder: Path) -> Recorded:
     ):
         agent = cluster.nodes[0].agent
         wait_until(lambda: len(agent.states()) == RANKS_PER_NODE, 30.0, "the job's ranks")
-        time.sleep(RECORDED_SECONDS)
-        liveness = agent.page("?collect[]=ranks&collect[]=process&collect[]=health")
-        other = agent.page("?exclude[]=ranks&exclude[]=process&exclude[]=health")
-    info = re.findall(r"^rankwatch_communicator_info\{(.*)\}", liveness, re.MULTILINE)
+        time.sleep(WARM_UP_SECONDS)
+        before = tuple(map(agent.page, PAGES))
+        time.sleep(BETWEEN_SECONDS)
+        after = tuple(map(agent.page, PAGES))
+    info = re.findall(r"^rankwatch_communicator_info\{(.*)\}", "\n".join(after), re.MULTILINE)
     local = {re.search(r'comm="(\w+)"', each)[1] for each in info if 'nodes="1"' in each}  # type: ignore[index]
-    return Recorded(liveness, other, record_ras(folder / "ras"), local)
+    return Recorded(before, after, record_ras(folder / "ras"), local)
 
 
 def record_ras(folder: Path) -> str:
@@ -102,8 +109,8 @@ def record_ras(folder: Path) -> str:
     return "\n".join(line for line in page.splitlines() if 'job_id="base"' in line)
 
 
-def renamed(page: str, node: int, local_comms: set[str]) -> Page:
-    """Return a page as another node would show it."""
+def renamed(before: str, after: str, node: int, local_comms: set[str]) -> Page:
+    """Return a page as another node would show it: the later one, with the pace that its counters had."""
     job, first = node // NODES_PER_JOB, node % NODES_PER_JOB * RANKS_PER_NODE
 
     def rename(match: re.Match[str]) -> str:
@@ -116,16 +123,24 @@ def renamed(page: str, node: int, local_comms: set[str]) -> Page:
             return f'uuid="{value[:-6]}{node:06x}"'
         return f'comm="{value[:8]}{node if value in local_comms else job:06x}"' if value != "other" else match[0]
 
-    still, moving = [], []
-    for match in map(_LINE.match, page.splitlines()):
-        if match is not None:
-            labels = re.sub(r'\b(job_id|rank|comm|uuid)="([^"]*)"', rename, match["labels"] or "")
-            value, is_now = float(match["value"]), match["name"] in NOW
-            if is_now or (match["name"].endswith("_total") and value):
-                moving.append((match["name"] + labels, value, is_now))
-            else:
-                still.append(f"{match['name']}{labels} {match['value']}\n")
-    return Page("".join(still), moving)
+    earlier = {match["name"] + (match["labels"] or ""): float(match["value"]) for match in _lines(before)}
+    page = Page("", [], [])
+    still = []
+    for match in _lines(after):
+        series = match["name"] + re.sub(r'\b(job_id|rank|comm|uuid)="([^"]*)"', rename, match["labels"] or "")
+        value = float(match["value"])
+        pace = (value - earlier.get(match["name"] + (match["labels"] or ""), value)) / BETWEEN_SECONDS
+        if match["name"] in NOW:
+            page.times.append(series)
+        elif match["name"].endswith("_total") and pace > 0:
+            page.moving.append((series, value, pace))
+        else:
+            still.append(f"{series} {match['value']}\n")
+    return page._replace(still="".join(still))
+
+
+def _lines(page: str) -> Iterator[re.Match[str]]:
+    return filter(None, map(_LINE.match, page.splitlines()))
 
 
 def serve(recorded: Recorded, port: int) -> None:
@@ -133,16 +148,16 @@ def serve(recorded: Recorded, port: int) -> None:
     began = time.time()
     pages = {}
     for node in range(NODES):
-        other = recorded.other if node % NODES_PER_JOB else f"{recorded.other}\n{recorded.ras}"
-        pages[address(node), True] = renamed(recorded.liveness, node, recorded.local_comms)
-        pages[address(node), False] = renamed(other, node, recorded.local_comms)
+        for number, (before, after) in enumerate(zip(recorded.before, recorded.after, strict=True)):
+            asks = number == 1 and node % NODES_PER_JOB == 0
+            page = f"{after}\n{recorded.ras}" if asks else after
+            pages[address(node), number] = renamed(before, page, node, recorded.local_comms)
 
-    def body(host: str, is_liveness: bool) -> bytes:
+    def body(host: str, number: int) -> bytes:
         now = time.time()
-        factor = 1.0 + (now - began) / RECORDED_SECONDS
-        page = pages[host, is_liveness]
-        lines = [f"{name} {now if is_time else value * factor}\n" for name, value, is_time in page.moving]
-        return (page.still + "".join(lines)).encode()
+        page, passed = pages[host, number], now - began
+        moving = [f"{name} {value + pace * passed}\n" for name, value, pace in page.moving]
+        return (page.still + "".join(moving) + "".join(f"{name} {now}\n" for name in page.times)).encode()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -150,7 +165,7 @@ def serve(recorded: Recorded, port: int) -> None:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 host = re.search(r"Host: ([\d.]+)", head)
                 assert host is not None
-                page = body(host[1], LIVENESS in head.split()[1])
+                page = body(host[1], 0 if LIVENESS in head.split()[1] else 1)
                 kind = b"Content-Type: text/plain; version=0.0.4\r\n"
                 writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"Content-Length: %d\r\n\r\n" % len(page) + page)
                 await writer.drain()
@@ -185,7 +200,11 @@ def measure_fleet() -> Iterator[tuple[str, str]]:
             scrape = shipped.replace("/etc/prometheus/rankwatch/*.json", str(folder / "targets.json"))
             rules = build_rules(folder, {}, {})
             config = f"global: {{evaluation_interval: 15s}}\nrule_files: ['{rules}/*.yml']\n{scrape}"
-            with Prometheus(folder / "prometheus", config) as prometheus:
+            own = free_port()
+            config += (
+                f"  - {{job_name: itself, scrape_interval: 5s, static_configs: [{{targets: ['127.0.0.1:{own}']}}]}}\n"
+            )
+            with Prometheus(folder / "prometheus", config, port=own) as prometheus:
                 began, cpu = time.time(), cpu_seconds(prometheus.pid)
                 time.sleep(MINUTES * 60)
                 cpu = (cpu_seconds(prometheus.pid) - cpu) / (time.time() - began)
@@ -210,13 +229,18 @@ def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:
         up, down = (prometheus.value(f'count(up{{job="{job}"}} == {value})') or 0 for value in (1, 0))
         samples = prometheus.value(f'avg(scrape_samples_scraped{{job="{job}"}})') or 0
         yield f"targets of {job}: up, failing, samples a scrape", f"{up:.0f}, {down:.0f}, {samples:.0f}"
-    with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.port}/api/v1/rules") as answer:
-        groups: list[dict[str, Any]] = json.load(answer)["data"]["groups"]
-    for group in groups:
-        slowest = max(group["rules"], key=lambda rule: rule["evaluationTime"])
+    for group in sorted(prometheus.label_values("prometheus_rule_group_interval_seconds", "rule_group")):
+        found = {
+            name: prometheus.value(f"{expression.format(group=group)}")
+            for name, expression in {
+                "interval": 'max(prometheus_rule_group_interval_seconds{{rule_group="{group}"}})',
+                "p90": 'quantile_over_time(0.9, prometheus_rule_group_last_duration_seconds{{rule_group="{group}"}}[5m])',
+                "missed": 'increase(prometheus_rule_group_iterations_missed_total{{rule_group="{group}"}}[5m])',
+            }.items()
+        }
         yield (
-            f"{group['name']}, every {group['interval']:g} s",
-            f"{group['evaluationTime']:.2f} s, of it {slowest['name']} {slowest['evaluationTime']:.2f} s",
+            f"{group.rpartition(';')[2]}, every {found['interval']:g} s",
+            f"p90 {found['p90']:.2f} s, missed {found['missed'] or 0:.0f}; {slowest(prometheus, group)}",
         )
     firing = prometheus.query('count by (alertname) (ALERTS{alertstate="firing"})')
     yield "alerts firing", ", ".join(f"{each['metric']['alertname']} {each['value'][1]}" for each in firing)
@@ -226,3 +250,12 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100.0
+
+
+def slowest(prometheus: Prometheus, group: str) -> str:
+    """Return the three rules of a group that took the longest in its last evaluation."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.port}/api/v1/rules") as answer:
+        groups: list[dict[str, Any]] = json.load(answer)["data"]["groups"]
+    rules = [rule for each in groups if each["name"] == group.rpartition(";")[2] for rule in each["rules"]]
+    longest = sorted(rules, key=lambda rule: -float(rule["evaluationTime"]))[:3]
+    return ", ".join(f"{rule['name']} {rule['evaluationTime']:.2f} s" for rule in longest)

@@ -56,12 +56,14 @@ class Raw(NamedTuple):
 class Prometheus:
     """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager."""
 
-    def __init__(self, home: Path, config: str, binary: str = "prometheus", *, node: Node | None = None) -> None:
-        """Start it; raises AssertionError when it does not get ready."""
+    def __init__(
+        self, home: Path, config: str, binary: str = "prometheus", *, node: Node | None = None, port: int | None = None
+    ) -> None:
+        """Start it at ``port``, or any that is free; raises AssertionError when it does not get ready."""
         home.mkdir()
         (home / "prometheus.yml").write_text(config)
         self._node = node
-        self.port = free_port()
+        self.port = port or free_port()
         self._log = (home / "log").open("w")
         flags = (
             f"--config.file={home / 'prometheus.yml'}",

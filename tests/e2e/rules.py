@@ -32,6 +32,7 @@ GROUPS = [
     "rankwatch-liveness",
     "rankwatch-hardware",
     "rankwatch-hardware-wear",
+    "rankwatch-hardware-links",
     "rankwatch-ras",
     "rankwatch-progress",
     "rankwatch-bandwidth",
