@@ -20,9 +20,9 @@ EXPORTER_UP = Family(
 EXPORTER_PRESENT = Family(
     "rankwatch_exporter_source_present",
     "gauge",
-    "1 when the exporter's source exists on this node, 0 when it does not.",
+    "0 while the exporter's source does not exist on this node; absent while it does.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter without a source",
 )
 EXPORTER_DURATION = Family(
     "rankwatch_exporter_update_duration_seconds",
@@ -123,7 +123,8 @@ def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
     for exporter in exporters:
         name = (exporter.name,)
         up.add(name, float(exporter.up))
-        present.add(name, float(exporter.present))
+        if not exporter.present:
+            present.add(name, 0.0)
         if exporter.present or not exporter.up:
             duration.add(name, exporter.duration_seconds)
         if exporter.last_success_seconds is not None:

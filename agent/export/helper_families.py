@@ -28,9 +28,9 @@ HELPER_CALLS = Family(
     "rankwatch_helper_calls_total",
     "counter",
     "Calls by what became of them: ok, failed (the process crashed, ran out of memory, or was not to be started again "
-    "yet) or hung (no answer in time, or an earlier process is still there); absent before the first.",
+    "yet) or hung (no answer in time, or an earlier process is still there); absent before the first of its kind.",
     ("helper", "result"),
-    "3 per helper",
+    "1 per helper and result seen, at most 3",
 )
 HELPER_CPU = Family(
     "rankwatch_helper_cpu_seconds_total",
@@ -68,8 +68,8 @@ def render(helpers: Sequence[HelperStatus], usage: Mapping[int, ProcessUsage]) -
             continue
         up.add((helper.name,), float(helper.ok))
         restarts.add((helper.name,), helper.restarts)
-        for result in CALL_RESULTS:
-            calls.add((helper.name, result), helper.calls.get(result, 0))
+        for result in filter(helper.calls.get, CALL_RESULTS):
+            calls.add((helper.name, result), helper.calls[result])
         used = usage.get(helper.pid) if helper.pid is not None else None
         if used is not None:
             cpu.add((helper.name,), used.cpu_seconds)

@@ -106,7 +106,7 @@ def test_hostile_reports_cost_the_helper_alone(jobs: dict[str, Job], tmp_path: P
         stages = {each.labels["stage"]: each.value for each in agent.samples("rankwatch_ras_query_errors_total")}
         assert {stage for stage, count in stages.items() if count} == {"size", "parse"}
         assert calls(agent)["failed"] >= 1
-        assert calls(agent)["hung"] == 0
+        assert "hung" not in calls(agent)
         lag = agent.value("rankwatch_event_loop_lag_seconds")
         print(f"helper {helper_peak >> 20} MiB, agent +{(peak_bytes(agent.pid()) - before) >> 10} KiB, lag {lag} s")  # noqa: T201
         assert 40 * MIB < helper_peak < HELPER_BYTES
