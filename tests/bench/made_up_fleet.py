@@ -53,7 +53,7 @@ _LINE = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 
 
 class Recorded(NamedTuple):
-    """What agents showed: a node's two pages at two times, RAS' series, and the communicators that one node has whole."""
+    """What agents showed: a node's pages at two times, RAS' series, and the communicators that one node has whole."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -231,11 +231,11 @@ def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:
         yield f"targets of {job}: up, failing, samples a scrape", f"{up:.0f}, {down:.0f}, {samples:.0f}"
     for group in sorted(prometheus.label_values("prometheus_rule_group_interval_seconds", "rule_group")):
         found = {
-            name: prometheus.value(f"{expression.format(group=group)}")
+            name: prometheus.value(expression.replace("$", f'{{rule_group="{group}"}}'))
             for name, expression in {
-                "interval": 'max(prometheus_rule_group_interval_seconds{{rule_group="{group}"}})',
-                "p90": 'quantile_over_time(0.9, prometheus_rule_group_last_duration_seconds{{rule_group="{group}"}}[5m])',
-                "missed": 'increase(prometheus_rule_group_iterations_missed_total{{rule_group="{group}"}}[5m])',
+                "interval": "max(prometheus_rule_group_interval_seconds$)",
+                "p90": "quantile_over_time(0.9, prometheus_rule_group_last_duration_seconds$[5m])",
+                "missed": "increase(prometheus_rule_group_iterations_missed_total$[5m])",
             }.items()
         }
         yield (
