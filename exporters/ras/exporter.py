@@ -71,6 +71,8 @@ class RasExporter:
         self._sites: dict[Endpoint, Site] = {}
         self._round: asyncio.Task[None] | None = None
         self._drained = False
+        self._told: set[tuple[OwnedJob, bool]] = set()
+        """Of which jobs it was logged that their reports are kept, or find no room."""
 
     async def start(self, ctx: Context) -> None:
         """Prepare the search for listeners and the schedule; no query is made yet."""
@@ -256,19 +258,22 @@ class RasExporter:
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
-        if owner.job not in self._kept.by_job:
-            self._ctx.log.info(
-                "RAS reports on job {job_id}: {ranks} ranks",
-                job_id=owner.job_id,
-                ranks=report.ranks(),
-                version=report.version,
-            )
-        if not self._kept.keep(owner, report, until, asked_seconds):
+        kept = self._kept.keep(owner, report, until, asked_seconds)
+        is_news = (owner.job, kept) not in self._told
+        self._told.add((owner.job, kept))
+        about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version}
+        if not kept:
             self._inquiry.skipped["refused"] += 1
+        if kept and is_news:
+            self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
+        elif is_news:
+            self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
 
     def _forget(self) -> None:
         """Forget what is of no job here, and reports that are too old, unless a query may just replace them."""
-        self._kept.forget({process.job for process in self._processes().values()})
+        here = {process.job for process in self._processes().values()}
+        self._kept.forget(here)
+        self._told = {(job, kept) for job, kept in self._told if job in here}
         if self._round is None or self._round.done():
             self._kept.expire(self._ctx.clock.monotonic())
         self._witness.forget(self._kept.by_job.keys())

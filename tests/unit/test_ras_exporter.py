@@ -328,6 +328,23 @@ async def test_a_report_without_room_is_counted(node: Node) -> None:
     assert (found.reports, found.skipped) == ({}, {"refused": 1})
 
 
+async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """That a job's reports come, or find no room, is a line of the log for each job, not for each report."""
+    caplog.set_level("INFO")
+    node.admission = Admission(in_all=11)  # without launches it takes ten
+    node.replies = [report(), report(), report(launched=5)]
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        for _ in range(4):
+            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+    assert node.asked == 5
+    words = [record.message for record in caplog.records if "report" in record.message]
+    assert words == [
+        "RAS reports on job {job_id}: {ranks} ranks",
+        "no series are left for RAS's reports on job {job_id}",
+    ]
+
+
 async def test_a_report_takes_the_room_of_the_last_one(node: Node) -> None:
     """However often a job is asked, its series are admitted once."""
     node.admission = Admission(in_all=11)  # the ten of a communicator, and one to spare
