@@ -51,14 +51,18 @@ def report(
 
 
 class Node:
-    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), whose RAS gives ``replies`` one after the other.
+    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), of ``world``, whose RAS gives ``replies`` in turn.
 
     The last of them is given again and again; None is a reply that does not come. ``streams`` are those who monitor.
     Connections are accepted by the processes ``accepting``, then by all in turn.
     """
 
     def __init__(
-        self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}), address: str = "10.0.0.1"
+        self,
+        path: Path,
+        ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}),
+        address: str = "10.0.0.1",
+        world: int = 4,
     ) -> None:
         self.address = address
         self.tree = ProcTree(path / "proc")
@@ -76,7 +80,7 @@ class Node:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         for pid, rank in ranks.items():
-            self.add(pid, environment(rank, world=4))
+            self.add(pid, environment(rank, world=world))
 
     def add(
         self,

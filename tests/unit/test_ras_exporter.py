@@ -414,8 +414,8 @@ def midmost(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def last(tmp_path: Path) -> Iterator[Node]:
-    """The node of the last rank: it stands by."""
-    node = Node(tmp_path, {11: 2, 12: 3})
+    """The node of the last rank of a job so large that the standby asks less often than the reporter."""
+    node = Node(tmp_path, {11: 481, 12: 482}, world=483)
     with node.listener:
         yield node
 

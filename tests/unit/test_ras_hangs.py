@@ -14,10 +14,10 @@ from exporters.ras.asking import saved as saved_module
 from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.asking.reports import series_of
 from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
-from exporters.ras.report import hangs
+from exporters.ras.report import hangs, job_report
 from exporters.ras.report import model as report_module
 from exporters.ras.report.hangs import LEFT_SECONDS, MAX_SUSPECTS, Watch, stalled, suspects, watch
-from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, AbortedRank, JobReport, aborted
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.marks import MARK_BYTES
 from exporters.ras.report.model import MAX_BEHIND, MAX_TROUBLED, Report
@@ -300,7 +300,7 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
     watches: dict[str, Watch] = {}
     for poll in range(polls):
         watches = watch(watches, report.communicators, 1000.0 + poll)
-    job = JobReport(ProcessKey(1, 1), report, 0.0, world_size, watches)
+    job = JobReport(ProcessKey(1, 1), report, 0.0, world_size, watches, aborted=aborted({}, report, 1000.0))
     return {
         (sample.name.removeprefix("rankwatch_communicator_"), *list(sample.labels.values())[1:]): sample.value
         for sample in samples(render_reports({"7": job}))
@@ -359,6 +359,29 @@ def test_errors_and_aborts_as_series() -> None:
     assert sum(key[0] in ("async_error", "init_error", "aborted") for key in found) == 4
     stages = {key[2]: value for key, value in found.items() if key[0] == "ranks"}
     assert (stages["initializing"], stages["finalizing"], stages["aborted"]) == (2, 1, 1)
+
+
+def aborting(*numbers: int) -> Report:
+    """A report in which these ranks abort the communicator."""
+    ranks = [rank(number, number) for number in range(3)]
+    for number in numbers:
+        ranks[number]["status"]["abort_flag"] = True
+    return read(group(WORLD, ranks))
+
+
+def test_an_abort_is_shown_for_a_minute() -> None:
+    """The flag stands for a second or two, in one report: the scrape after it must still see it."""
+    seen = aborted({}, aborting(1), 1000.0)
+    seen = aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS - 1.0)
+    assert seen == {AbortedRank("0xa0", 1, 1): 1000.0}
+    assert aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS) == {}
+    assert aborted(seen, aborting(1), 1050.0) == {AbortedRank("0xa0", 1, 1): 1050.0}
+
+
+def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one more than the limit, those seen first are shown."""
+    monkeypatch.setattr(job_report, "MAX_ABORTED", 2)
+    assert [each.comm_rank for each in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 
 
 def test_what_a_library_does_not_tell_is_absent() -> None:

@@ -10,7 +10,7 @@ from agent.api import Admission, ProcessKey
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.asking.saved import SavedJob, restored, to_save
 from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, watch
-from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.job_report import JobReport, aborted
 from exporters.ras.report.model import Communicator, Report
 
 _ALWAYS = 10
@@ -35,11 +35,14 @@ class Reports:
         watches = watch(self._watches.get(owner.job, {}), report.communicators, asked_seconds)
         self._watches[owner.job] = watches
         self.release(owner.job)
-        series = sum(series_of(each, watches) for each in report.communicators)
+        aborts = aborted(before.aborted if before else {}, report, asked_seconds)
+        series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
         if not self._admit.admit(_budget(owner.job), series, max(report.ranks(), 1)):
             return False
         count = before.count + 1 if before else 1
-        self.by_job[owner.job] = JobReport(owner.key, report, until, owner.world_size, watches, asked_seconds, count)
+        self.by_job[owner.job] = JobReport(
+            owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts
+        )
         return True
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
