@@ -53,7 +53,7 @@ FILE_ROUNDS = 2
 STALE_INTERVALS = 2.0
 """For how many intervals a report is shown after the next one was due."""
 KEPT_FAILURES = 2
-"""After so many failed queries in a row the time of the last report is up; before, the next query is waited for."""
+"""Failed queries in a row after which the next is not waited for any more."""
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
 """How many times a single pass looks until the ranks are found, and the seconds in between."""
@@ -71,8 +71,6 @@ class RasExporter:
         self._sites: dict[Endpoint, Site] = {}
         self._round: asyncio.Task[None] | None = None
         self._drained = False
-        self._told: set[tuple[OwnedJob, bool]] = set()
-        """Of which jobs it was logged that their reports are kept, or find no room."""
 
     async def start(self, ctx: Context) -> None:
         """Prepare the search for listeners and the schedule; no query is made yet."""
@@ -258,22 +256,18 @@ class RasExporter:
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
-        kept = self._kept.keep(owner, report, until, asked_seconds)
-        is_news = (owner.job, kept) not in self._told
-        self._told.add((owner.job, kept))
-        about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version}
-        if not kept:
+        if not (kept := self._kept.keep(owner, report, until, asked_seconds)):
             self._inquiry.skipped["refused"] += 1
-        if kept and is_news:
-            self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
-        elif is_news:
-            self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
+        if self._kept.is_news(owner.job, kept):
+            about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version}
+            if kept:
+                self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
+            else:
+                self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
 
     def _forget(self) -> None:
         """Forget what is of no job here, and reports that are too old, unless a query may just replace them."""
-        here = {process.job for process in self._processes().values()}
-        self._kept.forget(here)
-        self._told = {(job, kept) for job, kept in self._told if job in here}
+        self._kept.forget({process.job for process in self._processes().values()})
         if self._round is None or self._round.done():
             self._kept.expire(self._ctx.clock.monotonic())
         self._witness.forget(self._kept.by_job.keys())

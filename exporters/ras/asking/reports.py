@@ -27,6 +27,7 @@ class Reports:
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
         self._admit = admit
         self._watches = restored(saved)
+        self._told: set[tuple[OwnedJob, bool]] = set()
         self.by_job: dict[OwnedJob, JobReport] = {}
 
     def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
@@ -43,6 +44,13 @@ class Reports:
         self.by_job[owner.job] = JobReport(
             owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts
         )
+        return True
+
+    def is_news(self, job: OwnedJob, kept: bool) -> bool:
+        """True when it was not said of the job before that its reports are kept, or that they find no room."""
+        if (job, kept) in self._told:
+            return False
+        self._told.add((job, kept))
         return True
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
@@ -64,6 +72,7 @@ class Reports:
         for job in self.by_job.keys() - jobs:
             self.release(job)
         self._watches = {job: watches for job, watches in self._watches.items() if job in jobs}
+        self._told = {(job, kept) for job, kept in self._told if job in jobs}
 
     def expire(self, now: float) -> None:
         """Forget the reports that are too old at monotonic time ``now``."""
