@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from weakref import WeakSet
 
+import msgspec
+
 from agent.api import Context, Metric, NoData, ProcessKey, Spec
 from exporters.ras.asking.files import FILE_READER, JobFiles
 from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
@@ -30,6 +32,7 @@ from exporters.ras.asking.monitor import Monitors
 from exporters.ras.asking.policy import may_monitor
 from exporters.ras.asking.reached import Reach
 from exporters.ras.asking.reports import Reports
+from exporters.ras.asking.saved import SavedJob
 from exporters.ras.asking.visits import Due, Visit, Visits
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
@@ -47,7 +50,10 @@ LARGE_JOB_COLLECTIVE_SECONDS = 30
 DRAIN_SECONDS = 45.0
 """How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
 FILE_ROUNDS = 2
-STALE_INTERVALS = 3.0
+STALE_INTERVALS = 2.0
+"""For how many intervals a report is shown after the next one was due."""
+KEPT_FAILURES = 2
+"""Failed queries in a row after which the next is not waited for any more."""
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
 """How many times a single pass looks until the ranks are found, and the seconds in between."""
@@ -74,7 +80,7 @@ class RasExporter:
         self._visits = Visits(self._config.min_interval_seconds, spread, once=ctx.once)
         self._rules = Rules(self._config.configured_role(), self._config.oldest(), ctx.once, self._config.max_ranks)
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
-        self._kept = Reports(ctx.admit)
+        self._kept = Reports(ctx.admit, ctx.state.restore(list[SavedJob], ctx.log) or ())
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
@@ -222,7 +228,9 @@ class RasExporter:
         answers = await self._inquiry.reports(aim, limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         self._visits.note(due, best and (best.report, best.seconds), world_size_of(members), clock.monotonic())
-        until = clock.monotonic() + STALE_INTERVALS * (visit.interval_seconds or 0.0)
+        until = visit.timing.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
+        if visit.failures <= KEPT_FAILURES:
+            self._kept.postpone(question.job, until)
         await self._keep(
             answers,
             (until, asked_seconds),
@@ -248,20 +256,22 @@ class RasExporter:
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
-        if owner.job not in self._kept.by_job:
-            self._ctx.log.info(
-                "RAS reports on job {job_id}: {ranks} ranks",
-                job_id=owner.job_id,
-                ranks=report.ranks(),
-                version=report.version,
-            )
-        if not self._kept.keep(owner, report, until, asked_seconds):
+        if not (kept := self._kept.keep(owner, report, until, asked_seconds)):
             self._inquiry.skipped["refused"] += 1
+        if self._kept.is_news(owner.job, kept):
+            about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version}
+            if kept:
+                self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
+            else:
+                self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
 
     def _forget(self) -> None:
-        here = {process.job for process in self._processes().values()}
-        self._kept.forget(self._ctx.clock.monotonic(), here)
+        """Forget what is of no job here, and reports that are too old, unless a query may just replace them."""
+        self._kept.forget({process.job for process in self._processes().values()})
+        if self._round is None or self._round.done():
+            self._kept.expire(self._ctx.clock.monotonic())
         self._witness.forget(self._kept.by_job.keys())
+        self._ctx.state.publish(msgspec.msgpack.encode(self._kept.to_save()))
 
     def _up(self, visits: Mapping[Question, Visit]) -> dict[str, bool]:
         """By address: whether the last query of every job there gave a report."""

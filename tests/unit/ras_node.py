@@ -16,7 +16,7 @@ from proc_tree import ProcTree
 from rank_table import Table, environment, facts, writer_key
 from ras_server import conversing, served
 
-from agent.api import Admission, Membership, Owner, OwnThread, ProcessKey
+from agent.api import Admission, Membership, Owner, OwnThread, ProcessKey, StateSection
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
 from exporters.ras.protocol.client import Endpoint
@@ -25,10 +25,18 @@ from exporters.ras.show.families import RasSnapshot
 MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/libnccl.so.2.30.7\n"
 
 
-def report(missing: int = 0, size: int = 4, pids: tuple[int, ...] = (11, 12), hash_number: int = 0xAB) -> bytes:
-    """A report of one communicator of which the last ranks do not answer."""
+def report(
+    missing: int = 0,
+    size: int = 4,
+    pids: tuple[int, ...] = (11, 12),
+    hash_number: int = 0xAB,
+    launched: int | None = None,
+) -> bytes:
+    """A report of one communicator of which the last ranks do not answer, the others have launched so much, if told."""
+    counts = {} if launched is None else {"collective_counts": {"AllReduce": launched}}
     places = [
-        {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank} for rank in range(size)
+        {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank, **counts}
+        for rank in range(size)
     ]
     communicator = {
         "hash": f"{hash_number:#x}",
@@ -43,14 +51,18 @@ def report(missing: int = 0, size: int = 4, pids: tuple[int, ...] = (11, 12), ha
 
 
 class Node:
-    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), whose RAS gives ``replies`` one after the other.
+    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), of ``world``, whose RAS gives ``replies`` in turn.
 
     The last of them is given again and again; None is a reply that does not come. ``streams`` are those who monitor.
     Connections are accepted by the processes ``accepting``, then by all in turn.
     """
 
     def __init__(
-        self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}), address: str = "10.0.0.1"
+        self,
+        path: Path,
+        ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}),
+        address: str = "10.0.0.1",
+        world: int = 4,
     ) -> None:
         self.address = address
         self.tree = ProcTree(path / "proc")
@@ -64,10 +76,11 @@ class Node:
         self.asked = 0
         self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
+        self.state = StateSection("ras", None)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         for pid, rank in ranks.items():
-            self.add(pid, environment(rank, world=4))
+            self.add(pid, environment(rank, world=world))
 
     def add(
         self,
@@ -146,9 +159,8 @@ class Node:
     async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
         """Start an exporter."""
         exporter = RasExporter(config)
-        context = lent(
-            "ras", self.table.clock, self.tree.root.parent, ranks=self.table.ranks, admit=self.admission, once=once
-        )
+        lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state, "once": once}
+        context = lent("ras", self.table.clock, self.tree.root.parent, **lends)
         await exporter.start(context)
         return exporter
 

@@ -141,7 +141,7 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
     assert table.states() == {"1": "unresponsive"}
     table.ranks.observe_records(writer_key(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS + 0.1)
     table.tick()
-    assert table.states() == {"1": "unknown"}
+    assert table.states() == {"1": "alive"}
     table.ranks.observe_silences({})
     table.tick()
     assert table.states() == {"1": "alive"}

@@ -13,11 +13,12 @@ from client_metrics import samples
 from rank_table import environment
 from ras_node import Node, report
 
-from agent.api import Admission, Membership, NoData, ProcessKey, RankLabel
+from agent.api import Admission, Membership, NoData, ProcessKey, RankLabel, StateSection
 from exporters.ras import RasConfig
 from exporters.ras.asking import visits as visits_module
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import MAX_ADDRESSES
+from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.report.model import Skipped
 from exporters.ras.show.families import SKIPPED_REASONS, RasSnapshot
@@ -176,18 +177,69 @@ async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: 
 
 
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
-    """A failed query keeps the last report for three intervals, and puts the next off twice as long."""
+    """Failed queries put the next off twice as long each; the last report is shown until the third has failed."""
     node.replies = [report(), None]
     async with node.exporter() as exporter:
         first = await node.first_query(exporter)
         assert list(first.up.values()) == [True]
-        failed = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        assert (list(failed.up.values()), failed.errors, failed.queries) == ([False], {"cut": 1}, 2)
-        assert shown(failed) == {"4711": [("0xab", 4, 0)]}
-        await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        assert node.asked == 2
-        assert shown(await node.look(exporter, 2 * LONGEST_INTERVAL_SECONDS)) == {}
-        assert node.asked == 3
+        for failures in range(1, KEPT_FAILURES + 2):
+            failed = await node.look(exporter, 2 ** (failures - 1) * LONGEST_INTERVAL_SECONDS)
+            assert (list(failed.up.values()), failed.errors) == ([False], {"cut": failures})
+            assert shown(failed) == {"4711": [("0xab", 4, 0)]}
+        await node.look(exporter, STALE_INTERVALS * 2**KEPT_FAILURES * LONGEST_INTERVAL_SECONDS)
+        assert shown(await node.look(exporter, 0.0)) == {}
+
+
+async def test_a_report_is_shown_while_the_next_is_waited_for(node: Node) -> None:
+    """A query that takes longer than the report is shown takes nothing away before it has ended."""
+    node.replies = [report(), report(missing=1)]
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        gate = held_up(node)
+        node.table.tick(LONGEST_INTERVAL_SECONDS)
+        await exporter.update()
+        node.table.tick(10 * MIN_INTERVAL_SECONDS)
+        await exporter.update()
+        assert shown(exporter.snapshot()) == {"4711": [("0xab", 4, 0)]}
+        gate.set()
+        await exporter.settle()
+        assert shown(exporter.snapshot()) == {"4711": [("0xab", 3, 1)]}
+
+
+def still_since(snapshot: RasSnapshot) -> float:
+    """When the job's communicator last launched anything."""
+    return snapshot.reports["4711"].watches["0xab"].since_seconds
+
+
+async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node: Node) -> None:
+    """Reports that were forgotten, and a new agent, do not date the last launch anew; a launch does."""
+    node.replies = [report(launched=5), *[None] * 6, report(launched=5)]
+    async with node.exporter() as exporter:
+        began = still_since(await node.first_query(exporter))
+        while node.asked < 8:
+            found = await node.look(exporter, MAX_INTERVAL_SECONDS)
+        assert still_since(found) == began
+        await exporter.drain()
+        node.state = StateSection("ras", node.state.published)
+        after = await node.start(msgspec.convert({"addresses": [f"127.0.0.1:{node.port}"]}, RasConfig))
+        assert still_since(await node.first_query(after)) == began
+        node.replies = [report(launched=6)]
+        assert still_since(await node.look(after, MAX_INTERVAL_SECONDS)) > began
+        await after.drain()
+
+
+async def test_a_job_that_left_has_no_clock(node: Node) -> None:
+    """Of a job without processes here nothing is saved any more."""
+    node.replies = [report(launched=5)]
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        await node.look(exporter, 0.0)
+        saved = node.state.published
+        for key in list(node.table.ranks.processes()):
+            node.table.ranks.observe_exit(key, None)
+        with pytest.raises(NoData):
+            await node.look(exporter, 1.0)
+    assert saved != node.state.published == msgspec.msgpack.encode([])
 
 
 async def test_a_report_that_cannot_be_read_is_counted_as_such(node: Node) -> None:
@@ -276,6 +328,23 @@ async def test_a_report_without_room_is_counted(node: Node) -> None:
     assert (found.reports, found.skipped) == ({}, {"refused": 1})
 
 
+async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """That a job's reports come, or find no room, is a line of the log for each job, not for each report."""
+    caplog.set_level("INFO")
+    node.admission = Admission(in_all=11)  # without launches it takes ten
+    node.replies = [report(), report(), report(launched=5)]
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        for _ in range(4):
+            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+    assert node.asked == 5
+    words = [record.message for record in caplog.records if "report" in record.message]
+    assert words == [
+        "RAS reports on job {job_id}: {ranks} ranks",
+        "no series are left for RAS's reports on job {job_id}",
+    ]
+
+
 async def test_a_report_takes_the_room_of_the_last_one(node: Node) -> None:
     """However often a job is asked, its series are admitted once."""
     node.admission = Admission(in_all=11)  # the ten of a communicator, and one to spare
@@ -345,8 +414,8 @@ def midmost(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def last(tmp_path: Path) -> Iterator[Node]:
-    """The node of the last rank: it stands by."""
-    node = Node(tmp_path, {11: 2, 12: 3})
+    """The node of the last rank of a job so large that the standby asks less often than the reporter."""
+    node = Node(tmp_path, {11: 481, 12: 482}, world=483)
     with node.listener:
         yield node
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from client_metrics import samples
 
 from agent.api import ProcessKey
+from exporters.ras.asking import saved as saved_module
+from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.asking.reports import series_of
+from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
+from exporters.ras.report import hangs, job_report
 from exporters.ras.report import model as report_module
-from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, suspects, watch
-from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.hangs import LEFT_SECONDS, MAX_SUSPECTS, Watch, stalled, suspects, watch
+from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, AbortedRank, JobReport, aborted
 from exporters.ras.report.json_report import read_json
+from exporters.ras.report.marks import MARK_BYTES
 from exporters.ras.report.model import MAX_BEHIND, MAX_TROUBLED, Report
 from exporters.ras.show.communicator_families import render_reports
 
@@ -148,7 +154,7 @@ def test_a_job_that_runs_has_no_suspects() -> None:
         report = read(reduced(WORLD, everybody(50 + step) | {step: 49 + step}))
         watches = watch(watches, report.communicators, 1000.0 + step)
         assert not stalled(report.communicators[0], watches)
-        assert watches["0xa0"] == Watch(watches["0xa0"].marks, 1000.0 + step, 1)
+        assert watches["0xa0"] == Watch(watches["0xa0"].marks, 1000.0 + step, 1, 1000.0 + step)
 
 
 def test_the_last_launch_is_when_its_counts_were_first_seen() -> None:
@@ -180,12 +186,76 @@ def test_a_running_communicator_takes_no_room_for_lags() -> None:
     assert series_of(report.communicators[0], running) < series_of(report.communicators[0], still)
 
 
-def test_a_rank_that_left_its_communicator_is_no_suspect() -> None:
-    """A rank that answers but is in no communicator any more (torn down, or making another one) holds nobody up."""
-    left = silent(2, 2)
-    left["status"]["unresponsive"] = False
-    report = read(group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)], (left,)))
-    assert named(report) == {}
+def left(number: int, process: int) -> dict[str, Any]:
+    """A rank whose process answers and is not in the communicator any more."""
+    found = silent(number, process)
+    found["status"]["unresponsive"] = False
+    return found
+
+
+def after(report: Report, seconds: float) -> list[tuple[int, str]]:
+    """The suspects of a report that is seen again after so long: rank there, reason."""
+    watches = watch(watch({}, report.communicators, 1000.0), report.communicators, 1000.0 + seconds)
+    return [(one.rank.comm_rank, one.reason) for each in report.communicators for one in suspects(each, watches)]
+
+
+def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
+    """A rank that has aborted or left the communicator while the others are equally far is named, not sooner."""
+    report = read(group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)], (left(2, 2),)))
+    assert after(report, LEFT_SECONDS - 1.0) == []
+    assert after(report, LEFT_SECONDS) == [(2, "left")]
+
+
+def test_a_communicator_that_most_have_left_waits_for_nobody() -> None:
+    """Where the majority has left, the communicator is being torn down."""
+    two = [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)]
+    assert after(read(group(WORLD, two, (left(2, 2), left(3, 3)))), LEFT_SECONDS) == [(2, "left"), (3, "left")]
+    assert after(read(group(WORLD, two, (left(2, 2), left(3, 3), left(4, 4)))), LEFT_SECONDS) == []
+
+
+def test_a_communicator_without_answers_is_watched_on() -> None:
+    """A report in which all its ranks are silent, or which lacks it, does not date its last launch anew."""
+    whole = read(reduced(TP1, {4: 9, 5: 9, 6: 9, 7: 9}))
+    for gap in (read(reduced(TP1, {}, missing=(4, 5, 6, 7))), read(reduced(WORLD, everybody(3))), read()):
+        watches = watch(watch({}, whole.communicators, 1000.0), gap.communicators, 1010.0)
+        watches = watch(watches, whole.communicators, 1020.0)
+        assert (watches["0xb1"].since_seconds, watches["0xb1"].reports) == (1000.0, 2)
+    watches = watch(watches, read(reduced(TP1, {4: 10, 5: 9, 6: 9, 7: 9})).communicators, 1030.0)
+    assert watches["0xb1"].since_seconds == 1030.0
+
+
+def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one more absent communicator than there is room for, the one seen last is kept."""
+    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", 4 * MARK_BYTES)
+    watches = watch({}, read(reduced(TP0, {0: 1, 1: 1, 2: 1, 3: 1})).communicators, 1000.0)
+    watches = watch(watches, read(reduced(TP1, {4: 1, 5: 1, 6: 1, 7: 1})).communicators, 1010.0)
+    assert set(watches) == {"0xb0", "0xb1"}
+    watches = watch(watches, read(reduced(WORLD, everybody(1))).communicators, 1020.0)
+    assert set(watches) == {"0xa0", "0xb1"}
+
+
+def test_watches_outlive_the_agent() -> None:
+    """What is saved is restored as it was, for each job of each owner."""
+    watches = watch({}, read(reduced(WORLD, everybody(5))).communicators, 1000.0)
+    known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
+    assert restored(saved) == {OwnedJob("7", "uid/1"): watches}
+
+
+def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one communicator more than there is room for, the one that has stood still the longest is saved."""
+    watches = watch({}, read(reduced(TP1, {4: 1, 5: 1})).communicators, 1000.0)
+    watches = watch(watches, read(reduced(TP0, {0: 1, 1: 1})).communicators, 1010.0)
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 4 * MARK_BYTES)
+    assert [len(job.watches) for job in to_save({OwnedJob("7"): watches})] == [2]
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 4 * MARK_BYTES - 1)
+    assert [[each.hash for each in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
+
+
+def test_damaged_marks_are_not_restored() -> None:
+    """Marks of a length that no ranks have are left out, the others are taken."""
+    good, bad = SavedWatch("0x1", bytes(MARK_BYTES), 1.0, 1, 1.0), SavedWatch("0x2", bytes(MARK_BYTES + 1), 1.0, 1, 1.0)
+    assert list(restored([SavedJob("7", "", [bad, good])])[OwnedJob("7")]) == ["0x1"]
 
 
 def test_suspects_beyond_the_limit_are_not_named() -> None:
@@ -230,7 +300,7 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
     watches: dict[str, Watch] = {}
     for poll in range(polls):
         watches = watch(watches, report.communicators, 1000.0 + poll)
-    job = JobReport(ProcessKey(1, 1), report, 0.0, world_size, watches)
+    job = JobReport(ProcessKey(1, 1), report, 0.0, world_size, watches, aborted=aborted({}, report, 1000.0))
     return {
         (sample.name.removeprefix("rankwatch_communicator_"), *list(sample.labels.values())[1:]): sample.value
         for sample in samples(render_reports({"7": job}))
@@ -289,6 +359,29 @@ def test_errors_and_aborts_as_series() -> None:
     assert sum(key[0] in ("async_error", "init_error", "aborted") for key in found) == 4
     stages = {key[2]: value for key, value in found.items() if key[0] == "ranks"}
     assert (stages["initializing"], stages["finalizing"], stages["aborted"]) == (2, 1, 1)
+
+
+def aborting(*numbers: int) -> Report:
+    """A report in which these ranks abort the communicator."""
+    ranks = [rank(number, number) for number in range(3)]
+    for number in numbers:
+        ranks[number]["status"]["abort_flag"] = True
+    return read(group(WORLD, ranks))
+
+
+def test_an_abort_is_shown_for_a_minute() -> None:
+    """The flag stands for a second or two, in one report: the scrape after it must still see it."""
+    seen = aborted({}, aborting(1), 1000.0)
+    seen = aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS - 1.0)
+    assert seen == {AbortedRank("0xa0", 1, 1): 1000.0}
+    assert aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS) == {}
+    assert aborted(seen, aborting(1), 1050.0) == {AbortedRank("0xa0", 1, 1): 1050.0}
+
+
+def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one more than the limit, those seen first are shown."""
+    monkeypatch.setattr(job_report, "MAX_ABORTED", 2)
+    assert [each.comm_rank for each in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 
 
 def test_what_a_library_does_not_tell_is_absent() -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from ras_node import report as node_report
 from ras_reports import report as large_report
-from ras_server import JSON_ANSWERS, answering, served
+from ras_server import JSON_ANSWERS, answering, conversing, served
 
 from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
 from agent.helper.client import Helpers
@@ -271,3 +272,26 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
         assert await inquiry.present(aim, QueryLimits(step_seconds=0.05)) == frozenset()
     thread.stop()
     assert accepted == [b"CLIENT PROTOCOL 2\n"]
+
+
+async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() -> None:
+    """Where one process gave a lonely view, the other one of the job is tried for more often: it is one of four."""
+    fourth = ProcessKey(14, 1)
+    site = Site(dict.fromkeys((FIRST, SECOND, THIRD, fourth), Server((2, 32, 3), 1.0)), 0)
+    lonely, whole = node_report(3), node_report()
+    replies = [lonely, whole]
+
+    async def reply() -> bytes:
+        return replies.pop(0)
+
+    async def nobody(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        raise AssertionError("nobody monitors")
+
+    thread = OwnThread("ras")
+    search = await thread.call(lambda: Reached([FIRST, *[fourth] * 15, SECOND]))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), Reach(thread, search), unchanged, Logger("ras"))
+    async with served(conversing(reply, nobody)) as endpoint:
+        found = await inquiry.reports(Aim(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
+    thread.stop()
+    assert [answer.server for answer in found] == [FIRST, SECOND]
+    assert not inquiry.errors

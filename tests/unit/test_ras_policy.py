@@ -174,8 +174,10 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
         ("reporter", Pace(failures=50), MAX_INTERVAL_SECONDS),
         ("reporter", Pace(ranks=10_000), 3000.0),
         ("reporter", Pace(ranks=10_000, failures=3), 3000.0),
-        ("standby", Pace(), 28.0),
-        ("standby", Pace(missing=True), 7.0),
+        ("standby", Pace(), 7.0),
+        ("standby", Pace(ranks=240), 7.0),
+        ("standby", Pace(ranks=480), 27.648),
+        ("standby", Pace(ranks=480, missing=True), 7.0),
     ],
 )
 def test_interval(role: str, pace: Pace, seconds: float) -> None:
@@ -240,10 +242,11 @@ def test_the_nodes_that_are_woken_together_do_not_ask_together() -> None:
 
 def test_an_alert_ends() -> None:
     """After an alarm a standby keeps the reporter's pace for five minutes, then it goes back to a quarter."""
-    timing = after_wake(Timing(140.0, 70.0), "alarm", Pace(), 100.0, 0.5)
+    pace = Pace(ranks=480)
+    timing = after_wake(Timing(140.0, 70.0), "alarm", pace, 100.0, 0.5)
     asked_at = [timing.due_at]
     while asked_at[-1] < 600.0:
-        timing = after_query(timing, "standby", Pace(), asked_at[-1], 0.5)
+        timing = after_query(timing, "standby", pace, asked_at[-1], 0.5)
         asked_at.append(timing.due_at)
     steps = [round(later - earlier) for earlier, later in itertools.pairwise(asked_at)]
     assert steps == [7] * 43 + [28] * 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MAX_COMMUNICATOR_RANKS, MAX_COMMUNICATORS, MAX_NAMED, Report, ReportError
 from exporters.ras.report.text_report import MAX_TROUBLES, read_text
+
+RCCL = Path(__file__).parents[1] / "data/ras/rccl_2.28.3_degraded.txt"
 
 
 def rank(number: object, **changed: object) -> dict[str, object]:
@@ -217,6 +220,42 @@ def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
     """Without the number of its ranks a communicator cannot be told."""
     found = text(paragraph(3, 0xAB, place(1)))
     assert (found.communicators, found.skipped) == ((), {"implausible": 1})
+
+
+def test_text_ranks_of_the_one_largest_communicator_are_the_jobs() -> None:
+    """Of RCCL's real text the missing rank of the only communicator has its number in the job."""
+    found = read_text(RCCL.read_bytes())
+    assert [(each.comm_rank, each.rank, each.place.host) for each in found.communicators[0].named] == [
+        (3, 3, "10.245.40.180")
+    ]
+
+
+def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:
+    """A rank that the largest names too has its number there; another has none."""
+    small = ROW.replace("    0 ", "    1 ", 1).replace("  8         7 ", "  4         2 ")
+    other = "  Rank 3 -- GPU 2 managed by process 78 on node 10.0.0.1"
+    found = text(paragraph(0, 0xAB, place(5)) + paragraph(1, 0xCD, place(1), other), f"{ROW}\n{small}")
+    assert [[(rank.comm_rank, rank.rank) for rank in each.named] for each in found.communicators] == [
+        [(5, 5)],
+        [(1, 5), (3, None)],
+    ]
+
+
+def test_text_ranks_of_two_largest_communicators_are_not_named() -> None:
+    """Where two are as large, which of them numbers the job's ranks cannot be told."""
+    found = text(paragraph(0, 0xAB, place(5)), ROW.replace("     1   ", "     2   ", 1))
+    assert [rank.rank for rank in found.communicators[0].named] == [None]
+
+
+def test_json_without_what_says_nothing_is_read() -> None:
+    """A report without the key ras, and a communicator without missing_ranks, miss nobody."""
+    whole = communicator(size=1)
+    del whole["missing_ranks"]
+    body = json.loads(report(whole))
+    del body["ras"]
+    found = read_json(json.dumps(body).encode())
+    assert [(each.responding, each.missing) for each in found.communicators] == [(1, 0)]
+    assert found.timeouts == 0
 
 
 def test_text_paragraphs_beyond_the_limit_are_counted() -> None:

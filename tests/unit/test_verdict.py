@@ -65,7 +65,7 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
         "running",
     ),
     ("missed by one report 60 s ago is alive", [missed(60, 1)], "alive", "running"),
-    ("missed by all others, and heard itself, is unknown", [missed(60, 5, contradicted=True)], "unknown", "cut_off"),
+    ("missed by all others, and heard itself, is alive", [missed(60, 5, contradicted=True)], "alive", "cut_off"),
     ("heard itself, and missed for 14 s, is alive", [missed(14, 5, contradicted=True)], "alive", "running"),
     ("stopped and missed is stopped", [missed(60, 5, state="T")], "unresponsive", "stopped"),
     (

@@ -175,7 +175,7 @@ def _judge_running(process: ProcessEvidence, now: float) -> RankVerdict:
     silence = process.silence
     if silence is None or silence.reports < UNANSWERED_REPORTS or now - silence.since < UNANSWERED_SECONDS:
         return RankVerdict("alive", "running")
-    return RankVerdict("unknown", "cut_off") if silence.contradicted else RankVerdict("unresponsive", "unanswered")
+    return RankVerdict("alive", "cut_off") if silence.contradicted else RankVerdict("unresponsive", "unanswered")
 
 
 def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:

@@ -83,11 +83,10 @@ class Inquiry:
     async def reports(self, aim: Aim, limits: QueryLimits) -> list[QueryAnswer]:
         """Query once, then again while the process that answered may itself be cut off; empty when the first fails."""
         found: list[QueryAnswer] = []
-        limits = msgspec.structs.replace(limits, attempts=aim.attempts())
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in found}
             others = aim._replace(wanted=aim.wanted - answered or aim.wanted)
-            answer = await self._report(others, limits)
+            answer = await self._report(others, msgspec.structs.replace(limits, attempts=others.attempts()))
             if answer is not None:
                 found.append(answer)
             if answer is None or not looks_isolated(answer.report) or not await self._as_seen(aim.endpoint, aim.site):

@@ -1,8 +1,8 @@
 """Which node queries a job, whether, and how often: a query must never hurt the job. Pure.
 
 Every query is a collective over the whole job, its cost quadratic in the job's size, whoever asks. So one node of a job
-asks, one more stands by at a quarter of the rate, and the others do not. Listening to the events costs nothing: every
-node does.
+asks, one more stands by at a quarter of what the job can afford, and the others do not. Listening to the events costs
+nothing: every node does.
 """
 
 from __future__ import annotations
@@ -161,11 +161,12 @@ def next_pace(before: Pace, answer: tuple[Report, float] | None, world_size: int
 def interval_seconds(role: Role, pace: Pace, jitter: float, *, alert: bool = False) -> float:
     """Seconds until the next query; ``jitter`` is a random number in [0, 1), ``alert`` as in Timing.
 
-    A standby keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
+    A standby asks a quarter as often as the job can afford: of a small job as often as the reporter, which may stop
+    asking unseen. It keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
     """
     base = MAX_INTERVAL_SECONDS if role == "labels" else _affordable_seconds(pace)
     if role == "standby" and not (pace.missing or alert):
-        base *= STANDBY_FACTOR
+        base = max(base, STANDBY_FACTOR * _cost_seconds(pace))
     base = min(base * 2.0 ** min(pace.failures, MAX_DOUBLINGS), max(MAX_INTERVAL_SECONDS, base))
     return base * (1.0 - JITTER + 2.0 * JITTER * jitter)
 
@@ -209,4 +210,9 @@ def retry_seconds(failures: int, jitter: float) -> float:
 
 def _affordable_seconds(pace: Pace) -> float:
     """The shortest interval that keeps the cost to the job within its bounds."""
-    return max(pace.least_seconds, pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)
+    return max(pace.least_seconds, _cost_seconds(pace))
+
+
+def _cost_seconds(pace: Pace) -> float:
+    """The interval that what a query costs the job demands."""
+    return max(pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)

@@ -1,13 +1,16 @@
-"""The last report of each job that is queried."""
+"""The last report of each job that is queried, and what is watched of its communicators from one to the next."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from agent.api import Admission, ProcessKey
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
+from exporters.ras.asking.saved import SavedJob, restored, to_save
 from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, watch
-from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.job_report import JobReport, aborted
 from exporters.ras.report.model import Communicator, Report
 
 _ALWAYS = 10
@@ -15,22 +18,39 @@ _ALWAYS = 10
 
 
 class Reports:
-    """By job. Their series are admitted by the agent's budget, or the report is refused."""
+    """By job. Their series are admitted by the agent's budget, or the report is refused.
 
-    def __init__(self, admit: Admission) -> None:
+    Watches live as long as the job has processes here: a hang goes on, whether or not its reports do. ``saved``: those
+    of an agent before.
+    """
+
+    def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
         self._admit = admit
+        self._watches = restored(saved)
+        self._told: set[tuple[OwnedJob, bool]] = set()
         self.by_job: dict[OwnedJob, JobReport] = {}
 
     def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
         """Replace the last report of ``owner``'s job; False when the budget of series has no room for it."""
         before = self.by_job.get(owner.job)
-        watches = watch(before.watches if before else {}, report.communicators, asked_seconds)
+        watches = watch(self._watches.get(owner.job, {}), report.communicators, asked_seconds)
+        self._watches[owner.job] = watches
         self.release(owner.job)
-        series = sum(series_of(each, watches) for each in report.communicators)
+        aborts = aborted(before.aborted if before else {}, report, asked_seconds)
+        series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
         if not self._admit.admit(_budget(owner.job), series, max(report.ranks(), 1)):
             return False
         count = before.count + 1 if before else 1
-        self.by_job[owner.job] = JobReport(owner.key, report, until, owner.world_size, watches, asked_seconds, count)
+        self.by_job[owner.job] = JobReport(
+            owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts
+        )
+        return True
+
+    def is_news(self, job: OwnedJob, kept: bool) -> bool:
+        """True when it was not said of the job before that its reports are kept, or that they find no room."""
+        if (job, kept) in self._told:
+            return False
+        self._told.add((job, kept))
         return True
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
@@ -42,11 +62,26 @@ class Reports:
                 found.setdefault(name, kept)
         return found
 
-    def forget(self, now: float, jobs: Collection[OwnedJob]) -> None:
-        """Forget reports that are too old at monotonic time ``now``, and those of jobs other than ``jobs``."""
-        for job, kept in list(self.by_job.items()):
-            if now > kept.until or job not in jobs:
-                self.release(job)
+    def postpone(self, job: OwnedJob, until: float) -> None:
+        """Show a job's report up to monotonic time ``until``, if there is one that would go before."""
+        if (kept := self.by_job.get(job)) is not None and kept.until < until:
+            self.by_job[job] = msgspec.structs.replace(kept, until=until)
+
+    def forget(self, jobs: Collection[OwnedJob]) -> None:
+        """Forget all of jobs other than ``jobs``."""
+        for job in self.by_job.keys() - jobs:
+            self.release(job)
+        self._watches = {job: watches for job, watches in self._watches.items() if job in jobs}
+        self._told = {(job, kept) for job, kept in self._told if job in jobs}
+
+    def expire(self, now: float) -> None:
+        """Forget the reports that are too old at monotonic time ``now``."""
+        for job in [job for job, kept in self.by_job.items() if now > kept.until]:
+            self.release(job)
+
+    def to_save(self) -> list[SavedJob]:
+        """What an agent after this one is to know."""
+        return to_save(self._watches)
 
     def release(self, job: OwnedJob) -> None:
         """Forget a job's report."""

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import msgspec
 
 from agent.api import ProcessKey
 from exporters.ras.report.hangs import Watch
 from exporters.ras.report.model import Report
+
+ABORT_SHOWN_SECONDS = 60.0
+"""For so long an abort is shown: the flag stands for a second or two, a scrape comes every fifteen."""
+MAX_ABORTED = 1024
+"""Of one job; the first that were seen are shown."""
+
+
+class AbortedRank(NamedTuple):
+    """A rank that aborted a communicator (its hash); ``rank``: its rank in the largest one, if told."""
+
+    hash: str
+    comm_rank: int
+    rank: int | None
+
+
+def aborted(before: Mapping[AbortedRank, float], report: Report, now_seconds: float) -> dict[AbortedRank, float]:
+    """The ranks that aborted a communicator by this report, or by one not long before."""
+    found = {who: when for who, when in before.items() if now_seconds - when < ABORT_SHOWN_SECONDS}
+    for each in report.communicators:
+        for one in each.troubled:
+            if one.trouble == "aborted":
+                found[AbortedRank(each.hash, one.comm_rank, one.rank)] = now_seconds
+    return dict(itertools.islice(found.items(), MAX_ABORTED))
 
 
 class JobReport(msgspec.Struct, frozen=True):
@@ -14,6 +41,7 @@ class JobReport(msgspec.Struct, frozen=True):
 
     ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
     ``asked_seconds``: when (epoch) it was asked for; ``count``: how many of its reports were kept one after the other.
+    ``aborted``: the ranks that aborted a communicator lately, with when a report last said so (epoch seconds).
     """
 
     owner: ProcessKey
@@ -23,6 +51,7 @@ class JobReport(msgspec.Struct, frozen=True):
     watches: dict[str, Watch]
     asked_seconds: float = 0.0
     count: int = 1
+    aborted: dict[AbortedRank, float] = {}
 
     def rank_label(self, rank: int | None) -> str:
         """The global rank, for one of the report's largest communicator; empty where that is but a part of the job."""

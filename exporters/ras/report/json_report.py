@@ -101,14 +101,16 @@ class _Missing(_Rank, gc=False):
 
 
 class _Communicator(msgspec.Struct):
+    """Without ``missing_ranks`` nobody is said to be missing."""
+
     hash: Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
     size: _Count
     ranks: list[_Present]
-    missing_ranks: list[_Missing]
+    missing_ranks: list[_Missing] = []
 
 
 class _Ras(msgspec.Struct):
-    timeouts_count: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+    timeouts_count: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
 
 
 class _Report(msgspec.Struct):
@@ -116,7 +118,7 @@ class _Report(msgspec.Struct):
 
     nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]
-    ras: _Ras
+    ras: _Ras = msgspec.field(default_factory=_Ras)
 
 
 def read_json(body: bytes, pids: Collection[int] = ()) -> Report:

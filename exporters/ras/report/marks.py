@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 Marks = bytes
 """Of each rank in turn its number and its mark, four bytes each; compact, as a report may hold 75,000."""
+MARK_BYTES = 8
+"""Of one rank."""
 
 
 def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:

@@ -1,5 +1,6 @@
 """The text report of NCCL 2.24 and later and of RCCL: a table of groups of like communicators, then paragraphs about
-those in trouble. Ranks are named only while they are few, communicators only while something is wrong with them. Pure.
+those in trouble. Ranks are named only while they are few, communicators only while something is wrong with them. Where
+one communicator is the largest, its ranks are the job's. Pure.
 """
 
 from __future__ import annotations
@@ -7,9 +8,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Mapping
 
-from exporters.ras.report.model import MAX_COMMUNICATORS, Report, ReportError, Skipped, accept
+from exporters.ras.report.model import MAX_COMMUNICATORS, Communicator, Report, ReportError, Skipped, accept
 from exporters.ras.report.text_trouble import TroubleText
+from exporters.ras.report.world import World, as_world, named_in
 
 MAX_TROUBLES = 4 * MAX_COMMUNICATORS
 """Garbage of old versions takes places of its own: more are read than accepted."""
@@ -35,12 +38,12 @@ def read_text(body: bytes) -> Report:
     if "Warnings" not in sections:
         raise ReportError("a report without its last heading", cut=True)
     skipped: Counter[Skipped] = Counter()
-    sizes, communicators = _groups(sections.get("Communicators", []))
+    sizes, counts = _groups(sections.get("Communicators", []))
     dead = _dead(sections.get("Errors", []))
     troubles = _troubles([*sections.get("Errors", []), *sections["Warnings"]], skipped)
     found = (each.communicator(name, sizes.get(each.group, -1), dead) for name, each in troubles.items())
-    accepted = accept(found, skipped)
-    skipped["unnamed"] += max(communicators - len(troubles), 0)
+    accepted = _with_ranks(accept(found, skipped), sizes, counts)
+    skipped["unnamed"] += max(sum(counts.values()) - len(troubles), 0)
     timeouts = sum(int(match[1]) for line in sections["Warnings"] if (match := _TIMEOUTS.match(line)))
     return Report(banner[1], accepted, frozenset(), timeouts, dict(+skipped))
 
@@ -57,10 +60,25 @@ def _sections(lines: list[str]) -> dict[str, list[str]]:
     return sections
 
 
-def _groups(lines: list[str]) -> tuple[dict[int, int], int]:
-    """Ranks per communicator of each group, and how many communicators there are in all groups."""
+def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
+    """Ranks per communicator of each group, and how many communicators it has."""
     rows = [match for line in lines if (match := _GROUP.match(line))]
-    return {int(row["group"]): int(row["size"]) for row in rows}, sum(int(row["count"]) for row in rows)
+    return {int(row["group"]): int(row["size"]) for row in rows}, {int(row["group"]): int(row["count"]) for row in rows}
+
+
+def _with_ranks(
+    found: tuple[Communicator, ...], sizes: Mapping[int, int], counts: Mapping[int, int]
+) -> tuple[Communicator, ...]:
+    """Name ranks as the largest communicator does, if there is one such: a text names no others of it."""
+    largest = max(sizes.values(), default=0)
+    world = World()
+    if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
+        return world.name(found)
+    for each in found:
+        if each.size == largest:
+            world.see(largest, named_in(each))
+    named = world.name(found)
+    return tuple(as_world(each) if each.size == largest else each for each in named)
 
 
 def _dead(lines: list[str]) -> set[tuple[str, str]] | None:

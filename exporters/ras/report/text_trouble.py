@@ -45,7 +45,10 @@ _DIFFERENT = re.compile(r"  Communicator ranks have different (?P<collective>[A-
 _ERRORS = re.compile(r"  (?P<kind>Initialization|Asynchronous) errors? on \d{1,9} ranks?$")
 _STATEMENTS: tuple[tuple[str, tuple[re.Pattern[str], ...]], ...] = (
     ("silent", (_SILENT,)),
-    ("status", (re.compile(f"{_MANY} have status {_STATUS}$"), re.compile(f"{_ONE} has status {_STATUS} {_PLACE}"))),
+    (
+        "status",
+        (re.compile(f"{_MANY} have status {_STATUS}$"), re.compile(f"{_ONE} has status {_STATUS}(?: {_PLACE})?$")),
+    ),
     ("error", (re.compile(f"{_MANY} reported {_ERROR}$"), re.compile(f"{_ONE} reported {_ERROR} {_PLACE}"))),
     ("launched", (re.compile(f"{_MANY} have {_LAUNCHED}$"), re.compile(f"{_ONE} has {_LAUNCHED} {_PLACE}"))),
 )
@@ -53,6 +56,8 @@ _ERROR_NAMES = {name.replace("_", " "): name for name in ERRORS.values()} | {
     "remote process error": "remote_error",
     "unexpected error": "unknown",
 }
+_LEFT = ("NOCOMM", "UNKNOWN")
+"""Statuses of a rank whose process answers and is not in the communicator; the latter of 2.24 and 2.25."""
 _ANY = "any"
 """In the place of a collective: 2.24 and 2.25 count all of them together."""
 
@@ -101,7 +106,7 @@ class TroubleText:
     def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> Communicator:
         """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not told."""
         silent = [each for each in self._statements if each.kind == "silent"]
-        left = [each for each in self._statements if (each.kind, each.value) == ("status", "NOCOMM")]
+        left = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
         missing = sum(each.counted for each in (*silent, *left))
         bare = self._bare is not None
         named = [

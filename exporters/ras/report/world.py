@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from exporters.ras.report.model import BehindRank, Communicator, MissingRank, Place, TroubledRank
+from exporters.ras.report.model import BehindRank, Communicator, MissingRank, NamedRank, Place, TroubledRank
 
 Rank = TypeVar("Rank", MissingRank, TroubledRank, BehindRank)
 
@@ -36,12 +36,25 @@ class World:
         return tuple(self._name(each) for each in found)
 
     def _name(self, each: Communicator) -> Communicator:
-        launches = each.launches
-        if launches is not None and launches.behind:
-            launches = msgspec.structs.replace(launches, behind=self._renamed(launches.behind))
-        return msgspec.structs.replace(
-            each, named=self._renamed(each.named), troubled=self._renamed(each.troubled), launches=launches
-        )
+        return _renamed(each, lambda rank: self._ranks.get(rank.place))
 
-    def _renamed(self, ranks: Sequence[Rank]) -> tuple[Rank, ...]:
-        return tuple(msgspec.structs.replace(rank, rank=self._ranks.get(rank.place)) for rank in ranks)
+
+def as_world(each: Communicator) -> Communicator:
+    """A communicator that is the whole job: its ranks are the job's, wherever they run."""
+    return _renamed(each, lambda rank: rank.comm_rank)
+
+
+def named_in(each: Communicator) -> list[tuple[Place, int]]:
+    """The ranks that a communicator names: what they run on, and their numbers."""
+    behind = each.launches.behind if each.launches is not None else ()
+    return [(rank.place, rank.comm_rank) for rank in (*each.named, *each.troubled, *behind)]
+
+
+def _renamed(each: Communicator, number: Callable[[NamedRank], int | None]) -> Communicator:
+    def renamed(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
+        return tuple(msgspec.structs.replace(rank, rank=number(rank)) for rank in ranks)
+
+    launches = each.launches
+    if launches is not None and launches.behind:
+        launches = msgspec.structs.replace(launches, behind=renamed(launches.behind))
+    return msgspec.structs.replace(each, named=renamed(each.named), troubled=renamed(each.troubled), launches=launches)

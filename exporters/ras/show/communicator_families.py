@@ -64,7 +64,8 @@ LAST_LAUNCH = Family(
 STALLED = Family(
     "rankwatch_communicator_stalled",
     "gauge",
-    "1 when nothing was launched between the last two reports although the ranks' counts differ or some do not answer.",
+    "1 when nothing was launched between the last two reports although the ranks' counts differ or some do not answer, "
+    "or in 5 minutes although a few ranks have left the communicator.",
     _COMM,
     "1 per communicator",
     "max",
@@ -73,7 +74,8 @@ SUSPECT = Family(
     "rankwatch_communicator_suspect",
     "gauge",
     "1 for a rank that a stalled communicator waits for; nobody where that cannot be told. reason: behind (it has "
-    "launched less than others, and waits for nobody elsewhere), missing (it does not answer).",
+    "launched less than others, and waits for nobody elsewhere), missing (it does not answer), left (it left the "
+    "communicator, in which nothing was launched for 5 minutes).",
     (*_PLACE, "reason"),
     "1 per suspect, at most 32 per stalled communicator",
     "max",
@@ -107,7 +109,8 @@ INIT_ERROR = Family(
 ABORTED = Family(
     "rankwatch_communicator_aborted",
     "gauge",
-    "1 while the rank aborts the communicator: short, as it is gone thereafter (missing with reason no_communicator).",
+    "1 for a minute after the rank aborted the communicator, which it then leaves (missing with reason "
+    "no_communicator). The abort takes a second or two: one between two reports shows by the missing rank alone.",
     (*_COMM, "comm_rank", "rank"),
     "1 per such rank, at most 32 per communicator",
     "max",
@@ -125,7 +128,7 @@ FAMILIES = (
     INIT_ERROR,
     ABORTED,
 )
-_TROUBLES = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR, "aborted": ABORTED}
+_ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
 
 
 def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
@@ -139,9 +142,12 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
             for rank in each.named:
                 rows[RANK_MISSING.name].add((*_named(place, rank, job), rank.reason), 1)
             for one in each.troubled:
-                error = () if one.trouble == "aborted" else (one.error,)
-                where = (*place, str(one.comm_rank), job.rank_label(one.rank))
-                rows[_TROUBLES[one.trouble].name].add((*where, *error), 1)
+                if one.trouble in _ERRORS:
+                    where = (*place, str(one.comm_rank), job.rank_label(one.rank))
+                    rows[_ERRORS[one.trouble].name].add((*where, one.error), 1)
+        for gone in job.aborted:
+            labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(gone.rank))
+            rows[ABORTED.name].add(labels, 1)
     return [found.metric for found in rows.values()]
 
 

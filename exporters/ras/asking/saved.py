@@ -1,0 +1,61 @@
+"""What the checkpoint holds of RAS: since when communicators stand still. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from agent.api import SavedCount, SavedSeconds
+from exporters.ras.asking.jobs import OwnedJob
+from exporters.ras.report.hangs import Watch
+from exporters.ras.report.marks import MARK_BYTES, Marks
+
+MAX_SAVED_BYTES = 1024 * 1024
+"""Of marks, in all jobs: 131,072 ranks. What stands still the longest is saved first."""
+MAX_TEXT = 1024
+
+
+class SavedWatch(msgspec.Struct, frozen=True):
+    """A Watch, and its communicator's hash."""
+
+    hash: Annotated[str, msgspec.Meta(max_length=32)]
+    marks: Annotated[bytes, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
+    since_seconds: SavedSeconds
+    reports: SavedCount
+    seen_seconds: SavedSeconds
+
+
+class SavedJob(msgspec.Struct, frozen=True):
+    """The watches of one job."""
+
+    job_id: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+    owner: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+    watches: list[SavedWatch]
+
+
+def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
+    """The jobs' watches, as many as there is room for."""
+    found: dict[OwnedJob, list[SavedWatch]] = {}
+    left = MAX_SAVED_BYTES
+    everything = [(job, name, each) for job, known in watches.items() for name, each in known.items()]
+    for job, name, each in sorted(everything, key=lambda item: item[2].since_seconds):
+        left -= len(each.marks)
+        if left < 0:
+            break
+        saved = SavedWatch(name, each.marks, each.since_seconds, each.reports, each.seen_seconds)
+        found.setdefault(job, []).append(saved)
+    return [SavedJob(job.job_id, job.owner, saved) for job, saved in found.items()]
+
+
+def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
+    """The watches that were saved; marks of another length than any have are damage, and left out."""
+    return {
+        OwnedJob(job.job_id, job.owner): {
+            each.hash: Watch(Marks(each.marks), each.since_seconds, each.reports, each.seen_seconds)
+            for each in job.watches
+            if len(each.marks) % MARK_BYTES == 0
+        }
+        for job in saved
+    }
