@@ -16,7 +16,7 @@ from grafana.queries import (
     worst_rank_states,
 )
 
-RULE_INTERVAL = "30s"
+RULE_INTERVAL = "60s"
 """As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
 GRID_RANKS = 256
 """In so many cells a number can be read."""
