@@ -54,9 +54,20 @@ class Raw(NamedTuple):
 
 
 class Prometheus:
-    """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager."""
+    """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager.
 
-    def __init__(self, home: Path, config: str, binary: str = "prometheus", *, node: Node | None = None) -> None:
+    ``more``: flags beside those for its files and address.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        config: str,
+        binary: str = "prometheus",
+        *,
+        node: Node | None = None,
+        more: tuple[str, ...] = (),
+    ) -> None:
         """Start it; raises AssertionError when it does not get ready."""
         home.mkdir()
         (home / "prometheus.yml").write_text(config)
@@ -67,6 +78,7 @@ class Prometheus:
             f"--config.file={home / 'prometheus.yml'}",
             f"--storage.tsdb.path={home / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
+            *more,
         )
         popen = node.popen if node else subprocess.Popen
         self._process = popen([binary, *flags], stdout=self._log, stderr=self._log)
