@@ -1,0 +1,189 @@
+"""Beyond one Prometheus: what we say in docs/scale.md, on a live fleet with VictoriaMetrics and vmagent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from fleets import ABORTED, KILLED, TERMINATED, crashed
+from live_fleet import LiveFleet, LiveJob
+from nodes import wait_until
+from prometheus import Prometheus, why_no_prometheus
+from rules import DEPLOY, RULES
+from victoria import Service, VictoriaMetrics, why_no_victoria
+
+WHY_NOT = (
+    (None if "RANKWATCH_TEST_FULL" in os.environ else "only with RANKWATCH_TEST_FULL=1")
+    or why_no_prometheus()
+    or why_no_victoria()
+)
+pytestmark = [
+    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
+    pytest.mark.timeout(400),
+]
+
+CLUSTER = "c1"
+ACCIDENT_SECONDS = 45.0
+SECONDS = 190
+"""Long enough for the loss of a node to be told, and for a page to end."""
+ARRIVAL_SECONDS = 15.0
+"""How much later than others a server may know of the last alerts."""
+LATE_SECONDS = 10.0
+"""Two evaluations: how much earlier or later one server may begin or end an alert than the other."""
+GAP_SECONDS = 40.0
+"""Longer than any group's interval but the slowest two's, which have no alert here."""
+ASKED_AT = (40.0, 49.0, 57.0, 78.0, 93.0, 115.0, 128.0, 145.0, 165.0)
+"""When expressions are compared: before the accidents, and at all stages of what comes of them."""
+FIRING = 'ALERTS{alertstate="firing",alertname!="Watchdog"}'
+
+Labels = tuple[tuple[str, str], ...]
+Query = Callable[[str, int | None], list[dict[str, Any]]]
+
+
+class Servers(NamedTuple):
+    """One that scrapes and judges, the store that it writes to, and one that judges what vmagent writes to it."""
+
+    epoch: float
+    scraping: Prometheus
+    store: VictoriaMetrics
+    receiving: Prometheus
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Provide the servers after a fleet has lived before them through accidents of all kinds."""
+    directory = tmp_path_factory.mktemp("scale")
+    (directory / "targets").mkdir()
+    fleet = LiveFleet(10, SECONDS)
+    accidents(fleet)
+    scraped = scrape_config(directory)
+    judged = {"rule_files": [str(path) for path in RULES]}
+    with ExitStack() as stack:
+        stack.enter_context(fleet)
+        fleet.write_targets(directory / "targets" / "nodes.json")
+        store = stack.enter_context(VictoriaMetrics(directory / "store"))
+        writes = {"remote_write": [{"url": f"{store.url}/api/v1/write"}]}
+        scraping = stack.enter_context(Prometheus(directory / "scraping", yaml.safe_dump(scraped | judged | writes)))
+        receiver = ("--web.enable-remote-write-receiver",)
+        unscraped = yaml.safe_dump({"global": scraped["global"]} | judged)
+        receiving = stack.enter_context(Prometheus(directory / "receiving", unscraped, more=receiver))
+        (directory / "vmagent.yml").write_text(yaml.safe_dump(scraped))
+        flags = (
+            f"-promscrape.config={directory / 'vmagent.yml'}",
+            "-promscrape.config.strictParse=false",
+            f"-remoteWrite.url=http://127.0.0.1:{receiving.port}/api/v1/write",
+        )
+        stack.enter_context(Service(directory / "vmagent", "vmagent", *flags))
+        wait_until(lambda: fleet.now > SECONDS, SECONDS + 5, "the end of the fleet's story")
+        yield Servers(fleet.epoch, scraping, store, receiving)
+
+
+def scrape_config(directory: Path) -> dict[str, Any]:
+    """Return the shipped scrape jobs, with targets from a folder there, for a Prometheus of one cluster."""
+    shipped = (DEPLOY / "scrape" / "file_sd.yml").read_text()
+    assert "/etc/prometheus/rankwatch/" in shipped
+    jobs: dict[str, Any] = yaml.safe_load(shipped.replace("/etc/prometheus/rankwatch/", f"{directory}/targets/"))
+    return {"global": {"evaluation_interval": "15s", "external_labels": {"cluster": CLUSTER}}, **jobs}
+
+
+def accidents(fleet: LiveFleet) -> None:
+    """Let jobs of two nodes each live through what pages are about, and what they must not be about."""
+    nodes, begin = fleet.nodes, ACCIDENT_SECONDS
+    killed, crash, cancelled, lost, _ = (
+        LiveJob(fleet, name, (nodes[2 * number], nodes[2 * number + 1]))
+        for number, name in enumerate(("killed", "crash", "cancelled", "lost", "quiet"))
+    )
+    killed.end(begin, 1, KILLED)
+    fleet.cut_off(killed.nodes[1], begin + 45, begin + 50)
+    for rank in (0, 2, 3):
+        killed.end(begin + 80, rank, TERMINATED)
+        crash.end(begin + 0.5 + 0.7 * rank, rank, ABORTED)
+    killed.start_anew(begin + 85)
+    crash.end(begin, 1, crashed())
+    for rank in (0, 1, 3):
+        cancelled.end(begin + 0.3 * rank, rank, TERMINATED)
+    cancelled.end(begin + 30, 2, KILLED)
+    lost.stand_still(begin)
+    fleet.cut_off(lost.nodes[1], begin, SECONDS + 60)
+
+
+def alerts(query: Query) -> dict[Labels, list[tuple[float, float]]]:
+    """Return from when to when each alert fired, each time; without the labels that tell servers and clusters apart."""
+    found: dict[Labels, list[tuple[float, float]]] = {}
+    for series in query(f"{FIRING}[10m]", None):
+        fired: list[tuple[float, float]] = []
+        for seconds, _ in series["values"]:
+            begun = fired.pop()[0] if fired and seconds - fired[-1][1] < GAP_SECONDS else seconds
+            fired.append((begun, seconds))
+        found[labels_of(series)] = fired
+    return found
+
+
+def labels_of(series: dict[str, Any]) -> Labels:
+    """Return a series' labels but for its name, and the one that Prometheus adds to what leaves it."""
+    return tuple(sorted(each for each in series["metric"].items() if each[0] not in ("__name__", "cluster")))
+
+
+def told(query: Query) -> set[tuple[str, str]]:
+    """Return the pages of a server: alert and job."""
+    found = [dict(labels) for labels in alerts(query)]
+    return {(each["alertname"], each.get("job_id", "")) for each in found if each["severity"] == "page"}
+
+
+def test_the_accidents_are_told(servers: Servers) -> None:
+    """The Prometheus by which the others are measured pages for a death, a failure and a loss, once each."""
+    assert told(servers.scraping.query) == {("RankDead", "killed"), ("JobFailed", "crash"), ("NodeLost", "")}
+    assert [len(fired) for fired in alerts(servers.scraping.query).values() if len(fired) != 1] == []
+
+
+def test_what_prometheus_writes_to_a_store_is_what_it_has(servers: Servers) -> None:
+    """Every sample of every alert, and every result of a recording rule at the end, is in VictoriaMetrics."""
+    written = f"{FIRING}[10m]"
+    own = {labels_of(each): each["values"] for each in servers.scraping.query(written)}
+    wait_until(lambda: stored(servers, written) == own, ARRIVAL_SECONDS, "the alerts in the store")
+
+
+def stored(servers: Servers, selector: str) -> dict[Labels, list[Any]]:
+    """Return the samples of series in the store, which all have the cluster's label."""
+    found = servers.store.query(selector)
+    assert {each["metric"]["cluster"] for each in found} == {CLUSTER}
+    return {labels_of(each): each["values"] for each in found}
+
+
+def test_both_engines_evaluate_the_rules_alike(servers: Servers) -> None:
+    """At no stage does an expression have another result in VictoriaMetrics than in Prometheus, on the same data."""
+    differ: list[str] = []
+    answered: set[str] = set()
+    for at in ASKED_AT:
+        milliseconds = round(1000 * (servers.epoch + at))
+        for name, expression in expressions():
+            own, other = (values(each.query(expression, milliseconds)) for each in (servers.scraping, servers.store))
+            answered |= {name} if own else set()
+            if own != pytest.approx(other):
+                differ.append(f"{name} at {at}: {own} and {other}")
+    assert differ == []
+    assert {"RankDead", "JobFailed", "NodeLost", "node:rankwatch_lost:bool"} <= answered
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Return all rules' names and expressions."""
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
+    return [(rule.get("record") or rule["alert"], rule["expr"]) for group in groups for rule in group["rules"]]
+
+
+def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
+    """Return the value of each series of an answer."""
+    return {labels_of(each): float(each["value"][1]) for each in series}
+
+
+def test_a_prometheus_that_vmagent_writes_to_judges_alike(servers: Servers) -> None:
+    """Who scrapes makes no difference: the same alerts with the same labels, begun and ended within two evaluations."""
+    scraped, received = alerts(servers.scraping.query), alerts(servers.receiving.query)
+    assert scraped.keys() == received.keys()
+    for labels, fired in scraped.items():
+        assert fired == [pytest.approx(each, abs=LATE_SECONDS) for each in received[labels]], labels
