@@ -35,6 +35,8 @@ class LiveFleet(Fleet):
         self.epoch = 0.0
         """When it was entered."""
         self.targets: list[str] = []
+        self.rest: dict[str, bytes] = {}
+        """What the job for all but liveness gets, by the node's name; nothing without an entry."""
         self._cut: set[str] = set()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -96,7 +98,7 @@ class LiveFleet(Fleet):
             self._go_on()
             if node.name in self._cut:
                 return None
-            return b"" if rest else reference(node.liveness())
+            return self.rest.get(node.name, b"") if rest else reference(node.liveness())
 
     def _serve(self, node: Node) -> None:
         fleet = self
