@@ -171,7 +171,7 @@ def test_a_store_has_the_alerts_that_prometheus_writes_to_it(servers: Servers) -
 
 
 def test_both_engines_evaluate_the_rules_alike(servers: Servers) -> None:
-    """At no stage has an expression another result in VictoriaMetrics than in Prometheus, but for the one we know of."""
+    """At no stage has an expression another result in VictoriaMetrics than in Prometheus, but for one that is known."""
     differ: dict[str, tuple[Any, ...]] = {}
     answered: set[str] = set()
     for at in ASKED_AT:
