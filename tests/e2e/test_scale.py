@@ -69,7 +69,7 @@ class Servers(NamedTuple):
     receiving: Prometheus
 
     def samples(self, server: Server) -> dict[Labels, list[float]]:
-        """Return when each alert fired there until the end of the story, sample by sample (NaN: the mark of its end)."""
+        """Return when each alert fired there until the end of the story, sample by sample (NaN marks its end)."""
         found = server.query(f"{FIRING}[10m]", self.milliseconds(SECONDS))
         return {labels_of(each): [at for at, value in each["values"] if value != "NaN"] for each in found}
 
