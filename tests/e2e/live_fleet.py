@@ -21,6 +21,7 @@ UNANSWERED_SECONDS = 5.0
 RAN_SECONDS = 900.0
 """How long jobs have run already: their deaths are worth a page."""
 STEP_SECONDS = 5.0
+RANKS_EACH = 2
 
 
 class LiveFleet(Fleet):
@@ -128,14 +129,13 @@ class LiveFleet(Fleet):
 
 
 class LiveJob:
-    """A job with as many ranks on each of ``nodes``, which makes progress until a rank leaves."""
+    """A job with two ranks on each of ``nodes``, which makes progress until a rank leaves."""
 
-    def __init__(self, fleet: LiveFleet, job_id: str, nodes: tuple[Node, ...], ranks_each: int = 2) -> None:
+    def __init__(self, fleet: LiveFleet, job_id: str, nodes: tuple[Node, ...]) -> None:
         self.job_id = job_id
         self.nodes = nodes
-        self.ranks = range(len(nodes) * ranks_each)
+        self.ranks = range(len(nodes) * RANKS_EACH)
         self._fleet = fleet
-        self._ranks_each = ranks_each
         self._running: set[int] = set()
         fleet.at(-WARM_SECONDS, self._start, -RAN_SECONDS)
         fleet.every(0, fleet.seconds, STEP_SECONDS, self._step)
@@ -153,7 +153,7 @@ class LiveJob:
         self._fleet.at(seconds, self._start, seconds)
 
     def _home(self, rank: int) -> Node:
-        return self.nodes[rank // self._ranks_each]
+        return self.nodes[rank // RANKS_EACH]
 
     def _start(self, started_seconds: float) -> None:
         for rank in self.ranks:

@@ -88,8 +88,8 @@ class Service:
 class VictoriaMetrics(Service):
     """The server, that shows samples as soon as it can."""
 
-    def __init__(self, home: Path, *flags: str) -> None:
-        super().__init__(home, "victoria-metrics", "-storageDataPath=data", "-search.latencyOffset=0s", *flags)
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, "victoria-metrics", "-storageDataPath=data", "-search.latencyOffset=0s")
 
     def query(self, expression: str, at_milliseconds: int | None = None) -> list[dict[str, Any]]:
         """Return the result of an instant query, now or at a time, without its cache; it looks back as Prometheus."""
