@@ -90,6 +90,10 @@ class Node:
         self.stopped: set[int] = set()
         self._pid = 100
 
+    def set_clock_error(self, seconds: float) -> None:
+        """Let the node's clock be ahead by so much from now on."""
+        self._clock.error_seconds = seconds
+
     def start(self, job_id: str, rank: int, world: int, start_seconds: float, name: str = "") -> None:
         """Start a rank (in the table's eyes: find its process)."""
         self._pid += 1
@@ -162,15 +166,18 @@ class Node:
             ),
         }
         if answers:
-            ranks, counted = self.table.snapshot(), health.counted_checks((), ())
-            hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
-            found |= self._page(rank_families.families(ranks), LIVENESS)
-            found |= self._page(health.families(hardware), LIVENESS)
+            found |= self._page(self.liveness(), LIVENESS)
             # a sample's time is its scrape's, here as promtool has it
             found[series_key("rankwatch_node_time_seconds", self._target(LIVENESS))] = (
                 slot * SCRAPE_SECONDS + self._clock.error_seconds
             )
         return found
+
+    def liveness(self) -> list[Metric]:
+        """Return what the agent shows of its ranks and their health."""
+        ranks, counted = self.table.snapshot(), health.counted_checks((), ())
+        hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
+        return [*rank_families.families(ranks), *health.families(hardware)]
 
     def scrape_rest(self) -> dict[str, float]:
         """Return what a scrape of the other job gives, which is rarer."""

@@ -54,12 +54,22 @@ class Raw(NamedTuple):
 
 
 class Prometheus:
-    """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager."""
+    """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager.
+
+    ``more``: flags beside those for its files and address. It listens at ``port``, or at any that is free.
+    """
 
     def __init__(
-        self, home: Path, config: str, binary: str = "prometheus", *, node: Node | None = None, port: int | None = None
+        self,
+        home: Path,
+        config: str,
+        binary: str = "prometheus",
+        *,
+        node: Node | None = None,
+        port: int | None = None,
+        more: tuple[str, ...] = (),
     ) -> None:
-        """Start it at ``port``, or any that is free; raises AssertionError when it does not get ready."""
+        """Start it; raises AssertionError when it does not get ready."""
         home.mkdir()
         (home / "prometheus.yml").write_text(config)
         self._node = node
@@ -69,6 +79,7 @@ class Prometheus:
             f"--config.file={home / 'prometheus.yml'}",
             f"--storage.tsdb.path={home / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
+            *more,
         )
         popen = node.popen if node else subprocess.Popen
         self._process = popen([binary, *flags], stdout=self._log, stderr=self._log)

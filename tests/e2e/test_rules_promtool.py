@@ -9,6 +9,7 @@ import yaml
 from machines import Machine, alive
 from nodes import wait_until
 from rules import DEPLOY, RULE_TESTS, RULES, promtools, run_promtool, why_no_promtool
+from victoria import dry_run_of_vmalert, why_no_victoria
 
 SCRAPES = sorted((DEPLOY / "scrape").glob("*.yml"))
 
@@ -19,6 +20,12 @@ pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_pro
 def test_rules_are_good(promtool: str) -> None:
     """promtool finds no fault with the rules, not even in style."""
     assert run_promtool(promtool, "check", "rules", "--lint-fatal", *RULES) == ""
+
+
+@pytest.mark.skipif(why_no_victoria() is not None, reason=why_no_victoria() or "")
+def test_rules_are_good_metricsql() -> None:
+    """VictoriaMetrics reads every expression and text, too: dashboards and searches there may use them."""
+    assert dry_run_of_vmalert(RULES) == ""
 
 
 @pytest.mark.parametrize("promtool", promtools())

@@ -1,0 +1,102 @@
+"""VictoriaMetrics and what belongs to it, under test: its server, vmagent and vmalert."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from agents import free_port
+from nodes import wait_until
+from prometheus import ROOT
+
+BINARIES = ROOT / ".cache" / "victoria-metrics" / "trixie" / "usr" / "bin"
+READY_SECONDS = 20.0
+STOP_SECONDS = 10.0
+
+
+def why_no_victoria() -> str | None:
+    """Return why there is no VictoriaMetrics here (the reason of a skipped test), or None."""
+    return None if (BINARIES / "vmalert").exists() else "no VictoriaMetrics in .cache: scripts/test --full fetches it"
+
+
+def dry_run_of_vmalert(rules: list[Path]) -> str:
+    """Let vmalert look rules over; return what it said against them."""
+    command = [BINARIES / "vmalert", "-dryRun", "-loggerLevel=ERROR", *(f"-rule={path}" for path in rules)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+class Service:
+    """One of the programs, with its log in ``home``; a context manager."""
+
+    def __init__(self, home: Path, program: str, *flags: str) -> None:
+        """Start it; raises AssertionError when it does not get ready."""
+        home.mkdir()
+        self.port = free_port()
+        self._log = (home / "log").open("w")
+        address = f"-httpListenAddr=127.0.0.1:{self.port}"
+        self._process = subprocess.Popen(
+            [BINARIES / program, address, *flags], stdout=self._log, stderr=self._log, cwd=home
+        )
+        try:
+            wait_until(self._is_ready, READY_SECONDS, f"readiness of {program}")
+        except AssertionError:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def get(self, path: str, **parameters: str) -> str:
+        """Return what it answers; raises OSError."""
+        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def _is_ready(self) -> bool:
+        assert self._process.poll() is None, f"left: {self._process.args!r}"
+        try:
+            return bool(self.get("/health"))
+        except OSError:
+            return False
+
+
+class VictoriaMetrics(Service):
+    """The server, that shows samples as soon as it can."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, "victoria-metrics", "-storageDataPath=data", "-search.latencyOffset=0s")
+
+    def query(self, expression: str, at_milliseconds: int | None = None) -> list[dict[str, Any]]:
+        """Return the result of an instant query, now or at a time, without its cache; it looks back as Prometheus."""
+        parameters = {"query": expression, "step": "5m", "nocache": "1"}
+        if at_milliseconds is not None:
+            parameters["time"] = f"{at_milliseconds / 1000:.3f}"
+        answer = json.loads(self.get("/api/v1/query", **parameters))
+        assert answer["status"] == "success", answer
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return found
