@@ -125,7 +125,7 @@ def _identity() -> list[Panel]:
     facts = ("node", "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container")
     members = f"max by (comm, comm_rank) (rankwatch_communicator_member_info{{{RANK}}})"
     names = (
-        f"topk by (comm) (1, max by (comm, comm_name, size, nodes) (rankwatch_communicator_info{{{JOB}}}))\n"
+        f"topk by (comm) (1, max by (comm, comm_name, ranks, nodes) (rankwatch_communicator_info{{{JOB}}}))\n"
         f"      or on (comm)\n    group by (comm) ({members})"
     )
     return [
@@ -151,8 +151,8 @@ def _identity() -> list[Panel]:
         rows(
             "Communicators it is in",
             "Its rank in each, and the communicator's name and size where they are known. nodes: NVLink domains.",
-            Query(f"{members}\n  * on (comm) group_left (comm_name, size, nodes) (\n    {names}\n  )"),
-            columns=("comm", "comm_name", "comm_rank", "size", "nodes"),
+            Query(f"{members}\n  * on (comm) group_left (comm_name, ranks, nodes) (\n    {names}\n  )"),
+            columns=("comm", "comm_name", "comm_rank", "ranks", "nodes"),
             size=Size(12),
             sort_by="comm_name",
         ),

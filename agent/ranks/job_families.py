@@ -56,8 +56,9 @@ JOB_RESTARTS_LEFT = Family(
 COMMUNICATOR_INFO = Family(
     "rankwatch_communicator_info",
     "gauge",
-    "A communicator that ranks of this node belong to; always 1. nodes is NCCL's count of NVLink domains.",
-    ("job_id", "comm", "comm_name", "size", "nodes"),
+    "A communicator that ranks of this node belong to; always 1. ranks is how many it has, nodes is NCCL's count of "
+    "NVLink domains.",
+    ("job_id", "comm", "comm_name", "ranks", "nodes"),
     "1 per communicator",
     "max",
 )

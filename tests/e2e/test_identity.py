@@ -114,7 +114,7 @@ def test_two_nodes_share_a_directory_and_a_job(tmp_path: Path) -> None:
             jobs = [{each.labels["job_id"] for each in a.samples("rankwatch_rank_up")} for a in (here, there)]
             assert jobs[0] == jobs[1]
             assert len(jobs[0]) == 1
-            worlds = [a.samples("rankwatch_communicator_info", comm_name="world", size="8") for a in (here, there)]
+            worlds = [a.samples("rankwatch_communicator_info", comm_name="world", ranks="8") for a in (here, there)]
             assert [each.labels for each in worlds[0]] == [each.labels for each in worlds[1]]
             assert len(worlds[0]) == 1
 
