@@ -89,8 +89,26 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
     again.drain()
 
 
-def test_what_was_refused_does_not_fall(tmp_path: Path) -> None:
-    """What an idle communicator has in `other` stays there, and its room is another's."""
+def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
+    """A communicator in use that was refused gets the room of one that stands still, what was refused stays `other`."""
+    life = Life(tmp_path, per_rank=15)
+    life.write(line(0, id="0xfeed"), line(0, id="0xabc"), line(0, id="0xdef"), line(0, id="0xbee"))
+    life.sn = 1
+    for turn in range(1, 4):
+        life.write(line(turn, id="0xbee"))
+        shown = life.pass_time(LOOK_SECONDS)
+        assert {series("abc"), series("def")} <= shown[OPERATIONS].keys() or turn == 3
+    assert (series("abc") in shown[OPERATIONS]) != (series("def") in shown[OPERATIONS])
+    refused = other_total(shown[OPERATIONS])
+    life.write(line(4, id="0xbee"))
+    shown = life.pass_time(LOOK_SECONDS)
+    assert shown[OPERATIONS][series("bee")] == 1
+    assert other_total(shown[OPERATIONS]) == refused
+    life.bench.drain()
+
+
+def test_nobody_makes_room_while_none_is_wanted(tmp_path: Path) -> None:
+    """What was refused once and is not used any more costs no other its series."""
     life = Life(tmp_path, per_rank=10)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), *(line(sn, id="0xdef") for sn in range(5)))
     life.sn = 1
@@ -100,10 +118,29 @@ def test_what_was_refused_does_not_fall(tmp_path: Path) -> None:
     shown = life.pass_time(2 * LOOK_SECONDS)
     assert series("abc") not in shown[OPERATIONS]
     assert other_total(shown[OPERATIONS]) == 5
-    life.write(line(0, id="0xbee"))
-    shown = life.pass_time(LOOK_SECONDS)
-    assert shown[OPERATIONS][series("bee")] == 1
-    assert other_total(shown[OPERATIONS]) == 5
+    life.bench.drain()
+
+
+def test_a_communicator_ends_when_another_took_its_place(tmp_path: Path) -> None:
+    """Made again with the same place, size and name, the one before ends after ten minutes, not after six hours."""
+    life = Life(tmp_path)
+    life.write(line(0, id="0xabc", n_ranks=4))
+    life.pass_time(LOOK_SECONDS)
+    for turn in range(4):
+        life.write(line(turn, id="0xbee", n_ranks=4))
+        shown = life.pass_time(LOOK_SECONDS)
+    assert {labels[2] for labels in shown[OPERATIONS]} == {"feed", "bee"}
+    life.bench.drain()
+
+
+def test_a_communicator_beside_another_like_it_goes_on(tmp_path: Path) -> None:
+    """Two of one place, size and name that were made together are two: the one that rests is not over."""
+    life = Life(tmp_path)
+    life.write(line(0, id="0xabc", n_ranks=4), line(0, id="0xbee", n_ranks=4))
+    for turn in range(1, 6):
+        life.write(line(turn, id="0xbee", n_ranks=4))
+        shown = life.pass_time(LOOK_SECONDS)
+    assert {labels[2] for labels in shown[OPERATIONS]} == {"feed", "bee", "abc"}
     life.bench.drain()
 
 

@@ -1,8 +1,9 @@
-"""Communicators that a live writer has done with: their series end after hours, and no sum falls. Pure.
+"""Communicators that a live writer has done with: their series end, and no sum falls. Pure.
 
 A process that goes on for days makes and destroys communicators. Nothing in the lines says that one is gone, so one of
-which no record came for IDLE_SECONDS is let go: what it leaves in the rank's `other` and missing records goes to the
-inheritance, as that of a writer that is gone.
+which no record came for IDLE_SECONDS is let go; sooner where another took its place, or where there is no room for one
+that is used. What it leaves in the rank's `other` and missing records goes to the inheritance, as that of a writer that
+is gone.
 """
 
 from __future__ import annotations
@@ -14,25 +15,54 @@ from exporters.inspector.totals.aggregate import Aggregate
 
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
+SUCCEEDED_SECONDS = 600.0
+"""Without a record for so long a communicator is over when one was made since with the same place, size and name; and
+when another has no room, of those that stand still so long the one that does the longest."""
 LOOK_SECONDS = 300.0
 
 
 class IdleWatch:
-    """Watches one writer's communicators; the time begins anew when the agent restarts."""
+    """Watches one writer's communicators; the times begin anew when the agent restarts."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
+        self._made: dict[str, float] = {}
+        self._refused = 0
 
     def look(self, aggregate: Aggregate, now: float) -> frozenset[str]:
-        """Return the communicators without a record for IDLE_SECONDS, and forget them."""
+        """Return the communicators that are over at monotonic time ``now``, and forget them."""
         activity = activity_of(aggregate)
         seen = {}
         for comm, count in activity.items():
             before = self._seen.get(comm)
             seen[comm] = before if before is not None and before[0] == count else (count, now)
-        idle = frozenset(comm for comm, (_, since) in seen.items() if now - since >= IDLE_SECONDS and comm != OTHER)
-        self._seen = {comm: entry for comm, entry in seen.items() if comm not in idle}
-        return idle
+            self._made.setdefault(comm, now)
+        still = {comm: since for comm, (_, since) in seen.items() if comm != OTHER}
+        over = {comm for comm, since in still.items() if now - since >= IDLE_SECONDS}
+        over |= self._succeeded(aggregate, still, now)
+        refused = refused_by(aggregate)
+        if refused > self._refused:
+            waiting = [comm for comm, since in still.items() if now - since >= SUCCEEDED_SECONDS and comm not in over]
+            over.update(sorted(waiting, key=lambda comm: still[comm])[:1])
+        self._refused = refused
+        self._seen = {comm: entry for comm, entry in seen.items() if comm not in over}
+        self._made = {comm: made for comm, made in self._made.items() if comm in self._seen}
+        return frozenset(over)
+
+    def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
+        """The communicators in the place of which others were made after their last record, and are used."""
+        newest: dict[tuple[int, int, str], float] = {}
+        members = [each for each in aggregate.memberships.values() if each.comm in still]
+        for each in members:
+            if now - still[each.comm] < SUCCEEDED_SECONDS:
+                shape = (each.comm_rank, each.size, each.name)
+                newest[shape] = max(newest.get(shape, self._made[each.comm]), self._made[each.comm])
+        return {
+            each.comm
+            for each in members
+            if now - still[each.comm] >= SUCCEEDED_SECONDS
+            and newest.get((each.comm_rank, each.size, each.name), still[each.comm]) > still[each.comm]
+        }
 
 
 def activity_of(aggregate: Aggregate) -> Counter[str]:
@@ -43,3 +73,8 @@ def activity_of(aggregate: Aggregate) -> Counter[str]:
     for (comm, _, _), sequence in aggregate.sequences.items():
         counts[comm] += sequence.seen_in_all()
     return counts
+
+
+def refused_by(aggregate: Aggregate) -> int:
+    """Operations of known communicators for whose series there was no room."""
+    return sum(own.operations for key, own in aggregate.accumulators.items() if key.size == OTHER and key.comm != OTHER)
