@@ -41,8 +41,8 @@ AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096
 class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where Inspector's files are: directories, searched one level deep, and how often they are read.
 
-    ``derived_series``: also what PromQL makes of the others: message bytes, bandwidths of the last seconds, operations
-    that were not matched; 14 more per rank with three communicators.
+    ``derived_series``: also what PromQL makes of the others: message bytes, operations that were not matched; 8 more
+    per rank with three communicators.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(

@@ -45,7 +45,7 @@ BUS_BANDWIDTH = Family(
     "gauge",
     "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
     ("job_id", "rank", "comm", "collective"),
-    "1 per rank, communicator and collective seen" + _DERIVED,
+    "1 per rank, communicator and collective seen",
 )
 _ARRIVALS = ("job_id", "comm", "collective", "size")
 _ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
@@ -129,7 +129,7 @@ P2P_BUS_BANDWIDTH = Family(
     "Bandwidth of a rank's sends or receives over the last five seconds with data, weighted by time, waiting included; "
     "too low where a send and a receive are fused in one kernel.",
     ("job_id", "rank", "comm", "direction"),
-    "1 per rank, communicator and direction seen" + _DERIVED,
+    "1 per rank, communicator and direction seen",
 )
 RECORDS = Family(
     "rankwatch_inspector_records_total",

@@ -81,8 +81,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     series, withheld = _series(writers, snapshot)
     yield from _operations(series, withheld, derived=snapshot.derived_series)
     yield from _arrivals(series, withheld, derived=snapshot.derived_series)
-    if snapshot.derived_series:
-        yield from _bandwidth(writers, snapshot.labels)
+    yield from _bandwidth(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
     yield from _reclaimed(snapshot.reclaimed)

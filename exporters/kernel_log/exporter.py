@@ -54,9 +54,9 @@ EVENTS = Family(
     "rankwatch_kernel_events_total",
     "counter",
     "Lines of the kernel's log since the boot, by what they mean; code is an XID's or SXID's number or a severity, "
-    "empty where there is none.",
+    "empty where there is none. A category without a line has no series: checks tell of the first one.",
     ("category", "code"),
-    "1 per category, and 1 per code seen",
+    "1 per category and code seen",
 )
 LAST = Family(
     "rankwatch_kernel_event_last_timestamp_seconds",
@@ -265,10 +265,7 @@ class KernelLogExporter:
         """Render; pure."""
         events, last, ranks = EVENTS.rows(), LAST.rows(), RANK_EVENTS.rows()
         for category in categories():
-            codes = snapshot.seen.get(category, {})
-            if "" not in codes:
-                events.add((category, ""), 0)
-            for code, seen in codes.items():
+            for code, seen in snapshot.seen.get(category, {}).items():
                 events.add((category, code), seen.count)
                 last.add((category, code), seen.last_seconds)
         for key, count in snapshot.ranks.items():

@@ -86,7 +86,7 @@ RESETS = Family(
     "Times that the GPU was reset or its driver loaded anew: it was lost and is back, counters began again, or the "
     "driver's wish for a reset was granted.",
     GPU_LABELS,
-    "1 per GPU",
+    "1 per GPU that was reset",
 )
 RECOVERY_ACTION = Family(
     "rankwatch_gpu_recovery_action",
@@ -203,7 +203,8 @@ def _gpu(page: _Page, gpu: GpuView, asked: NvmlSnapshot) -> None:
     if not gpu.uuid:
         return
     page.add(gpu_families.INFO, (*labels, pci_address(gpu.pci), gpu.name), 1.0)
-    page.add(RESETS, labels, gpu.resets)
+    if gpu.resets:
+        page.add(RESETS, labels, gpu.resets)
     for xid, seen in gpu.xids.items():
         page.add(XID_ERRORS, (*labels, xid), seen.count)
         page.add(XID_LAST, (*labels, xid), seen.last_seconds)

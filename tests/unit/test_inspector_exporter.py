@@ -479,8 +479,6 @@ def test_derived_series_are_shown_where_they_are_asked_for() -> None:
     assert default < whole
     assert whole - default == {
         "rankwatch_collective_bytes_total",
-        "rankwatch_collective_bus_bandwidth_bytes_per_second",
-        "rankwatch_p2p_bus_bandwidth_bytes_per_second",
         "rankwatch_communicator_unmatched_operations_total",
     }
 
