@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from agents import free_port
 from clusters import Cluster, ClusterJob
 from nodes import wait_until
-from paging import DEPLOY, build_rules
 from prometheus import Prometheus
+from watches import DEPLOY, build_rules
 
 NODES = 1000
 RANKS_PER_NODE = 8
