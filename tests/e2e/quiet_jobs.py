@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -73,14 +74,17 @@ class QuietJob:
         return self.nodes[rank * len(self.nodes) // self.ranks]
 
     def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a rank."""
+        """Send a signal to a rank; raises ProcessLookupError when it has left."""
         nsenter = self._processes[rank].pid  # forks the program into the pid namespace
-        os.kill(int(Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()[0]), number)
+        children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
+        if not children:
+            raise ProcessLookupError(f"rank {rank} of {self.job_id}")
+        os.kill(int(children[0]), number)
 
     def signal_all(self, number: int) -> None:
         """Send a signal to all ranks that still run."""
-        for rank, process in enumerate(self._processes):
-            if process.poll() is None:
+        for rank in range(self.ranks):
+            with contextlib.suppress(ProcessLookupError):
                 self.signal_rank(rank, number)
 
     def leave(self, rank: int, code: int = 0) -> None:

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from watches import RECEIVERS, Page, Watch
+from watches import LOSSY, RECEIVERS, WHOLE, Page, Watch
 
 VARIABLE = "RANKWATCH_TEST_PAGES"
 """Names the directory where tables and notifications go; without it they go into the test's own."""
+
+
+HEADS = {WHOLE: "arrived", LOSSY: "arrived with 1 % of scrapes lost"}
 
 
 class Arrivals(NamedTuple):
@@ -53,7 +56,7 @@ def write_report(directory: Path, name: str, watches: Sequence[Watch], rows: Seq
     """Write the table and the notifications of a run; print the table too."""
     folder = Path(os.environ.get(VARIABLE) or directory)
     folder.mkdir(parents=True, exist_ok=True)
-    cells = "".join(f" {each.name} | after s |" for each in watches)
+    cells = "".join(f" {HEADS[each.name]} | after s |" for each in watches)
     head = f"| situation | to be told |{cells} first line |\n|---|---|{'---|---|' * len(watches)}---|"
     table = "\n".join([head, *(row.line() for row in rows)])
     (folder / f"{name}.md").write_text(f"{table}\n")

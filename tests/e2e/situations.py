@@ -146,7 +146,6 @@ SITUATIONS: dict[str, Situation] = {
         (RANK_DEAD, RANK_DEAD),
         ("rank 1 on 10.0.0.10 was killed",),
         overs=1,
-        soon=False,
     ),
     "looping": Situation(
         "The job crashes four times and is started anew each time",
@@ -163,7 +162,7 @@ SITUATIONS: dict[str, Situation] = {
         lose_power,
         ((PAGE, "NodeLost"),),
         ("10.0.0.14", "gone (4 ranks)", "nobody else saw its ranks go"),
-        within_seconds=240.0,
+        within_seconds=300.0,
         about=RACK,
         soon=False,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from watches import Page, Watch
 
 STAGGER_SECONDS = 0.7
 """Between two situations, so that they fall at all times between two scrapes."""
-PROMPT_SECONDS = 120.0
+PROMPT_SECONDS = 160.0
 """After so long all is told that is told at once."""
 POLL_SECONDS = 0.5
 
@@ -122,7 +122,10 @@ class Stage:
         return arrivals(watch.told(self.about(name)), self.happened[name])
 
     def told_since(self, disturbance: str, watch: Watch) -> Arrivals:
-        """Return what a watch told, from a disturbance on until the next one, of what it had told wholly before."""
+        """Return what a watch told, from a disturbance on until the next one, of what it had told wholly before.
+
+        Raises KeyError when there was no such disturbance.
+        """
         began = self.disturbed[disturbance]
         ended = min([at for at in self.disturbed.values() if at > began] or [self.over])
         known = {self.about(name) for name in self.situations if self._was_told(name, watch, began)}
@@ -149,7 +152,7 @@ def stage(
     directory: Path,
     nodes: int,
     situations: Mapping[str, Situation],
-    disturbances: Sequence[Disturbance],
+    disturbances: Mapping[str, Disturbance],
     thresholds: Mapping[str, Any],
     **more: Any,
 ) -> Iterator[Stage]:
@@ -170,8 +173,8 @@ def stage(
             for name, each in situations.items()
         ]
         rows += [
-            Row(each.what, "nothing more", [this.told_since(each.what, watch) for watch in here.watches])
-            for each in disturbances
+            Row(each.what, "nothing more", [this.told_since(name, watch) for watch in here.watches])
+            for name, each in disturbances.items()
         ]
         write_report(directory, directory.name, here.watches, rows)
         yield this
@@ -204,14 +207,14 @@ def _wait_for_the_soon(this: Stage) -> None:
         )
 
 
-def _disturb(this: Stage, disturbances: Sequence[Disturbance], playing: Mapping[str, Future[object]]) -> None:
+def _disturb(this: Stage, disturbances: Mapping[str, Disturbance], playing: Mapping[str, Future[object]]) -> None:
     """Do one after the other; before the last one all stories have come to their ends."""
-    for number, each in enumerate(disturbances):
-        if number == len(disturbances) - 1:
-            for name, story in playing.items():
-                if (error := story.exception()) is not None:
-                    this.failed[name] = error
-        this.disturbed[each.what] = time.time()
+    *_, last = disturbances
+    for name, each in disturbances.items():
+        if name == last:
+            ends = {situation: story.exception() for situation, story in playing.items()}
+            this.failed |= {situation: error for situation, error in ends.items() if error is not None}
+        this.disturbed[name] = time.time()
         each.act(this)
         this.pass_time(each.seconds)
 

@@ -64,14 +64,16 @@ def kill_and_start(stage: Stage, prometheus: int, alertmanager: int) -> None:
         watch.alertmanagers[alertmanager].start()
 
 
-DISTURBANCES = (
-    Disturbance(
+DISTURBANCES = {
+    "one": Disturbance(
         "One of two Prometheus and one of two Alertmanagers are killed and back after 20 s",
         lambda stage: kill_and_start(stage, 0, 1),
         75.0,
     ),
-    Disturbance("The other ones are killed and back after 20 s", lambda stage: kill_and_start(stage, 1, 0), 90.0),
-)
+    "other": Disturbance(
+        "The other ones are killed and back after 20 s", lambda stage: kill_and_start(stage, 1, 0), 90.0
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def test_two_of_each_tell_once(after: Stage, watch: Watch, name: str) -> None:
     after.check(name, watch)
 
 
-@pytest.mark.parametrize("what", [each.what for each in DISTURBANCES])
+@pytest.mark.parametrize("what", DISTURBANCES)
 def test_one_of_each_may_die(after: Stage, watch: Watch, what: str) -> None:
     """While one of each is killed and started anew nobody is told again, and not that it is over."""
     assert after.told_since(what, watch).pages == []

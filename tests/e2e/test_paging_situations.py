@@ -89,13 +89,13 @@ def cut_off(stage: Stage) -> None:
     stage.cluster.join()
 
 
-DISTURBANCES = (
-    Disturbance("The rules are changed and read anew (SIGHUP), with open pages", reload, 30.0),
-    Disturbance("Alertmanager is stopped for 40 s, with open pages", restart_alertmanager, 40.0),
-    Disturbance("Prometheus is killed and back after 20 s, with open pages", restart_prometheus, 50.0),
-    Disturbance("All agents are started anew within seconds, with open pages", restart_agents, 60.0),
-    Disturbance("Prometheus is cut off from all nodes for 100 s, with open pages", cut_off, 95.0),
-)
+DISTURBANCES = {
+    "rules": Disturbance("The rules are changed and read anew (SIGHUP), with open pages", reload, 30.0),
+    "alertmanager": Disturbance("Alertmanager is stopped for 40 s, with open pages", restart_alertmanager, 40.0),
+    "prometheus": Disturbance("Prometheus is killed and back after 20 s, with open pages", restart_prometheus, 50.0),
+    "agents": Disturbance("All agents are started anew within seconds, with open pages", restart_agents, 60.0),
+    "network": Disturbance("Prometheus is cut off from all nodes for 100 s, with open pages", cut_off, 95.0),
+}
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_each_situation_is_told_once(after: Stage, watch: Watch, name: str) -> N
     after.check(name, watch)
 
 
-@pytest.mark.parametrize("what", [each.what for each in DISTURBANCES])
+@pytest.mark.parametrize("what", DISTURBANCES)
 def test_a_disturbance_of_those_who_watch_tells_nobody(after: Stage, watch: Watch, what: str) -> None:
     """Of what was told already nobody is told again, and not that it is over."""
     assert after.told_since(what, watch).pages == []

@@ -19,7 +19,7 @@ from prometheus import ROOT, Prometheus
 DEPLOY = ROOT / "deploy" / "prometheus"
 PROXY = Path(__file__).with_name("lossy_proxy.py")
 RECEIVERS = ("page", "ticket", "info")
-WHOLE, LOSSY = "every scrape", "1 % of scrapes lost"
+WHOLE, LOSSY = "whole", "lossy"
 LOST_SHARE = 0.01
 SEED = 4711
 LOST = "lost"
@@ -97,7 +97,7 @@ def watch(
     name: str, directory: Path, cluster: Cluster, rules: Path, *, replicas: int, ticket_wait: str
 ) -> Iterator[Watch]:
     """Provide a watch over a cluster; one called LOSSY asks through a proxy that loses some of the scrapes."""
-    home = directory / name.replace(" ", "-").replace("%", "percent")
+    home = directory / name
     home.mkdir()
     with Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:
         config = to_inbox(inbox, ticket_wait)
