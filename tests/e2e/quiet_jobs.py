@@ -57,8 +57,7 @@ class QuietJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._processes:
-            process.kill()  # nsenter's end; the ranks end with their nodes
+        self.signal_all(signal.SIGKILL)
 
     def start(self) -> None:
         """Start all ranks, also anew once all have left."""
@@ -76,7 +75,10 @@ class QuietJob:
     def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a rank; raises ProcessLookupError when it has left."""
         nsenter = self._processes[rank].pid  # forks the program into the pid namespace
-        children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
+        try:
+            children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
+        except FileNotFoundError:
+            children = []
         if not children:
             raise ProcessLookupError(f"rank {rank} of {self.job_id}")
         os.kill(int(children[0]), number)

@@ -111,7 +111,7 @@ def die_again(stage: Stage, name: str) -> None:
 
 
 def crash_again_and_again(stage: Stage, name: str) -> None:
-    """The job crashes and is started anew at once, as soon as its start was noted."""
+    """The job crashes as soon as its start was noted, and is started anew after some seconds."""
     job = stage.jobs[name]
 
     def noted(watch: Watch) -> float:
@@ -128,6 +128,7 @@ def crash_again_and_again(stage: Stage, name: str) -> None:
         with stage.event(name):
             job.signal_rank(1, signal.SIGSEGV)
             job.signal_all(signal.SIGTERM)
+        stage.pass_time(ONE_SCRAPE_SECONDS)
         started = time.time()
         job.start()
         wait_until_noted(started - 1.0)
