@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 CAPTURED = ROOT / "tests" / "data" / "pages" / "rank_dead.json"
 SHOWN = ROOT / "docs" / "pages.md"
 RECEIVERS = {each["name"]: each for each in yaml.safe_load(SHIPPED.read_text())["receivers"]}
-FENCED = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def render(directory: Path, text: str) -> str:
@@ -56,7 +56,7 @@ def test_a_page_is_shown_as_the_documentation_has_it(tmp_path: Path, request: py
     text = SHOWN.read_text()
     if request.config.getoption("--update-golden"):
         fresh = iter(shown)
-        text = FENCED.sub(lambda _: next(fresh), text)
+        text = FENCED.sub(lambda _: f"```text\n{next(fresh)}```", text)
         SHOWN.write_text(text)
     assert FENCED.findall(text) == shown
     assert json.loads(CAPTURED.read_text())["receiver"] == "page"
