@@ -28,6 +28,9 @@ pytestmark = [
 
 LARGE_AND_OLD = {"page_age_seconds": 0, "page_ranks": 4}
 """Jobs of four ranks count as large and old; all else is as shipped, also how long Alertmanager waits."""
+TICKETS = {("ticket", "ClockSkew"), ("ticket", "LemonNode"), ("ticket", "RankwatchDown")}
+"""A clock is fast; many jobs lose their first rank on one node; and of the lost node's agent people may be told first:
+that takes 180 s, the loss of a node that nobody waits for 195 s, and Prometheus may be away between."""
 MEMORY = "memory"
 SMALL = Situation(
     "The OOM killer takes a rank, and the launcher ends the other",
@@ -132,9 +135,10 @@ def test_a_disturbance_of_those_who_watch_tells_nobody(after: Stage, watch: Watc
 
 
 def test_nobody_is_told_of_anything_else(after: Stage, watch: Watch) -> None:
-    """There is no other notification than those of the situations, but of the clock that is wrong."""
-    known = {after.about(name) for name in after.situations} | {"ClockSkew"}
-    assert [page for page in watch.told() if page.about not in known] == []
+    """There is no other page than those of the situations, and no ticket but those that follow from what was done."""
+    known = {after.about(name) for name in after.situations}
+    others = [page for page in watch.told() if page.about not in known]
+    assert [page for page in others if (page.receiver, page.about) not in TICKETS] == []
 
 
 def test_the_watchdog_goes_on(after: Stage, watch: Watch) -> None:
