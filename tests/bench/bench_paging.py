@@ -24,8 +24,9 @@ sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/unit", 
 import normal_ends  # noqa: E402  # after the change of the path
 from clusters import ClusterJob  # noqa: E402  # likewise
 from made_up_fleet import measure_fleet  # noqa: E402  # likewise
-from memory_groups import HoardingJob, small_group  # noqa: E402  # likewise
+from memory_groups import small_group  # noqa: E402  # likewise
 from paging import site  # noqa: E402  # likewise
+from quiet_jobs import QuietJob  # noqa: E402  # likewise
 
 BATCHES, JOBS_PER_BATCH = 25, 40
 REPEATS = 4
@@ -68,7 +69,7 @@ def terminate(job: ClusterJob) -> None:
     job.signal_rank(1, signal.SIGTERM)
 
 
-def grow(job: HoardingJob) -> None:
+def grow(job: QuietJob) -> None:
     """The OOM killer."""
     job.grow(0)
 
@@ -104,7 +105,7 @@ def latencies(ioctl: bool) -> dict[str, list[float]]:
                 job_id = f"{cause.split()[0].strip(',')}-{number}".lower()
                 arguments = (here.cluster, job_id, here.cluster.nodes, 2)
                 if cause == "OOM killer":
-                    job: Any = HoardingJob(stack.enter_context(small_group()), *arguments)
+                    job: Any = QuietJob(*arguments, stack.enter_context(small_group()))
                 else:
                     job = ClusterJob(*arguments, "--records-per-second", "5", "--grace", "1", *options)
                 stack.enter_context(job)

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from agents import free_port
 from bench_hardware import tree
 from bench_ras import machines
-from clusters import Cluster, ClusterJob
+from clusters import Cluster, ClusterJob, Peculiarity
 from nodes import wait_until
 from nvml_stub import Node
-from paging import DEPLOY, build_rules
 from prometheus import Prometheus
 from ras_jobs import WORLD, RasJob
+from watches import DEPLOY, build_rules
 
 NODES = 1000
 RANKS_PER_NODE = 8
@@ -81,7 +81,7 @@ def record(folder: Path) -> Recorded:
     (folder / "job").mkdir()
     (folder / "ras").mkdir()
     with (
-        Cluster(folder / "job", 2, equip=equip) as cluster,
+        Cluster(folder / "job", 2, peculiar=dict.fromkeys(range(2), Peculiarity(equip=equip))) as cluster,
         ClusterJob(cluster, "base", cluster.nodes, 2 * RANKS_PER_NODE, "--tp", str(RANKS_PER_NODE)),
     ):
         agent = cluster.nodes[0].agent

@@ -8,18 +8,28 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents import Agent
 from jobs import SimulatedJob
 from nodes import Node, why_no_nodes
 
 MONITOR = "10.0.0.1"
+FAST_AGENT = Path(__file__).with_name("fast_agent.py")
 Equip = Callable[[Path], Mapping[str, Any]]
 """Puts hardware into a node's folder; returns what its agent takes besides (``flags``, ``env``)."""
+
+
+class Peculiarity(NamedTuple):
+    """What is peculiar to a node: the labels of its target, how many seconds its clock is fast, its hardware."""
+
+    labels: Mapping[str, str] = {}
+    fast_seconds: float = 0.0
+    equip: Equip | None = None
 
 
 def why_no_cluster() -> str | None:
@@ -30,7 +40,7 @@ def why_no_cluster() -> str | None:
 class ClusterNode:
     """One node: its machine, its agent, and its address, by which rules and pages call it."""
 
-    def __init__(self, cluster: Cluster, number: int, exit_status_ioctl: bool, equip: Equip | None) -> None:
+    def __init__(self, cluster: Cluster, number: int, exit_status_ioctl: bool, peculiar: Peculiarity) -> None:
         self.name = f"10.0.0.{number + 10}"
         self.machine = Node(f"gpu-node-{number:02}")
         self._directory = cluster.directory / self.machine.hostname
@@ -38,22 +48,37 @@ class ClusterNode:
         self._inspector_dir = cluster.inspector_dir
         self._ioctl = exit_status_ioctl
         cluster.wire(self)
-        self._options = equip(self._directory) if equip else {}
-        self.agent = self._make_agent()
+        self.agent = self._make_agent(peculiar)
         (cluster.targets_dir / f"{self.machine.hostname}.json").write_text(
-            json.dumps([{"targets": [f"{self.name}:{self.agent.port}"], "labels": {}}])
+            json.dumps([{"targets": [f"{self.name}:{self.agent.port}"], "labels": peculiar.labels}])
         )
 
-    def _make_agent(self) -> Agent:
+    def _make_agent(self, peculiar: Peculiarity) -> Agent:
         exporters = {
             "inspector": {"paths": [str(self._inspector_dir)]},
             "process": {"exit_status_ioctl": self._ioctl},
         }
-        return Agent(self._directory, {"exporters": exporters}, node=self.machine, host="0.0.0.0", **self._options)  # noqa: S104
+        program = (str(FAST_AGENT), str(peculiar.fast_seconds)) if peculiar.fast_seconds else ("-m", "agent")
+        return Agent(
+            self._directory,
+            {"exporters": exporters},
+            node=self.machine,
+            host="0.0.0.0",  # noqa: S104
+            command=(sys.executable, *program),
+            **(peculiar.equip(self._directory) if peculiar.equip else {}),
+        )
+
+    def cut(self) -> None:
+        """Take it off the network; all on it goes on."""
+        run_ip(self.machine, "link", "set", "eth0", "down")
+
+    def join(self) -> None:
+        """Put it back on the network."""
+        run_ip(self.machine, "link", "set", "eth0", "up")
 
     def lose_power(self) -> None:
         """End everything on it without a word on the wire."""
-        run_ip(self.machine, "link", "set", "eth0", "down")
+        self.cut()
         self.machine.power_off()
         self.agent.went_with_its_node()
 
@@ -65,11 +90,16 @@ class ClusterNode:
 class Cluster:
     """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager.
 
-    ``equip`` gives each node its hardware; without, it has none.
+    ``peculiar``: by the number of a node.
     """
 
     def __init__(
-        self, directory: Path, size: int, *, exit_status_ioctl: bool = True, equip: Equip | None = None
+        self,
+        directory: Path,
+        size: int,
+        *,
+        exit_status_ioctl: bool = True,
+        peculiar: Mapping[int, Peculiarity] | None = None,
     ) -> None:
         self.directory = directory
         self.inspector_dir = directory / "inspector"
@@ -83,7 +113,8 @@ class Cluster:
             run_ip(self.monitor, "address", "add", f"{MONITOR}/24", "dev", "bridge")
             run_ip(self.monitor, "link", "set", "bridge", "up")
             for number in range(size):
-                self.nodes.append(ClusterNode(self, number, exit_status_ioctl, equip))
+                of_node = (peculiar or {}).get(number, Peculiarity())
+                self.nodes.append(ClusterNode(self, number, exit_status_ioctl, of_node))
         except BaseException:
             self.close()
             raise
@@ -105,6 +136,14 @@ class Cluster:
         run_ip(self.monitor, "link", "set", port, "master", "bridge", "up")
         run_ip(machine, "address", "add", f"{node.name}/24", "dev", "eth0")
         run_ip(machine, "link", "set", "eth0", "up")
+
+    def cut(self) -> None:
+        """Cut the monitoring node off from all nodes."""
+        run_ip(self.monitor, "link", "set", "bridge", "down")
+
+    def join(self) -> None:
+        """Put it back on the network."""
+        run_ip(self.monitor, "link", "set", "bridge", "up")
 
     def close(self) -> None:
         """End all of it."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusters import ClusterJob
 from nodes import wait_until
-from paging import Page, Site, site
+from paging import site
+from reports import Row, arrivals, write_report
+from watches import RECEIVERS, WHOLE, Page, Watch
 
 
 class Accident(NamedTuple):
     """What befalls a job that runs on some nodes; ``options`` are the launchers'.
 
-    ``job`` starts it, as ClusterJob does.
+    ``job`` starts it, as ClusterJob does. For the report: ``what`` it is to people, what is ``to_be_told``, and
+    ``about`` what, where it is not the job.
     """
 
     nodes: tuple[int, ...]
@@ -24,13 +27,16 @@ class Accident(NamedTuple):
     options: tuple[str, ...] = ()
     ranks: int = 4
     job: Callable[..., Any] = ClusterJob
+    what: str = ""
+    to_be_told: str = "nothing"
+    about: str = ""
 
 
 class Drill:
-    """What came of the accidents; jobs are called by their accident's name, which is their id."""
+    """What one watch told of the accidents; jobs are called by their accident's name, which is their id."""
 
-    def __init__(self, here: Site, happened_at: Mapping[str, float]) -> None:
-        self.site = here
+    def __init__(self, watch: Watch, happened_at: Mapping[str, float]) -> None:
+        self.watch = watch
         self._happened_at = happened_at
 
     def has(self, name: str) -> bool:
@@ -39,11 +45,11 @@ class Drill:
 
     def told(self, name: str, receiver: str) -> list[Page]:
         """Return the notifications of a job."""
-        return self.site.pages(name, receiver)
+        return self.watch.pages(name, receiver)
 
     def the_page(self, name: str) -> Page:
         """Return the one page of a job, of which nobody else was told."""
-        told = {receiver: self.told(name, receiver) for receiver in ("page", "ticket", "info")}
+        told = {receiver: self.told(name, receiver) for receiver in RECEIVERS}
         assert [len(told[receiver]) for receiver in told] == [1, 0, 0], (self.fired(name), told)
         return told["page"][0]
 
@@ -53,7 +59,7 @@ class Drill:
 
     def fired(self, name: str) -> set[str]:
         """Return the alerts of a job that were ever firing, whoever was told."""
-        found = self.site.prometheus.query(f'max_over_time(ALERTS{{job_id="{name}",alertstate="firing"}}[1h])')
+        found = self.watch.prometheus.query(f'max_over_time(ALERTS{{job_id="{name}",alertstate="firing"}}[1h])')
         return {each["metric"]["alertname"] for each in found}
 
 
@@ -64,13 +70,14 @@ def drill(
     accidents: Mapping[str, Accident],
     settle_seconds: float,
     thresholds: Mapping[str, Any],
+    watches: Sequence[str] = (WHOLE,),
     **more: Any,
-) -> Iterator[Drill]:
+) -> Iterator[dict[str, Drill]]:
     """Let the accidents happen once Prometheus knows all the jobs.
 
-    Provides what has come of them ``settle_seconds`` later.
+    Provides what has come of them ``settle_seconds`` later, by watch.
     """
-    with site(directory, nodes, thresholds, **more) as here, contextlib.ExitStack() as stack:
+    with site(directory, nodes, thresholds, watches=watches, **more) as here, contextlib.ExitStack() as stack:
         jobs: dict[str, Any] = {}
         for name, accident in accidents.items():
             where = [here.cluster.nodes[number] for number in accident.nodes]
@@ -83,4 +90,13 @@ def drill(
             accident.happen(jobs[name])
         over = time.time() + settle_seconds
         wait_until(lambda: time.time() > over, settle_seconds + 1, "the end of the drill")
-        yield Drill(here, happened_at)
+        rows = [
+            Row(
+                each.what or name,
+                each.to_be_told,
+                [arrivals(watch.told(each.about or name), [happened_at[name]]) for watch in here.watches],
+            )
+            for name, each in accidents.items()
+        ]
+        write_report(directory, directory.name, here.watches, rows)
+        yield {watch.name: Drill(watch, happened_at) for watch in here.watches}

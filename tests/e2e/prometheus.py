@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import time
 import urllib.error
@@ -73,21 +75,46 @@ class Prometheus:
         home.mkdir()
         (home / "prometheus.yml").write_text(config)
         self._node = node
+        self._pid_path = home / "pid"
         self.port = port or free_port()
         self._log = (home / "log").open("w")
-        flags = (
+        self._command = (
+            binary,
             f"--config.file={home / 'prometheus.yml'}",
             f"--storage.tsdb.path={home / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             *more,
         )
-        popen = node.popen if node else subprocess.Popen
-        self._process = popen([binary, *flags], stdout=self._log, stderr=self._log)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, also after :meth:`kill`; raises AssertionError when it does not get ready."""
+        # The node's pid of a program is known to itself alone.
+        command = ["sh", "-c", f'echo $$ >{self._pid_path}; exec "$@"', "sh", *self._command]
+        popen = self._node.popen if self._node else subprocess.Popen
+        self._process = popen(command, stdout=self._log, stderr=self._log)
         try:
             wait_until(self._is_ready, READY_SECONDS, "Prometheus' readiness")
         except AssertionError:
             self.close()
             raise
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self._signal(signal.SIGKILL)
+        self._process.wait(STOP_SECONDS)
+
+    def reload(self) -> None:
+        """Have it take its configuration and rules into use, and wait until it has; raises AssertionError."""
+        reloaded = "prometheus_config_last_reload_success_timestamp_seconds"
+
+        def reloaded_at() -> float:
+            found = re.search(rf"^{reloaded} (\S+)$", self._get("/metrics"), re.MULTILINE)
+            return float(found[1]) if found else 0.0
+
+        before = reloaded_at()
+        self._signal(signal.SIGHUP)
+        wait_until(lambda: reloaded_at() > before, READY_SECONDS, "the new configuration")
 
     def __enter__(self) -> Prometheus:
         return self
@@ -163,6 +190,13 @@ class Prometheus:
             self._process.kill()
             self._process.wait()
         self._log.close()
+
+    def _signal(self, number: int) -> None:
+        pid = int(self._pid_path.read_text())
+        if self._node is not None:
+            self._node.kill(pid, number)
+        else:
+            os.kill(pid, number)
 
     def _is_ready(self) -> bool:
         assert self._process.poll() is None, "Prometheus left"

@@ -11,6 +11,7 @@ from pathlib import Path
 import memory_groups
 import pytest
 from machines import Machine
+from quiet_jobs import RANK
 
 
 @pytest.fixture
@@ -25,12 +26,12 @@ def small_group() -> Iterator[Path]:
 
 @pytest.fixture
 def rank() -> Iterator[Callable[[str, Path, str], subprocess.Popen[str]]]:
-    """Provide a way to start a rank of two of a job in a memory group; a line on its input makes it grow."""
+    """Provide a way to start a rank of two of a job in a memory group; told to grow it does."""
     started: list[subprocess.Popen[str]] = []
 
     def start(number: str, group: Path, job_id: str) -> subprocess.Popen[str]:
         env = {**os.environ, "RANK": number, "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
-        command = [sys.executable, "-S", "-c", memory_groups.RANK, str(group)]
+        command = [sys.executable, "-S", "-c", RANK, str(group)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=env)
         started.append(process)
         return process
@@ -51,7 +52,7 @@ def test_a_rank_that_the_oom_killer_took_is_dead_at_once(
     with machine.agent() as agent:
         agent.wait_for_states({"0": "alive", "1": "alive"})
         assert victim.stdin is not None
-        victim.stdin.write("\n")
+        victim.stdin.write("grow\n")
         victim.stdin.flush()
         agent.wait_for_states({"0": "dead", "1": "alive"})
         assert agent.ending("0") == ("oom_killed", "SIGKILL", "")

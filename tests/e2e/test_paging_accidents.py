@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from clusters import ClusterJob
 from drills import Accident, Drill, drill
-from memory_groups import HoardingJob, NoMemoryGroupError, small_group
-from paging import why_no_pages
+from memory_groups import NoMemoryGroupError, small_group
+from paging import FULL, WATCHES, why_no_pages
+from quiet_jobs import QuietJob
 
 WHY_NOT = why_no_pages()
-if os.environ.get("RANKWATCH_TEST_FULL") != "1":
+if not FULL:
     WHY_NOT = "only with RANKWATCH_TEST_FULL=1: takes three minutes"
 pytestmark = [
     pytest.mark.root,
@@ -55,7 +55,7 @@ def stop_rank(job: ClusterJob) -> None:
     job.signal_rank(2, signal.SIGSTOP)
 
 
-def hoard(job: HoardingJob) -> None:
+def hoard(job: QuietJob) -> None:
     """Rank 0 takes all the memory there is."""
     job.grow(0)
 
@@ -98,34 +98,100 @@ def crash_and_requeue(job: ClusterJob) -> None:
 
 SLOW_HALF = ("--slow-sigterm-ranks", "0,2")
 CALM = ("--records-per-second", "20")
+LATE_SIGTERM = (*CALM, *SLOW_HALF, "--slow-sigterm-seconds")
 ACCIDENTS = {
-    "stopped": Accident((0, 1), stop_rank, (*CALM, "--grace", "1")),
-    "stuck": Accident((0, 1), nothing, ("--stuck", "3", "--stuck-at-step", "300", "--grace", "1")),
-    "slow": Accident((0, 1), nothing, ("--slow-link", "1", "--slow-link-factor", "8", "--from-step", "300")),
-    "late": Accident((0, 1), nothing, ("--straggler", "2", "--straggler-delay-us", "4000")),
-    "blind": Accident((2, 3), kill_agent, CALM),
-    "blinded": Accident((4, 5), kill_agent_and_rank, CALM),
-    "halved": Accident((6, 7), kill_agent_and_ranks, CALM),
-    "beheaded": Accident((8, 9), lose_first_node, CALM),
-    "cancelled": Accident((0, 1), cancel, (*CALM, *SLOW_HALF, "--slow-sigterm-seconds", "30", "--grace", "40")),
-    "preempted": Accident((0, 1), cancel, (*CALM, *SLOW_HALF, "--slow-sigterm-seconds", "60", "--grace", "5")),
-    "timed-out": Accident(
-        (0, 1), cancel, (*CALM, "--slow-sigterm-ranks", "1", "--slow-sigterm-seconds", "60", "--grace", "30")
+    "stopped": Accident(
+        (0, 1), stop_rank, (*CALM, "--grace", "1"), what="SIGSTOP for one rank", to_be_told="RankUnresponsive (page)"
     ),
-    "requeued": Accident((0, 1), crash_and_requeue, (*CALM, "--teardown", "torchrun", "--grace", "1")),
+    "stuck": Accident(
+        (0, 1),
+        nothing,
+        ("--stuck", "3", "--stuck-at-step", "300", "--grace", "1"),
+        what="A rank does not reach the next collective, and nothing shows why",
+        to_be_told="JobStalled (ticket)",
+    ),
+    "slow": Accident(
+        (0, 1),
+        nothing,
+        ("--slow-link", "1", "--slow-link-factor", "8", "--from-step", "300"),
+        what="A link is eight times slower than before",
+        to_be_told="SlowCommunicator (ticket)",
+    ),
+    "late": Accident(
+        (0, 1),
+        nothing,
+        ("--straggler", "2", "--straggler-delay-us", "4000"),
+        what="The others wait for one rank in each step",
+        to_be_told="StragglerRank (ticket)",
+    ),
+    "blind": Accident(
+        (2, 3),
+        kill_agent,
+        CALM,
+        what="An agent dies; its node and job go on",
+        to_be_told="RankwatchDown (ticket)",
+        about="RankwatchDown",
+    ),
+    "blinded": Accident(
+        (4, 5),
+        kill_agent_and_rank,
+        CALM,
+        what="An agent and a rank die at once; the agent comes back",
+        to_be_told="RankDead (page)",
+    ),
+    "halved": Accident(
+        (6, 7),
+        kill_agent_and_ranks,
+        CALM,
+        what="An agent and all ranks of its node die at once; the agent comes back",
+        to_be_told="JobStalled (page)",
+    ),
+    "beheaded": Accident(
+        (8, 9),
+        lose_first_node,
+        CALM,
+        what="The power of rank 0's node fails",
+        to_be_told="NodeLost (page)",
+        about="none",
+    ),
+    "cancelled": Accident(
+        (0, 1), cancel, (*LATE_SIGTERM, "30", "--grace", "40"), what="Cancelled; half of the ranks save for 30 s"
+    ),
+    "preempted": Accident(
+        (0, 1), cancel, (*LATE_SIGTERM, "60", "--grace", "5"), what="Preempted; SIGKILL after 5 s for half of the ranks"
+    ),
+    "timed-out": Accident(
+        (0, 1),
+        cancel,
+        (*CALM, "--slow-sigterm-ranks", "1", "--slow-sigterm-seconds", "60", "--grace", "30"),
+        what="Time limit; SIGKILL after 30 s for one rank",
+    ),
+    "requeued": Accident(
+        (0, 1),
+        crash_and_requeue,
+        (*CALM, "--teardown", "torchrun", "--grace", "1"),
+        what="SIGSEGV ends the job, which runs again at once",
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
-    """Provide what came of all accidents; without memory groups there is one fewer."""
+def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Drill]]:
+    """Provide what came of all accidents, by watch; without memory groups there is one fewer."""
     with contextlib.ExitStack() as stack:
         accidents = dict(ACCIDENTS)
         with contextlib.suppress(NoMemoryGroupError):
-            job = functools.partial(HoardingJob, stack.enter_context(small_group()))
-            accidents["hoarded"] = Accident((0, 1), hoard, ranks=2, job=job)
-        directory = tmp_path_factory.mktemp("drill")
-        yield stack.enter_context(drill(directory, 10, accidents, SETTLE_SECONDS, THRESHOLDS, shorter=SHORTER))
+            job = functools.partial(QuietJob, group=stack.enter_context(small_group()))
+            what = "The OOM killer takes a rank; the other waits"
+            accidents["hoarded"] = Accident((0, 1), hoard, ranks=2, job=job, what=what, to_be_told="RankDead (page)")
+        directory = tmp_path_factory.mktemp("accidents")
+        yield stack.enter_context(drill(directory, 10, accidents, SETTLE_SECONDS, THRESHOLDS, WATCHES, shorter=SHORTER))
+
+
+@pytest.fixture(params=WATCHES)
+def after(drills: dict[str, Drill], request: pytest.FixtureRequest) -> Drill:
+    """Provide what one watch told."""
+    return drills[request.param]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import pytest
 from alerting import Alertmanager, Inbox, to_inbox
 from neighbours import JOB, MALLORY, RANKS, SharedNode, end, shared_node
 from nodes import wait_until, why_no_nodes
-from paging import build_rules, prometheus_config, why_no_pages
+from paging import why_no_pages
 from prometheus import Prometheus
+from watches import build_rules, prometheus_config
 
 WHY_NOT = why_no_nodes() or why_no_pages()
 pytestmark = [

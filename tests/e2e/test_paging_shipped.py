@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from clusters import ClusterJob
 from drills import Accident, Drill, drill
-from paging import why_no_pages
+from paging import WATCHES, why_no_pages
 
 pytestmark = [
     pytest.mark.root,
@@ -44,18 +44,33 @@ def lose_node(job: ClusterJob) -> None:
 
 
 ACCIDENTS = {
-    "killed": Accident((0, 1), kill_rank),
-    "crashed": Accident((0, 1), crash_rank, ("--teardown", "torchrun", "--grace", "1")),
-    "ended": Accident((0, 1), end),
-    "lost": Accident((2, 3), lose_node),
+    "killed": Accident((0, 1), kill_rank, what="SIGKILL for one rank; the others wait", to_be_told="RankDead (page)"),
+    "crashed": Accident(
+        (0, 1),
+        crash_rank,
+        ("--teardown", "torchrun", "--grace", "1"),
+        what="SIGSEGV; the launchers end the others (torchrun)",
+        to_be_told="JobFailed (page)",
+    ),
+    "ended": Accident((0, 1), end, what="A job ends in order"),
+    "lost": Accident(
+        (2, 3), lose_node, what="A node without power; its peers wait", to_be_told="NodeLost (page)", about="none"
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
-    """Provide what came of all accidents."""
-    with drill(tmp_path_factory.mktemp("drill"), 4, ACCIDENTS, SETTLE_SECONDS, YOUNG) as found:
+def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Drill]]:
+    """Provide what came of all accidents, by watch."""
+    directory = tmp_path_factory.mktemp("shipped")
+    with drill(directory, 4, ACCIDENTS, SETTLE_SECONDS, YOUNG, WATCHES) as found:
         yield found
+
+
+@pytest.fixture(params=WATCHES)
+def after(drills: dict[str, Drill], request: pytest.FixtureRequest) -> Drill:
+    """Provide what one watch told."""
+    return drills[request.param]
 
 
 def test_a_killed_rank_is_one_page(after: Drill) -> None:
@@ -91,6 +106,6 @@ def test_a_lost_node_is_one_page(after: Drill) -> None:
 
 def test_the_watchdog_has_a_way_of_its_own(after: Drill) -> None:
     """What only says that alerts arrive reaches the dead man's switch and nobody else."""
-    assert after.site.inbox.at("/dead-mans-switch")
-    everybody = [message for receiver in ("page", "ticket", "info") for message in after.site.inbox.at(f"/{receiver}")]
+    assert after.watch.inbox.at("/dead-mans-switch")
+    everybody = [message for receiver in ("page", "ticket", "info") for message in after.watch.inbox.at(f"/{receiver}")]
     assert [message for message in everybody if "Watchdog" in str(message.body)] == []
