@@ -18,7 +18,7 @@ from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
 from exporters.ras.report import hangs, job_report
 from exporters.ras.report import model as report_module
 from exporters.ras.report.hangs import LEFT_SECONDS, MAX_SUSPECTS, Watch, stalled, suspects, watch
-from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, AbortedRank, JobReport, aborted
+from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, Abort, AbortedRank, JobReport, aborted
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.marks import MARK_BYTES
 from exporters.ras.report.model import MAX_BEHIND, MAX_TROUBLED, Report
@@ -227,7 +227,7 @@ def test_a_communicator_without_answers_is_watched_on() -> None:
 
 def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one more absent communicator than there is room for, the one seen last is kept."""
-    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", 4 * MARK_BYTES)
+    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", hangs.WATCH_BYTES + 4 * MARK_BYTES)
     watches = watch({}, read(reduced(TP0, {0: 1, 1: 1, 2: 1, 3: 1})).communicators, 1000.0)
     watches = watch(watches, read(reduced(TP1, {4: 1, 5: 1, 6: 1, 7: 1})).communicators, 1010.0)
     assert set(watches) == {"0xb0", "0xb1"}
@@ -246,10 +246,12 @@ def test_watches_outlive_the_agent() -> None:
 def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one communicator more than there is room for, the one that has stood still the longest is saved."""
     watches = watch({}, read(reduced(TP1, {4: 1, 5: 1})).communicators, 1000.0)
-    watches = watch(watches, read(reduced(TP0, {0: 1, 1: 1})).communicators, 1010.0)
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 4 * MARK_BYTES)
+    both = read(reduced(TP0, {0: 1, 1: 1}), reduced(TP1, {4: 1, 5: 1})).communicators
+    watches = watch(watches, both, 1010.0)
+    room = sum(each.size_bytes for each in watches.values())
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
     assert [len(job.watches) for job in to_save({OwnedJob("7"): watches})] == [2]
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 4 * MARK_BYTES - 1)
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room - 1)
     assert [[each.hash for each in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
 
 
@@ -374,9 +376,9 @@ def test_an_abort_is_shown_for_a_minute() -> None:
     """The flag stands for a second or two, in one report: the scrape after it must still see it."""
     seen = aborted({}, aborting(1), 1000.0)
     seen = aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS - 1.0)
-    assert seen == {AbortedRank("0xa0", 1, 1): 1000.0}
+    assert seen == {AbortedRank("0xa0", 1): Abort(1000.0, 1)}
     assert aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS) == {}
-    assert aborted(seen, aborting(1), 1050.0) == {AbortedRank("0xa0", 1, 1): 1050.0}
+    assert aborted(seen, aborting(1), 1050.0) == {AbortedRank("0xa0", 1): Abort(1050.0, 1)}
 
 
 def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +427,7 @@ def test_a_watch_beyond_the_room_costs_itself_alone(monkeypatch: pytest.MonkeyPa
     """A communicator that is too large to be saved does not keep those of others out."""
     large = {"0xa0": Watch(bytes(9 * MARK_BYTES), 1.0, 2, 2.0)}
     small = {"0xb0": Watch(bytes(MARK_BYTES), 5.0, 2, 6.0)}
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 8 * MARK_BYTES)
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", large["0xa0"].size_bytes - 1)
     saved = to_save({OwnedJob("1", "uid/1"): large, OwnedJob("2", "uid/2"): small})
     assert [(job.job_id, [each.hash for each in job.watches]) for job in saved] == [("2", ["0xb0"])]
 
@@ -434,7 +436,7 @@ def test_what_one_job_left_behind_does_not_keep_another_out(monkeypatch: pytest.
     """Each job's communicator seen last is saved before any job's others, however long those stand still."""
     gone = {hex(number): Watch(bytes(MARK_BYTES), 1.0 + number, 2, 2.0 + number) for number in range(9)}
     hung = {"0xb0": Watch(bytes(MARK_BYTES), 500.0, 2, 900.0)}
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 8 * MARK_BYTES)
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 8 * hung["0xb0"].size_bytes)
     saved = to_save({OwnedJob("1", "uid/1"): gone, OwnedJob("2", "uid/2"): hung})
     assert {job.job_id for job in saved} == {"1", "2"}
 
