@@ -54,7 +54,8 @@ EVENTS = Family(
     "rankwatch_kernel_events_total",
     "counter",
     "Lines of the kernel's log since the boot, by what they mean; code is an XID's or SXID's number or a severity, "
-    "empty where there is none. A category without a line has no series: checks tell of the first one.",
+    "empty where there is none. A category without a line has no series, so that increase() misses the first: ask "
+    "rankwatch_kernel_event_last_timestamp_seconds where no check tells of it.",
     ("category", "code"),
     "1 per category and code seen",
 )

@@ -10,6 +10,7 @@ import pytest
 from client_metrics import samples
 
 from agent.api import ProcessKey
+from agent.core.checkpoint import MAX_SECTION_BYTES
 from exporters.ras.asking import saved as saved_module
 from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.asking.reports import series_of
@@ -17,7 +18,7 @@ from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
 from exporters.ras.report import hangs, job_report
 from exporters.ras.report import model as report_module
 from exporters.ras.report.hangs import LEFT_SECONDS, MAX_SUSPECTS, Watch, stalled, suspects, watch
-from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, AbortedRank, JobReport, aborted
+from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, Abort, AbortedRank, JobReport, aborted
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.marks import MARK_BYTES
 from exporters.ras.report.model import MAX_BEHIND, MAX_TROUBLED, Report
@@ -226,7 +227,7 @@ def test_a_communicator_without_answers_is_watched_on() -> None:
 
 def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one more absent communicator than there is room for, the one seen last is kept."""
-    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", 4 * MARK_BYTES)
+    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", hangs.WATCH_BYTES + 4 * MARK_BYTES)
     watches = watch({}, read(reduced(TP0, {0: 1, 1: 1, 2: 1, 3: 1})).communicators, 1000.0)
     watches = watch(watches, read(reduced(TP1, {4: 1, 5: 1, 6: 1, 7: 1})).communicators, 1010.0)
     assert set(watches) == {"0xb0", "0xb1"}
@@ -245,10 +246,12 @@ def test_watches_outlive_the_agent() -> None:
 def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one communicator more than there is room for, the one that has stood still the longest is saved."""
     watches = watch({}, read(reduced(TP1, {4: 1, 5: 1})).communicators, 1000.0)
-    watches = watch(watches, read(reduced(TP0, {0: 1, 1: 1})).communicators, 1010.0)
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 4 * MARK_BYTES)
+    both = read(reduced(TP0, {0: 1, 1: 1}), reduced(TP1, {4: 1, 5: 1})).communicators
+    watches = watch(watches, both, 1010.0)
+    room = sum(each.size_bytes for each in watches.values())
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
     assert [len(job.watches) for job in to_save({OwnedJob("7"): watches})] == [2]
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 4 * MARK_BYTES - 1)
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room - 1)
     assert [[each.hash for each in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
 
 
@@ -373,9 +376,9 @@ def test_an_abort_is_shown_for_a_minute() -> None:
     """The flag stands for a second or two, in one report: the scrape after it must still see it."""
     seen = aborted({}, aborting(1), 1000.0)
     seen = aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS - 1.0)
-    assert seen == {AbortedRank("0xa0", 1, 1): 1000.0}
+    assert seen == {AbortedRank("0xa0", 1): Abort(1000.0, 1)}
     assert aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS) == {}
-    assert aborted(seen, aborting(1), 1050.0) == {AbortedRank("0xa0", 1, 1): 1050.0}
+    assert aborted(seen, aborting(1), 1050.0) == {AbortedRank("0xa0", 1): Abort(1050.0, 1)}
 
 
 def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,3 +401,68 @@ def test_what_a_library_does_not_tell_is_absent() -> None:
         "dead",
     }
     assert {key[0] for key in found} == {"ranks"}
+
+
+def alone(name: int) -> dict[str, Any]:
+    """A communicator of one rank."""
+    return reduced(name, {0: 1})
+
+
+def test_many_small_communicators_fit_the_checkpoint() -> None:
+    """What is saved of as many communicators of one rank as are watched stays below the section's budget."""
+    watches = {hex(number): Watch(bytes(MARK_BYTES), 1e9, 2, 1e9) for number in range(131_072)}
+    assert len(msgspec.msgpack.encode(to_save({OwnedJob("7", "uid/1"): watches}))) <= MAX_SECTION_BYTES
+
+
+def test_many_small_communicators_are_watched_within_a_bound() -> None:
+    """A job that makes other communicators of one rank for every report costs megabytes, not hundreds."""
+    watches: dict[str, Watch] = {}
+    for poll in range(30):
+        found = read(*(alone(1 + 1000 * poll + number) for number in range(1000))).communicators
+        watches = watch(watches, found, 1000.0 + poll)
+    assert len(watches) < 10_000
+
+
+def test_a_watch_beyond_the_room_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A communicator that is too large to be saved does not keep those of others out."""
+    large = {"0xa0": Watch(bytes(9 * MARK_BYTES), 1.0, 2, 2.0)}
+    small = {"0xb0": Watch(bytes(MARK_BYTES), 5.0, 2, 6.0)}
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", large["0xa0"].size_bytes - 1)
+    saved = to_save({OwnedJob("1", "uid/1"): large, OwnedJob("2", "uid/2"): small})
+    assert [(job.job_id, [each.hash for each in job.watches]) for job in saved] == [("2", ["0xb0"])]
+
+
+def test_what_one_job_left_behind_does_not_keep_another_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job's communicator seen last is saved before any job's others, however long those stand still."""
+    gone = {hex(number): Watch(bytes(MARK_BYTES), 1.0 + number, 2, 2.0 + number) for number in range(9)}
+    hung = {"0xb0": Watch(bytes(MARK_BYTES), 500.0, 2, 900.0)}
+    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 8 * hung["0xb0"].size_bytes)
+    saved = to_save({OwnedJob("1", "uid/1"): gone, OwnedJob("2", "uid/2"): hung})
+    assert {job.job_id for job in saved} == {"1", "2"}
+
+
+def test_an_abort_has_one_series() -> None:
+    """A rank of which a later report tells another number in the job, or none, aborted once."""
+    ranks = [rank(number, number) for number in range(4)]
+    ranks[3]["status"]["abort_flag"] = True
+    part = [rank(1 - number, 2 + number) for number in range(2)]
+    part[1]["status"]["abort_flag"] = True
+    first = read(group(WORLD, [rank(number, number) for number in range(4)]), group(TP0, part))
+    second = read(group(TP0, part))
+    seen = aborted(aborted({}, first, 1000.0), second, 1007.0)
+    job = JobReport(ProcessKey(1, 1), second, 0.0, 4, watch({}, second.communicators, 1007.0), aborted=seen)
+    shown = [each.labels for each in samples(render_reports({"7": job})) if each.name.endswith("_aborted")]
+    assert len(shown) == 1
+
+
+def test_a_clock_that_was_set_back_keeps_no_abort() -> None:
+    """An abort that was seen in what is now the future is not shown for as long as the clock was wrong."""
+    assert aborted(aborted({}, aborting(1), 5000.0), aborting(), 1400.0) == {}
+
+
+def test_a_clock_that_was_set_back_delays_no_hang() -> None:
+    """A communicator stands still at the latest since the first report by the new clock."""
+    still = read(reduced(WORLD, everybody(5) | {5: 4})).communicators
+    watches = watch(watch({}, still, 5000.0), still, 1400.0)
+    assert watches["0xa0"].since_seconds == 1400.0
+    assert watch(watches, still, 1700.0)["0xa0"].still_seconds == 300.0

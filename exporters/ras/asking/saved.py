@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -13,7 +13,7 @@ from exporters.ras.report.hangs import Watch
 from exporters.ras.report.marks import MARK_BYTES, Marks
 
 MAX_SAVED_BYTES = 1024 * 1024
-"""Of marks, in all jobs: 131,072 ranks. What stands still the longest is saved first."""
+"""Of all jobs' watches, in turns: none keeps out another's."""
 MAX_TEXT = 1024
 
 
@@ -39,14 +39,25 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
     """The jobs' watches, as many as there is room for."""
     found: dict[OwnedJob, list[SavedWatch]] = {}
     left = MAX_SAVED_BYTES
-    everything = [(job, name, each) for job, known in watches.items() for name, each in known.items()]
-    for job, name, each in sorted(everything, key=lambda item: item[2].since_seconds):
-        left -= len(each.marks)
-        if left < 0:
-            break
+    for job, name, each in _in_turns(watches):
+        if each.size_bytes > left:
+            continue
+        left -= each.size_bytes
         saved = SavedWatch(name, each.marks, each.since_seconds, each.reports, each.seen_seconds)
         found.setdefault(job, []).append(saved)
     return [SavedJob(job.job_id, job.owner, saved) for job, saved in found.items()]
+
+
+def _in_turns(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> Iterator[tuple[OwnedJob, str, Watch]]:
+    """One of each job, then the next of each: those seen last first, of these what stands still the longest."""
+    turns = [
+        (turn, job, name)
+        for job, known in watches.items()
+        for turn, name in enumerate(
+            sorted(known, key=lambda name: (-known[name].seen_seconds, known[name].since_seconds))
+        )
+    ]
+    return ((job, name, watches[job][name]) for _, job, name in sorted(turns))
 
 
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:

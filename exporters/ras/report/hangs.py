@@ -24,8 +24,10 @@ LEFT_SECONDS = 300.0
 and at its end, the ranks leave a communicator within seconds of each other."""
 MAX_SUSPECTS = 32
 """Named in one communicator."""
+WATCH_BYTES = 512
+"""What a watch takes beside its marks."""
 MAX_ABSENT_BYTES = 1024 * 1024
-"""Of the marks of communicators that the last report does not hold: 131,072 ranks. The last seen are kept."""
+"""Of the watches of communicators that the last report does not hold: 2,000 small ones. The last seen are kept."""
 
 SuspectReason = Literal["behind", "missing", "left"]
 
@@ -47,6 +49,11 @@ class Watch(msgspec.Struct, frozen=True):
         return self.reports >= STALLED_REPORTS
 
     @property
+    def size_bytes(self) -> int:
+        """What it takes."""
+        return WATCH_BYTES + len(self.marks)
+
+    @property
     def still_seconds(self) -> float:
         """For how long nothing had been launched when it was last seen."""
         return self.seen_seconds - self.since_seconds
@@ -62,7 +69,8 @@ class Suspect(msgspec.Struct, frozen=True):
 def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_seconds: float) -> dict[str, Watch]:
     """Compare a report with what was known; communicators that have launched nothing yet are not watched.
 
-    One that the report lacks, or of which nobody answers, is watched on: it stands still all the same.
+    One that the report lacks, or of which nobody answers, is watched on: it stands still all the same. After the clock
+    was set back it stands still since this report at the latest.
     """
     after = {}
     for each in found:
@@ -74,16 +82,16 @@ def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_second
             after[each.hash] = Watch(each.launches.marks, now_seconds, seen_seconds=now_seconds)
         else:
             marks = taken_together(known.marks, each.launches.marks)
-            after[each.hash] = Watch(marks, known.since_seconds, known.reports + 1, now_seconds)
+            after[each.hash] = Watch(marks, min(known.since_seconds, now_seconds), known.reports + 1, now_seconds)
     absent = {name: known for name, known in before.items() if name not in after}
     return after | within(absent, MAX_ABSENT_BYTES)
 
 
 def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
-    """The watches that were seen last, as many as have so many bytes of marks."""
+    """The watches that were seen last, as many as take so many bytes."""
     kept, left = {}, max_bytes
     for name, known in sorted(watches.items(), key=lambda item: -item[1].seen_seconds):
-        left -= len(known.marks)
+        left -= known.size_bytes
         if left < 0:
             break
         kept[name] = known

@@ -19,20 +19,26 @@ MAX_ABORTED = 1024
 
 
 class AbortedRank(NamedTuple):
-    """A rank that aborted a communicator (its hash); ``rank``: its rank in the largest one, if told."""
+    """A rank that aborted a communicator (its hash)."""
 
     hash: str
     comm_rank: int
+
+
+class Abort(NamedTuple):
+    """When (epoch seconds) a report last told of it; ``rank``: its rank in the largest communicator then, if told."""
+
+    seconds: float
     rank: int | None
 
 
-def aborted(before: Mapping[AbortedRank, float], report: Report, now_seconds: float) -> dict[AbortedRank, float]:
+def aborted(before: Mapping[AbortedRank, Abort], report: Report, now_seconds: float) -> dict[AbortedRank, Abort]:
     """The ranks that aborted a communicator by this report, or by one not long before."""
-    found = {who: when for who, when in before.items() if now_seconds - when < ABORT_SHOWN_SECONDS}
+    found = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
     for each in report.communicators:
         for one in each.troubled:
             if one.trouble == "aborted":
-                found[AbortedRank(each.hash, one.comm_rank, one.rank)] = now_seconds
+                found[AbortedRank(each.hash, one.comm_rank)] = Abort(now_seconds, one.rank)
     return dict(itertools.islice(found.items(), MAX_ABORTED))
 
 
@@ -41,7 +47,7 @@ class JobReport(msgspec.Struct, frozen=True):
 
     ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
     ``asked_seconds``: when (epoch) it was asked for; ``count``: how many of its reports were kept one after the other.
-    ``aborted``: the ranks that aborted a communicator lately, with when a report last said so (epoch seconds).
+    ``aborted``: the ranks that aborted a communicator lately.
     """
 
     owner: ProcessKey
@@ -51,7 +57,7 @@ class JobReport(msgspec.Struct, frozen=True):
     watches: dict[str, Watch]
     asked_seconds: float = 0.0
     count: int = 1
-    aborted: dict[AbortedRank, float] = {}
+    aborted: dict[AbortedRank, Abort] = {}
 
     def rank_label(self, rank: int | None) -> str:
         """The global rank, for one of the report's largest communicator; empty where that is but a part of the job."""

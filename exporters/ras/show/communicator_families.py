@@ -145,8 +145,8 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
                 if one.trouble in _ERRORS:
                     where = (*place, str(one.comm_rank), job.rank_label(one.rank))
                     rows[_ERRORS[one.trouble].name].add((*where, one.error), 1)
-        for gone in job.aborted:
-            labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(gone.rank))
+        for gone, abort in job.aborted.items():
+            labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(abort.rank))
             rows[ABORTED.name].add(labels, 1)
     return [found.metric for found in rows.values()]
 
