@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from clusters import Cluster, run_ip
@@ -16,8 +17,6 @@ from ras_jobs import RasJob
 
 RANKS = 16
 RANKS_PER_NODE = 4
-CULPRIT = 6
-"""On the second node of the job."""
 LAUNCHES = 250
 """Of each rank in each communicator before the job goes on step by step."""
 STEP_SECONDS = 1.0
@@ -37,21 +36,22 @@ Ranks = Mapping[str, str]
 
 
 class HungJob:
-    """A RAS job of a site on some nodes, first ranks first, with its own port and, if ``network``, its own network."""
+    """A RAS job of a site, with its own port and, if the hang wants one, its own network."""
 
-    def __init__(
-        self, cluster: Cluster, job_id: str, nodes: Sequence[int], port: int, version: str, network: int
-    ) -> None:
+    def __init__(self, cluster: Cluster, job_id: str, port: int, version: str, hang: Hang) -> None:
+        nodes, network = hang.nodes, hang.network
         self.cluster = cluster
         self.nodes = [cluster.nodes[number] for number in nodes]
         self._ports = [f"net{network}port{number}" for number in nodes]
         self._behind: dict[str, list[int]] = {}
+        self.moving = True
+        """False while its ranks wait."""
         machines = [(node.name, node.machine) for node in self.nodes]
         if network:
             machines = wire_ranks(cluster, nodes, network)
         directory = cluster.directory / "ras"
         directory.mkdir(exist_ok=True)
-        env = {"NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
+        env = {"NCCL_RAS_ADDR": f"127.0.0.1:{port}", **hang.env}
         self.ras = RasJob(
             directory, RANKS, ranks_per_node=RANKS_PER_NODE, machines=machines, job_id=job_id, env=env, version=version
         )
@@ -70,7 +70,7 @@ class HungJob:
 
     def wait_for(self, culprits: Sequence[int]) -> None:
         """Have all ranks but these launch one more in turn, tensor, data, world, up to where each has to wait."""
-        waiting = set(culprits)
+        self.moving, waiting = False, set(culprits)
         for name, ranks in sorted(self.ras.members.items(), key=lambda item: "tdw".index(item[0][0])):
             able = [rank for rank in ranks if rank not in waiting]
             self._behind[name] = [rank for rank in ranks if rank in waiting]
@@ -82,10 +82,11 @@ class HungJob:
         """Have the ranks launch what the others wait for."""
         for name, ranks in self._behind.items():
             self.ras.launch(name, "AllReduce", 1, ranks)
-        self._behind = {}
+        self._behind, self.moving = {}, True
 
     def leave_world(self, rank: int) -> None:
         """Have one rank abort the world communicator; all others launch one more there and wait."""
+        self.moving = False
         self.ras.abort(rank, "world")
         time.sleep(STEP_SECONDS)
         self.ras.leave(rank, "world")
@@ -128,7 +129,10 @@ def wire_ranks(cluster: Cluster, nodes: Sequence[int], network: int) -> list[tup
 
 
 class Hang(NamedTuple):
-    """How a job comes to stand still and what befalls it then; ``meanwhile``: so many seconds later."""
+    """How a job comes to stand still and what befalls it: ``meanwhile``, in seconds since the first job hangs.
+
+    ``nodes``: numbers of the site's, in the order of the ranks: the first asks, the last stands by.
+    """
 
     nodes: tuple[int, ...]
     begin: Callable[[HungJob], None]
@@ -138,6 +142,10 @@ class Hang(NamedTuple):
     end: Callable[[HungJob], None] = HungJob.go_on
     seconds: float = HANG_SECONDS
     network: int = 0
+    """Of the ranks alone: a link of it can be cut, and Prometheus still asks the agents."""
+    env: Mapping[str, str] = MappingProxyType({})
+    after: float = 0.0
+    """When it begins."""
 
 
 class Told(NamedTuple):
@@ -198,7 +206,7 @@ def play(here: Site, hangs: Mapping[str, Hang], version: str) -> dict[str, Told]
     with contextlib.ExitStack() as stack:
         jobs = {}
         for name, hang in hangs.items():
-            jobs[name] = HungJob(here.cluster, name, hang.nodes, ports[name], version, hang.network)
+            jobs[name] = HungJob(here.cluster, name, ports[name], version, hang)
             stack.callback(jobs[name].ras.close)
         for node in here.cluster.nodes:
             node.agent.configure(config)
@@ -211,7 +219,6 @@ class _Play:
         self._here = here
         self._hangs = hangs
         self._jobs = jobs
-        self._moving = set(jobs)
         self._next_look = 0.0
         self._watcher = Watcher(here, here.cluster.directory / "watched.jsonl")
         self._resumed: dict[str, float] = {}
@@ -223,10 +230,7 @@ class _Play:
         for name, at, act in sorted(self._acts(), key=lambda each: each[1]):
             self._until(began + at)
             act(self._jobs[name])
-            if at == 0:
-                self._moving.discard(name)
-            if act is self._hangs[name].end and at == self._hangs[name].seconds:
-                self._moving.add(name)
+            if act is self._hangs[name].end:
                 self._resumed[name] = time.time()
         self._until(time.time() + CLEAR_SECONDS)
         return {name: self._told(name, began) for name in self._hangs}
@@ -235,7 +239,7 @@ class _Play:
         return [
             (name, at, act)
             for name, hang in self._hangs.items()
-            for at, act in ((0.0, hang.begin), *hang.meanwhile, (hang.seconds, hang.end))
+            for at, act in ((hang.after, hang.begin), *hang.meanwhile, (hang.seconds, hang.end))
         ]
 
     def _seen(self) -> bool:
@@ -254,8 +258,9 @@ class _Play:
             time.sleep(max(0.0, min(STEP_SECONDS, end - time.time())))
 
     def _step(self) -> None:
-        for name in self._moving:
-            self._jobs[name].step()
+        for job in self._jobs.values():
+            if job.moving:
+                job.step()
 
     def _told(self, name: str, began: float) -> Told:
         watcher = self._watcher
@@ -263,10 +268,21 @@ class _Play:
         over = time.time() - last > 2 * POLL_SECONDS
         alive = f'count(max by (rank) (rankwatch_rank_state{{job_id="{name}",state="alive"}}) == 1)'
         return Told(
-            paged - began if paged else None,
+            paged - began - self._hangs[name].after if paged else None,
             watcher.named.get(name, set()),
             max(last - self._resumed[name], 0.0) if over else None,
             watcher.fired.get(name, set()),
             "\n".join(page.text for page in self._here.pages(name)),
             self._here.prometheus.value(alive),
         )
+
+
+def table(version: str, told: Mapping[str, Told]) -> str:
+    """Return what came of the hangs as lines."""
+    lines = [f"{'case':16} {'version':8} {'paged s':>8} {'cleared s':>9}  named; all that fired; alive"]
+    for name, each in told.items():
+        named = " ".join(f"{rank}:{reason}" for rank, reason in sorted(each.named))
+        fired = " ".join(f"{alert}/{severity}" for alert, severity in sorted(each.fired))
+        paged, cleared = (f"{value:.0f}" if value is not None else "-" for value in (each.paged, each.cleared))
+        lines.append(f"{name:16} {version:8} {paged:>8} {cleared:>9}  {named}; {fired}; {each.alive}")
+    return "\n".join(lines)
