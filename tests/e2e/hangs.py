@@ -166,7 +166,7 @@ class Watcher:
 
     def __init__(self, site: Site, path: Path) -> None:
         self._prometheus = site.prometheus
-        self._file = path.open("w")
+        self._path = path
         self.paged: dict[str, float] = {}
         self.named: dict[str, set[tuple[str, str]]] = {}
         self.fired: dict[str, set[tuple[str, str]]] = {}
@@ -192,8 +192,9 @@ class Watcher:
         for each in suspects:
             said[each["job_id"]].append((each.get("rank", ""), each["host"], each["reason"]))
         firing = [f"{each.get('job_id', each.get('node'))}:{each['alertname']}:{each['severity']}" for each in alerts]
-        self._file.write(json.dumps({"time": now, **shown, "suspects": said, "firing": firing}) + "\n")
-        self._file.flush()
+        line = json.dumps({"time": now, **shown, "suspects": said, "firing": firing})
+        with self._path.open("a") as file:
+            file.write(line + "\n")
 
     def _by_job(self, name: str) -> dict[str, float]:
         return {each["metric"]["job_id"]: float(each["value"][1]) for each in self._prometheus.query(name)}
