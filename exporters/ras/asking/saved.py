@@ -11,9 +11,10 @@ from agent.api import SavedCount, SavedSeconds
 from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.report.hangs import Watch
 from exporters.ras.report.marks import MARK_BYTES, Marks
+from exporters.ras.report.model import MAX_NAMED
 
 MAX_SAVED_BYTES = 1024 * 1024
-"""Of marks, in all jobs: 131,072 ranks. What stands still the longest is saved first."""
+"""In all jobs: of marks, 131,072 ranks. What stands still the longest is saved first."""
 MAX_TEXT = 1024
 
 
@@ -25,6 +26,8 @@ class SavedWatch(msgspec.Struct, frozen=True):
     since_seconds: SavedSeconds
     reports: SavedCount
     seen_seconds: SavedSeconds
+    unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=MAX_NAMED)] = {}
+    launched_after_seconds: SavedSeconds = 0.0
 
 
 class SavedJob(msgspec.Struct, frozen=True):
@@ -41,10 +44,18 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
     left = MAX_SAVED_BYTES
     everything = [(job, name, each) for job, known in watches.items() for name, each in known.items()]
     for job, name, each in sorted(everything, key=lambda item: item[2].since_seconds):
-        left -= len(each.marks)
+        left -= each.bytes
         if left < 0:
             break
-        saved = SavedWatch(name, each.marks, each.since_seconds, each.reports, each.seen_seconds)
+        saved = SavedWatch(
+            name,
+            each.marks,
+            each.since_seconds,
+            each.reports,
+            each.seen_seconds,
+            each.unheard,
+            each.launched_after_seconds,
+        )
         found.setdefault(job, []).append(saved)
     return [SavedJob(job.job_id, job.owner, saved) for job, saved in found.items()]
 
@@ -53,7 +64,14 @@ def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
     """The watches that were saved; marks of another length than any have are damage, and left out."""
     return {
         OwnedJob(job.job_id, job.owner): {
-            each.hash: Watch(Marks(each.marks), each.since_seconds, each.reports, each.seen_seconds)
+            each.hash: Watch(
+                Marks(each.marks),
+                each.since_seconds,
+                each.reports,
+                each.seen_seconds,
+                each.unheard,
+                each.launched_after_seconds,
+            )
             for each in job.watches
             if len(each.marks) % MARK_BYTES == 0
         }
