@@ -28,20 +28,14 @@ def pause(job: HungJob) -> None:
 
 
 def stop_rank(rank: int, job: HungJob) -> None:
-    """A rank is stopped, and the others wait for it if they do not wait yet."""
+    """A rank is stopped, and the others wait for it."""
     job.ras.signal(rank, signal.SIGSTOP)
-    if job.moving:
-        job.wait_for([rank])
+    job.wait_for([rank])
 
 
 def continue_rank(rank: int, job: HungJob) -> None:
-    """The stopped rank goes on."""
-    job.ras.signal(rank, signal.SIGCONT)
-
-
-def continue_job(rank: int, job: HungJob) -> None:
     """The stopped rank goes on, and so does the job."""
-    continue_rank(rank, job)
+    job.ras.signal(rank, signal.SIGCONT)
     job.go_on()
 
 

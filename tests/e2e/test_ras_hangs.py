@@ -74,7 +74,7 @@ HANGS = {
         network=3,
     ),
     "stopped-rank": Hang(
-        (2, 3, 0, 1), partial(acts.stop_rank, CULPRIT), NOBODY, end=partial(acts.continue_job, CULPRIT), seconds=70.0
+        (2, 3, 0, 1), partial(acts.stop_rank, CULPRIT), NOBODY, end=partial(acts.continue_rank, CULPRIT), seconds=70.0
     ),
     "pause": Hang((11, 8, 10, 9), acts.pause, NOBODY),
 }
