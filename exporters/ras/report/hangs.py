@@ -129,7 +129,7 @@ def suspects(found: Collection[Communicator], watches: Mapping[str, Watch]) -> d
     """The ranks that the stalled communicators of a report wait for, by hash; none when that cannot be told."""
     still = [each for each in found if stalled(each, watches)]
     silent = {each.hash: ranks for each in still if (ranks := _silent(each))}
-    needed = {name: found for name, ranks in silent.items() if (found := _needed(watches[name], ranks))}
+    needed = {name: ranks for name in silent if (ranks := _needed(watches[name], silent[name]))}
     frozen = {name for name, known in watches.items() if known.frozen}
     named: dict[str, tuple[Suspect, ...]] = {}
     for each in still:

@@ -147,8 +147,8 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
                     rows[_ERRORS[one.trouble].name].add((*where, one.error), 1)
         for name, waited_for in suspects(job.report.communicators, job.watches).items():
             for suspect in waited_for:
-                where = _named((job_id, comm_label(name)), suspect.rank, job)
-                rows[SUSPECT.name].add((*where, suspect.reason), 1)
+                waiting = _named((job_id, comm_label(name)), suspect.rank, job)
+                rows[SUSPECT.name].add((*waiting, suspect.reason), 1)
         for gone in job.aborted:
             labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(gone.rank))
             rows[ABORTED.name].add(labels, 1)
