@@ -17,7 +17,17 @@ from exporters.ras.asking.reports import series_of
 from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
 from exporters.ras.report import hangs, job_report
 from exporters.ras.report import model as report_module
-from exporters.ras.report.hangs import LEFT_SECONDS, MAX_SUSPECTS, Watch, stalled, suspects, watch
+from exporters.ras.report.hangs import (
+    LEFT_SECONDS,
+    MAX_SUSPECTS,
+    UNHEARD_BYTES,
+    UNHEARD_SECONDS,
+    WATCH_BYTES,
+    Watch,
+    stalled,
+    suspects,
+    watch,
+)
 from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, Abort, AbortedRank, JobReport, aborted
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.marks import MARK_BYTES
@@ -76,11 +86,15 @@ def named(report: Report, polls: int = 2) -> dict[str, list[tuple[int, int | Non
     watches: dict[str, Watch] = {}
     for _ in range(polls):
         watches = watch(watches, report.communicators, 1000.0)
-    found = {
-        each.hash: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in suspects(each, watches)]
-        for each in report.communicators
+    return told(report, watches)
+
+
+def told(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
+    """By communicator: suspects (rank there, rank in the whole job, reason) of a report that is watched already."""
+    return {
+        name: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in found]
+        for name, found in suspects(report.communicators, watches).items()
     }
-    return {name: ranks for name, ranks in found.items() if ranks}
 
 
 WORLD, TP0, TP1, DP2 = 0xA0, 0xB0, 0xB1, 0xC2
@@ -155,7 +169,8 @@ def test_a_job_that_runs_has_no_suspects() -> None:
         report = read(reduced(WORLD, everybody(50 + step) | {step: 49 + step}))
         watches = watch(watches, report.communicators, 1000.0 + step)
         assert not stalled(report.communicators[0], watches)
-        assert watches["0xa0"] == Watch(watches["0xa0"].marks, 1000.0 + step, 1, 1000.0 + step)
+        known = watches["0xa0"]
+        assert (known.since_seconds, known.reports, known.seen_seconds) == (1000.0 + step, 1, 1000.0 + step)
 
 
 def test_the_last_launch_is_when_its_counts_were_first_seen() -> None:
@@ -179,6 +194,58 @@ def test_who_answers_is_no_launch() -> None:
     assert (watches["0xa0"].since_seconds, watches["0xa0"].reports) == (1010.0, 1)  # while it did not answer
 
 
+def once_stopped(step: int, *, culprit: int | None = None) -> Report:
+    """A job whose rank 6 does not answer; the others of the first group wait for ``culprit``."""
+    world = {process: step for process in range(8) if process != 6}
+    first = {process: step + (culprit not in (None, process)) for process in range(4)}
+    second = dict.fromkeys((4, 5, 7), step)
+    return read(reduced(WORLD, world, missing=(6,)), reduced(TP0, first), reduced(TP1, second, missing=(6,)))
+
+
+def went_on(seconds: float) -> dict[str, Watch]:
+    """What is known after a report that misses rank 6, one so much later, and one more; launches in each."""
+    watches: dict[str, Watch] = {}
+    for step, when in enumerate((1000.0, 1000.0 + seconds, 1010.0 + seconds)):
+        watches = watch(watches, once_stopped(50 + step).communicators, when)
+    return watches
+
+
+def hung(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
+    """Who is told when this is what two more reports say."""
+    for when in (1100.0, 1110.0):
+        watches = watch(watches, report.communicators, when)
+    return told(report, watches)
+
+
+def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None:
+    """A rank that RAS holds for dead since long before the hang is no suspect, and acquits nobody; a fresh one is."""
+    assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS)) == {"0xb0": [(2, 2, "behind")]}
+    fresh = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
+    assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS - 1.0)) == fresh
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param([], id="all others are equally far"),
+        pytest.param([reduced(DP2, {2: 9, 3: 9, 4: 8})], id="one is behind because it waits for it in its group"),
+    ],
+)
+def test_where_nobody_else_is_it_a_rank_that_does_not_answer_is_named(groups: list[dict[str, Any]]) -> None:
+    """All others wait for a rank without which the job went on for long: it is named."""
+    world = reduced(WORLD, {process: 52 for process in range(8) if process != 6}, missing=(6,))
+    its_group = reduced(TP1, {4: 53, 5: 53, 7: 53}, missing=(6,))
+    expected = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
+    assert hung(read(world, its_group, *groups), went_on(UNHEARD_SECONDS)) == expected
+
+
+def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
+    """A rank that answers again and falls silent when nothing is launched any more is a suspect."""
+    watches = watch(went_on(UNHEARD_SECONDS), read(reduced(WORLD, everybody(60))).communicators, 1050.0)
+    report = read(reduced(WORLD, {process: 60 for process in range(8) if process != 6}, missing=(6,)))
+    assert hung(report, watches) == {"0xa0": [(6, 6, "missing")]}
+
+
 def test_a_running_communicator_takes_no_room_for_lags() -> None:
     """Lags and suspects count against the budget only while they are shown."""
     report = read(reduced(WORLD, everybody(50) | {5: 48}))
@@ -197,7 +264,7 @@ def left(number: int, process: int) -> dict[str, Any]:
 def after(report: Report, seconds: float) -> list[tuple[int, str]]:
     """The suspects of a report that is seen again after so long: rank there, reason."""
     watches = watch(watch({}, report.communicators, 1000.0), report.communicators, 1000.0 + seconds)
-    return [(one.rank.comm_rank, one.reason) for each in report.communicators for one in suspects(each, watches)]
+    return [(number, reason) for found in told(report, watches).values() for number, _, reason in found]
 
 
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
@@ -227,7 +294,7 @@ def test_a_communicator_without_answers_is_watched_on() -> None:
 
 def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one more absent communicator than there is room for, the one seen last is kept."""
-    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", hangs.WATCH_BYTES + 4 * MARK_BYTES)
+    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 4 * MARK_BYTES)
     watches = watch({}, read(reduced(TP0, {0: 1, 1: 1, 2: 1, 3: 1})).communicators, 1000.0)
     watches = watch(watches, read(reduced(TP1, {4: 1, 5: 1, 6: 1, 7: 1})).communicators, 1010.0)
     assert set(watches) == {"0xb0", "0xb1"}
@@ -235,9 +302,19 @@ def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.
     assert set(watches) == {"0xa0", "0xb1"}
 
 
+def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An absent communicator is kept with its silent ranks as long as there is room for both, and not beyond."""
+    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + UNHEARD_BYTES)
+    one = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=(6,)))
+    two = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=(6, 8)))
+    assert set(watch(watch({}, one.communicators, 1000.0), (), 1010.0)) == {"0xb1"}
+    assert watch(watch({}, two.communicators, 1000.0), (), 1010.0) == {}
+
+
 def test_watches_outlive_the_agent() -> None:
     """What is saved is restored as it was, for each job of each owner."""
-    watches = watch({}, read(reduced(WORLD, everybody(5))).communicators, 1000.0)
+    watches = went_on(UNHEARD_SECONDS)
+    assert watches["0xa0"].unheard == {6: 1000.0}
     known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
     assert restored(saved) == {OwnedJob("7", "uid/1"): watches}

@@ -11,6 +11,7 @@ from agent.api import SavedCount, SavedSeconds
 from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.report.hangs import Watch
 from exporters.ras.report.marks import MARK_BYTES, Marks
+from exporters.ras.report.model import MAX_NAMED
 
 MAX_SAVED_BYTES = 1024 * 1024
 """Of all jobs' watches, in turns: none keeps out another's."""
@@ -25,6 +26,8 @@ class SavedWatch(msgspec.Struct, frozen=True):
     since_seconds: SavedSeconds
     reports: SavedCount
     seen_seconds: SavedSeconds
+    unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=MAX_NAMED)] = {}
+    launched_after_seconds: SavedSeconds = 0.0
 
 
 class SavedJob(msgspec.Struct, frozen=True):
@@ -43,7 +46,15 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
         if each.size_bytes > left:
             continue
         left -= each.size_bytes
-        saved = SavedWatch(name, each.marks, each.since_seconds, each.reports, each.seen_seconds)
+        saved = SavedWatch(
+            name,
+            each.marks,
+            each.since_seconds,
+            each.reports,
+            each.seen_seconds,
+            each.unheard,
+            each.launched_after_seconds,
+        )
         found.setdefault(job, []).append(saved)
     return [SavedJob(job.job_id, job.owner, saved) for job, saved in found.items()]
 
@@ -64,7 +75,14 @@ def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
     """The watches that were saved; marks of another length than any have are damage, and left out."""
     return {
         OwnedJob(job.job_id, job.owner): {
-            each.hash: Watch(Marks(each.marks), each.since_seconds, each.reports, each.seen_seconds)
+            each.hash: Watch(
+                Marks(each.marks),
+                each.since_seconds,
+                each.reports,
+                each.seen_seconds,
+                each.unheard,
+                each.launched_after_seconds,
+            )
             for each in job.watches
             if len(each.marks) % MARK_BYTES == 0
         }

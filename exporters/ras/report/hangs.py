@@ -3,29 +3,34 @@
 A communicator whose launch counts stay as they are while its ranks differ, or while some do not answer, is stalled: a
 job that runs changes them between two reports. So is one that a few ranks have left, when nothing is launched for
 minutes. The ranks that have launched less are suspects, unless they wait themselves, in another stalled communicator,
-for somebody else. Counts that are equal and stay so may be a hang on the GPUs as well as a pause: since when is told,
-and nobody is blamed.
+for somebody else. A rank that was stopped for a minute is dead to RAS for good, though it goes on: one that does not
+answer is no suspect where launches went on without its answers, unless nobody else is. Counts that are equal and stay
+so may be a hang on the GPUs as well as a pause: since when is told, and nobody is blamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Literal
 
 import msgspec
 
 from exporters.ras.report.marks import Marks, differ, taken_together
-from exporters.ras.report.model import Communicator, MissingReason, NamedRank
+from exporters.ras.report.model import BehindRank, Communicator, MissingReason, NamedRank
 
 STALLED_REPORTS = 2
 """Reports in a row with the same counts."""
 LEFT_SECONDS = 300.0
 """For so long nothing is launched before ranks that left the communicator are what it waits for. In a job that runs,
 and at its end, the ranks leave a communicator within seconds of each other."""
+UNHEARD_SECONDS = 30.0
+"""Launches so much later than a rank's last answer show that the others do not wait for it: beyond what a host launches
+ahead of its GPU."""
 MAX_SUSPECTS = 32
 """Named in one communicator."""
 WATCH_BYTES = 512
-"""What a watch takes beside its marks."""
+UNHEARD_BYTES = 16
+"""What a watch takes beside its marks, and of each rank that does not answer."""
 MAX_ABSENT_BYTES = 1024 * 1024
 """Of the watches of communicators that the last report does not hold: 2,000 small ones. The last seen are kept."""
 
@@ -36,12 +41,16 @@ class Watch(msgspec.Struct, frozen=True):
     """A communicator's launch counts: since when (epoch seconds) and in how many reports they are what they are.
 
     ``marks`` are the last of each rank that answered in any of these reports, ``seen_seconds`` is the time of the last.
+    ``unheard``: the ranks (in the communicator) that do not answer, and the time of the first report of which that is
+    true; something was launched later than ``launched_after_seconds``.
     """
 
     marks: Marks
     since_seconds: float
     reports: int = 1
     seen_seconds: float = 0.0
+    unheard: dict[int, float] = {}
+    launched_after_seconds: float = 0.0
 
     @property
     def frozen(self) -> bool:
@@ -51,12 +60,17 @@ class Watch(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """What it takes."""
-        return WATCH_BYTES + len(self.marks)
+        return WATCH_BYTES + len(self.marks) + UNHEARD_BYTES * len(self.unheard)
 
     @property
     def still_seconds(self) -> float:
         """For how long nothing had been launched when it was last seen."""
         return self.seen_seconds - self.since_seconds
+
+    def goes_on_without(self, comm_rank: int) -> bool:
+        """True when launches went on long after a rank was first unheard."""
+        since = self.unheard.get(comm_rank)
+        return since is not None and self.launched_after_seconds >= since + UNHEARD_SECONDS
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -78,13 +92,22 @@ def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_second
         if each.launches is None:
             if known is not None:
                 after[each.hash] = known
-        elif known is None or differ(known.marks, each.launches.marks):
-            after[each.hash] = Watch(each.launches.marks, now_seconds, seen_seconds=now_seconds)
         else:
-            marks = taken_together(known.marks, each.launches.marks)
-            after[each.hash] = Watch(marks, min(known.since_seconds, now_seconds), known.reports + 1, now_seconds)
+            after[each.hash] = _watched(known, each, each.launches.marks, now_seconds)
     absent = {name: known for name, known in before.items() if name not in after}
     return after | within(absent, MAX_ABSENT_BYTES)
+
+
+def _watched(known: Watch | None, each: Communicator, marks: Marks, now_seconds: float) -> Watch:
+    before = known.unheard if known is not None else {}
+    unheard = {rank.comm_rank: before.get(rank.comm_rank, now_seconds) for rank in _silent(each)}
+    if known is None:
+        return Watch(marks, now_seconds, 1, now_seconds, unheard)
+    if differ(known.marks, marks):
+        return Watch(marks, now_seconds, 1, now_seconds, unheard, known.seen_seconds)
+    together = taken_together(known.marks, marks)
+    since_seconds = min(known.since_seconds, now_seconds)
+    return Watch(together, since_seconds, known.reports + 1, now_seconds, unheard, known.launched_after_seconds)
 
 
 def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
@@ -105,17 +128,40 @@ def stalled(each: Communicator, watches: Mapping[str, Watch]) -> bool:
     return each.launches.differ or bool(_silent(each)) or bool(_left(each, watches[each.hash]))
 
 
-def suspects(each: Communicator, watches: Mapping[str, Watch]) -> tuple[Suspect, ...]:
-    """The ranks that a stalled communicator waits for; empty when that cannot be told."""
-    if each.launches is None or not stalled(each, watches):
-        return ()
-    if silent := _silent(each):
-        return tuple(Suspect(rank, "missing") for rank in silent[:MAX_SUSPECTS])
-    if left := _left(each, watches[each.hash]):
-        return tuple(Suspect(rank, "left") for rank in left[:MAX_SUSPECTS])
-    still = {name for name, known in watches.items() if known.frozen}
-    behind = [rank for rank in each.launches.behind if not still.intersection(rank.waits_in)]
-    return tuple(Suspect(rank, "behind") for rank in behind[:MAX_SUSPECTS])
+def suspects(found: Collection[Communicator], watches: Mapping[str, Watch]) -> dict[str, tuple[Suspect, ...]]:
+    """The ranks that the stalled communicators of a report wait for, by hash; none when that cannot be told."""
+    still = [each for each in found if stalled(each, watches)]
+    silent = {each.hash: ranks for each in still if (ranks := _silent(each))}
+    needed = {name: ranks for name in silent if (ranks := _needed(watches[name], silent[name]))}
+    frozen = {name for name, known in watches.items() if known.frozen}
+    named: dict[str, tuple[Suspect, ...]] = {}
+    for each in still:
+        if each.hash in needed:
+            named[each.hash] = _as_suspects(needed[each.hash], "missing")
+        elif left := _left(each, watches[each.hash]):
+            named[each.hash] = _as_suspects(left, "left")
+        elif behind := [rank for rank in _behind(each) if not _waits(rank, frozen, silent.keys(), needed.keys())]:
+            named[each.hash] = _as_suspects(behind, "behind")
+    return named or {name: _as_suspects(ranks, "missing") for name, ranks in silent.items()}
+
+
+def _needed(known: Watch, silent: Iterable[NamedRank]) -> list[NamedRank]:
+    return [rank for rank in silent if not known.goes_on_without(rank.comm_rank)]
+
+
+def _behind(each: Communicator) -> tuple[BehindRank, ...]:
+    return each.launches.behind if each.launches is not None else ()
+
+
+def _waits(rank: BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
+    """True when it waits itself: ahead of others, or beside ranks that do not answer, unless others go on there."""
+    if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
+        return True
+    return not silent.isdisjoint(set(rank.beside_silent) - set(rank.overtaken_in))
+
+
+def _as_suspects(ranks: Sequence[NamedRank], reason: SuspectReason) -> tuple[Suspect, ...]:
+    return tuple(Suspect(rank, reason) for rank in ranks[:MAX_SUSPECTS])
 
 
 def _silent(each: Communicator) -> list[NamedRank]:

@@ -131,7 +131,7 @@ def read_json(body: bytes, pids: Collection[int] = ()) -> Report:
         raise ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
     reading = _Reading(pids)
     found = accept(reading.communicators(report.communicators), reading.skipped)
-    found = reading.world.name(with_waits(found, reading.ahead))
+    found = reading.world.name(with_waits(found, reading.spreads))
     return Report(
         version=report.nccl_version,
         communicators=found,
@@ -159,7 +159,8 @@ class _Reading:
         self.members: list[CommunicatorMember] = []
         self.skipped: Counter[Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
-        self.ahead: dict[str, frozenset[Place]] = {}
+        self.spreads: dict[str, Spread] = {}
+        """Of communicators in which some wait."""
         self.world = World()
         self._hosts: dict[str, str | None] = {}
 
@@ -216,8 +217,8 @@ class _Reading:
                 return None
             launchers.append(RankLaunches(rank.rank, place, msgspec.structs.astuple(rank.collective_counts)))
         spread = compare(launchers, some_silent=any(rank.status.unresponsive for rank in found.missing_ranks))
-        if spread is not None and spread.ahead:
-            self.ahead[found.hash] = spread.ahead
+        if spread is not None and (spread.ahead or spread.abreast):
+            self.spreads[found.hash] = spread
         return spread
 
     def _missing(self, rank: _Missing) -> MissingRank:

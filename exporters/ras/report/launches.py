@@ -31,10 +31,14 @@ class RankLaunches(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How the launches of a communicator compare; ``ahead``: where the ranks run that wait for others, if any do."""
+    """How the launches of a communicator compare; ``ahead``: where the ranks run that wait for others, if any do.
+
+    ``abreast``: what those have launched that answer, by where they run, if others do not answer.
+    """
 
     launches: Launches
     ahead: frozenset[Place]
+    abreast: Mapping[Place, Counts]
 
 
 def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spread | None:
@@ -51,31 +55,48 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
             extremes[name] = (min(of_ranks), max(of_ranks))
     marks = marks_of((rank.comm_rank, rank.counts) for rank in ranks)
     differ = any(least < most for least, most in extremes.values())
-    everybody = frozenset(rank.place for rank in ranks) if some_silent else frozenset()
+    abreast = {rank.place: rank.counts for rank in ranks} if some_silent else {}
     if not differ:
-        return Spread(Launches(extremes, marks, differ=False), everybody)
+        return Spread(Launches(extremes, marks, differ=False), frozenset(), abreast)
     behind, ahead = _sides(ranks)
     most = [extremes.get(name, (0, 0))[1] for name in COLLECTIVES]
     named = tuple(_behind(rank, most) for rank in sorted(behind, key=_far_behind)[:MAX_BEHIND])
-    return Spread(
-        Launches(extremes, marks, differ=True, behind=named), everybody or frozenset(rank.place for rank in ahead)
-    )
+    launches = Launches(extremes, marks, differ=True, behind=named)
+    return Spread(launches, frozenset(rank.place for rank in ahead), abreast)
 
 
-def with_waits(found: Iterable[Communicator], ahead: Mapping[str, frozenset[Place]]) -> tuple[Communicator, ...]:
-    """Note of every rank that is behind in which other communicators it is ahead; ``ahead`` by hash."""
-    return tuple(_with_waits(each, ahead) for each in found)
+def with_waits(found: Iterable[Communicator], spreads: Mapping[str, Spread]) -> tuple[Communicator, ...]:
+    """Note of every rank that is behind in which other communicators it is ahead, or has silent ranks beside it.
+
+    ``spreads``: by hash.
+    """
+    return tuple(_with_waits(each, spreads) for each in found)
 
 
-def _with_waits(each: Communicator, ahead: Mapping[str, frozenset[Place]]) -> Communicator:
+def _with_waits(each: Communicator, spreads: Mapping[str, Spread]) -> Communicator:
     if each.launches is None or not each.launches.behind:
         return each
+    going_on = spreads[each.hash].ahead if each.hash in spreads else frozenset()
     behind = []
     for rank in each.launches.behind:
-        waits = [name for name, places in ahead.items() if name != each.hash and rank.place in places]
-        behind.append(msgspec.structs.replace(rank, waits_in=tuple(waits[:MAX_WAITS])))
+        others = [(name, spread) for name, spread in spreads.items() if name != each.hash]
+        waits = [name for name, spread in others if rank.place in spread.ahead]
+        beside = [(name, spread.abreast) for name, spread in others if rank.place in spread.abreast][:MAX_WAITS]
+        overtaken = [name for name, abreast in beside if _is_overtaken(rank.place, abreast, going_on)]
+        behind.append(
+            msgspec.structs.replace(
+                rank,
+                waits_in=tuple(waits[:MAX_WAITS]),
+                beside_silent=tuple(name for name, _ in beside),
+                overtaken_in=tuple(overtaken),
+            )
+        )
     launches = msgspec.structs.replace(each.launches, behind=tuple(behind))
     return msgspec.structs.replace(each, launches=launches)
+
+
+def _is_overtaken(place: Place, abreast: Mapping[Place, Counts], going_on: Iterable[Place]) -> bool:
+    return any(abreast.get(other) == abreast[place] for other in going_on)
 
 
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:

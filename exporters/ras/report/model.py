@@ -89,11 +89,15 @@ class TroubledRank(NamedRank, frozen=True, gc=False, kw_only=True):
 class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
     """A rank that has launched less than others: ``lags`` by collective.
 
-    ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them.
+    ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them;
+    ``beside_silent``: others of which some ranks do not answer, so that it may wait there too; ``overtaken_in``: those
+    of them where a rank has launched as much, and yet is ahead of it here.
     """
 
     lags: dict[str, int]
     waits_in: tuple[str, ...] = ()
+    beside_silent: tuple[str, ...] = ()
+    overtaken_in: tuple[str, ...] = ()
 
 
 class Launches(msgspec.Struct, frozen=True):

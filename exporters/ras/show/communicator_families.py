@@ -145,6 +145,10 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
                 if one.trouble in _ERRORS:
                     where = (*place, str(one.comm_rank), job.rank_label(one.rank))
                     rows[_ERRORS[one.trouble].name].add((*where, one.error), 1)
+        for name, waited_for in suspects(job.report.communicators, job.watches).items():
+            for suspect in waited_for:
+                waiting = _named((job_id, comm_label(name)), suspect.rank, job)
+                rows[SUSPECT.name].add((*waiting, suspect.reason), 1)
         for gone, abort in job.aborted.items():
             labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(abort.rank))
             rows[ABORTED.name].add(labels, 1)
@@ -176,8 +180,6 @@ def _launches(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicat
     rows[LAST_LAUNCH.name].add(place, job.watches[each.hash].since_seconds)
     is_stalled = stalled(each, job.watches)
     rows[STALLED.name].add(place, float(is_stalled))
-    for suspect in suspects(each, job.watches):
-        rows[SUSPECT.name].add((*_named(place, suspect.rank, job), suspect.reason), 1)
     for rank in each.launches.behind if is_stalled else ():
         for collective, lag in rank.lags.items():
             rows[RANK_LAG.name].add((*place, str(rank.comm_rank), job.rank_label(rank.rank), collective), lag)
