@@ -169,9 +169,9 @@ def _silent(each: Communicator) -> list[NamedRank]:
 
 
 def _left(each: Communicator, known: Watch) -> list[NamedRank]:
-    """The ranks that left, if they are not the majority: then it is the others that have not left yet."""
+    """The ranks that left, if they are fewer than half: else it is the others that have not left yet."""
     left = _missing(each, "no_communicator")
-    return left if known.still_seconds >= LEFT_SECONDS and 2 * len(left) <= each.size else []
+    return left if known.still_seconds >= LEFT_SECONDS and 2 * len(left) < each.size else []
 
 
 def _missing(each: Communicator, *reasons: MissingReason) -> list[NamedRank]:
