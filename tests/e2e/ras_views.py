@@ -18,6 +18,7 @@ from exporters.ras.asking.monitor import Monitored
 from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of
 from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import silences
+from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import COLLECTIVES, Report
@@ -30,7 +31,6 @@ DEAD_SECONDS = 60.0
 """After so long without an answer a process is dead to all others, for ever."""
 QUERIES_AT_ONCE = 3
 QUERY_SECONDS = 0.01
-STALE_INTERVALS = 3.0
 WELL = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
 
 Process = tuple[str, int]
@@ -140,12 +140,15 @@ class RasAgent:
             self._failures = 0 if answers else self._failures + 1
             self._pace = next_pace(self._pace, (answers[0], QUERY_SECONDS) if answers else None, 0)
             timing = self._timing = after_query(timing, role, self._pace, clock[0], self._chance.random())
+            until = timing.due_at + STALE_INTERVALS * (timing.due_at - clock[0])
+            if self._failures <= KEPT_FAILURES:
+                self._reports.postpone(OwnedJob(self._job_id), until)
             if answers:
-                until = clock[0] + STALE_INTERVALS * (timing.due_at - clock[0])
                 self._reports.keep(self._owner(here), answers[0], until, clock[1])
                 names = {key: self._network.places[rank] for rank, key in here.items()}
                 self._silences = silences(self._silences, answers[0], answers[1:], names, clock)
-        self._reports.forget(clock[0], {OwnedJob(self._job_id)} if here else ())
+        self._reports.forget({OwnedJob(self._job_id)} if here else set())
+        self._reports.expire(clock[0])
         if not self._reports.by_job:
             self._silences = {}
         return self._silences
