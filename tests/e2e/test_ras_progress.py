@@ -129,8 +129,8 @@ def test_counts_that_are_equal_and_stay_so_accuse_nobody(job: RasJob, agent: Age
 
 
 def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
-    """A rank that failed at work, that failed to make a communicator or that aborts it is named; when that is over
-    nothing is shown but that the rank which aborted has left."""
+    """A rank that failed at work, that failed to make a communicator or that aborts it is named; when that is over the
+    errors are gone, the abort is shown for a while, and that the rank which aborted has left."""
     shown = {name: [each.labels for each in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
     place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
     assert shown == {
@@ -142,8 +142,9 @@ def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Ag
     job.set(4, "async_error", "asyncResult", 0)
     job.set(4, "init_error", "initState", 0)
     job.leave(4, "aborted")
-    for name in FAILED:
+    for name in ("async_error", "init_error"):
         wait_until(lambda name=name: agent.samples(f"rankwatch_communicator_{name}") == [], POLL_SECONDS, "the end")
+    assert [each.labels for each in agent.samples("rankwatch_communicator_aborted")] == shown["aborted"]
     (missing,) = agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)
     where = {"comm": job.labels["aborted"], "host": "127.0.79.4", "gpu": "0", "reason": "no_communicator"}
     assert missing.labels == place | where
