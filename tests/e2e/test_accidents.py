@@ -62,7 +62,7 @@ def end(job: SimulatedJob) -> Counter[str]:
 
 def wait_for_exactly(agent: Agent, job_id: str, expected: Counter[str]) -> None:
     """Wait until the agent counts just this, and see that it stays so."""
-    wait_until(lambda: shown(agent, job_id) == expected, 15.0, f"{expected}, it is {shown(agent, job_id)}")
+    wait_until(lambda: shown(agent, job_id) == expected, 30.0, f"{expected}, it is {shown(agent, job_id)}")
     time.sleep(1.0)
     assert shown(agent, job_id) == expected
 
