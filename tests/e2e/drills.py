@@ -16,7 +16,7 @@ from watches import RECEIVERS, WHOLE, Page, Watch
 
 
 class Accident(NamedTuple):
-    """What befalls a job that runs on some nodes; ``options`` are the launchers'.
+    """What happens to a job that runs on some nodes; ``options`` are the launchers'.
 
     ``job`` starts it, as ClusterJob does. For the report: ``what`` it is to people, what is ``to_be_told``, and
     ``about`` what, where it is not the job.

@@ -1,4 +1,4 @@
-"""What befalls jobs that hang: each takes a HungJob, and most the places of nodes in it."""
+"""What happens to jobs that hang: each takes a HungJob, and most the places of nodes in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hangs import RANKS_PER_NODE, HungJob
 
 Timed = tuple[float, Callable[[HungJob], None]]
-"""When something befalls a job, in seconds since the first job hangs."""
+"""When something happens to a job, in seconds since the first job hangs."""
 CULPRIT = 6
 """On the second node of the job."""
 LEAVER = 9

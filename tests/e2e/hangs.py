@@ -1,4 +1,4 @@
-"""Jobs that hang side by side at one site, with NVIDIA's RAS: what befalls each meanwhile, and who is told."""
+"""Jobs that hang side by side at one site, with NVIDIA's RAS: what happens to each meanwhile, and who is told."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def wire_ranks(cluster: Cluster, nodes: Sequence[int], network: int) -> list[tup
 
 
 class Hang(NamedTuple):
-    """How a job comes to stand still and what befalls it: ``meanwhile``, in seconds since the first job hangs.
+    """How a job comes to stand still and what happens to it: ``meanwhile``, in seconds since the first job hangs.
 
     ``nodes``: numbers of the site's, in the order of the ranks: the first asks, the last stands by.
     """

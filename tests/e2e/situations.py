@@ -45,7 +45,7 @@ AWAY = {"alertmanager": 130.0, "prometheus": 90.0, "network": 150.0}
 """Deaths while something is away: until when they are told, and the stage's disturbances are their stories."""
 
 SITUATIONS: dict[str, Situation] = {
-    "calm": Situation("A job goes on through all that befalls the others", Cast(SECOND, options=CALM)),
+    "calm": Situation("A job goes on through all that happens to the others", Cast(SECOND, options=CALM)),
     "fallen": Situation(
         "SIGSEGV for one rank; the others wait",
         Cast(FIRST),

@@ -57,7 +57,7 @@ class Situation(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """What befalls those who watch, and how long it takes to see what comes of it."""
+    """What happens to those who watch, and how long it takes to see what comes of it."""
 
     what: str
     act: Callable[[Stage], object]

@@ -1,4 +1,4 @@
-"""What befalls Inspector's files under a live job: nothing is lost, and nothing is counted twice."""
+"""What happens to Inspector's files under a live job: nothing is lost, and nothing is counted twice."""
 
 from __future__ import annotations
 

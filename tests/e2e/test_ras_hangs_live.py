@@ -97,7 +97,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("name", [name for name, hang in HANGS.items() if hang.culprits])
 def test_a_hang_is_a_page_that_names_the_culprit_alone(told: dict[str, Told], name: str) -> None:
-    """A hang is told in time whatever befalls the witnesses, with its culprit alone, until launches resume."""
+    """A hang is told in time whatever happens to the witnesses, with its culprit alone, until launches resume."""
     each = told[name]
     assert each.named == set(HANGS[name].culprits.items()), each
     assert each.paged is not None, each
