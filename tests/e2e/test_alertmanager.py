@@ -64,7 +64,7 @@ def post(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
 
 
 @with_node
-def test_a_job_is_one_page_whatever_happens to_it(post: Post) -> None:
+def test_a_job_is_one_page_whatever_happens_to_it(post: Post) -> None:
     """Two pages of one job and one of another come as one incident each, with what is said, and links."""
     post.send(alert("RankDead", "page", "1"), alert("Own", "page", "1"), alert("JobStalled", "page", "2"))
     one, other = post.first("/pagerduty", "RankDead of 1"), post.first("/pagerduty", "JobStalled of 2")

@@ -1,4 +1,4 @@
-"""Two users on one node, and who is told: what the one does to the other's job wakes nobody, what happens to it does."""
+"""Two users on one node, and who is told: what the one does to the other's job wakes nobody, what comes to it does."""
 
 from __future__ import annotations
 
