@@ -96,6 +96,14 @@ SPREAD = Family(
     _ARRIVALS_COST,
     aggregate="sum",
 )
+TRANSFER = Family(
+    "rankwatch_communicator_transfer_seconds",
+    "gauge",
+    "Tenth percentile of operations' time on a rank, of this node's rank with the shortest, over ten seconds or more, "
+    "until there are 10: operations that waited for nobody. The least over nodes is the fabric's own time.",
+    _ARRIVALS,
+    "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node",
+)
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
 _P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
 DIRECTIONS = {P2P_SEND: "send", P2P_RECV: "recv"}
@@ -253,6 +261,7 @@ FAMILIES = (
     UNMATCHED,
     FLOOR,
     SPREAD,
+    TRANSFER,
     P2P_OPERATIONS,
     P2P_BYTES,
     P2P_SECONDS,

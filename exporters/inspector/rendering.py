@@ -40,6 +40,7 @@ from exporters.inspector.families import (
     SKIPPED,
     SPREAD,
     TIMINGS,
+    TRANSFER,
     UNMATCHED,
     UNTIMED_OPERATIONS,
 )
@@ -82,6 +83,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _operations(series, withheld, derived=snapshot.derived_series)
     yield from _arrivals(series, withheld, derived=snapshot.derived_series)
     yield from _bandwidth(writers, snapshot.labels)
+    yield _transfers(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
     yield from _reclaimed(snapshot.reclaimed)
@@ -175,6 +177,17 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> I
         direction = DIRECTIONS.get(name)
         (collectives if direction is None else p2p).add((job_id, rank, comm, direction or name), value)
     return [collectives.metric, p2p.metric]
+
+
+def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """The shortest of this node's ranks, in seconds, by job, communicator, collective and size class."""
+    shortest: dict[tuple[str, str, str, str], int] = {}
+    for writer in writers:
+        for key, microseconds in writer.transfers:
+            if (label := labels.get((writer.writer_key, key.comm, key.comm_rank))) is not None:
+                place = (label.job_id, key.comm, key.collective, key.size)
+                shortest[place] = min(microseconds, shortest.get(place, microseconds))
+    return Metric(TRANSFER, list(shortest), [one / 1_000_000 for one in shortest.values()])
 
 
 def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:

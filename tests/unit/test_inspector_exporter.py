@@ -313,7 +313,7 @@ def test_expired_writer_gives_its_budget_back(tmp_path: Path) -> None:
     bench.look()
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     bench.look()
-    assert bench.admission.taken == 5  # four counters and a gauge
+    assert bench.admission.taken == 6  # four counters and two gauges
     bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed}
     bench.look()
     values = bench.look()

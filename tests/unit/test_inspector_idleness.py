@@ -91,7 +91,7 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
 
 def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
     """A communicator in use that was refused gets the room of one that stands still, what was refused stays `other`."""
-    life = Life(tmp_path, per_rank=15)
+    life = Life(tmp_path, per_rank=18)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), line(0, id="0xdef"), line(0, id="0xbee"))
     life.sn = 1
     for turn in range(1, 4):
@@ -109,7 +109,7 @@ def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> Non
 
 def test_nobody_makes_room_while_none_is_wanted(tmp_path: Path) -> None:
     """What was refused once and is not used any more costs no other its series."""
-    life = Life(tmp_path, per_rank=10)
+    life = Life(tmp_path, per_rank=12)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), *(line(sn, id="0xdef") for sn in range(5)))
     life.sn = 1
     shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)

@@ -45,6 +45,7 @@ from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
 from exporters.inspector.totals.places import MAX_PLACES, Places
 from exporters.inspector.totals.shared import Shared
+from exporters.inspector.totals.transfer import TransferWindow
 
 MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
@@ -98,6 +99,7 @@ class Aggregate:
         losses = None if saved is None else saved.losses
         self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
         self.windows: dict[tuple[str, int, str], Window] = {}
+        self.transfers: dict[SeriesKey, TransferWindow] = {}
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._admit = admit
@@ -219,6 +221,7 @@ class Aggregate:
         _move(self.sequences, ended.sequences, comms)
         self.losses.end(comms, ended.losses)
         _move(self.windows, ended.windows, comms)
+        _move(self.transfers, ended.transfers, comms)
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
         self._places.leave(comms)
@@ -281,6 +284,9 @@ class Aggregate:
         if place not in self.windows and self._admitted(SERIES_PER_GAUGE):
             self.windows[place] = Window()
         binding.window = self.windows.get(place)
+        if collective in SYNCHRONISING and key not in self.transfers and self._admitted(SERIES_PER_GAUGE):
+            self.transfers[key] = TransferWindow()
+        binding.transfer = self.transfers.get(key)
 
     def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
         """Add what matched operations of one size class say, as far as the budget admits it."""
@@ -314,6 +320,8 @@ class Aggregate:
         """End the window of every gauge."""
         for window in self.windows.values():
             window.roll()
+        for transfer in self.transfers.values():
+            transfer.roll()
 
     # The checkpoint.
 

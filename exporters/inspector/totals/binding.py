@@ -6,6 +6,7 @@ from exporters.inspector.format.records import OTHER, Result
 from exporters.inspector.lateness.matching import BoardMember
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.transfer import TransferWindow
 
 RecordKey = tuple[str, int, int, str, int, str]
 """Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
@@ -24,6 +25,7 @@ class Binding:
         "result",
         "sequence",
         "size_bytes",
+        "transfer",
         "untimed",
         "window",
     )
@@ -33,6 +35,7 @@ class Binding:
         self.sequence = sequence
         self.accumulator = Accumulator()
         self.window: Window | None = None
+        self.transfer: TransferWindow | None = None
         self.member: BoardMember | None = None
         self.place = (OTHER, 0)
         self.untimed: Tally | None = None
@@ -62,3 +65,5 @@ class Binding:
         if self.window is not None:
             self.window.bus_bytes += bus_bytes
             self.window.microseconds += microseconds
+        if self.transfer is not None:
+            self.transfer.add(times)

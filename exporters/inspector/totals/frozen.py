@@ -50,7 +50,9 @@ class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
-    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted).
+    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted), ``transfers``
+    the microseconds of operations that waited for nobody, where they are not known from all members; ``gauges``: how
+    many series of windows were admitted.
     """
 
     writer_key: WriterKey
@@ -60,6 +62,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     totals: tuple[Totals, ...]
     windows: tuple[tuple[str, int, str, int, int], ...]
     tallies: tuple[tuple[str, int, Tally, int], ...]
+    transfers: tuple[tuple[SeriesKey, int], ...] = ()
+    gauges: int = 0
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -79,9 +83,15 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 if (latest := window.latest()) is not None
             ),
             tuple((*key, count) for key, count in aggregate.losses.tallies().items()),
+            tuple(
+                (key, transfer.last_us)
+                for key, transfer in aggregate.transfers.items()
+                if transfer.last_us is not None and aggregate.accumulators[key].arrivals is None
+            ),
+            len(aggregate.windows) + len(aggregate.transfers),
         )
 
     def series(self) -> int:
         """How many series its accumulators and gauges took of the budget."""
         admitted = sum(series_of(one.key, one.sums.arrivals) for one in self.totals if one.key.size != OTHER)
-        return admitted + len(self.windows) * SERIES_PER_GAUGE
+        return admitted + self.gauges * SERIES_PER_GAUGE

@@ -1,0 +1,148 @@
+"""The time of operations that waited for nobody."""
+
+import random
+from statistics import quantiles
+
+import pytest
+from test_inspector_aggregate import WRITER_KEY, feed, fresh, record
+
+from agent.api import RankLabel
+from exporters.inspector.families import TRANSFER
+from exporters.inspector.reading.published import Published
+from exporters.inspector.rendering import InspectorSnapshot, render
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.shared import Shared
+from exporters.inspector.totals.transfer import (
+    MAX_ROLLS,
+    MAX_SAMPLES,
+    MIN_LAST,
+    MIN_SAMPLES,
+    ROLLS,
+    TransferWindow,
+)
+
+
+def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
+    """A window that took in ``times`` and lasted for so many of the reader's."""
+    window = TransferWindow()
+    window.add(times)
+    for _ in range(rolls):
+        window.roll()
+    return window
+
+
+def test_waits_are_left_out() -> None:
+    """Of operations of which nine in ten waited for somebody, the time of the others is told."""
+    waiting = [5_000 + number for number in range(89)]
+    assert rolled([*waiting, *[300] * 11]).last_us == 300
+
+
+def test_one_odd_record_says_nothing() -> None:
+    """One operation of twenty that seems to have taken no time is not the fabric's."""
+    assert rolled([1, *[300] * 19]).last_us == 300
+
+
+@pytest.mark.parametrize(("count", "told"), [(MIN_SAMPLES, 300), (MIN_SAMPLES - 1, None)])
+def test_a_window_needs_operations(count: int, told: int | None) -> None:
+    """After ten seconds a window ends that has enough operations; another goes on."""
+    assert rolled([300] * count).last_us == told
+
+
+@pytest.mark.parametrize(("count", "told"), [(MIN_LAST, 300), (MIN_LAST - 1, None)])
+def test_a_window_ends_after_a_minute(count: int, told: int | None) -> None:
+    """After a minute a window ends with what it has; with nearly nothing it says nothing."""
+    assert rolled([300] * count, MAX_ROLLS).last_us == told
+
+
+def test_a_window_that_goes_on_keeps_what_it_has() -> None:
+    """Operations too few for ten seconds count for the window of twenty."""
+    window = rolled([300] * (MIN_SAMPLES - 1))
+    window.add([300])
+    window.roll()
+    assert window.last_us == 300
+
+
+def test_what_is_old_is_forgotten() -> None:
+    """A minute after the last window ended, without another, nothing is told any more."""
+    window = rolled([300] * MIN_SAMPLES)
+    for _ in range(MAX_ROLLS - 1):
+        window.roll()
+    assert window.last_us == 300
+    window.roll()
+    assert window.last_us is None
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000, 20_000])
+def test_many_operations(batch: int) -> None:
+    """Of any number of operations, in batches of any size, the tenth percentile is told as nearly as samples can."""
+    chance = random.Random(7)  # noqa: S311  the same times every time
+    times = [chance.randrange(1000, 2000) for _ in range(20_000)]
+    window = TransferWindow()
+    for begin in range(0, len(times), batch):
+        window.add(times[begin : begin + batch])
+        assert window.kept() <= MAX_SAMPLES
+    window.roll()
+    window.roll()
+    assert window.last_us == pytest.approx(quantiles(times, n=10)[0], abs=60)
+
+
+def test_samples_at_the_bound() -> None:
+    """So many times are kept; one more, and every second is."""
+    window = rolled([300] * MAX_SAMPLES, 1)
+    assert window.kept() == MAX_SAMPLES
+    window.add([300])
+    assert window.kept() == MAX_SAMPLES // 2 + 1
+
+
+# As a series.
+
+
+def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
+    """What is rendered of writers whose ranks in communicators are those of job 7."""
+    writers = tuple(WriterTotals.of(one, caught_up=True) for one in aggregates)
+    labels = {(one.writer_key, *place): RankLabel("7", str(place[1])) for one in writers for place in one.places}
+    published = Published(
+        writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0, lag_seconds=0.0, hole_bytes=0
+    )
+    snapshot = InspectorSnapshot((published,), labels, Inheritance(), 0)
+    (metric,) = (metric for metric in render(snapshot) if metric.family is TRANSFER)
+    return dict(zip(metric.labels, metric.values, strict=True))
+
+
+def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregate:
+    """The totals of a rank of which each operation took so long, ten seconds later."""
+    aggregate = fresh()
+    feed(
+        [
+            record(coll_sn=number, coll_exec_time_us=microseconds, rank=comm_rank, **changes)
+            for number in range(MIN_SAMPLES)
+        ],
+        aggregate,
+    )
+    for _ in range(ROLLS):
+        aggregate.roll_windows()
+    return aggregate
+
+
+def test_the_shortest_of_a_node_is_shown() -> None:
+    """Of two ranks of a communicator with members elsewhere the one that waits less is shown, in seconds."""
+    assert shown(of_rank(1, 900), of_rank(2, 400)) == {("7", "abc", "AllReduce", "8192"): 0.0004}
+
+
+def test_not_where_some_leave_early() -> None:
+    """Collectives in which not all wait for all have no such time."""
+    assert shown(of_rank(1, 900, coll="Broadcast")) == {}
+
+
+def test_not_where_all_members_are_here() -> None:
+    """Where operations are put side by side, their floor is known exactly, and this says nothing."""
+    shared = Shared()
+    aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
+    feed([record(coll_sn=n, rank=rank, n_ranks=2) for rank in (0, 1) for n in range(MIN_SAMPLES)], aggregate)
+    for _ in range(ROLLS):
+        aggregate.roll_windows()
+    assert shown(aggregate) == {("7", "abc", "AllReduce", "8192"): 0.00001}
+    shared.matching.settle()
+    assert shown(aggregate) == {}
