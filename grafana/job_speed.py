@@ -55,7 +55,7 @@ def late(late_share: float) -> list[Panel]:
         lines(
             "Share of time that others waited for a rank",
             f"Per rank, in the communicator where it is greatest; the {SHOWN_RANKS} greatest in the time "
-            "shown. Victims of a late rank may be late elsewhere: see who is blamed.",
+            "shown. Victims of a late rank may be late elsewhere: see who is named.",
             Query(most(SHOWN_RANKS, by_rank, "rank", over=latest), "rank {{rank}}"),
             unit="percentunit",
             size=Size(16),
@@ -63,10 +63,10 @@ def late(late_share: float) -> list[Panel]:
             links_to_rank=True,
         ),
         rows(
-            "Blamed now",
-            f"Ranks for which a communicator waits more than {late_share:.0%} of the time and twice as much as "
-            "for any other, and which are nobody's victim.",
-            Query(f"topk({LISTED}, max by (rank, comm) (comm_rank:rankwatch_blamed:ratio{{{JOB}}}))"),
+            "Late ranks now",
+            f"Ranks for which a communicator waits more than {late_share:.0%} of the time, far more than for any "
+            "other, minute after minute, and which do not wait for another themselves.",
+            Query(f"topk({LISTED}, max by (rank, comm) (comm_rank:rankwatch_straggles:ratio{{{JOB}}}))"),
             columns=("rank", "comm"),
             value="waited for",
             unit="percentunit",
@@ -93,8 +93,8 @@ def fabric() -> list[Panel]:
     return [
         lines(
             "Floor: time of an operation without waiting",
-            f"The time of the rank that came last, which waited for nobody. A bad link lifts it for everyone. Of each "
-            f"collective and size class the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
+            f"Of operations that waited for nobody, over ten minutes; over nodes by the node with the shortest at any time. "
+            f"A bad link lifts it for everyone. Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
             Query(named(slowest, FLOOR), legend),
             unit="s",
             size=Size(12, 10),

@@ -182,11 +182,11 @@ def test_who_may_wake_people() -> None:
 def test_a_site_sets_its_own(tmp_path: Path) -> None:
     """A site's file changes what it names, and puts alerts in shadow, where their severity tells nobody."""
     own = tmp_path / "own.yml"
-    own.write_text("page_ranks: 64\nshadow: [StragglerRank, RankDead]\nlate_for: 30m\n")
+    own.write_text("page_ranks: 64\nshadow: [StragglerRank, RankDead]\nslow_for: 30m\n")
     made = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", own))
     rules = [rule for text in made.values() for rule in rules_of(text)]
     assert {r["labels"]["severity"] for r in rules if r.get("alert") in ("StragglerRank", "RankDead")} == {"shadow"}
-    assert {r["for"] for r in rules if r.get("alert") == "StragglerRank"} == {"30m"}
+    assert {r["for"] for r in rules if r.get("alert") == "SlowCommunicator"} == {"30m"}
     assert "max_over_time(job:rankwatch_ranks_expected:max[20m]) >= 64" in made["liveness.yml"]
     assert {r["labels"]["severity"] for r in rules if r.get("alert") == "JobFailed"} == {"page", "info"}
 
@@ -196,7 +196,7 @@ def test_a_site_sets_its_own(tmp_path: Path) -> None:
     [
         ("page_rank: 64\n", "no threshold page_rank"),
         ("page_ranks: many\n", "page_ranks must look like 16"),
-        ("late_for: 30\n", "late_for must look like '10m'"),
+        ("slow_for: 30\n", "slow_for must look like '10m'"),
         ("- 1\n", "not a mapping"),
         ("a: [\n", "own.yml"),
     ],

@@ -35,7 +35,11 @@ GROUPS = [
     "rankwatch-hardware-links",
     "rankwatch-ras",
     "rankwatch-progress",
+    "rankwatch-lateness",
+    "rankwatch-lateness-long",
     "rankwatch-bandwidth",
+    "rankwatch-floor",
+    "rankwatch-fabric",
     "rankwatch-usual",
 ]
 """The order in which promtool evaluates them: without one it is another each time, and so is what is just not yet."""

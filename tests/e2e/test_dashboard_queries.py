@@ -128,7 +128,7 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port, hardware.port), binary) as server,
     ):
         agent.wait_for_states(alive(8))
-        wait_until(lambda: server.query("comm_rank:rankwatch_blamed:ratio"), MAX_SECONDS, "the late rank's blame")
+        wait_until(lambda: server.query("comm_rank:rankwatch_straggles:ratio"), MAX_SECONDS, "the late rank's blame")
         job.kill(job.pid(int(VICTIM)))
         killed_at = time.time()
         check_variables(server, machine.job_id)

@@ -34,7 +34,6 @@ THRESHOLDS = {
     "stalled_min_collectives": 20,
     "unresponsive_for_seconds": 10,
     "silent_job_seconds": 5,
-    "late_for": "20s",
     "slow_for": "10s",
 }
 SHORTER = {
