@@ -145,7 +145,7 @@ def _imbalance(dice: _Dice) -> Made:
         rank = dice.rank(layout)
         slow = Straggler(rank, share, 0.0, spread=False)
         return dice.made(f"rank {rank} late by {share:.1%}: too little", layout, lambda: Troubles((slow,)))
-    share = dice.chance.uniform(0.03, 0.02 * layout.shape.world)
+    share = dice.chance.uniform(0.03, min(0.2, 0.02 * layout.shape.world))
     uneven = Uneven(layout.shape.world, share)
     return dice.made(f"any rank late by {share:.0%}, another each step", layout, lambda: Troubles((uneven,)))
 
