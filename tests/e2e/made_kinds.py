@@ -21,16 +21,17 @@ NEVER = frozenset[int]()
 
 
 class Truth(NamedTuple):
-    """Who is to be named: ``late`` ranks, ``slow`` communicators, ``pair`` of ranks; from ``onset`` (seconds) on.
+    """Who is to be named: ``late`` ranks from ``late_onset`` (seconds) on, ``slow`` communicators or a ``pair`` of ranks.
 
-    ``behind``: ranks that the others do wait for, but because of the slow link that they are behind. ``thin``: too few
+    The links are slow from ``link_onset`` on. ``behind``: ranks that the others do wait for, but because of the slow link that they are behind. ``thin``: too few
     records may be told of instead.
     """
 
     late: frozenset[int] = NEVER
     slow: frozenset[str] = frozenset()
     pair: frozenset[int] = NEVER
-    onset: float = ONSET_SECONDS
+    late_onset: float = ONSET_SECONDS
+    link_onset: float = LINK_ONSET_SECONDS
     behind: frozenset[int] = NEVER
     thin: bool = False
 
@@ -164,7 +165,7 @@ def _slow(dice: _Dice, layout: Layout, onset: float, period: float | None = None
     groups = [layout.communicators[number] for number in numbers]
     one_of_several = len(numbers) < len(_dp_over_network(layout))
     behind = frozenset(rank for each in groups for rank in each.members) if one_of_several else NEVER
-    return slow, Truth(slow=frozenset(each.comm for each in groups), onset=onset, behind=behind)
+    return slow, Truth(slow=frozenset(each.comm for each in groups), link_onset=onset, behind=behind)
 
 
 _OVER_NETWORK = tuple(shape for shape in SHAPES if shape.nodes > 1)
@@ -188,7 +189,7 @@ def _masked(dice: _Dice) -> Made:
     share = dice.chance.uniform(0.1, 0.3)
     late = Straggler(dice.rank(layout), share, 0.0, spread=False)
     what += f"; rank {late.rank} late by {share:.0%} all along"
-    truth = truth._replace(late=frozenset({late.rank}))
+    truth = truth._replace(late=frozenset({late.rank}), late_onset=0.0)
     return dice.made(what, layout, lambda: Troubles((late,), (slow,)), truth)
 
 
@@ -197,7 +198,7 @@ def _slow_from_start(dice: _Dice) -> Made:
     number = dice.chance.choice(_dp_over_network(layout))
     group = layout.communicators[number]
     slow = SlowLinks(frozenset({number}), 2.5, 0.0)
-    truth = Truth(slow=frozenset({group.comm}), onset=0.0, behind=frozenset(group.members))
+    truth = Truth(slow=frozenset({group.comm}), link_onset=0.0, behind=frozenset(group.members))
     what = f"one of {len(_dp_over_network(layout))} DP communicators has 40 % from the start"
     return dice.made(what, layout, lambda: Troubles(slowness=(slow,)), truth)
 
@@ -232,7 +233,7 @@ def _slow_pair(dice: _Dice) -> Made:
     number = dice.chance.choice([number for number, each in enumerate(layout.communicators) if each.kind == "pp"])
     members = frozenset(layout.communicators[number].members)
     slow = SlowLinks(frozenset({number}), 3.0, LINK_ONSET_SECONDS)
-    truth = Truth(pair=members, onset=LINK_ONSET_SECONDS, behind=members)
+    truth = Truth(pair=members, behind=members)
     what = f"sends and receives of ranks {sorted(members)} take three times as long"
     return dice.made(what, layout, lambda: Troubles(slowness=(slow,)), truth)
 

@@ -197,7 +197,7 @@ def test_losses_are_of_the_share_and_ranks_that_are_said() -> None:
 
 def shares_of(made: Made) -> dict[int, list[float]]:
     """Return the shares of wall time, from the onset on, that each communicator waited for a rank, largest first."""
-    job, onset = made.job(), made.truth.onset
+    job, onset = made.job(), made.truth.late_onset
     job.until(onset)
     before = job.waited.copy()
     job.until(onset + 600)
@@ -210,7 +210,7 @@ def shares_of(made: Made) -> dict[int, list[float]]:
 @pytest.mark.parametrize("kind", ["straggler", "thin records"])
 @pytest.mark.parametrize("seed", range(8))
 def test_stragglers_are_clear(kind: str, seed: int) -> None:
-    """In some communicator of who is to be named the others wait for 3 % of wall time, twice as long as for any other."""
+    """In some communicator of who is to be named the others wait 3 % of wall time for it, twice as long as for any."""
     made = make(kind, seed)
     (late,) = made.truth.late
     shares = shares_of(made)
