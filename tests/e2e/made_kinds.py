@@ -21,10 +21,10 @@ NEVER = frozenset[int]()
 
 
 class Truth(NamedTuple):
-    """Who is to be named: ``late`` ranks from ``late_onset`` (seconds) on, ``slow`` communicators or a ``pair`` of ranks.
+    """Who is to be named: ``late`` ranks, from ``late_onset`` on, and ``slow`` communicators or a ``pair`` of ranks.
 
-    The links are slow from ``link_onset`` on. ``behind``: ranks that the others do wait for, but because of the slow link that they are behind. ``thin``: too few
-    records may be told of instead.
+    Links are slow from ``link_onset`` on (both in seconds since the job's begin). ``behind``: ranks that the others do
+    wait for, but because of the slow link that they are behind. ``thin``: too few records may be told of instead.
     """
 
     late: frozenset[int] = NEVER

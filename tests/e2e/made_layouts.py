@@ -15,6 +15,8 @@ NVLINK_BYTES_PER_SECOND = 350e9
 NETWORK_BYTES_PER_SECOND = 45e9
 LATENCY_SECONDS = 30e-6
 SIZE_STEP_BYTES = 4096
+LARGE = 1.6
+"""Where operations come in two sizes the larger takes so much of the mean time, the smaller the rest of twice that."""
 NAMES = {"tp": "tensor_model_parallel_group", "dp": "data_parallel_group", "pp": "pipeline_model_parallel_group"}
 
 
@@ -140,10 +142,12 @@ def make_layout(
     compute = (step_seconds - transfers) / total
     step: list[Operation] = []
     for kind in kinds:
-        seconds = shares._asdict()[kind] * step_seconds / count[kind]
+        each_seconds = shares._asdict()[kind] * step_seconds / count[kind]
         like = next(each for each in groups if each.kind == kind)
         for number in range(count[kind]):
             collective = _collective(kind, number)
+            uneven = count[kind] % 4 == 0  # both collectives of a kind come in two sizes
+            seconds = each_seconds * ((LARGE, 2.0 - LARGE)[number // 2 % 2] if uneven else 1.0)
             per_byte = bus_bytes(collective, SIZE_STEP_BYTES, len(like.members)) / SIZE_STEP_BYTES
             size = max(0.0, seconds - LATENCY_SECONDS) * like.bytes_per_second / per_byte
             size_bytes = max(4, round(size / SIZE_STEP_BYTES)) * SIZE_STEP_BYTES
