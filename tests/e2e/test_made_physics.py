@@ -176,11 +176,15 @@ def test_one_slot_keeps_one_operation_per_second() -> None:
     made = make("straggler", 1)._replace(losses=Losses(one_slot=True), named=False)
     lines = written(made, 60)
     per_second: dict[tuple[int, str, int], int] = defaultdict(int)
+    operations_of: dict[tuple[int, str, str], list[int]] = defaultdict(list)
     for time_us, rank, line in lines:
-        header = json.loads(line)["header"]
+        record = json.loads(line)
+        header, perf = record["header"], record["coll_perf"]
+        operations_of[rank, header["id"], perf["coll"]].append(perf["coll_sn"])
         assert "comm_name" not in header
         per_second[rank, header["id"], time_us // 1_000_000] += 1
     assert set(per_second.values()) == {1}
+    assert all(seen == sorted(set(seen)) for seen in operations_of.values())
     assert 0.05 < len(lines) / len(written(make("straggler", 1), 60)) < 0.6
 
 
