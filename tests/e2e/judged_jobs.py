@@ -28,8 +28,8 @@ FIRST_JOB = 4000
 FIRST_PID = 1000
 READ_SECONDS = 5
 """How often files are read: seldom, as each look costs more than the few lines in it."""
-EVALUATION_SECONDS = 60
-"""The shipped interval of the rules on bandwidth; promtool has one for all groups."""
+EVALUATION_SECONDS = 45
+"""The shipped interval of the rules on late ranks; promtool has one for all groups."""
 
 
 class Named(NamedTuple):
