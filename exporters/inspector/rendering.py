@@ -24,6 +24,7 @@ from exporters.inspector.families import (
     LAG_SECONDS,
     LAST_ARRIVALS,
     LATENESS,
+    LOST,
     MATCHED,
     MISSING_RECORDS,
     OPERATIONS,
@@ -50,7 +51,7 @@ from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.totals.frozen import Sums, WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally
+from exporters.inspector.totals.inheritance import CommunicatorLabel, Inheritance, Place, RankTally, communicators
 from exporters.inspector.totals.losses import Tally
 
 Labels: TypeAlias = tuple[str, ...]
@@ -81,6 +82,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     series, withheld = _series(writers, snapshot)
     yield from _operations(series, withheld, derived=snapshot.derived_series)
     yield from _arrivals(series, withheld, derived=snapshot.derived_series)
+    yield _lost(writers, series, withheld, snapshot)
     yield from _bandwidth(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
@@ -161,6 +163,24 @@ def _arrivals(series: Series, withheld: set[Labels], *, derived: bool) -> Iterab
             spread.add(place, arrivals.spread_us / 1_000_000)
     shown = (lateness, last, matched, floor, spread)
     return [rows.metric for rows in ((*shown, unmatched) if derived else shown)]
+
+
+def _lost(writers: list[WriterTotals], series: Series, withheld: set[Labels], snapshot: InspectorSnapshot) -> Metric:
+    """What was lost of each communicator that has a collective series; any part of it that is behind withholds it."""
+    sums: Counter[CommunicatorLabel] = Counter(snapshot.inherited.lost)
+    hidden = {CommunicatorLabel(job_id, comm) for job_id, _, comm, _, _ in withheld}
+    for writer in writers:
+        for comm, comm_rank, count in writer.lost:
+            if (label := snapshot.labels.get((writer.writer_key, comm, comm_rank))) is not None:
+                communicator = CommunicatorLabel(label.job_id, comm)
+                sums[communicator] += count
+                if not writer.caught_up:
+                    hidden.add(communicator)
+    rows = LOST.rows()
+    if not snapshot.unpublished:  # its ranks may be in any directory
+        for communicator in communicators((job_id, comm, name) for job_id, _, comm, name, _ in series) - hidden:
+            rows.add(communicator, sums[communicator])
+    return rows.metric
 
 
 def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:

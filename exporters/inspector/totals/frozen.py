@@ -50,7 +50,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
-    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted).
+    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted), ``lost``
+    collective operations that the plugin's ring or slot lost by (communicator, rank in it).
     """
 
     writer_key: WriterKey
@@ -60,10 +61,12 @@ class WriterTotals(msgspec.Struct, frozen=True):
     totals: tuple[Totals, ...]
     windows: tuple[tuple[str, int, str, int, int], ...]
     tallies: tuple[tuple[str, int, Tally, int], ...]
+    lost: tuple[tuple[str, int, int], ...] = ()
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
         """Copy what is to be shown of ``aggregate``."""
+        tallies = tuple((*key, count) for key, count in aggregate.losses.tallies().items())
         return cls(
             aggregate.writer_key,
             caught_up,
@@ -78,7 +81,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 for place, window in aggregate.windows.items()
                 if (latest := window.latest()) is not None
             ),
-            tuple((*key, count) for key, count in aggregate.losses.tallies().items()),
+            tallies,
+            tuple((*place, count) for place, count in aggregate.losses.lost().items()),
         )
 
     def series(self) -> int:
