@@ -119,9 +119,17 @@ class Bench:
         return self
 
     def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
-        """Let time pass, update, and return what is shown: family -> label values -> value."""
+        """Let time pass, update, and return what is shown: family -> label values -> value.
+
+        Nothing is new: each series is shown as what it is.
+        """
         self.clock.advance(seconds)
         self._run(self.exporter.update())
+        return shown(msgspec.structs.replace(self.exporter.snapshot(), young=frozenset()))
+
+    def scrape(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
+        """The same as a scrape shows it: what is new is 0."""
+        self.look(seconds)
         return shown(self.exporter.snapshot())
 
     def settle(self) -> None:

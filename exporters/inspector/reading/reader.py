@@ -139,9 +139,12 @@ class DirectoryReader:
         """The files that are ours."""
         return {record_file.file.identity: record_file.file for record_file in self._files.followed()}
 
-    def writer_keys(self) -> tuple[WriterKey, ...]:
-        """The writers that there are."""
-        return self._writers.names()
+    def totals(self) -> tuple[WriterTotals, ...]:
+        """What each writer's records add up to."""
+        return tuple(
+            WriterTotals.of(aggregate, caught_up=self._files.is_caught_up(aggregate.writer_key))
+            for aggregate in self._writers
+        )
 
     def close(self) -> None:
         """Close all files."""
@@ -220,10 +223,7 @@ class DirectoryReader:
         if now - self._published_at < PUBLISH_SECONDS and not just_caught_up and not due:
             return None
         published = Published(
-            writers=tuple(
-                WriterTotals.of(aggregate, caught_up=self._files.is_caught_up(aggregate.writer_key))
-                for aggregate in self._writers
-            ),
+            writers=self.totals(),
             caught_up=caught_up,
             results=dict(self._results),
             files=self._files.states(),

@@ -62,10 +62,6 @@ class Writers:
         """All of them."""
         return iter(self._aggregates.values())
 
-    def names(self) -> tuple[WriterKey, ...]:
-        """All of them, by name."""
-        return tuple(self._aggregates)
-
     def learn_ring_sizes(self, rings: Mapping[WriterKey, RingSizes]) -> None:
         """Take in how large the rings of some writers are."""
         for writer_key, sizes in rings.items():
