@@ -236,7 +236,7 @@ class InspectorExporter:
         self._inherited.prune(writers, self._labels)
 
     def _ask_ranks(self) -> None:
-        """Ask for the labels that are missing, and which writers have expired.
+        """Ask for the labels that are missing, and which writers have left or expired.
 
         A label once given is kept, but when a job lost its id to the owner that the scheduler names.
         """
@@ -248,6 +248,7 @@ class InspectorExporter:
         for slot in self._slots:
             writers = () if slot.published is None else slot.published.writers
             slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]
+            slot.left = frozenset(writer.writer_key for writer in writers if ranks.has_left(writer.writer_key))
             for writer in writers:
                 for comm, comm_rank in writer.places:
                     place = (writer.writer_key, comm, comm_rank)

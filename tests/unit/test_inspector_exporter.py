@@ -49,6 +49,7 @@ class Ranks:
         self.renamed: list[str] = []
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
+        self.left: set[WriterKey] = set()
         self.silent: list[Any] = []
         self.settings: dict[int, dict[str, str]] = {}
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
@@ -81,6 +82,10 @@ class Ranks:
     def without_records(self, seconds: float) -> list[Any]:
         """The processes that the test names."""
         return self.silent
+
+    def has_left(self, writer_key: WriterKey) -> bool:
+        """Whether the test let its process exit."""
+        return writer_key in self.left
 
     def is_expired(self, writer_key: WriterKey) -> bool:
         """Whether the test let it expire."""

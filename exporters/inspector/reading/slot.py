@@ -35,6 +35,7 @@ class Slot:
         self.published: Published | None = None
         self.section: bytes | None = None
         self.expired: list[WriterKey] = []
+        self.left: frozenset[WriterKey] = frozenset()
         self._ctx = ctx
         self._started_at = 0.0
         self._writer_keys: set[WriterKey] = set()
@@ -63,7 +64,7 @@ class Slot:
         self._started_at = self._ctx.clock.monotonic()
         self._learn_ring_sizes()
         rings, durable = dict(self._rings), self._ctx.state.durable
-        turn = partial(self._turn, ownership, self.expired, rings, durable, last=last)
+        turn = partial(self._turn, ownership, self.expired, rings, durable, left=self.left, last=last)
         self.running = asyncio.ensure_future(self.thread.call(turn))
         return self.running
 
@@ -121,8 +122,9 @@ class Slot:
         rings: dict[WriterKey, RingSizes],
         durable: bytes | None,
         *,
+        left: frozenset[WriterKey],
         last: bool,
     ) -> Turn:
-        made = self.reader.turn(ownership, expired, rings, last=last)
+        made = self.reader.turn(ownership, expired, rings, left=left, last=last)
         self.reclaimer.run(durable, self.reader.owned())
         return made

@@ -214,6 +214,7 @@ class Aggregate:
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
+        self._shared.matching.leave(self.writer_key, comms)  # what waits is counted here still
         ended = Aggregate(self.writer_key, self._admit, from_start=False)
         _move(self.accumulators, ended.accumulators, comms)
         _move(self.sequences, ended.sequences, comms)
@@ -223,7 +224,6 @@ class Aggregate:
         self._reported -= len(told)
         self._places.leave(comms)
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
-        self._shared.matching.leave(self.writer_key, comms)
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
         self.forget()
