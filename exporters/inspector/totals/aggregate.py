@@ -107,6 +107,7 @@ class Aggregate:
         self._bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
+        self._first: str | None = None
 
     # Records.
 
@@ -272,7 +273,7 @@ class Aggregate:
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
         """Give a binding its accumulator and window, as far as the budget admits them."""
         key = SeriesKey(comm, comm_rank, collective, size_label(binding.size_bytes))
-        if key not in self.accumulators and (comm == OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
+        if key not in self.accumulators and (comm == OTHER or not self._has_room(comm)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if key.size == OTHER:
@@ -293,6 +294,20 @@ class Aggregate:
                 accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
             self._arrivals_at[key] = accumulator
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
+
+    def serve_first(self, comm: str | None) -> None:
+        """Until this communicator has a new series no other gets one: else those that come and go take all room."""
+        if comm is not None:
+            self.forget()  # who was refused may ask again
+        self._first = comm
+
+    def _has_room(self, comm: str) -> bool:
+        if self._first not in (None, comm) or not self._admitted(SERIES_PER_ACCUMULATOR):
+            return False
+        if self._first is not None:
+            self._first = None
+            self.forget()
+        return True
 
     def _admitted(self, series: int) -> bool:
         return self._admit(self.writer_key, series, self._places.ranks, self.group)
