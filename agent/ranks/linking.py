@@ -109,10 +109,14 @@ class WriterLinks:
         return self._processes.get(record.process) if record.process is not None else record.unseen
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """Link a process that truncated its file just before it left: nobody holds the file now, but it wrote it."""
+        """Link a process that truncated its file just before it left: nobody holds the file now, but it wrote it.
+
+        Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
+        """
         key = self.book.former(writer_key)
         process = None if key is None else self._processes.get(key)
         if key is None or process is None or process.exited_at is None:
             return
-        if last_progress_seconds <= process.exited_seconds:
+        unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
+        if last_progress_seconds <= process.exited_seconds - unseen_seconds:
             self.link(writer_key, key)
