@@ -93,8 +93,9 @@ def fabric() -> list[Panel]:
     return [
         lines(
             "Floor: time of an operation without waiting",
-            f"Of operations that waited for nobody, over ten minutes; over nodes by the node with the shortest at any time. "
-            f"A bad link lifts it for everyone. Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
+            "Of operations that waited for nobody, the mean of ten minutes; over nodes by the node with the shortest at any "
+            f"time. A bad link lifts it for everyone. Of each collective and size class the {SHOWN_COMMUNICATORS} "
+            "slowest communicators in the time shown.",
             Query(named(slowest, FLOOR), legend),
             unit="s",
             size=Size(12, 10),

@@ -89,6 +89,12 @@ class WriterLinks:
         process = None if record is None else self._process_of(record)
         return None if process is None or process.facts is None else process.facts.environment
 
+    def has_left(self, writer_key: WriterKey) -> bool:
+        """See ``RankTable.has_left``."""
+        record = self.book.records.get(writer_key)
+        process = None if record is None else self._process_of(record)
+        return process is not None and process.exited_at is not None
+
     def expire(self, now: float) -> None:
         """Forget the writers whose process was removed from the table, and those that have been idle for too long."""
         for writer_key, unseen in self.book.expire(now, self._processes):
@@ -103,10 +109,14 @@ class WriterLinks:
         return self._processes.get(record.process) if record.process is not None else record.unseen
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """Link a process that truncated its file just before it left: nobody holds the file now, but it wrote it."""
+        """Link a process that truncated its file just before it left: nobody holds the file now, but it wrote it.
+
+        Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
+        """
         key = self.book.former(writer_key)
         process = None if key is None else self._processes.get(key)
         if key is None or process is None or process.exited_at is None:
             return
-        if last_progress_seconds <= process.exited_seconds:
+        unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
+        if last_progress_seconds <= process.exited_seconds - unseen_seconds:
             self.link(writer_key, key)

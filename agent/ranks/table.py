@@ -149,10 +149,7 @@ class RankTable:
             process.confirmed, process.unproven_since = True, None
 
     def lose_sight(self) -> None:
-        """Note that processes are not looked at any more: those that run are shown for UNSEEN_SECONDS more.
-
-        After that only once they are confirmed. A reload looks again at once: no rank vanishes meanwhile.
-        """
+        """Note that processes are not looked at any more: shown for UNSEEN_SECONDS more, then once confirmed."""
         now = self._clock.monotonic()
         for process in self.processes().values():
             process.unproven_since = now if process.unproven_since is None else process.unproven_since
@@ -180,10 +177,7 @@ class RankTable:
         last_progress_seconds: float | None,
         uid: int | None = None,
     ) -> None:
-        """Note what records of ``writer_key`` say: new memberships, and the time (epoch) of the newest record.
-
-        ``uid``: whose the file is; None where that is not known.
-        """
+        """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
         self._links.observe_records(writer_key, memberships, last_progress_seconds, uid)
 
     def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
@@ -217,6 +211,10 @@ class RankTable:
     def is_expired(self, writer_key: WriterKey) -> bool:
         """True when the series of a writer must go: the record of its rank has expired."""
         return self._links.book.is_expired(writer_key)
+
+    def has_left(self, writer_key: WriterKey) -> bool:
+        """True when the process that wrote these records is gone: no more of them come."""
+        return self._links.has_left(writer_key)
 
     @property
     def renamed(self) -> list[str]:

@@ -13,6 +13,7 @@ from agent.api import Context, ExporterConfig, Metric, NoData, RankLabel, Spec
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
@@ -20,6 +21,7 @@ from exporters.inspector.reading.slot import WAIT_SECONDS, Slot
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.births import Births
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
@@ -79,6 +81,7 @@ class InspectorExporter:
         self._labels: dict[Place, RankLabel] = {}
         self._renamed = 0
         self._inherited = Inheritance()
+        self._births = Births()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
 
@@ -90,10 +93,12 @@ class InspectorExporter:
         checkpoint = self._restored(self._ctx.state.restored, Checkpoint)
         self._inherited = self._restored(checkpoint.inherited, Inheritance)
         bound = self._config.max_bus_bandwidth_gigabytes_per_second
+        restored: tuple[WriterTotals, ...] = ()
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
             slot = Slot(ctx, path, number, self._config.reclaim)
             self._slots.append(slot)
-            await slot.open(checkpoint.sections.get(path), bound)
+            restored += await slot.open(checkpoint.sections.get(path), bound)
+        self._births = Births(restored, self._inherited.copy())
 
     async def update(self) -> None:
         """Take one turn with every directory (all that is there, in a single pass).
@@ -115,7 +120,7 @@ class InspectorExporter:
     def snapshot(self) -> InspectorSnapshot:
         """What the readers published, with the labels of the moment."""
         self._ask_ranks()
-        readers = tuple(shown for slot in self._slots if (shown := slot.shown()) is not None)
+        readers = self._look_at_births()
         return InspectorSnapshot(
             readers,
             dict(self._labels),
@@ -125,6 +130,7 @@ class InspectorExporter:
             silent=Counter(self._silent),
             reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
             derived_series=self._config.derived_series,
+            young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
         )
 
     def families(self, snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -171,6 +177,7 @@ class InspectorExporter:
             await asyncio.wait(started, timeout=WAIT_SECONDS)
         errors = [error for slot in self._slots if (error := self._collect(slot)) is not None]
         self._ask_ranks()
+        self._look_at_births()
         if errors:
             raise errors[0]
 
@@ -229,7 +236,7 @@ class InspectorExporter:
         self._inherited.prune(writers, self._labels)
 
     def _ask_ranks(self) -> None:
-        """Ask for the labels that are missing, and which writers have expired.
+        """Ask for the labels that are missing, and which writers have left or expired.
 
         A label once given is kept, but when a job lost its id to the owner that the scheduler names.
         """
@@ -241,11 +248,20 @@ class InspectorExporter:
         for slot in self._slots:
             writers = () if slot.published is None else slot.published.writers
             slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]
+            slot.left = frozenset(writer.writer_key for writer in writers if ranks.has_left(writer.writer_key))
             for writer in writers:
                 for comm, comm_rank in writer.places:
                     place = (writer.writer_key, comm, comm_rank)
                     if place not in self._labels and (label := ranks.label(*place)) is not None:
                         self._labels[place] = label
+
+    def _look_at_births(self) -> tuple[Published, ...]:
+        """Note which series there are now, and return what is shown; whether it is scraped makes no difference."""
+        readers = tuple(shown for slot in self._slots if (shown := slot.shown()) is not None)
+        writers = [writer for reader in readers for writer in reader.writers]
+        now, whole = self._ctx.clock.monotonic(), len(readers) == len(self._slots)
+        self._births.look(writers, self._labels, self._inherited, now, whole=whole)
+        return readers
 
     def _checkpoint(self) -> None:
         """Publish the readers' sections and what was inherited from writers no longer in them."""

@@ -104,6 +104,15 @@ TRANSFER = Family(
     _ARRIVALS,
     "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node",
 )
+LOST = Family(
+    "rankwatch_communicator_lost_operations_total",
+    "counter",
+    "Collective operations of a communicator without a record as the plugin's ring, or its one slot, lost it, summed "
+    "over its ranks here. What is below the plugin's least size is not among them.",
+    ("job_id", "comm"),
+    "1 per communicator that has a series of collective operations",
+    aggregate="sum",
+)
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
 _P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
 DIRECTIONS = {P2P_SEND: "send", P2P_RECV: "recv"}
@@ -262,6 +271,7 @@ FAMILIES = (
     FLOOR,
     SPREAD,
     TRANSFER,
+    LOST,
     P2P_OPERATIONS,
     P2P_BYTES,
     P2P_SECONDS,

@@ -24,6 +24,7 @@ from exporters.inspector.families import (
     LAG_SECONDS,
     LAST_ARRIVALS,
     LATENESS,
+    LOST,
     MATCHED,
     MISSING_RECORDS,
     OPERATIONS,
@@ -50,8 +51,9 @@ from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import SilenceCause
+from exporters.inspector.totals.births import Kind, SeriesId
 from exporters.inspector.totals.frozen import Sums, WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally
+from exporters.inspector.totals.inheritance import CommunicatorLabel, Inheritance, Place, RankTally, communicators
 from exporters.inspector.totals.losses import Tally
 
 Labels: TypeAlias = tuple[str, ...]
@@ -63,7 +65,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
 
     Places without a label are not shown yet. ``unpublished``: a reader has not told yet what it holds, so that no sum
-    over readers is whole. ``derived_series``: also what PromQL makes of the others.
+    over readers is whole. ``derived_series``: also what PromQL makes of the others. ``young``: series that begin at 0.
     """
 
     readers: tuple[Published, ...]
@@ -74,14 +76,16 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     silent: Mapping[SilenceCause, int] = {}
     reclaimed: tuple[Reclaimed, ...] = ()
     derived_series: bool = False
+    young: frozenset[SeriesId] = frozenset()
 
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """Turn a snapshot into families."""
     writers = [writer for reader in snapshot.readers for writer in reader.writers]
     series, withheld = _series(writers, snapshot)
-    yield from _operations(series, withheld, derived=snapshot.derived_series)
-    yield from _arrivals(series, withheld, derived=snapshot.derived_series)
+    yield from _operations(series, withheld, snapshot)
+    yield from _arrivals(series, withheld, snapshot)
+    yield _lost(writers, series, withheld, snapshot)
     yield from _bandwidth(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
@@ -108,19 +112,20 @@ def _series(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> tuple[S
     return series, withheld
 
 
-def _operations(series: Series, withheld: set[Labels], *, derived: bool) -> Iterable[Metric]:
+def _operations(series: Series, withheld: set[Labels], snapshot: InspectorSnapshot) -> Iterable[Metric]:
     collectives: Series = {}
     p2p: Series = {}
-    for labels, sums in series.items():
+    for labels, whole in series.items():
         if labels in withheld:
             continue
+        sums = Sums() if (Kind.TOTALS, labels) in snapshot.young else whole
         job_id, rank, comm, collective, size = labels
         if (direction := DIRECTIONS.get(collective)) is None:
             collectives[labels] = sums
         else:
             p2p[job_id, rank, comm, direction, size] = sums
     yield from _totals(collectives, OPERATIONS, SECONDS, BUS_BYTES)
-    if derived:
+    if snapshot.derived_series:
         yield Metric(BYTES, list(collectives), [one.message_bytes for one in collectives.values()])
     yield from _totals(p2p, P2P_OPERATIONS, P2P_SECONDS, P2P_BYTES)
 
@@ -132,7 +137,7 @@ def _totals(series: Series, operations: Family, seconds: Family, bus_bytes: Fami
     yield Metric(bus_bytes, labels, [one.bus_bytes for one in sums])
 
 
-def _arrivals(series: Series, withheld: set[Labels], *, derived: bool) -> Iterable[Metric]:
+def _arrivals(series: Series, withheld: set[Labels], snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """What matched operations say of each rank, over all sizes, and of each communicator, over its ranks."""
     by_rank: dict[tuple[str, ...], Arrivals] = {}
     by_communicator: dict[tuple[str, ...], Arrivals] = {}
@@ -146,9 +151,10 @@ def _arrivals(series: Series, withheld: set[Labels], *, derived: bool) -> Iterab
             hidden.update((of_rank, of_communicator))
         if arrivals is None:
             continue
-        by_rank[of_rank] = arrivals.plus(by_rank.get(of_rank, Arrivals()))
+        shown = Arrivals() if (Kind.ARRIVALS, labels) in snapshot.young else arrivals
+        by_rank[of_rank] = shown.plus(by_rank.get(of_rank, Arrivals()))
         if arrivals.matched or arrivals.unmatched:
-            by_communicator[of_communicator] = arrivals.plus(by_communicator.get(of_communicator, Arrivals()))
+            by_communicator[of_communicator] = shown.plus(by_communicator.get(of_communicator, Arrivals()))
     lateness, last = LATENESS.rows(), LAST_ARRIVALS.rows()
     for place, arrivals in by_rank.items():
         if place not in hidden:
@@ -161,8 +167,26 @@ def _arrivals(series: Series, withheld: set[Labels], *, derived: bool) -> Iterab
             unmatched.add(place, arrivals.unmatched)
             floor.add(place, arrivals.floor_us / 1_000_000)
             spread.add(place, arrivals.spread_us / 1_000_000)
-    shown = (lateness, last, matched, floor, spread)
-    return [rows.metric for rows in ((*shown, unmatched) if derived else shown)]
+    families = (lateness, last, matched, floor, spread)
+    return [rows.metric for rows in ((*families, unmatched) if snapshot.derived_series else families)]
+
+
+def _lost(writers: list[WriterTotals], series: Series, withheld: set[Labels], snapshot: InspectorSnapshot) -> Metric:
+    """What was lost of each communicator that has a collective series; any part of it that is behind withholds it."""
+    sums: Counter[CommunicatorLabel] = Counter(snapshot.inherited.lost)
+    hidden = {CommunicatorLabel(job_id, comm) for job_id, _, comm, _, _ in withheld}
+    for writer in writers:
+        for comm, comm_rank, count in writer.lost:
+            if (label := snapshot.labels.get((writer.writer_key, comm, comm_rank))) is not None:
+                communicator = CommunicatorLabel(label.job_id, comm)
+                sums[communicator] += count
+                if not writer.caught_up:
+                    hidden.add(communicator)
+    rows = LOST.rows()
+    if not snapshot.unpublished:  # its ranks may be in any directory
+        for communicator in communicators((job_id, comm, name) for job_id, _, comm, name, _ in series) - hidden:
+            rows.add(communicator, 0 if (Kind.LOST, communicator) in snapshot.young else sums[communicator])
+    return rows.metric
 
 
 def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
@@ -204,9 +228,10 @@ def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterab
             if not writer.caught_up:
                 withheld.add(label)
     missing, seen, untimed = MISSING_RECORDS.rows(), SEEN_RECORDS.rows(), UNTIMED_OPERATIONS.rows()
-    for key, count in sums.items():
+    for key, whole in sums.items():
         if RankLabel(key.job_id, key.rank) in withheld:
             continue
+        count = 0 if (Kind.TALLY, key) in snapshot.young else whole
         if key.tally is Tally.SEEN:
             seen.add((key.job_id, key.rank), count)
         elif (cause := CAUSES.get(key.tally)) is not None:

@@ -16,6 +16,8 @@ from agents import Agent
 from jobs import ROOT, SimulatedJob
 from nodes import Node, wait_until
 
+from exporters.inspector.totals.births import BIRTH_SECONDS
+
 VICTIM, MALLORY, AGENT = 1000, 1001, 990
 JOB = "4711"
 RANKS = 4
@@ -217,4 +219,4 @@ def operations(agent: Agent, directory: Path) -> tuple[float, int]:
 
 def wait_until_read(agent: Agent, directory: Path) -> None:
     """Wait until all that the victim's files hold is counted, and no more."""
-    wait_until(lambda: len(set(operations(agent, directory))) == 1, 20.0, "records and counters alike")
+    wait_until(lambda: len(set(operations(agent, directory))) == 1, BIRTH_SECONDS + 20.0, "records and counters alike")

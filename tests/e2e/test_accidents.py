@@ -20,6 +20,8 @@ from jobs import ROOT, SimulatedJob
 from machines import Machine, alive, records
 from nodes import Node, wait_until, why_no_nodes
 
+from exporters.inspector.totals.births import BIRTH_SECONDS
+
 DATA = Path(__file__).parents[1] / "data" / "inspector"
 RANKS = 4
 BUSY = ("--ranks", str(RANKS), "--tp", "2", "--records-per-second", "200", "--flush-at-end")
@@ -62,7 +64,9 @@ def end(job: SimulatedJob) -> Counter[str]:
 
 def wait_for_exactly(agent: Agent, job_id: str, expected: Counter[str]) -> None:
     """Wait until the agent counts just this, and see that it stays so."""
-    wait_until(lambda: shown(agent, job_id) == expected, 30.0, f"{expected}, it is {shown(agent, job_id)}")
+    wait_until(
+        lambda: shown(agent, job_id) == expected, BIRTH_SECONDS + 30.0, f"{expected}, it is {shown(agent, job_id)}"
+    )
     time.sleep(1.0)
     assert shown(agent, job_id) == expected
 
@@ -153,7 +157,7 @@ ACCIDENTS = {
 }
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", ACCIDENTS)
 def test_a_live_job_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
     """Whatever happens to the files, every rank's operations are those that it wrote."""
@@ -191,7 +195,7 @@ def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
     )
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(130)
 @pytest.mark.parametrize("stopped", [False, True])
 def test_communicators_made_anew_in_the_same_process(tmp_path: Path, stopped: bool) -> None:
     """The plugin empties its file and goes on in it, while an agent looks on or is away: each filling counts once."""
@@ -210,7 +214,9 @@ def test_communicators_made_anew_in_the_same_process(tmp_path: Path, stopped: bo
             agent.start()
         agent.wait_for(RECORDS, 2 * filling, result="accepted", seconds=20.0)
         # A filling's series are there once its writer is seen alive.
-        wait_until(lambda: shown(agent, machine.job_id).total() > 2 * filling, 15.0, "the third filling")
+        wait_until(
+            lambda: shown(agent, machine.job_id).total() > 2 * filling, BIRTH_SECONDS + 15.0, "the third filling"
+        )
         expected = end(job)
         account, last = by_communicator(job), in_files(job)
         assert {path: path.stat().st_ino for path in job.dump_dir.iterdir()} == inodes
@@ -326,7 +332,7 @@ def whole_lines(data: bytes) -> tuple[Counter[str], int]:
 
 @pytest.mark.root
 @pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("kill", [False, True])
 def test_two_live_writers_of_one_file(tmp_path: Path, kill: bool) -> None:
     """Same host name and pid in two containers: what one cuts of the other is counted, no record counts twice."""
@@ -342,7 +348,7 @@ def test_two_live_writers_of_one_file(tmp_path: Path, kill: bool) -> None:
         return totals
 
     def wait_for_counts(agent: Agent, expected: dict[str, int], broken: int) -> None:
-        wait_until(lambda: counted(agent) == expected, 15.0, f"{expected}")
+        wait_until(lambda: counted(agent) == expected, BIRTH_SECONDS + 15.0, f"{expected}")
         agent.wait_for(RECORDS, broken, result="malformed")
 
     with (
@@ -382,7 +388,7 @@ def test_two_live_writers_of_one_file(tmp_path: Path, kill: bool) -> None:
         assert agent.value("rankwatch_exporter_updates_failed_total", exporter="inspector") is None
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 def test_files_of_a_finished_job_are_deleted(tmp_path: Path) -> None:
     """Old, saved and nobody's: deleted, with no series falling; a live writer's and another host's stay as they are."""
     over, live = Machine(tmp_path), Machine(tmp_path)

@@ -12,6 +12,8 @@ from inspector_lateness import worked_out
 from machines import Machine, alive
 from nodes import wait_until
 
+from exporters.inspector.totals.births import BIRTH_SECONDS
+
 LATENESS = "rankwatch_collective_lateness_seconds_total"
 LAST = "rankwatch_collective_last_arrivals_total"
 MATCHED = "rankwatch_communicator_matched_operations_total"
@@ -30,7 +32,7 @@ def comms_of(agent: Agent, rank: str) -> set[str]:
     return {each.labels["comm"] for each in agent.samples(LAST, rank=rank)}
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 def test_a_straggler_is_named(tmp_path: Path) -> None:
     """Each rank's last arrivals are just those in the files, also over kill -9; only the straggler's are many."""
     machine = Machine(tmp_path)
@@ -42,7 +44,7 @@ def test_a_straggler_is_named(tmp_path: Path) -> None:
         since = time.time() + SAVE_SECONDS
         wait_until(lambda: (agent.value(SAVED) or 0) > since, 25.0, "a checkpoint")
         least = matched(agent, machine.job_id) + 100
-        wait_until(lambda: matched(agent, machine.job_id) > least, 20.0, "matched operations")
+        wait_until(lambda: matched(agent, machine.job_id) > least, BIRTH_SECONDS + 20.0, "matched operations")
         agent.kill9()
         agent.start()
         job.signal_launcher(signal.SIGUSR1)

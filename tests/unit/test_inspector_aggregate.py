@@ -380,6 +380,19 @@ def test_a_communicator_that_ended_takes_its_matches_along() -> None:
     assert shared.matching.save() == []
 
 
+def test_what_waits_in_a_communicator_that_ends_is_counted_in_it() -> None:
+    """Operations that nobody else came to are unmatched ones of the series that ends, matched or not before."""
+    shared = shared_module.Shared()
+    first, second = (
+        Aggregate(WRITER_KEY._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
+    )
+    feed([record(rank=0, n_ranks=2, coll_sn=1)], first)
+    feed([record(rank=1, n_ranks=2, coll_sn=2)], second)
+    ended = first.end(frozenset({"abc"}))
+    assert {key.size: own.arrivals for key, own in ended.accumulators.items()} == {"8192": Arrivals(unmatched=2)}
+    assert not first.accumulators
+
+
 def test_restored_matches_keep_their_room_in_the_budget() -> None:
     """A restored writer asks for the series of its matches too."""
     shared = shared_module.Shared()

@@ -49,6 +49,7 @@ class Ranks:
         self.renamed: list[str] = []
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
+        self.left: set[WriterKey] = set()
         self.silent: list[Any] = []
         self.settings: dict[int, dict[str, str]] = {}
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
@@ -81,6 +82,10 @@ class Ranks:
     def without_records(self, seconds: float) -> list[Any]:
         """The processes that the test names."""
         return self.silent
+
+    def has_left(self, writer_key: WriterKey) -> bool:
+        """Whether the test let its process exit."""
+        return writer_key in self.left
 
     def is_expired(self, writer_key: WriterKey) -> bool:
         """Whether the test let it expire."""
@@ -119,9 +124,17 @@ class Bench:
         return self
 
     def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
-        """Let time pass, update, and return what is shown: family -> label values -> value."""
+        """Let time pass, update, and return what is shown: family -> label values -> value.
+
+        Nothing is new: each series is shown as what it is.
+        """
         self.clock.advance(seconds)
         self._run(self.exporter.update())
+        return shown(msgspec.structs.replace(self.exporter.snapshot(), young=frozenset()))
+
+    def scrape(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
+        """The same as a scrape shows it: what is new is 0."""
+        self.look(seconds)
         return shown(self.exporter.snapshot())
 
     def settle(self) -> None:

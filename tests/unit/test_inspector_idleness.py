@@ -155,6 +155,48 @@ def test_communicators_beyond_the_limit_find_room_again(tmp_path: Path) -> None:
     life.bench.drain()
 
 
+@pytest.mark.parametrize("names", ["same", "new"])
+@pytest.mark.parametrize(("minutes", "sizes"), [(10, 1), (10, 6), (15, 6)])
+def test_a_communicator_beside_twelve_that_are_made_again_and_again(
+    tmp_path: Path, names: str, minutes: int, sizes: int
+) -> None:
+    """One that is made when there is no room left has series of its own within an hour, and keeps them."""
+    life = Life(tmp_path)
+    sn, shown_since = 0, None
+    for minute in range(180):
+        made, number = divmod(minute, minutes)
+        for one in range(12):
+            name = f"{one}" if names == "same" else f"{made}-{one}"
+            again = {"id": f"0x{made:03x}{one:x}", "comm_name": name}
+            life.write(*(line(number, coll_msg_size_bytes=8192 * 4**size, **again) for size in range(sizes)))
+        if minute >= 90:
+            life.write(line(sn, id="0xbee", comm_name="goes on"))
+            sn += 1
+        life.write(line(minute, id="0xfeed"))
+        shown = life.bench.look(60.0)[OPERATIONS]
+        assert series("feed") in shown
+        if series("bee") in shown and shown_since is None:
+            shown_since = minute
+        assert shown_since is None or series("bee") in shown
+    assert shown_since is not None
+    assert shown_since - 90 < 60
+    life.bench.drain()
+
+
+def test_twice_as_many_give_way_at_each_look(tmp_path: Path) -> None:
+    """Where what is let go is not enough for those in use, more and more of the longest idle are."""
+    life = Life(tmp_path, per_rank=6 * (1 + 8))
+    life.write(line(0, id="0xfeed"), *(line(0, id=f"0xa{one}", comm_name=f"{one}") for one in range(8)))
+    life.sn = 1
+    left = []
+    for turn in range(6):
+        life.write(*(line(turn, id=f"0xb{one}", comm_name=f"b{one}") for one in range(8)))
+        shown = life.pass_time(LOOK_SECONDS)
+        left.append(sum(labels[2].startswith("a") for labels in shown[OPERATIONS]))
+    assert left == [8, 8, 7, 5, 1, 0]
+    life.bench.drain()
+
+
 def resident_bytes() -> int:
     """What this process has in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

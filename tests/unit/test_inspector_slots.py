@@ -235,7 +235,7 @@ def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(kind, name, call)
 
-    for name in ("__init__", "turn", "owned", "writer_keys", "close"):
+    for name in ("__init__", "turn", "owned", "totals", "close"):
         watched(DirectoryReader, name)
     watched(Reclaimer, "run")
     directories = two_directories(tmp_path)
@@ -244,7 +244,7 @@ def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch:
     write(directories, 0)
     bench.look()
     bench.drain()
-    names = {"__init__", "turn", "owned", "writer_keys", "close", "run"}
+    names = {"__init__", "turn", "owned", "totals", "close", "run"}
     assert used == {(name, thread) for name in names for thread in ("inspector-0", "inspector-1")}
 
 

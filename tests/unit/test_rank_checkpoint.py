@@ -85,6 +85,23 @@ def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
     assert again.states() == {"1": "dead", "2": "alive"}
 
 
+@pytest.mark.parametrize(("seconds", "is_its"), [(0.0, True), (1.0, False)])
+def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its: bool) -> None:
+    """What a truncated file holds is the gone rank's up to when it was last seen to run; later it may be another's."""
+    gone = table.add(1, environment(1))
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], table.clock.time())
+    table.ranks.link(writer_key(1), gone)
+    table.tick(1.0)
+    again = Table()
+    again.clock.now = table.clock.now
+    again.ranks.load(table.ranks.dump())
+    last_seen = again.clock.time()
+    again.clock.advance(30.0)
+    again.ranks.observe_exit(gone, None)
+    again.ranks.observe_records(writer_key(1, 1), [Membership(WORLD, 1, 8)], last_seen + seconds)
+    assert again.ranks.label(writer_key(1, 1), WORLD, 1) == (RankLabel("4711", "1") if is_its else None)
+
+
 def test_garbage_checkpoint(table: Table) -> None:
     """A section that is none raises ValueError."""
     with pytest.raises(ValueError, match=r".+"):

@@ -1,13 +1,13 @@
 """Operations of communicators wholly read here, matched over their members. Bounded; owned by the reader's thread.
 
 Every member's record of one operation has the same number. Each member's times wait here for the others' until the
-operation is whole, or until all members are past it. A communicator with members elsewhere is given up after a while.
+operation is whole, or cannot become so: all are past it, or one without it is gone. Members elsewhere end it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -67,13 +67,14 @@ class SavedBoard(msgspec.Struct, array_like=True):
 class BoardMember:
     """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
 
-    __slots__ = ("board", "credit", "group", "highest", "starts", "times", "writer_key")
+    __slots__ = ("board", "credit", "gone", "group", "highest", "starts", "times", "writer_key")
 
     def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit, group: Group) -> None:
         self.board: OperationBoard | None = board
         self.writer_key = writer_key
         self.credit = credit
         self.group = group
+        self.gone = False
         self.highest = -1
         self.times: dict[int, int] = {}
         self.starts: dict[int, int] = {}
@@ -130,6 +131,8 @@ class OperationBoard:
         for member in members:
             if len(member.times) > MAX_OPEN:
                 late.update(sorted(member.times)[: -MAX_OPEN // 2])
+        for gone in [member for member in members if member.gone]:
+            late.update(number for member in members for number in member.times if number not in gone.times)
         self._leave(members, late)
 
     def open(self) -> int:
@@ -141,14 +144,25 @@ class OperationBoard:
         for member in self.members.values():
             member.clear()
 
+    def note_left(self, left: Container[WriterKey]) -> None:
+        """Nothing more comes from these writers."""
+        for member in self.members.values():
+            if not member.gone and member.writer_key in left:
+                member.gone = self.changed = True
+
     def give_way(self) -> None:
         """Too much waits in all: let go, and count it."""
+        self.given_up = len(self.members) < self.kind.n_ranks
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of all that waits; what could have become whole is counted."""
         if len(self.members) < self.kind.n_ranks:
-            self.given_up = True
             self.clear()
-        else:
-            members = list(self.members.values())
-            self._leave(members, {number for member in members for number in member.times})
+            return
+        members = [self.members[comm_rank] for comm_rank in range(self.kind.n_ranks)]
+        self._match(members)
+        self._leave(members, {number for member in members for number in member.times})
 
     def _match(self, members: list[BoardMember]) -> None:
         fewest = min(members, key=lambda member: len(member.times))
@@ -211,15 +225,17 @@ class Matching:
         self._boards[kind] = board
         if before is not None:
             self.room.give_back(before.group, 1)
+            board.abandon()
             before.board = None
-            board.clear()
         board.given_up = False
         member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit, group)
         return member
 
-    def settle(self) -> None:
-        """Match all that is whole; called at the end of a turn."""
+    def settle(self, left: Collection[WriterKey] = ()) -> None:
+        """Match all that is whole; called at the end of a turn. ``left``: writers from which nothing more comes."""
         for board in self._boards.values():
+            if left:
+                board.note_left(left)
             if board.changed:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
@@ -249,7 +265,7 @@ class Matching:
             if comms is not None and kind.comm not in comms:
                 continue
             for comm_rank in [rank for rank, member in board.members.items() if member.writer_key == writer_key]:
-                board.clear()
+                board.abandon()
                 member = board.members.pop(comm_rank)
                 member.board = None
                 self.room.give_back(member.group, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -110,12 +110,13 @@ class DirectoryReader:
         retire: Iterable[WriterKey] = (),
         rings: Mapping[WriterKey, RingSizes] | None = None,
         *,
+        left: Collection[WriterKey] = (),
         last: bool = False,
     ) -> Turn:
         """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet.
 
-        ``rings``: the ring sizes of the writers of which they are known. What a turn that raises would have told
-        comes with the next one.
+        ``rings``: the ring sizes of the writers of which they are known; ``left``: writers that are gone, whose files
+        hold all that there is of them. What a turn that raises would have told comes with the next one.
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
@@ -125,7 +126,7 @@ class DirectoryReader:
         waiting = self._queue.read(now, now + TURN_SECONDS)
         self._writers.tidy(now, int(self._clock.time() * 1_000_000))
         self._finish_runs(now, at_once=last and self._from_beginning)
-        self._shared.matching.settle()
+        self._shared.matching.settle(() if waiting else left)
         if not waiting:
             self._writers.end_idle(now)
         due = last or self._writers.has_left()
@@ -139,9 +140,12 @@ class DirectoryReader:
         """The files that are ours."""
         return {record_file.file.identity: record_file.file for record_file in self._files.followed()}
 
-    def writer_keys(self) -> tuple[WriterKey, ...]:
-        """The writers that there are."""
-        return self._writers.names()
+    def totals(self) -> tuple[WriterTotals, ...]:
+        """What each writer's records add up to."""
+        return tuple(
+            WriterTotals.of(aggregate, caught_up=self._files.is_caught_up(aggregate.writer_key))
+            for aggregate in self._writers
+        )
 
     def close(self) -> None:
         """Close all files."""
@@ -220,10 +224,7 @@ class DirectoryReader:
         if now - self._published_at < PUBLISH_SECONDS and not just_caught_up and not due:
             return None
         published = Published(
-            writers=tuple(
-                WriterTotals.of(aggregate, caught_up=self._files.is_caught_up(aggregate.writer_key))
-                for aggregate in self._writers
-            ),
+            writers=self.totals(),
             caught_up=caught_up,
             results=dict(self._results),
             files=self._files.states(),

@@ -14,6 +14,7 @@ from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
 from exporters.inspector.reading.turn import Turn
+from exporters.inspector.totals.frozen import WriterTotals
 
 WAIT_SECONDS = 1.0
 """How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""
@@ -34,16 +35,21 @@ class Slot:
         self.published: Published | None = None
         self.section: bytes | None = None
         self.expired: list[WriterKey] = []
+        self.left: frozenset[WriterKey] = frozenset()
         self._ctx = ctx
         self._started_at = 0.0
         self._writer_keys: set[WriterKey] = set()
         self._rings: dict[WriterKey, RingSizes] = {}
 
-    async def open(self, restored: bytes | None, gigabytes_per_second: float) -> None:
-        """Make the reader; ``restored`` is its part of the checkpoint, ``gigabytes_per_second`` what is plausible."""
+    async def open(self, restored: bytes | None, gigabytes_per_second: float) -> tuple[WriterTotals, ...]:
+        """Make the reader; ``restored`` is its part of the checkpoint, ``gigabytes_per_second`` what is plausible.
+
+        Returns the totals of the writers that it knows from before.
+        """
         self.section = restored
-        self.reader, writer_keys = await self.thread.call(partial(self._make, restored, gigabytes_per_second))
-        self._writer_keys.update(writer_keys)
+        self.reader, writers = await self.thread.call(partial(self._make, restored, gigabytes_per_second))
+        self._writer_keys.update(one.writer_key for one in writers)
+        return writers
 
     async def close(self) -> None:
         """Close the reader's files, unless it is under way, and end the thread."""
@@ -58,7 +64,7 @@ class Slot:
         self._started_at = self._ctx.clock.monotonic()
         self._learn_ring_sizes()
         rings, durable = dict(self._rings), self._ctx.state.durable
-        turn = partial(self._turn, ownership, self.expired, rings, durable, last=last)
+        turn = partial(self._turn, ownership, self.expired, rings, durable, left=self.left, last=last)
         self.running = asyncio.ensure_future(self.thread.call(turn))
         return self.running
 
@@ -95,8 +101,8 @@ class Slot:
 
     def _make(
         self, restored: bytes | None, gigabytes_per_second: float
-    ) -> tuple[DirectoryReader, tuple[WriterKey, ...]]:
-        """The reader, and the writers that it knows from before."""
+    ) -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
+        """The reader, and the totals that it knows from before."""
         ctx = self._ctx
         bound = Plausibility(gigabytes_per_second)
         make = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, plausibility=bound, log=ctx.log)
@@ -107,7 +113,7 @@ class Slot:
                 "inspector checkpoint not readable, starting at the files' ends", path=self.path, error=error
             )
             reader = make()
-        return reader, reader.writer_keys()
+        return reader, reader.totals()
 
     def _turn(
         self,
@@ -116,8 +122,9 @@ class Slot:
         rings: dict[WriterKey, RingSizes],
         durable: bytes | None,
         *,
+        left: frozenset[WriterKey],
         last: bool,
     ) -> Turn:
-        made = self.reader.turn(ownership, expired, rings, last=last)
+        made = self.reader.turn(ownership, expired, rings, left=left, last=last)
         self.reclaimer.run(durable, self.reader.owned())
         return made

@@ -62,10 +62,6 @@ class Writers:
         """All of them."""
         return iter(self._aggregates.values())
 
-    def names(self) -> tuple[WriterKey, ...]:
-        """All of them, by name."""
-        return tuple(self._aggregates)
-
     def learn_ring_sizes(self, rings: Mapping[WriterKey, RingSizes]) -> None:
         """Take in how large the rings of some writers are."""
         for writer_key, sizes in rings.items():
@@ -150,8 +146,10 @@ class Writers:
         self._idle_at = now + LOOK_SECONDS
         self._idle = {writer_key: self._idle.get(writer_key) or IdleWatch() for writer_key in self._aggregates}
         for writer_key, aggregate in self._aggregates.items():
-            if comms := self._idle[writer_key].look(aggregate, now):
+            watch = self._idle[writer_key]
+            if comms := watch.look(aggregate, now):
                 self._ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
+            aggregate.serve_first(watch.first)
 
     def has_left(self) -> bool:
         """Whether something ended that no turn has told of yet."""

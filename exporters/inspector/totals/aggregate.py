@@ -109,6 +109,7 @@ class Aggregate:
         self._bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
+        self._first: str | None = None
 
     # Records.
 
@@ -216,6 +217,7 @@ class Aggregate:
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
+        self._shared.matching.leave(self.writer_key, comms)  # what waits is counted here still
         ended = Aggregate(self.writer_key, self._admit, from_start=False)
         _move(self.accumulators, ended.accumulators, comms)
         _move(self.sequences, ended.sequences, comms)
@@ -226,7 +228,6 @@ class Aggregate:
         self._reported -= len(told)
         self._places.leave(comms)
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
-        self._shared.matching.leave(self.writer_key, comms)
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
         self.forget()
@@ -275,7 +276,7 @@ class Aggregate:
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
         """Give a binding its accumulator and window, as far as the budget admits them."""
         key = SeriesKey(comm, comm_rank, collective, size_label(binding.size_bytes))
-        if key not in self.accumulators and (comm == OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
+        if key not in self.accumulators and (comm == OTHER or not self._has_room(comm)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if key.size == OTHER:
@@ -299,6 +300,20 @@ class Aggregate:
                 accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
             self._arrivals_at[key] = accumulator
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
+
+    def serve_first(self, comm: str | None) -> None:
+        """Until this communicator has a new series no other gets one: else those that come and go take all room."""
+        if comm is not None:
+            self.forget()  # who was refused may ask again
+        self._first = comm
+
+    def _has_room(self, comm: str) -> bool:
+        if self._first not in (None, comm) or not self._admitted(SERIES_PER_ACCUMULATOR):
+            return False
+        if self._first is not None:
+            self._first = None
+            self.forget()
+        return True
 
     def _admitted(self, series: int) -> bool:
         return self._admit(self.writer_key, series, self._places.ranks, self.group)

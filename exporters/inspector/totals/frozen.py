@@ -50,9 +50,10 @@ class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
-    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted), ``transfers``
-    the microseconds of operations that waited for nobody, where they are not known from all members; ``gauges``: how
-    many series of windows were admitted.
+    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted), ``lost``
+    collective operations that the plugin's ring or slot lost by (communicator, rank in it), ``transfers`` the
+    microseconds of operations that waited for nobody, where they are not known from all members; ``gauges``: how many
+    series of windows were admitted.
     """
 
     writer_key: WriterKey
@@ -62,12 +63,14 @@ class WriterTotals(msgspec.Struct, frozen=True):
     totals: tuple[Totals, ...]
     windows: tuple[tuple[str, int, str, int, int], ...]
     tallies: tuple[tuple[str, int, Tally, int], ...]
+    lost: tuple[tuple[str, int, int], ...] = ()
     transfers: tuple[tuple[SeriesKey, int], ...] = ()
     gauges: int = 0
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
         """Copy what is to be shown of ``aggregate``."""
+        tallies = tuple((*key, count) for key, count in aggregate.losses.tallies().items())
         return cls(
             aggregate.writer_key,
             caught_up,
@@ -82,7 +85,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 for place, window in aggregate.windows.items()
                 if (latest := window.latest()) is not None
             ),
-            tuple((*key, count) for key, count in aggregate.losses.tallies().items()),
+            tallies,
+            tuple((*place, count) for place, count in aggregate.losses.lost().items()),
             tuple(
                 (key, transfer.last_us)
                 for key, transfer in aggregate.transfers.items()

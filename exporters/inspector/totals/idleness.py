@@ -12,22 +12,29 @@ from collections import Counter
 
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.places import MAX_COMMUNICATORS
 
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
 """Without a record for so long a communicator is over when one was made since with the same place, size and name; and
-when another has no room, of those that stand still so long the one that does the longest."""
+when another has no room, of those that stand still so long the one that does the longest; as long as that is not enough
+two at the next look, then four, and so on."""
 LOOK_SECONDS = 300.0
 
 
 class IdleWatch:
-    """Watches one writer's communicators; the times begin anew when the agent restarts."""
+    """Watches one writer's communicators; the times begin anew when the agent restarts.
+
+    ``first``: the oldest that was used without room since the look before; it is to have what becomes free.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
         self._made: dict[str, float] = {}
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
+        self._gives_way = 1
+        self.first: str | None = None
 
     def look(self, aggregate: Aggregate, now: float) -> frozenset[str]:
         """Return the communicators that are over at monotonic time ``now``, and forget them."""
@@ -41,9 +48,15 @@ class IdleWatch:
         over = {comm for comm, since in still.items() if now - since >= IDLE_SECONDS}
         over |= self._succeeded(aggregate, still, now)
         refused = refused_by(aggregate)
-        if refused > self._refused:
-            waiting = [comm for comm, since in still.items() if now - since >= SUCCEEDED_SECONDS and comm not in over]
-            over.update(sorted(waiting, key=lambda comm: still[comm])[:1])
+        waiting = [comm for comm, since in still.items() if now - since >= SUCCEEDED_SECONDS and comm not in over]
+        without_room = [comm for comm in refused if refused[comm] > self._refused[comm]]
+        if without_room and waiting:
+            over.update(sorted(waiting, key=lambda comm: still[comm])[: self._gives_way])
+            self._gives_way = min(MAX_COMMUNICATORS, 2 * self._gives_way)
+        else:
+            self._gives_way = 1
+        known = (comm for comm in without_room if comm != OTHER and comm not in over)
+        self.first = min(known, key=lambda comm: self._made[comm], default=None)
         self._refused = refused
         self._seen = {comm: entry for comm, entry in seen.items() if comm not in over}
         self._made = {comm: made for comm, made in self._made.items() if comm in self._seen}
@@ -75,6 +88,10 @@ def activity_of(aggregate: Aggregate) -> Counter[str]:
     return counts
 
 
-def refused_by(aggregate: Aggregate) -> int:
-    """Operations of known communicators for whose series there was no room."""
-    return sum(own.operations for key, own in aggregate.accumulators.items() if key.size == OTHER and key.comm != OTHER)
+def refused_by(aggregate: Aggregate) -> Counter[str]:
+    """Operations for whose series there was no room, by communicator; `other` where it found no place at all."""
+    counts: Counter[str] = Counter()
+    for key, own in aggregate.accumulators.items():
+        if key.size == OTHER:
+            counts[key.comm] += own.operations
+    return counts

@@ -10,6 +10,7 @@ import msgspec
 from agent.api import RankLabel, WriterKey
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
+from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.frozen import Sums, WriterTotals
 from exporters.inspector.totals.losses import Tally
 
@@ -41,11 +42,19 @@ class RankTally(NamedTuple):
     tally: Tally
 
 
+class CommunicatorLabel(NamedTuple):
+    """One communicator of a job."""
+
+    job_id: str
+    comm: str
+
+
 class Inheritance(msgspec.Struct):
-    """What expired writers left, by the labels it is shown under."""
+    """What expired writers left, by the labels it is shown under. ``lost``: collective operations of a communicator."""
 
     sums: dict[SeriesLabels, Sums] = {}
     tallies: dict[RankTally, Total] = {}
+    lost: dict[CommunicatorLabel, Total] = {}
 
     def take(self, writer: WriterTotals, labels: dict[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""
@@ -59,11 +68,17 @@ class Inheritance(msgspec.Struct):
             if label is not None:
                 key = RankTally(*label, tally)
                 self.tallies[key] = min(MAX_TOTAL, self.tallies.get(key, 0) + count)
+        for comm, comm_rank, count in writer.lost:
+            label = labels.get((writer.writer_key, comm, comm_rank))
+            if label is not None:
+                communicator = CommunicatorLabel(label.job_id, comm)
+                self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
 
     def prune(self, writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> None:
         """Drop what none of the living ``writers`` continues.
 
-        `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer.
+        `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer; losses are a
+        communicator's: as long as one of its ranks has a collective series of it.
         """
         ranks: set[RankLabel] = set()
         series: set[SeriesLabels] = set()
@@ -80,6 +95,8 @@ class Inheritance(msgspec.Struct):
             for key, sums in self.sums.items()
             if key in series or (key.comm == OTHER and RankLabel(key.job_id, key.rank) in ranks)
         }
+        shown = communicators((key.job_id, key.comm, key.collective) for key in series)
+        self.lost = {key: count for key, count in self.lost.items() if key in shown}
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop what was left under job ids that are another owner's now, those of its groups among them."""
@@ -87,10 +104,20 @@ class Inheritance(msgspec.Struct):
         begun = tuple(f"{job_id}-" for job_id in gone)
         self.sums = {key: sums for key, sums in self.sums.items() if not _is_of(key.job_id, gone, begun)}
         self.tallies = {key: count for key, count in self.tallies.items() if not _is_of(key.job_id, gone, begun)}
+        self.lost = {key: count for key, count in self.lost.items() if not _is_of(key.job_id, gone, begun)}
 
     def copy(self) -> Inheritance:
         """A copy that later changes do not reach (its values are frozen)."""
-        return Inheritance(dict(self.sums), dict(self.tallies))
+        return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost))
+
+
+def communicators(series: Iterable[tuple[str, str, str]]) -> set[CommunicatorLabel]:
+    """The communicators with a collective series of their own, of (job id, communicator, collective) of all series."""
+    return {
+        CommunicatorLabel(job_id, comm)
+        for job_id, comm, collective in series
+        if comm != OTHER and collective not in P2P_SERIES
+    }
 
 
 def _is_of(job_id: str, gone: tuple[str, ...], begun: tuple[str, ...]) -> bool:

@@ -135,6 +135,17 @@ class LossBook:
             _add(totals, ring, Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE, loss.otherwise)
         return totals
 
+    def lost(self) -> dict[tuple[str, int], int]:
+        """Collective operations that the ring or the one slot lost, by communicator and rank in it.
+
+        As far as the last ``tallies`` found their cause.
+        """
+        return {
+            ring[:2]: min(MAX_TOTAL, loss.overflow + (loss.otherwise if self._one_slot else 0))
+            for ring, loss in self._losses.items()
+            if ring[2] == COLLECTIVE_RING
+        }
+
     def end(self, comms: frozenset[str], ended: LossBook) -> None:
         """Move the counts of ``comms`` to ``ended``; one that returns does not begin at its first number."""
         ended._one_slot = self._one_slot

@@ -1,0 +1,122 @@
+"""Series that are shown for the first time begin at 0, so that `increase` sees what was done before a scrape. Pure.
+
+The first value of a series is no increase: what a job did before it was first scraped would be in none. So a new series
+is 0 for BIRTH_SECONDS, whoever scrapes, and then what it is. See docs/decisions/0017-series-begin-at-zero.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from agent.api import RankLabel
+from exporters.inspector.format.records import OTHER
+from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.inheritance import Inheritance, Place, communicators
+
+BIRTH_SECONDS = 20.0
+"""Longer than the 15 s between two scrapes as shipped: each Prometheus scrapes the 0 at least once."""
+NOT_SHOWN = float("inf")
+
+
+class Kind(StrEnum):
+    """Counters that share their label sets, and are born together."""
+
+    TOTALS = "totals"
+    ARRIVALS = "arrivals"
+    LOST = "lost"
+    TALLY = "tally"
+
+
+SeriesId = tuple[Kind, tuple[str, ...]]
+"""A label set. Those of arrivals are the totals': several are summed up in one series, each once it is due."""
+Labels = Mapping[Place, RankLabel]
+
+
+class Births:
+    """Since when the series that there are have been shown. One that is gone is forgotten: if it returns it is new.
+
+    ``restored`` and ``inherited`` are from before the agent's restart: what they have a part in was shown already.
+    """
+
+    def __init__(self, restored: Iterable[WriterTotals] = (), inherited: Inheritance | None = None) -> None:
+        self._restored = list(restored)
+        self._inherited = inherited or Inheritance()
+        self._grown: set[SeriesId] = set()
+        self._shown_at: dict[SeriesId, float] = {}
+        self._looked_at: object = None
+
+    def look(
+        self, writers: list[WriterTotals], labels: Labels, inherited: Inheritance, now: float, *, whole: bool
+    ) -> None:
+        """Take in what there is at monotonic time ``now``; ``whole``: each directory's reader has told what it holds.
+
+        A new series that is withheld is as new when it is shown at last.
+        """
+        looked_at = (_shape(writers), dict(labels), list(inherited.sums), list(inherited.tallies), whole)
+        if looked_at == self._looked_at:
+            return
+        self._looked_at = looked_at
+        series = series_of(writers, labels, inherited)
+        hidden = series_of([writer for writer in writers if not writer.caught_up], labels, Inheritance())
+        if not whole:
+            hidden.update(one for one in series if one[0] is Kind.LOST)
+        self._grown.update(one for one, since in self._shown_at.items() if now - since >= BIRTH_SECONDS)
+        self._grown = (self._grown & series) | series_of(self._restored, labels, self._inherited)
+        self._shown_at = {
+            one: NOT_SHOWN if one in hidden else min(now, self._shown_at.get(one, NOT_SHOWN))
+            for one in series - self._grown
+        }
+        if whole:
+            self._inherited = Inheritance()
+            self._restored = [writer for writer in self._restored if _waits(writer, writers, labels)]
+
+    def young(self, now: float) -> frozenset[SeriesId]:
+        """The series that are 0 still at monotonic time ``now``."""
+        return frozenset(one for one, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
+
+
+def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
+    """The series with a part of these writers', as far as they have labels, or of what others left."""
+    series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
+    for key, sums in inherited.sums.items():
+        series.update((kind, msgspec.structs.astuple(key)) for kind in _kinds(sums.arrivals))
+    for writer in writers:
+        ranks = {place: labels.get((writer.writer_key, *place)) for place in writer.places}
+        for total in writer.totals:
+            comm, comm_rank, collective, size = total.key
+            if (label := ranks.get((comm, comm_rank))) is not None:
+                one = (label.job_id, label.rank, OTHER if size == OTHER else comm, collective, size)
+                series.update((kind, one) for kind in _kinds(total.sums.arrivals))
+        for comm, comm_rank, tally, _ in writer.tallies:
+            if (label := ranks.get((comm, comm_rank))) is not None:
+                series.add((Kind.TALLY, (label.job_id, label.rank, tally)))
+    totals = ((labels[0], labels[2], labels[3]) for kind, labels in series if kind is Kind.TOTALS)
+    return series | {(Kind.LOST, communicator) for communicator in communicators(totals)}
+
+
+def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) -> bool:
+    """Whether a writer lives of which not all labels are known yet."""
+    writer_key = restored.writer_key
+    named = all((writer_key, *place) in labels for place in restored.places)
+    return not named and any(writer.writer_key == writer_key for writer in writers)
+
+
+def _kinds(arrivals: object) -> tuple[Kind, ...]:
+    return (Kind.TOTALS,) if arrivals is None else (Kind.TOTALS, Kind.ARRIVALS)
+
+
+def _shape(writers: list[WriterTotals]) -> list[object]:
+    """What decides which series there are, and whether they are withheld; compared in little time."""
+    return [
+        (
+            writer.writer_key,
+            writer.caught_up,
+            writer.places,
+            len(writer.tallies),
+            [(total.key, total.sums.arrivals is None) for total in writer.totals],
+        )
+        for writer in writers
+    ]

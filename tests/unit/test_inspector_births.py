@@ -1,0 +1,263 @@
+"""Series begin at 0 when they are shown for the first time, so that what was done before a scrape is an increase."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from inspector_records import line
+from test_inspector_exporter import OPERATIONS, SERIES, Bench, shown, view, writer
+from test_inspector_formats import p2p
+from test_inspector_slots import OTHER_SERIES, two_directories, write
+
+from agent.api import RankLabel
+from exporters.inspector.lateness.arrivals import Arrivals
+from exporters.inspector.reading.slot import STALE_SECONDS
+from exporters.inspector.rendering import InspectorSnapshot
+from exporters.inspector.totals.births import BIRTH_SECONDS, Births, Kind
+from exporters.inspector.totals.frozen import Sums
+from exporters.inspector.totals.inheritance import Inheritance
+
+SCRAPE_SECONDS = 15.0
+GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second", "rankwatch_p2p_bus_bandwidth_bytes_per_second"}
+COUNTERS = {
+    OPERATIONS,
+    "rankwatch_collective_seconds_total",
+    "rankwatch_collective_bus_bytes_total",
+    "rankwatch_collective_bytes_total",
+    "rankwatch_collective_lateness_seconds_total",
+    "rankwatch_collective_last_arrivals_total",
+    "rankwatch_communicator_matched_operations_total",
+    "rankwatch_communicator_unmatched_operations_total",
+    "rankwatch_communicator_floor_seconds_total",
+    "rankwatch_communicator_spread_seconds_total",
+    "rankwatch_communicator_lost_operations_total",
+    "rankwatch_p2p_operations_total",
+    "rankwatch_p2p_bytes_total",
+    "rankwatch_p2p_seconds_total",
+    "rankwatch_inspector_missing_records_total",
+    "rankwatch_inspector_seen_records_total",
+    "rankwatch_inspector_untimed_operations_total",
+}
+"""All that have a job id."""
+NOTHING_OF = {
+    "rankwatch_communicator_lost_operations_total",
+    "rankwatch_communicator_unmatched_operations_total",
+}
+"""Of these there is nothing in the records of the test."""
+
+
+def job_of_two(path: Path) -> Bench:
+    """An exporter that has looked at the empty files of two ranks."""
+    for pid in (7, 8):
+        (path / f"here-pid{pid}.log").touch()
+    bench = Bench(path).start()
+    bench.look()
+    return bench
+
+
+def records(pid: int) -> bytes:
+    """Some of each kind from one of the two ranks of a communicator: the one of pid 7 comes last, and 8 lost some."""
+    header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
+    numbers = range(4) if pid == 7 else (0, 1, 3)
+    timed = [line(sn, coll_exec_time_us=100 * (pid - 6), **header) for sn in numbers]
+    untimed = line(4, coll_timing_source="collective_cpu", **header)
+    sent = json.loads(p2p(1))
+    sent["header"] |= {"rank": pid - 7, "n_ranks": 2}
+    sent["metadata"]["pid"] = pid
+    return b"".join([*timed, untimed, json.dumps(sent, separators=(",", ":")).encode() + b"\n"])
+
+
+def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
+    """What is new is 0 until BIRTH_SECONDS have passed, all at once, and then what it is; gauges show it at once."""
+    bench = job_of_two(tmp_path)
+    for pid in (7, 8):
+        (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
+    first = bench.scrape()
+    truth = bench.look(0.0)
+    of_jobs = {name for name, series in truth.items() if any("job" in labels for labels in series)}
+    assert of_jobs == COUNTERS | GAUGES
+    for name in COUNTERS:
+        assert first[name] == dict.fromkeys(truth[name], 0), name
+    assert all(first[name] == truth[name] for name in GAUGES)
+    assert bench.scrape(BIRTH_SECONDS - 0.5)[OPERATIONS] == first[OPERATIONS]
+    grown = bench.scrape(0.5)
+    assert {name: grown[name] for name in COUNTERS} == {name: truth[name] for name in COUNTERS}
+    assert {name for name in COUNTERS if not any(grown[name].values())} == NOTHING_OF
+    bench.drain()
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3, 7.0, 14.9])
+def test_every_prometheus_scrapes_the_zero(tmp_path: Path, offset: float) -> None:
+    """Whenever scrapes come, one of them shows 0 before one shows more: the increase is all that was done."""
+    bench = job_of_two(tmp_path)
+    bench.look(offset)
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(1))
+    bench.look(0.25)
+    seen = [bench.scrape(SCRAPE_SECONDS - offset if number == 0 else SCRAPE_SECONDS) for number in range(4)]
+    scraped = [one[OPERATIONS][SERIES] for one in seen if OPERATIONS in one]
+    assert (scraped[0], scraped[-1]) == (0, 2)
+    bench.drain()
+
+
+def test_scrapes_change_nothing(tmp_path: Path) -> None:
+    """A series that nobody scraped is as old as one that was: two Prometheus see the same."""
+    bench = job_of_two(tmp_path)
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    bench.look()
+    bench.look(BIRTH_SECONDS)
+    assert shown(bench.exporter.snapshot())[OPERATIONS] == {SERIES: 1}
+    bench.drain()
+
+
+def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
+    """Restored series go on at once, though their label comes later; those that began meanwhile are new."""
+    path = tmp_path / "here-pid7.log"
+    bench = job_of_two(tmp_path)
+    path.write_bytes(line(0) + line(1))
+    bench.look()
+    bench.drain()
+    with path.open("ab") as log:
+        log.write(line(2) + line(0, coll="Broadcast"))
+    again = Bench(tmp_path, restored=bench.state.published)
+    label = again.ranks.labels.pop(7)
+    again.start()
+    again.look()
+    again.ranks.labels[7] = label
+    broadcast = ("job", "1", "abc", "Broadcast", "8192")
+    assert again.scrape()[OPERATIONS] == {SERIES: 3, broadcast: 0}
+    assert again.scrape(BIRTH_SECONDS)[OPERATIONS] == {SERIES: 3, broadcast: 1}
+    assert not again.exporter._births._restored
+    again.drain()
+
+
+def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
+    """A rank's missing records that only writers before had are shown at once after a restart."""
+    bench = job_of_two(tmp_path)
+    bench.ranks.labels[8] = bench.ranks.labels[7]
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3, coll_timing_source="collective_cpu"))
+    (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8))
+    bench.look()
+    bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed if writer_key.pid == 7}
+    bench.look()
+    bench.look()
+    bench.drain()
+    again = Bench(tmp_path, restored=bench.state.published)
+    again.ranks.labels = bench.ranks.labels
+    again.start()
+    values = again.scrape()
+    assert values["rankwatch_inspector_untimed_operations_total"] == {("job", "1", "collective_cpu"): 1}
+    assert values[OPERATIONS] == {SERIES: 2}
+    again.drain()
+
+
+def test_a_second_writer_of_a_series_is_no_birth(tmp_path: Path) -> None:
+    """A restarted rank's operations are added to its series at once."""
+    bench = job_of_two(tmp_path)
+    bench.ranks.labels[8] = bench.ranks.labels[7]
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    bench.look()
+    bench.look(BIRTH_SECONDS)
+    (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8))
+    assert bench.scrape()[OPERATIONS] == {SERIES: 2}
+    bench.drain()
+
+
+def test_a_series_that_ended_and_returns_is_new(tmp_path: Path) -> None:
+    """Once it is gone it is forgotten, and begins at 0 again."""
+    bench = job_of_two(tmp_path)
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    bench.look()
+    bench.look(BIRTH_SECONDS)
+    bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed}
+    bench.look()
+    assert OPERATIONS not in bench.look()
+    assert not bench.exporter._births._grown
+    bench.ranks.labels[8] = bench.ranks.labels[7]
+    (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8))
+    assert bench.scrape()[OPERATIONS] == {SERIES: 0}
+    bench.drain()
+
+
+def test_a_single_pass_shows_what_there_is(tmp_path: Path) -> None:
+    """With `once` nothing is new: nobody looks twice."""
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    bench = Bench(tmp_path, once=True).start()
+    assert bench.scrape()[OPERATIONS] == {SERIES: 1}
+    bench.drain()
+
+
+def test_withheld_series(tmp_path: Path) -> None:
+    """An old one is no newer for having been withheld; a new one has all of its time at 0 still before it."""
+    directories = two_directories(tmp_path)
+    bench = Bench(*directories).start()
+    bench.look()
+    write(directories, 0)
+    bench.look()
+    bench.look(BIRTH_SECONDS)
+    with next(directories[0].iterdir()).open("ab") as log:
+        log.write(line(0, id="0xbee"))
+    new = ("job", "1", "bee", "AllReduce", "8192")
+    assert bench.scrape()[OPERATIONS] == {SERIES: 1, new: 0, OTHER_SERIES: 1}
+    slot = bench.exporter._slots[0]
+    slot.failed = True
+    bench.exporter._look_at_births()
+    bench.clock.advance(STALE_SECONDS + BIRTH_SECONDS)
+    assert shown(bench.exporter.snapshot())[OPERATIONS] == {OTHER_SERIES: 1}
+    slot.failed = False
+    assert bench.scrape()[OPERATIONS] == {SERIES: 1, new: 0, OTHER_SERIES: 1}
+    assert bench.scrape(BIRTH_SECONDS)[OPERATIONS] == {SERIES: 1, new: 1, OTHER_SERIES: 1}
+    bench.drain()
+
+
+def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
+    """What a slow directory's writers had shown before the restart is not new when they come; what is gone is."""
+    fast, slow = writer(1), writer(2, comm="fff")
+    labels = {(one.writer_key, one.totals[0].key.comm, 0): RankLabel("job", "1") for one in (fast, slow)}
+    births = Births([slow], Inheritance())
+    births.look([fast], labels, Inheritance(), 0.0, whole=False)
+    births.look([], labels, Inheritance(), BIRTH_SECONDS, whole=False)
+    births.look([fast, slow], labels, Inheritance(), BIRTH_SECONDS + 1, whole=True)
+    young = {labels for kind, labels in births.young(BIRTH_SECONDS + 1) if kind is Kind.TOTALS}
+    assert young == {("job", "1", "abc", "AllReduce", "8192")}
+
+
+def test_losses_are_not_old_before_they_are_shown() -> None:
+    """While a reader has not told yet a communicator's losses are withheld: they are new when it has."""
+    one = writer(1)
+    labels = {(one.writer_key, "abc", 0): RankLabel("job", "1")}
+    births = Births()
+    births.look([one], labels, Inheritance(), 0.0, whole=False)
+    births.look([one], labels, Inheritance(), BIRTH_SECONDS, whole=True)
+    assert births.young(BIRTH_SECONDS) == {(Kind.LOST, ("job", "abc"))}
+
+
+def test_lateness_waits_for_each_size_class() -> None:
+    """A rank's lateness leaves out a new size class as long as the communicator's matched operations do."""
+    one = writer(1)
+    old, new = (one.totals[0].key._replace(size=size) for size in ("8192", "32768"))
+    arrivals = Arrivals(last=3, lateness_us=3_000_000, matched=5)
+    totals = tuple(
+        msgspec.structs.replace(one.totals[0], key=key, sums=Sums(5, 5, 5, 5, arrivals)) for key in (old, new)
+    )
+    one = msgspec.structs.replace(one, totals=totals)
+    young = frozenset({(Kind.ARRIVALS, ("job", "1", "abc", "AllReduce", "32768"))})
+    labels = {(one.writer_key, "abc", 0): RankLabel("job", "1")}
+    values = shown(InspectorSnapshot((view(one),), labels, Inheritance(), 0, young=young))
+    assert values["rankwatch_collective_last_arrivals_total"] == {("job", "1", "abc", "AllReduce"): 3}
+    assert values["rankwatch_communicator_matched_operations_total"] == {
+        ("job", "abc", "AllReduce", "8192"): 5,
+        ("job", "abc", "AllReduce", "32768"): 0,
+    }
+
+
+def test_losses_begin_at_zero() -> None:
+    """A communicator's losses are 0 while they are new."""
+    one = msgspec.structs.replace(writer(1), lost=(("abc", 0, 5),))
+    labels = {(one.writer_key, "abc", 0): RankLabel("job", "1")}
+    grown = InspectorSnapshot((view(one),), labels, Inheritance(), 0)
+    new = msgspec.structs.replace(grown, young=frozenset({(Kind.LOST, ("job", "abc"))}))
+    lost = "rankwatch_communicator_lost_operations_total"
+    assert (shown(new)[lost], shown(grown)[lost]) == ({("job", "abc"): 0}, {("job", "abc"): 5})

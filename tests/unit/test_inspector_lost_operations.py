@@ -1,0 +1,151 @@
+"""What a communicator's ranks on this node lost in the plugin's ring or its one slot, as scrapes see it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from inspector_records import line
+from test_inspector_exporter import Bench, labelled, shown, view, writer
+from test_inspector_formats import overflowing, p2p
+
+from agent.api import RankLabel
+from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.reading.reader import BATCH_IDLE_SECONDS
+from exporters.inspector.rendering import InspectorSnapshot
+from exporters.inspector.totals.frozen import Sums, Totals, WriterTotals
+from exporters.inspector.totals.inheritance import CommunicatorLabel, Inheritance
+
+LOST = "rankwatch_communicator_lost_operations_total"
+RING = 128
+ABC = ("job", "abc")
+
+
+def one_slot(text: bytes) -> bytes:
+    """The same lines as plugins write them that keep one operation per communicator: without its name."""
+    records = [json.loads(part) for part in text.splitlines()]
+    for record in records:
+        del record["header"]["comm_name"]
+    return b"".join(json.dumps(record, separators=(",", ":")).encode() + b"\n" for record in records)
+
+
+def bench_of(path: Path, *pids: int) -> Bench:
+    """An exporter that has looked at the empty files of these processes, whose rings are small."""
+    for pid in pids:
+        (path / f"here-pid{pid}.log").touch()
+    bench = Bench(path)
+    for pid in pids:
+        bench.ranks.settings[pid] = {f"NCCL_INSPECTOR_DUMP_{kind}_RING_SIZE": str(RING) for kind in ("COLL", "P2P")}
+    bench.start()
+    bench.look()
+    return bench
+
+
+def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
+    """Write full passes of a rank, before each of which so many operations were dropped, number 0 among the first."""
+    lines = [each.replace(b'"pid":7', b'"pid":%d' % pid) for each in overflowing(passes, RING, dropped)]
+    with (path / f"here-pid{pid}.log").open("ab") as log:
+        log.write(b"".join(lines))
+
+
+def test_a_communicator_has_the_counter_from_zero(tmp_path: Path) -> None:
+    """It is there with the first operation, and at 0 while nothing is lost but what the plugin filters."""
+    bench = bench_of(tmp_path, 7)
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(5))
+    bench.look()
+    assert bench.look(BATCH_IDLE_SECONDS)[LOST] == {ABC: 0}
+    bench.drain()
+
+
+def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
+    """Where the plugin keeps one operation, each number left out was lost in its slot."""
+    bench = bench_of(tmp_path, 7, 8)
+    for pid in (7, 8):
+        (tmp_path / f"here-pid{pid}.log").write_bytes(one_slot(line(0, pid=pid) + line(5, pid=pid)))
+    bench.look()
+    assert bench.look(BATCH_IDLE_SECONDS)[LOST] == {ABC: 2 * 4}
+    bench.drain()
+
+
+def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> None:
+    """Only overflows of the ring of collectives count: not what was filtered, nor what the ring of P2P lost."""
+    bench = bench_of(tmp_path, 7, 8)
+    for pid in (7, 8):
+        (tmp_path / f"here-pid{pid}.log").write_bytes(line(0, pid=pid, dump_timestamp_us=1_680_000_000_000_000))
+    bench.look()  # the writers are known from here on, and with them the size of their rings
+    overflown(tmp_path, 7, 3, 40)
+    overflown(tmp_path, 8, 2, 10)
+    bench.look()
+    lost = bench.look(BATCH_IDLE_SECONDS)[LOST]
+    assert lost == {ABC: 3 * 40 + 2 * 10 - 2}
+    with (tmp_path / "here-pid7.log").open("ab") as log:
+        log.write(b"".join(p2p(number) for number in range(500, 500 + RING)))
+    bench.look()
+    values = bench.look(BATCH_IDLE_SECONDS)
+    assert values["rankwatch_inspector_missing_records_total"]["job", "1", "overflow"] > lost[ABC]
+    assert values[LOST] == lost
+    bench.drain()
+
+
+def test_it_never_falls_while_the_communicator_has_a_series(tmp_path: Path) -> None:
+    """What a rank that left had lost stays while another has a series, over a restart; with the last it ends."""
+    bench = bench_of(tmp_path, 7, 8)
+    for pid, last in ((7, 5), (8, 3)):
+        (tmp_path / f"here-pid{pid}.log").write_bytes(one_slot(line(0, pid=pid) + line(last, pid=pid)))
+    bench.look()
+    bench.look(BATCH_IDLE_SECONDS)
+    keys = {writer_key.pid: writer_key for writer_key, *_ in bench.ranks.observed}
+    bench.ranks.expired = {keys[7]}
+    bench.look()
+    assert bench.look()[LOST] == {ABC: 4 + 2}
+    bench.drain()
+    again = Bench(tmp_path, restored=bench.state.published).start()
+    assert again.look()[LOST] == {ABC: 4 + 2}
+    again.ranks.expired = {keys[8]}
+    again.look()
+    assert LOST not in again.look()
+    assert not again.exporter._inherited.lost
+    again.drain()
+
+
+def losing(
+    pid: int, lost: int, size: str = "8192", collective: str = "AllReduce", *, caught_up: bool = True
+) -> WriterTotals:
+    """A writer with one accumulator that lost so many operations."""
+    total = Totals(SeriesKey("abc", 0, collective, size), Sums(1, 1, 1, 1))
+    return msgspec.structs.replace(writer(pid, caught_up=caught_up), totals=(total,), lost=(("abc", 0, lost),))
+
+
+@pytest.mark.parametrize(("size", "collective"), [("other", "AllReduce"), ("8192", "p2p_send")])
+def test_only_communicators_with_a_collective_series_of_their_own_have_it(size: str, collective: str) -> None:
+    """What was refused a series, or has only those of P2P operations, has no counter of losses either."""
+    refused, admitted = losing(1, 5, size, collective), losing(2, 3)
+    labels = labelled(refused) | labelled(admitted, rank="2")
+    alone = InspectorSnapshot((view(refused),), labels, Inheritance(), 0)
+    assert LOST not in shown(alone)
+    beside = msgspec.structs.replace(alone, readers=(view(refused, admitted),))
+    assert shown(beside)[LOST] == {ABC: 5 + 3}
+
+
+def test_a_summand_behind_withholds_it() -> None:
+    """While any rank here, or a reader that has not told yet, may add to what was shown, nothing is."""
+    one, behind = losing(1, 5), losing(2, 3, "other", caught_up=False)
+    labels = labelled(one) | labelled(behind, rank="2")
+    snapshot = InspectorSnapshot(
+        (view(one), view(behind)), labels, Inheritance({}, {}, {CommunicatorLabel(*ABC): 4}), 0
+    )
+    assert LOST not in shown(snapshot)
+    whole = msgspec.structs.replace(snapshot, readers=(view(one), view(losing(2, 3, "other"))))
+    assert shown(whole)[LOST] == {ABC: 4 + 5 + 3}
+    assert LOST not in shown(msgspec.structs.replace(whole, unpublished=True))
+
+
+def test_what_a_squatter_left_is_not_the_owners() -> None:
+    """What was inherited under a job id goes with it when the id goes over to its owner."""
+    left = Inheritance()
+    left.take(losing(1, 5), {(losing(1, 5).writer_key, "abc", 0): RankLabel("job", "1")})
+    assert left.copy().lost == {CommunicatorLabel(*ABC): 5}
+    left.forget(["job"])
+    assert not left.lost
