@@ -93,8 +93,8 @@ def fabric() -> list[Panel]:
     return [
         lines(
             "Floor: time of an operation without waiting",
-            "Of operations that waited for nobody, the mean of ten minutes; over nodes by the node with the shortest at any "
-            f"time. A bad link lifts it for everyone. Of each collective and size class the {SHOWN_COMMUNICATORS} "
+            "Of operations that waited for nobody, the mean of ten minutes; over nodes by the node with the shortest at "
+            f"any time. A bad link lifts it for everyone. Of each collective and size class the {SHOWN_COMMUNICATORS} "
             "slowest communicators in the time shown.",
             Query(named(slowest, FLOOR), legend),
             unit="s",
