@@ -93,7 +93,7 @@ def fabric() -> list[Panel]:
     return [
         lines(
             "Floor: time of an operation without waiting",
-            "Of operations that waited for nobody, the mean of ten minutes; over nodes by the node with the shortest at "
+            "Of operations that waited for nobody, over ten minutes; over nodes by the node with the shortest at "
             f"any time. A bad link lifts it for everyone. Of each collective and size class the {SHOWN_COMMUNICATORS} "
             "slowest communicators in the time shown.",
             Query(named(slowest, FLOOR), legend),
