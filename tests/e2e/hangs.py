@@ -165,7 +165,7 @@ class Watcher:
     """What Prometheus says of the jobs, looked at again and again; all of it is written to a file, by line."""
 
     def __init__(self, site: Site, path: Path) -> None:
-        self._prometheus = site.prometheus
+        self._prometheus = site.watches[0].prometheus
         self._path = path
         self.paged: dict[str, float] = {}
         self.named: dict[str, set[tuple[str, str]]] = {}
@@ -247,7 +247,7 @@ class _Play:
         self._step()
         time.sleep(STEP_SECONDS)
         answered = f'max by (job_id) (rankwatch_communicator_ranks{{state="responding"}}) == {RANKS}'
-        found = {each["metric"]["job_id"] for each in self._here.prometheus.query(answered)}
+        found = {each["metric"]["job_id"] for each in self._here.watches[0].prometheus.query(answered)}
         return found >= set(self._jobs)
 
     def _until(self, end: float) -> None:
@@ -274,7 +274,7 @@ class _Play:
             max(last - self._resumed[name], 0.0) if over else None,
             watcher.fired.get(name, set()),
             "\n".join(page.text for page in self._here.pages(name)),
-            self._here.prometheus.value(alive),
+            self._here.watches[0].prometheus.value(alive),
         )
 
 

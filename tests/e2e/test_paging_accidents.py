@@ -35,12 +35,21 @@ THRESHOLDS = {
     "unresponsive_for_seconds": 10,
     "silent_job_seconds": 5,
     "slow_for": "10s",
+    "slow_min_operations": 20,
 }
 SHORTER = {
     "interval: 30s": "interval: 5s",
-    "[5m]": "[30s]",
+    "interval: 45s": "interval: 5s",
+    "interval: 60s": "interval: 5s",
     "interval: 2m": "interval: 5s",
-    "[6h:2m] offset 10m": "[1h:5s] offset 30s",
+    "total[1m]": "total[20s]",
+    "[150s]": "[20s]",
+    "total{comm!=\"other\"}[1m]": "total{comm!=\"other\"}[20s]",
+    "[5m]": "[30s]",
+    "seconds[10m]": "seconds[30s]",
+    "total[10m]": "total[30s]",
+    "rate5m[10m]) * 600": "rate5m[30s]) * 30",
+    "[6h:2m] offset 15m": "[1h:5s] offset 40s",
     "[1d:1m]": "[1d:5s]",
 }
 

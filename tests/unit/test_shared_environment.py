@@ -56,6 +56,19 @@ def test_children_of_one_task_are_all_shown(table: Table) -> None:
     assert table.ranks.snapshot().duplicates == 0
 
 
+def test_the_order_of_starts_counts_not_that_of_finding(table: Table) -> None:
+    """A worker that was recognised a second before others which started before it still has the last number."""
+    for pid in (1, 4):
+        table.add_facts(owned(pid, task(0), ALICE, parent=50))
+    table.tick(1.0)
+    for pid in (2, 3):
+        table.add_facts(owned(pid, task(0), ALICE, parent=50))
+    table.tick(BINDING_SECONDS - 1.0)
+    assert ranks(table) == {"0": 1, "3": 4}
+    table.tick(1.0)
+    assert ranks(table) == {"0": 1, "1": 2, "2": 3, "3": 4}
+
+
 def test_tasks_of_several_nodes_do_not_meet(table: Table) -> None:
     """With one task per node the index follows the task's number: rank 1 of this node is not rank 1 of the next."""
     for pid in (1, 2):

@@ -57,8 +57,8 @@ def number_of(own: Place, places: Sequence[Place]) -> int | None:
 def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterable[tuple[str, str]]:
     """Names for a process of a shared environment and where each is from, the best first.
 
-    ``siblings``: the processes that share it, this one among them. A title's number is the rank, and a local index is
-    counted from the task's number, where that task is its step's only one; else both follow that number after a point,
+    ``siblings``: the processes that share it, this one among them. A title's number is the rank, and a local index (by
+    start, then by pid) is counted from the task's number, where that task is its step's only one; else both follow that number after a point,
     or ranks of two nodes would be one.
     """
     titles = [place_of(each.facts.title if each.facts is not None else "") for each in siblings]
@@ -66,5 +66,7 @@ def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterabl
     task, alone = process.claim.rank or 0, process.claim.world_size == 1
     if number is not None:
         yield str(number) if alone else f"{task}.{number}", "title"
-    for index in range(len(siblings)):
+    in_order = sorted(each.facts.key[::-1] for each in siblings if each.facts is not None)
+    first = in_order.index(process.facts.key[::-1]) if process.facts is not None else 0
+    for index in (first, *(index for index in range(len(siblings)) if index != first)):
         yield (str(task + index) if alone or index == 0 else f"{task}.{index}"), "local_index"
