@@ -7,6 +7,7 @@ from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.pairs import MAX_PAIRS
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
@@ -131,6 +132,16 @@ P2P_BUS_BANDWIDTH = Family(
     ("job_id", "rank", "comm", "direction"),
     "1 per rank, communicator and direction seen",
 )
+SLOW_PAIRS = Family(
+    "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second",
+    "gauge",
+    "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "
+    "and 20 messages or more: of a rank's pairs the 4 slowest and the 4 furthest below their own best. sender and "
+    "receiver are ranks in the communicator; direction says which of them rank is. A link that is slow is so at both "
+    "ends, a late rank is not at its own. Not of messages up to 512 KiB.",
+    ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
+    f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none",
+)
 RECORDS = Family(
     "rankwatch_inspector_records_total",
     "counter",
@@ -195,8 +206,9 @@ SKIPPED = Family(
     "counter",
     "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name or "
     "overwritten: a second live writer has written over lines that were read. At a limit (entry, directory, file, "
-    "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, binding: kinds "
-    "of record) the user and directory that hold most give way: delete old files, or give each job its own directory.",
+    "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, pair: pairs of "
+    "ranks, binding: kinds of record) the user and directory that hold most give way: delete old files, or give "
+    "each job its own directory.",
     ("reason",),
     "1 per reason seen",
 )
@@ -257,6 +269,7 @@ FAMILIES = (
     P2P_BYTES,
     P2P_SECONDS,
     P2P_BUS_BANDWIDTH,
+    SLOW_PAIRS,
     RECORDS,
     MISSING_RECORDS,
     SEEN_RECORDS,

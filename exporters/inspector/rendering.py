@@ -38,12 +38,13 @@ from exporters.inspector.families import (
     SEEN_RECORDS,
     SILENT_RANKS,
     SKIPPED,
+    SLOW_PAIRS,
     SPREAD,
     TIMINGS,
     UNMATCHED,
     UNTIMED_OPERATIONS,
 )
-from exporters.inspector.format.records import OTHER, Result
+from exporters.inspector.format.records import OTHER, P2P_SEND, Result
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.published import Published
@@ -174,7 +175,18 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> I
     for (job_id, rank, comm, name), value in newest.items():
         direction = DIRECTIONS.get(name)
         (collectives if direction is None else p2p).add((job_id, rank, comm, direction or name), value)
-    return [collectives.metric, p2p.metric]
+    return [collectives.metric, p2p.metric, _pairs(writers, labels)]
+
+
+def _pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """Of several writers with the same labels the newest is shown, as above."""
+    newest: dict[tuple[str, ...], float] = {}
+    for writer in sorted(writers, key=lambda one: one.last_progress_us):
+        for (end, peer, size), bandwidth in writer.pairs:
+            if (label := labels.get((writer.writer_key, end.comm, end.comm_rank))) is not None:
+                places = (end.comm_rank, peer) if end.direction == P2P_SEND else (peer, end.comm_rank)
+                newest[*label, end.comm, DIRECTIONS[end.direction], *map(str, places), size] = bandwidth
+    return Metric(SLOW_PAIRS, list(newest), list(newest.values()))
 
 
 def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:

@@ -24,5 +24,5 @@ class Published(msgspec.Struct, frozen=True):
 
     def withheld(self) -> Published:
         """The same as of a reader whose totals stand still: no series with a part in them is to be shown."""
-        writers = tuple(msgspec.structs.replace(one, caught_up=False, windows=()) for one in self.writers)
+        writers = tuple(msgspec.structs.replace(one, caught_up=False, windows=(), pairs=()) for one in self.writers)
         return msgspec.structs.replace(self, writers=writers, caught_up=False)

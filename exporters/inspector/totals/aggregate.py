@@ -43,6 +43,7 @@ from exporters.inspector.totals.accumulators import Accumulator, Sequence, Windo
 from exporters.inspector.totals.binding import Binding, RecordKey
 from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
+from exporters.inspector.totals.pairs import End, Pairs
 from exporters.inspector.totals.places import MAX_PLACES, Places
 from exporters.inspector.totals.shared import Shared
 
@@ -104,6 +105,7 @@ class Aggregate:
         self._shared = shared or Shared()
         self._from_start = from_start
         self._places = Places(self._shared.room, group)
+        self.pairs = Pairs(self._shared.pairs, group, self._admitted)
         self._bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
@@ -126,6 +128,8 @@ class Aggregate:
         if binding.member is not None:
             traced = perfs[0].event_trace_ts is not NO_TRACE and binding.member.is_wanted()
             binding.member.note(numbers, highest, times, start_times(perfs) if traced else [])
+        if binding.end is not None:
+            self.pairs.note(binding.end, binding.size_bytes, perfs)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.plausibility.note(times, binding.plausible_us)
@@ -152,6 +156,8 @@ class Aggregate:
                 binding.add(number, number, [microseconds])
                 if binding.member is not None:
                     binding.member.note([number], number, [microseconds], [])
+                if binding.end is not None:
+                    self.pairs.note(binding.end, binding.size_bytes, [perf])
                 self._shared.plausibility.note([microseconds], binding.plausible_us)
             else:
                 binding.see(number, number, 1)
@@ -210,6 +216,7 @@ class Aggregate:
         """Give back its share of the room; nothing is added afterwards."""
         self._shared.matching.leave(self.writer_key)
         self._places.leave()
+        self.pairs.leave()
         self._shared.room.give_back(self.group, len(self.memberships))
 
     def end(self, comms: frozenset[str]) -> Aggregate:
@@ -222,6 +229,7 @@ class Aggregate:
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
         self._places.leave(comms)
+        self.pairs.leave(comms)
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
         self._shared.matching.leave(self.writer_key, comms)
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
@@ -251,6 +259,8 @@ class Aggregate:
             binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
             binding.plausible_us = self._shared.plausibility.least_us(binding.bus_bytes)
             self._place(binding, comm, comm_rank, collective)
+            if collective in P2P_SERIES and comm != OTHER:
+                binding.end = End(comm, comm_rank, n_ranks, collective)
             if collective in SYNCHRONISING and comm != OTHER:
                 series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
                 credit = partial(self.credit, series)
@@ -314,6 +324,7 @@ class Aggregate:
         """End the window of every gauge."""
         for window in self.windows.values():
             window.roll()
+        self.pairs.roll(self._places.ranks)
 
     # The checkpoint.
 

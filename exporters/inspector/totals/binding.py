@@ -6,6 +6,7 @@ from exporters.inspector.format.records import OTHER, Result
 from exporters.inspector.lateness.matching import BoardMember
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.pairs import End
 
 RecordKey = tuple[str, int, int, str, int, str]
 """Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
@@ -17,6 +18,7 @@ class Binding:
     __slots__ = (
         "accumulator",
         "bus_bytes",
+        "end",
         "least_us",
         "member",
         "place",
@@ -34,6 +36,7 @@ class Binding:
         self.accumulator = Accumulator()
         self.window: Window | None = None
         self.member: BoardMember | None = None
+        self.end: End | None = None
         self.place = (OTHER, 0)
         self.untimed: Tally | None = None
         self.size_bytes = self.bus_bytes = 0

@@ -11,6 +11,7 @@ from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.budget import SERIES_PER_GAUGE, series_of
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.pairs import PairBandwidth
 
 WINDOW_SECONDS = 5.0
 """Length of the bus bandwidth gauge's window."""
@@ -50,7 +51,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
-    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted).
+    (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted). ``pairs``: those
+    that are worth a series.
     """
 
     writer_key: WriterKey
@@ -60,6 +62,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     totals: tuple[Totals, ...]
     windows: tuple[tuple[str, int, str, int, int], ...]
     tallies: tuple[tuple[str, int, Tally, int], ...]
+    pairs: tuple[PairBandwidth, ...] = ()
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -79,6 +82,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 if (latest := window.latest()) is not None
             ),
             tuple((*key, count) for key, count in aggregate.losses.tallies().items()),
+            aggregate.pairs.shown(),
         )
 
     def series(self) -> int:
