@@ -20,6 +20,7 @@ from exporters.inspector.reading.slot import WAIT_SECONDS, Slot
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.durations import JobDurations
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
@@ -42,7 +43,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """Where Inspector's files are: directories, searched one level deep, and how often they are read.
 
     ``derived_series``: also what PromQL makes of the others: message bytes, operations that were not matched; 8 more
-    per rank with three communicators.
+    per rank with three communicators. ``operation_histogram``: how long collectives took, in buckets.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -53,6 +54,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
         MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
     )
     derived_series: bool = False
+    operation_histogram: bool = False
     reclaim: Reclaim = Reclaim()
 
 
@@ -79,6 +81,7 @@ class InspectorExporter:
         self._labels: dict[Place, RankLabel] = {}
         self._renamed = 0
         self._inherited = Inheritance()
+        self._left_durations = JobDurations()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
 
@@ -93,7 +96,7 @@ class InspectorExporter:
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
             slot = Slot(ctx, path, number, self._config.reclaim)
             self._slots.append(slot)
-            await slot.open(checkpoint.sections.get(path), bound)
+            await slot.open(checkpoint.sections.get(path), bound, histograms=self._config.operation_histogram)
 
     async def update(self) -> None:
         """Take one turn with every directory (all that is there, in a single pass).
@@ -125,6 +128,7 @@ class InspectorExporter:
             silent=Counter(self._silent),
             reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
             derived_series=self._config.derived_series,
+            left_durations=self._left_durations.copy(),
         )
 
     def families(self, snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -195,6 +199,8 @@ class InspectorExporter:
             self._ctx.ranks.observe_records(*evidence)
         if turn.published is not None:
             self._ctx.ranks.observe_bandwidths(self._bandwidths())
+        for writer in (*turn.retired, *turn.ended):
+            self._left_durations.take(writer.writer_key, writer.durations, self._labels)
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
             self._inherited.take(writer, self._labels)
@@ -227,6 +233,7 @@ class InspectorExporter:
         living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}
         self._inherited.prune(writers, self._labels)
+        self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
 
     def _ask_ranks(self) -> None:
         """Ask for the labels that are missing, and which writers have expired.
@@ -238,6 +245,7 @@ class InspectorExporter:
             self._renamed += len(renamed)
             self._labels = {place: ranks.label(*place) or label for place, label in self._labels.items()}
             self._inherited.forget(renamed)
+            self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
         for slot in self._slots:
             writers = () if slot.published is None else slot.published.writers
             slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]

@@ -6,6 +6,7 @@ from agent.api import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How
+from exporters.inspector.totals.durations import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.pairs import MAX_PAIRS
 
@@ -131,6 +132,15 @@ P2P_BUS_BANDWIDTH = Family(
     "too low where a send and a receive are fused in one kernel.",
     ("job_id", "rank", "comm", "direction"),
     "1 per rank, communicator and direction seen",
+)
+DURATIONS = Family(
+    "rankwatch_collective_operation_duration_seconds",
+    "histogram",
+    "How long collectives of a job's ranks on this node ran, waiting for late ranks included; since the agent's start.",
+    ("job_id", "collective", "size", "le"),
+    f"{len(BOUND_LABELS) + 2} per job, collective and size class seen, at most {MAX_HISTOGRAMS} times; only with "
+    "operation_histogram",
+    "sum",
 )
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second",
@@ -269,6 +279,7 @@ FAMILIES = (
     P2P_BYTES,
     P2P_SECONDS,
     P2P_BUS_BANDWIDTH,
+    DURATIONS,
     SLOW_PAIRS,
     RECORDS,
     MISSING_RECORDS,

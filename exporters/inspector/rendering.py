@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from agent.api import Family, Metric, RankLabel
+from agent.api import COUNT, SUM, Family, Metric, RankLabel
 from exporters.inspector.families import (
     BUS_BANDWIDTH,
     BUS_BYTES,
@@ -16,6 +16,7 @@ from exporters.inspector.families import (
     BYTES,
     CAUSES,
     DIRECTIONS,
+    DURATIONS,
     FILES,
     FLOOR,
     HOLE_BYTES,
@@ -50,6 +51,7 @@ from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import SilenceCause
+from exporters.inspector.totals.durations import BOUND_LABELS, JobDurations
 from exporters.inspector.totals.frozen import Sums, WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally
 from exporters.inspector.totals.losses import Tally
@@ -74,6 +76,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     silent: Mapping[SilenceCause, int] = {}
     reclaimed: tuple[Reclaimed, ...] = ()
     derived_series: bool = False
+    left_durations: JobDurations = JobDurations()  # never changed
 
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -84,6 +87,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _arrivals(series, withheld, derived=snapshot.derived_series)
     yield from _bandwidth(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
+    yield _durations(writers, snapshot)
     yield from _reading(snapshot)
     yield from _reclaimed(snapshot.reclaimed)
 
@@ -213,6 +217,26 @@ def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterab
         else:
             untimed.add((key.job_id, key.rank, TIMINGS[key.tally]), count)
     return [missing.metric, seen.metric, untimed.metric]
+
+
+def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
+    """What each job's ranks here took, with what left writers had; as with the series, one behind withholds the job."""
+    jobs = snapshot.left_durations.copy()
+    withheld = set()
+    for writer in writers:
+        jobs.take(writer.writer_key, writer.durations, snapshot.labels)
+        if not writer.caught_up:
+            own = (snapshot.labels.get((writer.writer_key, *place)) for place in writer.places)
+            withheld.update(label.job_id for label in own if label is not None)
+    rows = DURATIONS.rows()
+    for series, durations in jobs.shown():
+        if series.job_id not in withheld:
+            counts = durations.cumulative()
+            for bound, count in zip(BOUND_LABELS, counts, strict=True):
+                rows.add((*series, bound), count)
+            rows.add((*series, COUNT), counts[-1])
+            rows.add((*series, SUM), durations.microseconds / 1_000_000)
+    return rows.metric
 
 
 def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:

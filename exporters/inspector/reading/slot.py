@@ -39,10 +39,11 @@ class Slot:
         self._writer_keys: set[WriterKey] = set()
         self._rings: dict[WriterKey, RingSizes] = {}
 
-    async def open(self, restored: bytes | None, gigabytes_per_second: float) -> None:
+    async def open(self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool = False) -> None:
         """Make the reader; ``restored`` is its part of the checkpoint, ``gigabytes_per_second`` what is plausible."""
         self.section = restored
-        self.reader, writer_keys = await self.thread.call(partial(self._make, restored, gigabytes_per_second))
+        make = partial(self._make, restored, gigabytes_per_second, histograms=histograms)
+        self.reader, writer_keys = await self.thread.call(make)
         self._writer_keys.update(writer_keys)
 
     async def close(self) -> None:
@@ -94,12 +95,20 @@ class Slot:
     # In the reader's thread.
 
     def _make(
-        self, restored: bytes | None, gigabytes_per_second: float
+        self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool
     ) -> tuple[DirectoryReader, tuple[WriterKey, ...]]:
         """The reader, and the writers that it knows from before."""
         ctx = self._ctx
         bound = Plausibility(gigabytes_per_second)
-        make = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, plausibility=bound, log=ctx.log)
+        make = partial(
+            DirectoryReader,
+            Path(self.path),
+            ctx.clock,
+            ctx.admit.admit,
+            plausibility=bound,
+            histograms=histograms,
+            log=ctx.log,
+        )
         try:
             reader = make(restored=restored, from_beginning=ctx.once)
         except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to

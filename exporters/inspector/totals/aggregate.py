@@ -42,6 +42,7 @@ from exporters.inspector.lateness.arrivals import SYNCHRONISING, Arrivals
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
 from exporters.inspector.totals.binding import Binding, RecordKey
 from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
+from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
 from exporters.inspector.totals.pairs import End, Pairs
 from exporters.inspector.totals.places import MAX_PLACES, Places
@@ -99,6 +100,7 @@ class Aggregate:
         losses = None if saved is None else saved.losses
         self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
         self.windows: dict[tuple[str, int, str], Window] = {}
+        self.durations: dict[SeriesKey, Durations] = {}
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._admit = admit
@@ -226,6 +228,7 @@ class Aggregate:
         _move(self.sequences, ended.sequences, comms)
         self.losses.end(comms, ended.losses)
         _move(self.windows, ended.windows, comms)
+        _move(self.durations, ended.durations, comms)
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
         self._places.leave(comms)
@@ -285,6 +288,8 @@ class Aggregate:
         if key not in self.accumulators and (comm == OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
+        if self._shared.histograms and collective not in P2P_SERIES:
+            binding.durations = self.durations.setdefault(key, Durations())
         if key.size == OTHER:
             return
         place = (comm, comm_rank, collective)

@@ -10,6 +10,7 @@ from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.budget import SERIES_PER_GAUGE, series_of
+from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.pairs import PairBandwidth
 
@@ -52,7 +53,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
 
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
     (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted). ``pairs``: those
-    that are worth a series.
+    that are worth a series. ``durations`` by series, where they are counted.
     """
 
     writer_key: WriterKey
@@ -63,6 +64,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     windows: tuple[tuple[str, int, str, int, int], ...]
     tallies: tuple[tuple[str, int, Tally, int], ...]
     pairs: tuple[PairBandwidth, ...] = ()
+    durations: tuple[tuple[SeriesKey, Durations], ...] = ()
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -83,6 +85,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
             ),
             tuple((*key, count) for key, count in aggregate.losses.tallies().items()),
             aggregate.pairs.shown(),
+            tuple((key, own.copy()) for key, own in aggregate.durations.items()),
         )
 
     def series(self) -> int:

@@ -12,13 +12,17 @@ MAX_PLACES_IN_ALL = 8192
 
 
 class Shared:
-    """The room for places and memberships, and for pairs, the bound of what is plausible, operations to be matched."""
+    """The room for places and memberships, and for pairs, the bound of what is plausible, operations to be matched.
 
-    def __init__(self, plausibility: Plausibility | None = None) -> None:
+    ``histograms``: durations are counted, too.
+    """
+
+    def __init__(self, plausibility: Plausibility | None = None, *, histograms: bool = False) -> None:
         self.room = FairBudget(MAX_PLACES_IN_ALL)
         self.pairs = FairBudget(MAX_MEASURED_IN_ALL)
         self.plausibility = plausibility or Plausibility()
         self.matching = Matching()
+        self.histograms = histograms
 
     def refused(self) -> dict[str, int]:
         """How often there was no room, by what for."""
