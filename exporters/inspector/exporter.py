@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from agent.api import Context, ExporterConfig, Metric, NoData, RankLabel, Spec
+from exporters.inspector.distributions import DURATIONS, SLOW_PAIRS
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 from exporters.inspector.reading.ownership import Ownership
@@ -268,7 +269,7 @@ SPEC = Spec(
     build=InspectorExporter,
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=2.0,
-    families=FAMILIES,
+    families=(*FAMILIES, SLOW_PAIRS, DURATIONS),
     series_cap=SERIES_CAP,
     checkpoint_bytes=CHECKPOINT_BYTES,
 )

@@ -6,9 +6,7 @@ from agent.api import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How
-from exporters.inspector.totals.durations import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.pairs import MAX_PAIRS
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
@@ -132,25 +130,6 @@ P2P_BUS_BANDWIDTH = Family(
     "too low where a send and a receive are fused in one kernel.",
     ("job_id", "rank", "comm", "direction"),
     "1 per rank, communicator and direction seen",
-)
-DURATIONS = Family(
-    "rankwatch_collective_operation_duration_seconds",
-    "histogram",
-    "How long collectives of a job's ranks on this node ran, waiting for late ranks included; since the agent's start.",
-    ("job_id", "collective", "size", "le"),
-    f"{len(BOUND_LABELS) + 2} per job, collective and size class seen, at most {MAX_HISTOGRAMS} times; only with "
-    "operation_histogram",
-    "sum",
-)
-SLOW_PAIRS = Family(
-    "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second",
-    "gauge",
-    "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "
-    "and 20 messages or more: of a rank's pairs the 4 slowest and the 4 furthest below their own best. sender and "
-    "receiver are ranks in the communicator; direction says which of them rank is. A link that is slow is so at both "
-    "ends, a late rank is not at its own. Not of messages up to 512 KiB.",
-    ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
-    f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none",
 )
 RECORDS = Family(
     "rankwatch_inspector_records_total",
@@ -279,8 +258,6 @@ FAMILIES = (
     P2P_BYTES,
     P2P_SECONDS,
     P2P_BUS_BANDWIDTH,
-    DURATIONS,
-    SLOW_PAIRS,
     RECORDS,
     MISSING_RECORDS,
     SEEN_RECORDS,

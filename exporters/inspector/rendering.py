@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from agent.api import COUNT, SUM, Family, Metric, RankLabel
+from agent.api import Family, Metric, RankLabel
+from exporters.inspector.distributions import durations, slow_pairs
 from exporters.inspector.families import (
     BUS_BANDWIDTH,
     BUS_BYTES,
@@ -16,7 +17,6 @@ from exporters.inspector.families import (
     BYTES,
     CAUSES,
     DIRECTIONS,
-    DURATIONS,
     FILES,
     FLOOR,
     HOLE_BYTES,
@@ -39,19 +39,18 @@ from exporters.inspector.families import (
     SEEN_RECORDS,
     SILENT_RANKS,
     SKIPPED,
-    SLOW_PAIRS,
     SPREAD,
     TIMINGS,
     UNMATCHED,
     UNTIMED_OPERATIONS,
 )
-from exporters.inspector.format.records import OTHER, P2P_SEND, Result
+from exporters.inspector.format.records import OTHER, Result
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import SilenceCause
-from exporters.inspector.totals.durations import BOUND_LABELS, JobDurations
+from exporters.inspector.totals.durations import JobDurations
 from exporters.inspector.totals.frozen import Sums, WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place, RankTally
 from exporters.inspector.totals.losses import Tally
@@ -86,8 +85,9 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _operations(series, withheld, derived=snapshot.derived_series)
     yield from _arrivals(series, withheld, derived=snapshot.derived_series)
     yield from _bandwidth(writers, snapshot.labels)
+    yield slow_pairs(writers, snapshot.labels)
+    yield durations(writers, snapshot.labels, snapshot.left_durations)
     yield from _tallies(writers, snapshot)
-    yield _durations(writers, snapshot)
     yield from _reading(snapshot)
     yield from _reclaimed(snapshot.reclaimed)
 
@@ -179,18 +179,7 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> I
     for (job_id, rank, comm, name), value in newest.items():
         direction = DIRECTIONS.get(name)
         (collectives if direction is None else p2p).add((job_id, rank, comm, direction or name), value)
-    return [collectives.metric, p2p.metric, _pairs(writers, labels)]
-
-
-def _pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
-    """Of several writers with the same labels the newest is shown, as above."""
-    newest: dict[tuple[str, ...], float] = {}
-    for writer in sorted(writers, key=lambda one: one.last_progress_us):
-        for (end, peer, size), bandwidth in writer.pairs:
-            if (label := labels.get((writer.writer_key, end.comm, end.comm_rank))) is not None:
-                places = (end.comm_rank, peer) if end.direction == P2P_SEND else (peer, end.comm_rank)
-                newest[*label, end.comm, DIRECTIONS[end.direction], *map(str, places), size] = bandwidth
-    return Metric(SLOW_PAIRS, list(newest), list(newest.values()))
+    return [collectives.metric, p2p.metric]
 
 
 def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -217,26 +206,6 @@ def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterab
         else:
             untimed.add((key.job_id, key.rank, TIMINGS[key.tally]), count)
     return [missing.metric, seen.metric, untimed.metric]
-
-
-def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
-    """What each job's ranks here took, with what left writers had; as with the series, one behind withholds the job."""
-    jobs = snapshot.left_durations.copy()
-    withheld = set()
-    for writer in writers:
-        jobs.take(writer.writer_key, writer.durations, snapshot.labels)
-        if not writer.caught_up:
-            own = (snapshot.labels.get((writer.writer_key, *place)) for place in writer.places)
-            withheld.update(label.job_id for label in own if label is not None)
-    rows = DURATIONS.rows()
-    for series, durations in jobs.shown():
-        if series.job_id not in withheld:
-            counts = durations.cumulative()
-            for bound, count in zip(BOUND_LABELS, counts, strict=True):
-                rows.add((*series, bound), count)
-            rows.add((*series, COUNT), counts[-1])
-            rows.add((*series, SUM), durations.microseconds / 1_000_000)
-    return rows.metric
 
 
 def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
