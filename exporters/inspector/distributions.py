@@ -43,7 +43,7 @@ def slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
 
 
 def durations(writers: list[WriterTotals], labels: dict[Place, RankLabel], left: JobDurations) -> Metric:
-    """Return how long the ranks of each job here took; ``left``: those that ended. A writer behind withholds its jobs."""
+    """How long the ranks of each job here took; ``left``: those that ended. A writer behind withholds its jobs."""
     jobs = left.copy()
     withheld = set()
     for writer in writers:
