@@ -45,7 +45,7 @@ def slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
 def durations(writers: list[WriterTotals], labels: dict[Place, RankLabel], left: JobDurations) -> Metric:
     """How long the ranks of each job here took; ``left``: those that ended. A writer behind withholds its jobs."""
     jobs = left.copy()
-    withheld = set()
+    withheld: set[str] = set()
     for writer in writers:
         jobs.take(writer.writer_key, writer.durations, labels)
         if not writer.caught_up:

@@ -181,7 +181,7 @@ def test_no_more_peers_than_the_bound_are_measured() -> None:
     seen = set()
     for _ in range(2 * TURN_ROLLS // WINDOW_ROLLS):
         window(pairs, times, end(n_ranks))
-        measured = {key.peer for key in pairs._pairs}
+        measured = {key.peer for key in pairs.measured()}
         assert len(measured) <= MAX_PEERS + MAX_PAIRS
         seen |= measured
     assert seen == set(times)
@@ -207,13 +207,14 @@ def test_no_more_is_measured_than_there_is_room_for() -> None:
 def test_no_more_samples_than_the_bound() -> None:
     """However many operations a window has, MAX_SAMPLES are kept, of its end as of its beginning."""
     pair = Pair()
-    pair.add([1.0] * MAX_SAMPLES)
+    for _ in range(MAX_SAMPLES):
+        pair.add(1.0)
     assert pair.samples() == MAX_SAMPLES
-    pair.add([1.0])
+    pair.add(1.0)
     assert pair.samples() == MAX_SAMPLES // 2 + 1
     pair = Pair()
     for number in range(10_000):
-        pair.add([float(number)])
+        pair.add(float(number))
         assert pair.samples() <= MAX_SAMPLES
     for _ in range(WINDOW_ROLLS):
         pair.roll()
@@ -229,14 +230,15 @@ def test_a_pair_that_rests_has_no_series() -> None:
     assert shown(pairs) == {1: 10.0}
     pairs.roll(1)
     assert shown(pairs) == {}
-    assert not pairs._pairs
+    assert not pairs.measured()
 
 
 def test_the_best_fades() -> None:
     """A pair's own best is what it reached lately: half of it is left after four hours at a lower bandwidth."""
     pair = Pair()
     for bandwidth in [100.0, *[10.0] * (4 * 360)]:
-        pair.add([bandwidth] * MIN_OPERATIONS)
+        for _ in range(MIN_OPERATIONS):
+            pair.add(bandwidth)
         for _ in range(WINDOW_ROLLS):
             pair.roll()
     assert pair.best == pytest.approx(100 * FADE ** (4 * 360))

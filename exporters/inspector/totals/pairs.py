@@ -83,14 +83,15 @@ class Pair:
         self._rolls = self._seen = 0
         self._stride = 1
 
-    def add(self, bandwidths: list[float]) -> None:
-        """Take in operations."""
+    def add(self, bandwidth: float) -> None:
+        """Take in an operation."""
         self._idle = 0
-        self._sample.extend(bandwidths[-self._seen % self._stride :: self._stride])
-        self._seen += len(bandwidths)
-        while len(self._sample) > MAX_SAMPLES:
-            del self._sample[1::2]
-            self._stride *= 2
+        if self._seen % self._stride == 0:
+            self._sample.append(bandwidth)
+            if len(self._sample) > MAX_SAMPLES:
+                del self._sample[1::2]
+                self._stride *= 2
+        self._seen += 1
 
     def samples(self) -> int:
         """How many operations of the window are kept."""
@@ -118,7 +119,7 @@ class Pairs:
         self._room = room
         self._group = group
         self._admit = admit
-        self._pairs: dict[PairKey, Pair] = {}
+        self._pairs: dict[tuple[End, str], dict[int, Pair]] = {}
         self._places = 0
         self._rolls = 0
 
@@ -126,42 +127,42 @@ class Pairs:
         """Take in operations of one size that one end completed."""
         if size_bytes <= LEAST_BYTES:
             return
-        by_peer: dict[int, list[float]] = {}
+        own = self._pairs.setdefault((end, size_label(size_bytes)), {})
         for perf in perfs:
             if isinstance(perf, P2PPerf):
-                by_peer.setdefault(perf.peer, []).append(size_bytes / perf.coll_exec_time_us)
-        size = size_label(size_bytes)
-        for peer, bandwidths in by_peer.items():
-            pair = self._pair(PairKey(end, peer, size))
-            if pair is not None:
-                pair.add(bandwidths)
+                pair = own.get(perf.peer) or self._new(end, perf.peer, own)
+                if pair is not None:
+                    pair.add(size_bytes / perf.coll_exec_time_us)
 
-    def _pair(self, key: PairKey) -> Pair | None:
-        """What is measured of a pair, if it is one and it is its turn."""
-        pair = self._pairs.get(key)
-        if pair is not None:
-            return pair
-        is_pair = 0 <= key.peer < key.end.n_ranks and key.peer != key.end.comm_rank
-        if not is_pair or not self._is_its_turn(key) or not self._room.take(self._group):
+    def _new(self, end: End, peer: int, own: dict[int, Pair]) -> Pair | None:
+        """Begin to measure a pair, if it is one and it is its turn."""
+        is_pair = 0 <= peer < end.n_ranks and peer != end.comm_rank
+        if not is_pair or not self._is_its_turn(end, peer) or not self._room.take(self._group):
             return None
-        pair = self._pairs[key] = Pair()
+        pair = own[peer] = Pair()
         return pair
 
-    def _is_its_turn(self, key: PairKey) -> bool:
+    def _is_its_turn(self, end: End, peer: int) -> bool:
         """Peers take turns by their numbers where there are too many for all."""
-        return (key.peer - self._rolls // TURN_ROLLS * MAX_PEERS) % key.end.n_ranks < MAX_PEERS
+        return (peer - self._rolls // TURN_ROLLS * MAX_PEERS) % end.n_ranks < MAX_PEERS
+
+    def measured(self) -> dict[PairKey, Pair]:
+        """All pairs."""
+        return {
+            PairKey(end, peer, size): pair for (end, size), own in self._pairs.items() for peer, pair in own.items()
+        }
 
     def roll(self, ranks: int) -> None:
         """End the windows that are due, and choose what is shown; the writer has so many ``ranks``."""
         self._rolls += 1
-        self._drop([key for key, pair in self._pairs.items() if not pair.roll()])
+        self._drop([key for key, pair in self.measured().items() if not pair.roll()])
         self._choose(MAX_PAIRS * ranks)
         if self._rolls % TURN_ROLLS == 0:
-            over = [key for key, pair in self._pairs.items() if not pair.shown and not self._is_its_turn(key)]
-            self._drop(over)
+            rest = [key for key, pair in self.measured().items() if not pair.shown]
+            self._drop([key for key in rest if not self._is_its_turn(key.end, key.peer)])
 
     def _choose(self, most: int) -> None:
-        known = [pair for pair in self._pairs.values() if pair.bandwidth is not None]
+        known = [pair for pair in self.measured().values() if pair.bandwidth is not None]
         wanted = min(most, len(known))
         while self._places < wanted and self._admit(1):
             self._places += 1
@@ -175,18 +176,19 @@ class Pairs:
 
     def _drop(self, keys: list[PairKey]) -> None:
         for key in keys:
-            del self._pairs[key]
+            del self._pairs[key.end, key.size][key.peer]
+        self._pairs = {place: own for place, own in self._pairs.items() if own}
         self._room.give_back(self._group, len(keys))
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
         """Let go of the pairs of some communicators, or of all."""
-        self._drop([key for key in self._pairs if comms is None or key.end.comm in comms])
+        self._drop([key for key in self.measured() if comms is None or key.end.comm in comms])
 
     def shown(self) -> tuple[PairBandwidth, ...]:
         """The pairs that are worth a series."""
         return tuple(
             PairBandwidth(key, pair.bandwidth * 1_000_000)
-            for key, pair in self._pairs.items()
+            for key, pair in self.measured().items()
             if pair.shown and pair.bandwidth is not None
         )
 
