@@ -17,7 +17,7 @@ from agent.core.identity import (
     label_fields,
 )
 from agent.core.log import Logger
-from agent.core.metrics import Family, Metric, Rows
+from agent.core.metrics import COUNT, SUM, Family, Metric, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
@@ -40,7 +40,9 @@ from agent.tail.follower import Follower, ShareOf, share_of
 from agent.tail.shares import FairTable, Holdings, Share
 
 __all__ = [
+    "COUNT",
     "NODE",
+    "SUM",
     "UNKNOWN_RANK",
     "Admission",
     "CheckState",

@@ -41,6 +41,7 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Bandwidth": job_speed.bandwidth(),
         "Late ranks": job_speed.late(late_share),
         "The fabric's own time": job_speed.fabric(),
+        "Pairs of ranks": job_speed.pairs(),
         "Progress": _progress(),
         "Communicators, as the ranks see each other (RAS)": job_ras.panels(),
         "How RAS is asked": job_ras.asking(),

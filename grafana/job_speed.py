@@ -8,12 +8,15 @@ from grafana.queries import JOB, coverage, most, named, over_time, rate_of, rati
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5
 """Per collective."""
+SHOWN_PAIRS = 12
 LISTED = 32
 
 BANDWIDTH = f"comm_collective:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}"
 LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{JOB}}}"
 FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
 COMM_SIZE = "comm, collective, size"
+PAIRS = f"rankwatch_p2p_slow_pair_bandwidth_bytes_per_second{{{JOB}}}"
+PAIR = "comm, sender, receiver, size"
 
 
 def bandwidth() -> list[Panel]:
@@ -75,6 +78,24 @@ def late(late_share: float) -> list[Panel]:
             descending=True,
             links_to_rank=True,
         ),
+    ]
+
+
+def pairs() -> list[Panel]:
+    """Return the panel on pairs of ranks."""
+    better_end = f"max by ({PAIR}) ({PAIRS})"
+    slowest = most(
+        SHOWN_PAIRS, better_end, PAIR, over=f"max by ({PAIR}) ({over_time('avg_over_time', PAIRS)})", least=True
+    )
+    return [
+        lines(
+            "Bandwidth of the slowest pairs of ranks",
+            "Of messages above 512 KiB: what the fastest tenth reached, at the better end, which waits for nobody. "
+            f"Sender and receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
+            Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
+            unit="Bps",
+            size=Size(24),
+        )
     ]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-MetricKind = Literal["gauge", "counter"]
+MetricKind = Literal["gauge", "counter", "histogram"]
 Aggregation = Literal["sum", "max", "none"]
+COUNT, SUM = "count", "sum"
+"""What stands for `le` in the two series of a histogram that are no buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Family:
     """A metric family: its full name as Prometheus stores it, type, help, labels and cost.
 
     ``cost`` says in words how many series it makes; ``aggregate`` how to combine it over nodes that export the same
-    label set (``none``: the series is one node's alone).
+    label set (``none``: the series is one node's alone). The last label of a histogram is `le`.
     """
 
     name: str
@@ -38,6 +40,12 @@ class Family:
         rows = self.rows()
         rows.add((), value)
         return rows.metric
+
+    def suffix(self, values: tuple[str, ...]) -> str:
+        """Return what follows the family's name in the name of a series with these label values."""
+        if self.kind != "histogram":
+            return ""
+        return f"_{values[-1]}" if values[-1] in (COUNT, SUM) else "_bucket"
 
 
 @dataclass(slots=True)

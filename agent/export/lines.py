@@ -58,9 +58,7 @@ class Heads:
         self.family = family
         self._labels: list[tuple[str, ...]] = []
         self._heads: list[str] = []
-        order = sorted(range(len(family.labels)), key=family.labels.__getitem__)
-        labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
-        self._line = f"{family.name}{{{{{labels}}}}} " if labels else f"{family.name} "
+        self._lines: dict[str, str] = {}
 
     def __len__(self) -> int:
         """How many series are kept."""
@@ -81,10 +79,20 @@ class Heads:
         if len(values) != len(self.family.labels):
             raise ValueError(f"{self.family.name}: {len(values)} label values for {len(self.family.labels)} labels")
         shown = map(_escaped, values) if _ODD.search("".join(values)) else values
-        made = self._line.format(*shown)
+        suffix = self.family.suffix(values)
+        line = self._lines.get(suffix) or self._lines.setdefault(suffix, _line(self.family, suffix))
+        made = line.format(*shown)
         if made.isascii():
             return made
         return made.encode("utf-8", "replace").decode()  # lone surrogates become question marks
+
+
+def _line(family: Family, suffix: str) -> str:
+    """The head of a series whose name has this suffix, with places for the label values."""
+    shown = [place for place, label in enumerate(family.labels) if label != "le" or suffix == "_bucket"]
+    order = sorted(shown, key=family.labels.__getitem__)
+    labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
+    return f"{family.name}{suffix}{{{{{labels}}}}} " if labels else f"{family.name}{suffix} "
 
 
 class KeptHeads:

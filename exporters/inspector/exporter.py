@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from agent.api import Context, ExporterConfig, Metric, NoData, RankLabel, Spec
+from exporters.inspector.distributions import DURATIONS, SLOW_PAIRS
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 from exporters.inspector.reading.ownership import Ownership
@@ -22,6 +23,7 @@ from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.births import Births
+from exporters.inspector.totals.durations import JobDurations
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
@@ -44,7 +46,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """Where Inspector's files are: directories, searched one level deep, and how often they are read.
 
     ``derived_series``: also what PromQL makes of the others: message bytes, operations that were not matched; 8 more
-    per rank with three communicators.
+    per rank with three communicators. ``operation_histogram``: how long collectives took, in buckets.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -55,6 +57,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
         MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
     )
     derived_series: bool = False
+    operation_histogram: bool = False
     reclaim: Reclaim = Reclaim()
 
 
@@ -82,6 +85,7 @@ class InspectorExporter:
         self._renamed = 0
         self._inherited = Inheritance()
         self._births = Births()
+        self._left_durations = JobDurations()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
 
@@ -97,7 +101,9 @@ class InspectorExporter:
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
             slot = Slot(ctx, path, number, self._config.reclaim)
             self._slots.append(slot)
-            restored += await slot.open(checkpoint.sections.get(path), bound)
+            restored += await slot.open(
+                checkpoint.sections.get(path), bound, histograms=self._config.operation_histogram
+            )
         self._births = Births(restored, self._inherited.copy())
 
     async def update(self) -> None:
@@ -131,6 +137,7 @@ class InspectorExporter:
             reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
             derived_series=self._config.derived_series,
             young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
+            left_durations=self._left_durations.copy(),
         )
 
     def families(self, snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -202,6 +209,8 @@ class InspectorExporter:
             self._ctx.ranks.observe_records(*evidence)
         if turn.published is not None:
             self._ctx.ranks.observe_bandwidths(self._bandwidths())
+        for writer in (*turn.retired, *turn.ended):
+            self._left_durations.take(writer.writer_key, writer.durations, self._labels)
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
             self._inherited.take(writer, self._labels)
@@ -234,6 +243,7 @@ class InspectorExporter:
         living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}
         self._inherited.prune(writers, self._labels)
+        self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
 
     def _ask_ranks(self) -> None:
         """Ask for the labels that are missing, and which writers have left or expired.
@@ -245,6 +255,7 @@ class InspectorExporter:
             self._renamed += len(renamed)
             self._labels = {place: ranks.label(*place) or label for place, label in self._labels.items()}
             self._inherited.forget(renamed)
+            self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
         for slot in self._slots:
             writers = () if slot.published is None else slot.published.writers
             slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]
@@ -276,7 +287,7 @@ SPEC = Spec(
     build=InspectorExporter,
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=2.0,
-    families=FAMILIES,
+    families=(*FAMILIES, SLOW_PAIRS, DURATIONS),
     series_cap=SERIES_CAP,
     checkpoint_bytes=CHECKPOINT_BYTES,
 )

@@ -212,8 +212,9 @@ SKIPPED = Family(
     "counter",
     "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name or "
     "overwritten: a second live writer has written over lines that were read. At a limit (entry, directory, file, "
-    "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, binding: kinds "
-    "of record) the user and directory that hold most give way: delete old files, or give each job its own directory.",
+    "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, pair: pairs of "
+    "ranks, binding: kinds of record) the user and directory that hold most give way: delete old files, or give "
+    "each job its own directory.",
     ("reason",),
     "1 per reason seen",
 )

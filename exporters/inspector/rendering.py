@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from agent.api import Family, Metric, RankLabel
+from exporters.inspector.distributions import durations, slow_pairs
 from exporters.inspector.families import (
     BUS_BANDWIDTH,
     BUS_BYTES,
@@ -52,6 +53,7 @@ from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.totals.births import Kind, SeriesId
+from exporters.inspector.totals.durations import JobDurations
 from exporters.inspector.totals.frozen import Sums, WriterTotals
 from exporters.inspector.totals.inheritance import CommunicatorLabel, Inheritance, Place, RankTally, communicators
 from exporters.inspector.totals.losses import Tally
@@ -77,6 +79,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     reclaimed: tuple[Reclaimed, ...] = ()
     derived_series: bool = False
     young: frozenset[SeriesId] = frozenset()
+    left_durations: JobDurations = JobDurations()  # never changed
 
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -88,6 +91,8 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield _lost(writers, series, withheld, snapshot)
     yield from _bandwidth(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
+    yield slow_pairs(writers, snapshot.labels)
+    yield durations(writers, snapshot.labels, snapshot.left_durations)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
     yield from _reclaimed(snapshot.reclaimed)

@@ -41,6 +41,8 @@ GROUPS = [
     "rankwatch-floor",
     "rankwatch-fabric",
     "rankwatch-usual",
+    "rankwatch-pairs",
+    "rankwatch-pairs-usual",
 ]
 """The order in which promtool evaluates them: without one it is another each time, and so is what is just not yet."""
 

@@ -198,9 +198,9 @@ def test_what_is_no_address_is_no_link(post: Post) -> None:
         ("JobFailed", "RankUnresponsive CommunicatorError JobStalled", "RasSilent"),
         ("RankUnresponsive", "CommunicatorStalled JobStalled StragglerRank SlowCommunicator", "RankNeverStarted"),
         ("CommunicatorError", "CommunicatorStalled JobStalled", "LibraryVersionSkew"),
-        ("CommunicatorStalled", "JobStalled StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
+        ("CommunicatorStalled", "JobStalled StragglerRank SlowCommunicator SlowPair RecordsLost", "RankNeverStarted"),
         ("JobStalled", "StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
-        ("StragglerRank", "SlowCommunicator", "RecordsLost"),
+        ("StragglerRank", "SlowCommunicator SlowTransfers", "SlowPair RecordsLost"),
     ],
 )
 def test_the_cause_silences_what_follows_from_it(post: Post, cause: str, silenced: str, heard: str) -> None:

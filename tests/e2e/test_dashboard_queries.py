@@ -36,6 +36,7 @@ ENDED = {"How it ended"}
 PIPELINE_SUFFIX = "9"
 OF_PIPELINE = {
     "Bandwidth of sends and receives",
+    "Bandwidth of the slowest pairs of ranks",
     "Bytes sent and received per second",
     "Records without the GPU's own time",
 }

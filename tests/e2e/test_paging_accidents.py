@@ -44,7 +44,7 @@ SHORTER = {
     "interval: 2m": "interval: 5s",
     "total[1m]": "total[30s]",
     "[150s]": "[20s]",
-    "other\"}[1m]": "other\"}[30s]",
+    'other"}[1m]': 'other"}[30s]',
     "[5m]": "[30s]",
     "seconds[10m]": "seconds[30s]",
     "total[10m]": "total[30s]",

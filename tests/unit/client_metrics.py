@@ -11,7 +11,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import CollectorRegistry
 from prometheus_client.samples import Sample
 
-from agent.core.metrics import Metric
+from agent.core.metrics import COUNT, SUM, Metric
 from agent.export.exposition import Body, Rendered, Selection
 from agent.export.lines import KeptHeads
 
@@ -19,11 +19,26 @@ from agent.export.lines import KeptHeads
 def client_metric(metric: Metric) -> ClientMetric:
     """The same family and series, as the client has them."""
     family = metric.family
+    if family.kind == "histogram":
+        return _client_histogram(metric)
     made = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
     client = made(family.name, family.help, labels=family.labels)
     for labels, value in zip(metric.labels, metric.values, strict=True):
         assert len(labels) == len(family.labels)
         client.add_metric(labels, value)
+    return client
+
+
+def _client_histogram(metric: Metric) -> ClientMetric:
+    """Series by series, as they may come in any order here; that a whole one is as the client's is a test's matter."""
+    family = metric.family
+    client = ClientMetric(family.name, family.help, family.kind)
+    for labels, value in zip(metric.labels, metric.values, strict=True):
+        suffix = {COUNT: "_count", SUM: "_sum"}.get(labels[-1], "_bucket")
+        shown = dict(zip(family.labels, labels, strict=True))
+        if suffix != "_bucket":
+            del shown["le"]
+        client.add_sample(f"{family.name}{suffix}", shown, value)
     return client
 
 
@@ -34,14 +49,20 @@ def samples(families: Iterable[Metric]) -> list[Sample]:
 
 def reference(families: Iterable[Metric], *, openmetrics_format: bool = False) -> bytes:
     """What the client's own encoder writes of these families, but for those without series."""
+    given = [client_metric(family) for family in families if family.labels]
+    return reference_of(given, openmetrics_format=openmetrics_format)
+
+
+def reference_of(families: Iterable[ClientMetric], *, openmetrics_format: bool = False) -> bytes:
+    """What the client's own encoder writes of families of its own."""
     registry = CollectorRegistry()
     registry.register(_Collected(families))
     return (openmetrics if openmetrics_format else text).generate_latest(registry)
 
 
 class _Collected:
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = [client_metric(family) for family in families if family.labels]
+    def __init__(self, families: Iterable[ClientMetric]) -> None:
+        self._families = list(families)
 
     def describe(self) -> list[ClientMetric]:
         return []

@@ -61,7 +61,7 @@ MEMBERS = {
     "coll_perf": (
         "coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source", "event_trace_ts",
     ),
-    "p2p_perf": ("p2p", "p2p_sn", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
+    "p2p_perf": ("p2p", "p2p_sn", "p2p_peer", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
     "dump_stats": (
         "coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump", "p2p_dropped_since_last_dump",
     ),

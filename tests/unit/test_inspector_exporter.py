@@ -31,7 +31,6 @@ from agent.helper.client import Helpers
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
-from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.reading.published import Published
 from exporters.inspector.rendering import InspectorSnapshot, render
@@ -476,7 +475,7 @@ def test_rendered_families_are_the_declared_ones() -> None:
     published = msgspec.structs.replace(view(one), skipped={"EACCES": 1}, files={})
     snapshot = InspectorSnapshot((published,), labelled(one), Inheritance(), 0, derived_series=True)
     rendered = list(render(snapshot))
-    assert sorted(metric.family.name for metric in rendered) == sorted(family.name for family in FAMILIES)
+    assert sorted(metric.family.name for metric in rendered) == sorted(family.name for family in SPEC.families)
     for metric in rendered:
         assert {len(labels) for labels in metric.labels} <= {len(metric.family.labels)}
 

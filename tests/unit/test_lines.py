@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import cycle, islice
 
 import pytest
-from client_metrics import encode, reference
+from client_metrics import encode, reference, reference_of
 from hypothesis import example, given
 from hypothesis import strategies as st
+from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from agent.app.discovery import exporter_names, load_spec
-from agent.core.metrics import Family, Metric
+from agent.core.metrics import COUNT, SUM, Family, Metric
 from agent.export import agent_families
 from agent.export.exposition import Selection
 from agent.export.lines import KeptHeads, number
@@ -90,6 +91,21 @@ def test_every_family_is_written_as_the_client_does(name: str, openmetrics: bool
     assert encode([metric], Selection(openmetrics=openmetrics)).body == reference(
         [metric], openmetrics_format=openmetrics
     )
+
+
+def test_a_histogram_is_written_as_the_client_does() -> None:
+    """Buckets with their bounds, then count and sum without, are written byte for byte as prometheus-client does."""
+    family = Family("rankwatch_x_seconds", "histogram", "help", ("b", "a", "le"))
+    client = HistogramMetricFamily(family.name, family.help, labels=family.labels[:-1])
+    buckets = [("1e-05", 3), ("0.5", 3), ("5.0", 1_000_000), ("+Inf", 1_000_001)]
+    metric = Metric(family)
+    for labels in (("one", 'od"d'), ("two", "")):
+        client.add_metric(labels, buckets, 123.25)
+        metric.labels += [(*labels, bound) for bound in (*(bound for bound, _ in buckets), COUNT, SUM)]
+        metric.values += [*(count for _, count in buckets), buckets[-1][1], 123.25]
+    for openmetrics in (False, True):
+        wanted = reference_of([client], openmetrics_format=openmetrics)
+        assert encode([metric], Selection(openmetrics=openmetrics)).body == wanted
 
 
 @pytest.mark.parametrize("value", ODD_VALUES)

@@ -132,15 +132,20 @@ class P2PPerf(
         "coll_msg_size_bytes": "p2p_msg_size_bytes",
         "coll_exec_time_us": "p2p_exec_time_us",
         "coll_timing_source": "p2p_timing_source",
+        "peer": "p2p_peer",
     },
 ):
-    """One P2P operation: the same members, under names of its own in the line (`rename` takes only a class's own)."""
+    """One P2P operation: the same members, under names of its own in the line (`rename` takes only a class's own).
+
+    ``peer`` is the other's rank in the communicator, -1 if it is not told.
+    """
 
     coll: Word
     coll_sn: Int64
     coll_msg_size_bytes: Unsigned
     coll_exec_time_us: Unsigned
     coll_timing_source: Word
+    peer: Int64 = -1
 
 
 class DumpStats(msgspec.Struct, gc=False):

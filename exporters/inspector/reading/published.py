@@ -24,5 +24,6 @@ class Published(msgspec.Struct, frozen=True):
 
     def withheld(self) -> Published:
         """The same as of a reader whose totals stand still: no series with a part in them is to be shown."""
-        writers = tuple(msgspec.structs.replace(one, caught_up=False, windows=(), transfers=()) for one in self.writers)
+        nothing = {"windows": (), "transfers": (), "pairs": ()}
+        writers = tuple(msgspec.structs.replace(one, caught_up=False, **nothing) for one in self.writers)
         return msgspec.structs.replace(self, writers=writers, caught_up=False)

@@ -66,6 +66,7 @@ class DirectoryReader:
         restored: bytes | None = None,
         from_beginning: bool = False,
         plausibility: Plausibility | None = None,
+        histograms: bool = False,
         log: Logger = Logger("inspector"),  # noqa: B008  # holds nothing
         share_of: ShareOf = share_of,
     ) -> None:
@@ -74,7 +75,7 @@ class DirectoryReader:
         self._log = log
         self._results = Counter(section.results)
         self._hole_bytes = section.hole_bytes
-        self._shared = Shared(plausibility)
+        self._shared = Shared(plausibility, histograms=histograms)
         self._shared.plausibility.implausible = section.implausible
         self._from_beginning = from_beginning
         generations: dict[tuple[int, int], int] = {}

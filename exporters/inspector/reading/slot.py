@@ -41,13 +41,16 @@ class Slot:
         self._writer_keys: set[WriterKey] = set()
         self._rings: dict[WriterKey, RingSizes] = {}
 
-    async def open(self, restored: bytes | None, gigabytes_per_second: float) -> tuple[WriterTotals, ...]:
+    async def open(
+        self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool = False
+    ) -> tuple[WriterTotals, ...]:
         """Make the reader; ``restored`` is its part of the checkpoint, ``gigabytes_per_second`` what is plausible.
 
         Returns the totals of the writers that it knows from before.
         """
         self.section = restored
-        self.reader, writers = await self.thread.call(partial(self._make, restored, gigabytes_per_second))
+        make = partial(self._make, restored, gigabytes_per_second, histograms=histograms)
+        self.reader, writers = await self.thread.call(make)
         self._writer_keys.update(one.writer_key for one in writers)
         return writers
 
@@ -100,12 +103,20 @@ class Slot:
     # In the reader's thread.
 
     def _make(
-        self, restored: bytes | None, gigabytes_per_second: float
+        self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool
     ) -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
         """The reader, and the totals that it knows from before."""
         ctx = self._ctx
         bound = Plausibility(gigabytes_per_second)
-        make = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, plausibility=bound, log=ctx.log)
+        make = partial(
+            DirectoryReader,
+            Path(self.path),
+            ctx.clock,
+            ctx.admit.admit,
+            plausibility=bound,
+            histograms=histograms,
+            log=ctx.log,
+        )
         try:
             reader = make(restored=restored, from_beginning=ctx.once)
         except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to

@@ -42,7 +42,9 @@ from exporters.inspector.lateness.arrivals import SYNCHRONISING, Arrivals
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
 from exporters.inspector.totals.binding import Binding, RecordKey
 from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
+from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
+from exporters.inspector.totals.pairs import End, Pairs
 from exporters.inspector.totals.places import MAX_PLACES, Places
 from exporters.inspector.totals.shared import Shared
 from exporters.inspector.totals.transfer import TransferWindow
@@ -100,12 +102,14 @@ class Aggregate:
         self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.transfers: dict[SeriesKey, TransferWindow] = {}
+        self.durations: dict[SeriesKey, Durations] = {}
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._admit = admit
         self._shared = shared or Shared()
         self._from_start = from_start
         self._places = Places(self._shared.room, group)
+        self.pairs = Pairs(self._shared.pairs, group, self._admitted)
         self._bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
@@ -129,6 +133,8 @@ class Aggregate:
         if binding.member is not None:
             traced = perfs[0].event_trace_ts is not NO_TRACE and binding.member.is_wanted()
             binding.member.note(numbers, highest, times, start_times(perfs) if traced else [])
+        if binding.end is not None:
+            self.pairs.note(binding.end, binding.size_bytes, perfs)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.plausibility.note(times, binding.plausible_us)
@@ -155,6 +161,8 @@ class Aggregate:
                 binding.add(number, number, [microseconds])
                 if binding.member is not None:
                     binding.member.note([number], number, [microseconds], [])
+                if binding.end is not None:
+                    self.pairs.note(binding.end, binding.size_bytes, [perf])
                 self._shared.plausibility.note([microseconds], binding.plausible_us)
             else:
                 binding.see(number, number, 1)
@@ -213,6 +221,7 @@ class Aggregate:
         """Give back its share of the room; nothing is added afterwards."""
         self._shared.matching.leave(self.writer_key)
         self._places.leave()
+        self.pairs.leave()
         self._shared.room.give_back(self.group, len(self.memberships))
 
     def end(self, comms: frozenset[str]) -> Aggregate:
@@ -224,9 +233,11 @@ class Aggregate:
         self.losses.end(comms, ended.losses)
         _move(self.windows, ended.windows, comms)
         _move(self.transfers, ended.transfers, comms)
+        _move(self.durations, ended.durations, comms)
         told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(told)
         self._places.leave(comms)
+        self.pairs.leave(comms)
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
@@ -255,6 +266,8 @@ class Aggregate:
             binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
             binding.plausible_us = self._shared.plausibility.least_us(binding.bus_bytes)
             self._place(binding, comm, comm_rank, collective)
+            if collective in P2P_SERIES and comm != OTHER:
+                binding.end = End(comm, comm_rank, n_ranks, collective)
             if collective in SYNCHRONISING and comm != OTHER:
                 series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
                 credit = partial(self.credit, series)
@@ -279,6 +292,8 @@ class Aggregate:
         if key not in self.accumulators and (comm == OTHER or not self._has_room(comm)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
+        if self._shared.histograms and collective not in P2P_SERIES:
+            binding.durations = self.durations.setdefault(key, Durations())
         if key.size == OTHER:
             return
         place = (comm, comm_rank, collective)
@@ -337,6 +352,7 @@ class Aggregate:
             window.roll()
         for transfer in self.transfers.values():
             transfer.roll()
+        self.pairs.roll(self._places.ranks)
 
     # The checkpoint.
 

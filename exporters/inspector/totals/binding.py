@@ -5,7 +5,9 @@ from __future__ import annotations
 from exporters.inspector.format.records import OTHER, Result
 from exporters.inspector.lateness.matching import BoardMember
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
+from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.pairs import End
 from exporters.inspector.totals.transfer import TransferWindow
 
 RecordKey = tuple[str, int, int, str, int, str]
@@ -18,6 +20,8 @@ class Binding:
     __slots__ = (
         "accumulator",
         "bus_bytes",
+        "durations",
+        "end",
         "least_us",
         "member",
         "place",
@@ -37,6 +41,8 @@ class Binding:
         self.window: Window | None = None
         self.transfer: TransferWindow | None = None
         self.member: BoardMember | None = None
+        self.end: End | None = None
+        self.durations: Durations | None = None
         self.place = (OTHER, 0)
         self.untimed: Tally | None = None
         self.size_bytes = self.bus_bytes = 0
@@ -62,6 +68,8 @@ class Binding:
         microseconds = sum(times)
         bus_bytes = count * self.bus_bytes
         self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
+        if self.durations is not None:
+            self.durations.add(times)
         if self.window is not None:
             self.window.bus_bytes += bus_bytes
             self.window.microseconds += microseconds

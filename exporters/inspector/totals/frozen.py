@@ -10,7 +10,9 @@ from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.budget import SERIES_PER_GAUGE, series_of
+from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.pairs import PairBandwidth
 
 WINDOW_SECONDS = 5.0
 """Length of the bus bandwidth gauge's window."""
@@ -53,7 +55,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted), ``lost``
     collective operations that the plugin's ring or slot lost by (communicator, rank in it), ``transfers`` the
     microseconds of operations that waited for nobody, where they are not known from all members; ``gauges``: how many
-    series of windows were admitted.
+    series of windows were admitted. ``pairs``: those that are worth a series. ``durations`` by series, where they are
+    counted.
     """
 
     writer_key: WriterKey
@@ -66,6 +69,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     lost: tuple[tuple[str, int, int], ...] = ()
     transfers: tuple[tuple[SeriesKey, int], ...] = ()
     gauges: int = 0
+    pairs: tuple[PairBandwidth, ...] = ()
+    durations: tuple[tuple[SeriesKey, Durations], ...] = ()
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -93,6 +98,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 if transfer.last_us is not None and aggregate.accumulators[key].arrivals is None
             ),
             len(aggregate.windows) + len(aggregate.transfers),
+            aggregate.pairs.shown(),
+            tuple((key, own.copy()) for key, own in aggregate.durations.items()),
         )
 
     def series(self) -> int:

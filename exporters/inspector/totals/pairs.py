@@ -1,0 +1,203 @@
+"""The bandwidth of each pair of ranks that send to each other, and which of them are worth a series. Pure.
+
+An operation's time holds the wait for the peer, so that a mean tells of the schedule. What a tenth of the operations
+reach is free of waiting at one of the two ends at least, whoever is late: docs/decisions/0026-slow-pairs.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from heapq import nlargest, nsmallest
+from typing import NamedTuple
+
+from agent.api import FairBudget, Group
+from exporters.inspector.format.records import CollectivePerf, P2PPerf
+from exporters.inspector.format.series import size_label
+
+MAX_PAIRS = 8
+"""Shown per rank of a writer: half of them the slowest, half those that fell furthest below their own best."""
+MAX_PEERS = 64
+"""Of one communicator, rank and direction that are measured at a time; of more, each has its turn."""
+MAX_MEASURED_IN_ALL = 8192
+"""Pairs of all writers of one reader: about 8 MB."""
+MAX_SAMPLES = 64
+"""Operations of one window that are kept; of more, every second, every fourth ..."""
+MIN_OPERATIONS = 20
+"""A window lasts until it has so many, or their fastest tenth would be chance."""
+WINDOW_ROLLS = 2
+"""And at least so many rolls of the gauges' windows: ten seconds."""
+IDLE_ROLLS = 60
+"""A pair without an operation for so long (five minutes) has no series any more."""
+TURN_ROLLS = 24
+"""How long (two minutes) it is the turn of MAX_PEERS of the peers."""
+LEAST_BYTES = 512 * 1024
+"""The time of messages up to this size is latency: it says little of a link, and the bandwidth depends on the size."""
+KEEP_FACTOR = 1.25
+"""A pair that is shown gives way only to one that is worse by this factor: series must not come and go by chance."""
+FADE = 0.9995
+"""What is left of a pair's best bandwidth after each window: half after four hours."""
+
+
+class End(NamedTuple):
+    """One end of a pair's messages: a rank in a communicator of ``n_ranks``, and P2P_SEND or P2P_RECV."""
+
+    comm: str
+    comm_rank: int
+    n_ranks: int
+    direction: str
+
+
+class PairKey(NamedTuple):
+    """One end of a pair in one size class: ``peer`` is the other's rank in the communicator."""
+
+    end: End
+    peer: int
+    size: str
+
+
+class PairBandwidth(NamedTuple):
+    """What is shown of a pair, in bytes per second."""
+
+    key: PairKey
+    bandwidth: float
+
+
+class Pair:
+    """Bandwidths of one pair's operations, in bytes per microsecond: ``bandwidth`` is what a tenth reached.
+
+    It is of the last window that ended, and None before the first.
+    """
+
+    __slots__ = ("_idle", "_rolls", "_sample", "_seen", "_stride", "bandwidth", "best", "shown")
+
+    def __init__(self) -> None:
+        self.bandwidth: float | None = None
+        self.best = 0.0
+        self.shown = False
+        self._idle = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sample = array("d")
+        self._rolls = self._seen = 0
+        self._stride = 1
+
+    def add(self, bandwidth: float) -> None:
+        """Take in an operation."""
+        self._idle = 0
+        if self._seen % self._stride == 0:
+            self._sample.append(bandwidth)
+            if len(self._sample) > MAX_SAMPLES:
+                del self._sample[1::2]
+                self._stride *= 2
+        self._seen += 1
+
+    def samples(self) -> int:
+        """How many operations of the window are kept."""
+        return len(self._sample)
+
+    def roll(self) -> bool:
+        """End the window when it is long enough; False when nothing came for too long."""
+        self._idle += 1
+        self._rolls += 1
+        if self._rolls >= WINDOW_ROLLS and self._seen >= MIN_OPERATIONS:
+            ordered = sorted(self._sample)
+            self.bandwidth = ordered[len(ordered) * 9 // 10]
+            self.best = max(self.best * FADE, self.bandwidth)
+            self._begin()
+        return self._idle <= IDLE_ROLLS
+
+
+class Pairs:
+    """The pairs of one writer. ``room`` is that of all writers, ``group`` whose share of it this one takes.
+
+    ``admit`` asks for so many series more.
+    """
+
+    def __init__(self, room: FairBudget, group: Group, admit: Callable[[int], bool]) -> None:
+        self._room = room
+        self._group = group
+        self._admit = admit
+        self._pairs: dict[tuple[End, str], dict[int, Pair]] = {}
+        self._places = 0
+        self._rolls = 0
+
+    def note(self, end: End, size_bytes: int, perfs: Iterable[CollectivePerf]) -> None:
+        """Take in operations of one size that one end completed."""
+        if size_bytes <= LEAST_BYTES:
+            return
+        own = self._pairs.setdefault((end, size_label(size_bytes)), {})
+        for perf in perfs:
+            if isinstance(perf, P2PPerf):
+                pair = own.get(perf.peer) or self._new(end, perf.peer, own)
+                if pair is not None:
+                    pair.add(size_bytes / perf.coll_exec_time_us)
+
+    def _new(self, end: End, peer: int, own: dict[int, Pair]) -> Pair | None:
+        """Begin to measure a pair, if it is one and it is its turn."""
+        is_pair = 0 <= peer < end.n_ranks and peer != end.comm_rank
+        if not is_pair or not self._is_its_turn(end, peer) or not self._room.take(self._group):
+            return None
+        pair = own[peer] = Pair()
+        return pair
+
+    def _is_its_turn(self, end: End, peer: int) -> bool:
+        """Peers take turns by their numbers where there are too many for all."""
+        return (peer - self._rolls // TURN_ROLLS * MAX_PEERS) % end.n_ranks < MAX_PEERS
+
+    def measured(self) -> dict[PairKey, Pair]:
+        """All pairs."""
+        return {
+            PairKey(end, peer, size): pair for (end, size), own in self._pairs.items() for peer, pair in own.items()
+        }
+
+    def roll(self, ranks: int) -> None:
+        """End the windows that are due, and choose what is shown; the writer has so many ``ranks``."""
+        self._rolls += 1
+        self._drop([key for key, pair in self.measured().items() if not pair.roll()])
+        self._choose(MAX_PAIRS * ranks)
+        if self._rolls % TURN_ROLLS == 0:
+            rest = [key for key, pair in self.measured().items() if not pair.shown]
+            self._drop([key for key in rest if not self._is_its_turn(key.end, key.peer)])
+
+    def _choose(self, most: int) -> None:
+        known = [pair for pair in self.measured().values() if pair.bandwidth is not None]
+        wanted = min(most, len(known))
+        while self._places < wanted and self._admit(1):
+            self._places += 1
+        places = min(wanted, self._places)
+        slowest = nsmallest(places // 2, known, key=_speed)
+        chosen = {id(pair) for pair in slowest}
+        others = [pair for pair in known if id(pair) not in chosen]
+        chosen.update(id(pair) for pair in nlargest(places - len(slowest), others, key=_fall))
+        for pair in known:
+            pair.shown = id(pair) in chosen
+
+    def _drop(self, keys: list[PairKey]) -> None:
+        for key in keys:
+            del self._pairs[key.end, key.size][key.peer]
+        self._pairs = {place: own for place, own in self._pairs.items() if own}
+        self._room.give_back(self._group, len(keys))
+
+    def leave(self, comms: frozenset[str] | None = None) -> None:
+        """Let go of the pairs of some communicators, or of all."""
+        self._drop([key for key in self.measured() if comms is None or key.end.comm in comms])
+
+    def shown(self) -> tuple[PairBandwidth, ...]:
+        """The pairs that are worth a series."""
+        return tuple(
+            PairBandwidth(key, pair.bandwidth * 1_000_000)
+            for key, pair in self.measured().items()
+            if pair.shown and pair.bandwidth is not None
+        )
+
+
+def _speed(pair: Pair) -> float:
+    """Its bandwidth, as it is compared: that of a pair that is shown looks lower."""
+    return (pair.bandwidth or 0.0) / (KEEP_FACTOR if pair.shown else 1.0)
+
+
+def _fall(pair: Pair) -> float:
+    """How many times better its best was, likewise."""
+    return pair.best / (pair.bandwidth or 1.0) * (KEEP_FACTOR if pair.shown else 1.0)

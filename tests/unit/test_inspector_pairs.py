@@ -1,0 +1,283 @@
+"""Pairs of ranks: what is measured of them, what is shown, and how much of it there is at most."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from test_inspector_aggregate import WRITER_KEY
+from test_inspector_formats import Sink, p2p
+
+from agent.api import FairBudget, RankLabel
+from exporters.inspector.distributions import SLOW_PAIRS
+from exporters.inspector.format.records import KERNEL_TIMING, P2P_RECV, P2P_SEND, P2PPerf
+from exporters.inspector.reading.published import Published
+from exporters.inspector.rendering import InspectorSnapshot, render
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.pairs import (
+    FADE,
+    IDLE_ROLLS,
+    LEAST_BYTES,
+    MAX_MEASURED_IN_ALL,
+    MAX_PAIRS,
+    MAX_PEERS,
+    MAX_SAMPLES,
+    MIN_OPERATIONS,
+    TURN_ROLLS,
+    WINDOW_ROLLS,
+    End,
+    Pair,
+    Pairs,
+)
+from exporters.inspector.totals.shared import Shared
+
+SIZE = 1_000_000
+SIZE_CLASS = "2097152"
+GIGABYTES_PER_SECOND = 1e9
+
+
+def made(*, room: int = 10**6, admitted: int = 10**6) -> Pairs:
+    """The pairs of a writer that may have so many series."""
+    left = admitted
+
+    def admit(series: int) -> bool:
+        nonlocal left
+        left -= series
+        return left >= 0
+
+    return Pairs(FairBudget(room), (), admit)
+
+
+def operations(peer: int, times: Iterable[int]) -> list[P2PPerf]:
+    """Records of operations with a peer that took so many microseconds each."""
+    return [P2PPerf("p2p_send", number, SIZE, time, KERNEL_TIMING, peer=peer) for number, time in enumerate(times)]
+
+
+def end(n_ranks: int = 64, comm: str = "abc", direction: str = P2P_SEND) -> End:
+    """Rank 0's end."""
+    return End(comm, 0, n_ranks, direction)
+
+
+def window(pairs: Pairs, times: dict[int, int], own: End | None = None, ranks: int = 1) -> None:
+    """One window in which each peer's operations took so many microseconds."""
+    for peer, time in times.items():
+        pairs.note(own or end(), SIZE, operations(peer, [time] * MIN_OPERATIONS))
+    for _ in range(WINDOW_ROLLS):
+        pairs.roll(ranks)
+
+
+def shown(pairs: Pairs) -> dict[int, float]:
+    """GB/s by peer."""
+    return {one.key.peer: one.bandwidth / GIGABYTES_PER_SECOND for one in pairs.shown()}
+
+
+def test_what_is_shown_survives_waiting_for_the_peer() -> None:
+    """Of operations of which nine in ten wait for the peer, what the others take is shown; a slow link still shows."""
+    rng = random.Random(7)  # noqa: S311
+    waits = [0 if number % 8 == 0 else rng.randrange(1_000, 50_000) for number in range(40)]
+    pairs = made()
+    for transfer_us, gigabytes in ((100, 10.0), (400, 2.5)):
+        pairs.note(end(), SIZE, operations(1, [transfer_us + wait for wait in waits]))
+        for _ in range(WINDOW_ROLLS):
+            pairs.roll(1)
+        assert shown(pairs) == {1: pytest.approx(gigabytes)}
+
+
+def test_a_window_has_enough_time_and_operations() -> None:
+    """Nothing is shown before ten seconds have passed and as many operations came as it takes."""
+    pairs = made()
+    pairs.note(end(), SIZE, operations(1, [100] * (MIN_OPERATIONS - 1)))
+    for _ in range(WINDOW_ROLLS):
+        pairs.roll(1)
+    assert shown(pairs) == {}
+    pairs.note(end(), SIZE, operations(1, [100]))
+    pairs.roll(1)
+    assert shown(pairs) == {1: 10.0}
+    pairs = made()
+    pairs.note(end(), SIZE, operations(1, [100] * 100))
+    for number in range(WINDOW_ROLLS):
+        assert shown(pairs) == {}, number
+        pairs.roll(1)
+    assert shown(pairs) == {1: 10.0}
+
+
+def test_only_large_messages_tell() -> None:
+    """A message of LEAST_BYTES is none too many, one byte more counts; nor do rank and peer that make no pair."""
+    pairs = made()
+    pairs.note(end(), LEAST_BYTES, operations(1, [100] * MIN_OPERATIONS))
+    for peer in (0, -1, 64, 2**62):
+        pairs.note(end(), SIZE, operations(peer, [100] * MIN_OPERATIONS))
+    for _ in range(WINDOW_ROLLS):
+        pairs.roll(1)
+    assert shown(pairs) == {}
+    pairs.note(end(), LEAST_BYTES + 1, operations(1, [100] * MIN_OPERATIONS))
+    for _ in range(WINDOW_ROLLS):
+        pairs.roll(1)
+    assert list(shown(pairs)) == [1]
+
+
+def test_the_slowest_and_those_that_fell_most_are_shown() -> None:
+    """Of nine pairs eight are shown: the four slowest, and the four furthest below their own best."""
+    pairs = made()
+    window(pairs, {peer: 10 * peer for peer in range(1, MAX_PAIRS + 2)})
+    assert set(shown(pairs)) == {*range(6, 10)} | {*range(1, 5)}  # none fell: any four
+    window(pairs, {peer: 10 * peer * (3 if peer == 5 else 1) for peer in range(1, MAX_PAIRS + 2)})
+    assert len(shown(pairs)) == MAX_PAIRS
+    assert shown(pairs)[5] == pytest.approx(1e3 / 150)
+
+
+def test_a_fast_pair_that_falls_is_shown_beside_slower_ones() -> None:
+    """Twenty pairs of the network do not hide one within the node that lost half and is faster than all of them."""
+    pairs = made()
+    network = dict.fromkeys(range(10, 30), 100)
+    window(pairs, network | dict.fromkeys(range(1, 8), 10))
+    window(pairs, network | dict.fromkeys(range(1, 8), 10) | {7: 20})
+    assert shown(pairs)[7] == 50.0
+
+
+def test_series_do_not_come_and_go_by_chance() -> None:
+    """While times differ by a fifth from window to window the same pairs stay shown; a slower one takes a place."""
+    pairs = made()
+    rng = random.Random(3)  # noqa: S311
+    window(pairs, dict.fromkeys(range(1, 31), 100))
+    first = set(shown(pairs))
+    for _ in range(20):
+        window(pairs, {peer: rng.randrange(100, 120) for peer in range(1, 31)})
+        assert set(shown(pairs)) == first
+    window(pairs, dict.fromkeys(range(1, 31), 110) | {30: 200})
+    assert 30 in shown(pairs)
+    assert len(shown(pairs)) == MAX_PAIRS
+
+
+def test_no_more_pairs_than_the_bound() -> None:
+    """A rank has MAX_PAIRS series, however many peers, sizes, communicators and directions; two ranks twice as many."""
+    pairs = made()
+    for comm in ("abc", "def"):
+        for direction in (P2P_SEND, P2P_RECV):
+            window(pairs, dict.fromkeys(range(1, MAX_PAIRS + 2), 100), end(comm=comm, direction=direction))
+    assert len(pairs.shown()) == MAX_PAIRS
+    pairs.roll(2)
+    assert len(pairs.shown()) == 2 * MAX_PAIRS
+
+
+def test_no_more_series_than_are_admitted() -> None:
+    """What the budget of series refuses is not shown; what it gave stays."""
+    pairs = made(admitted=3)
+    window(pairs, {1: 100, 2: 100})
+    window(pairs, dict.fromkeys(range(1, 6), 100))
+    assert len(pairs.shown()) == 3
+    pairs.roll(1)
+    assert len(pairs.shown()) == 3
+
+
+def test_no_more_peers_than_the_bound_are_measured() -> None:
+    """Of MAX_PEERS + 1 peers one is left out, until it is its turn: then all had theirs."""
+    pairs = made()
+    n_ranks = MAX_PEERS + 2
+    times = dict.fromkeys(range(1, n_ranks), 100)
+    seen = set()
+    for _ in range(2 * TURN_ROLLS // WINDOW_ROLLS):
+        window(pairs, times, end(n_ranks))
+        measured = {key.peer for key in pairs.measured()}
+        assert len(measured) <= MAX_PEERS + MAX_PAIRS
+        seen |= measured
+    assert seen == set(times)
+
+
+def test_no_more_is_measured_than_there_is_room_for() -> None:
+    """A pair beyond the room of all writers is not measured; room that is given back is another's."""
+    room = FairBudget(MAX_MEASURED_IN_ALL)
+    one, other = (Pairs(room, (), lambda _: True) for _ in range(2))
+    for comm in range(MAX_MEASURED_IN_ALL // 63 + 1):
+        for peer in range(1, 64):
+            one.note(end(comm=str(comm)), SIZE, operations(peer, [100]))
+    assert (room.taken, room.refused > 0) == (MAX_MEASURED_IN_ALL, True)
+    window(other, {1: 100})
+    assert shown(other) == {}
+    one.leave(frozenset({"0"}))
+    window(other, {1: 100})
+    assert shown(other) == {1: 10.0}
+    one.leave()
+    assert room.taken == 1
+
+
+def test_no_more_samples_than_the_bound() -> None:
+    """However many operations a window has, MAX_SAMPLES are kept, of its end as of its beginning."""
+    pair = Pair()
+    for _ in range(MAX_SAMPLES):
+        pair.add(1.0)
+    assert pair.samples() == MAX_SAMPLES
+    pair.add(1.0)
+    assert pair.samples() == MAX_SAMPLES // 2 + 1
+    pair = Pair()
+    for number in range(10_000):
+        pair.add(float(number))
+        assert pair.samples() <= MAX_SAMPLES
+    for _ in range(WINDOW_ROLLS):
+        pair.roll()
+    assert pair.bandwidth == pytest.approx(9_000, rel=0.03)
+
+
+def test_a_pair_that_rests_has_no_series() -> None:
+    """For five minutes the last window's value stays, then the pair is forgotten."""
+    pairs = made()
+    window(pairs, {1: 100})
+    for _ in range(IDLE_ROLLS - WINDOW_ROLLS):
+        pairs.roll(1)
+    assert shown(pairs) == {1: 10.0}
+    pairs.roll(1)
+    assert shown(pairs) == {}
+    assert not pairs.measured()
+
+
+def test_the_best_fades() -> None:
+    """A pair's own best is what it reached lately: half of it is left after four hours at a lower bandwidth."""
+    pair = Pair()
+    for bandwidth in [100.0, *[10.0] * (4 * 360)]:
+        for _ in range(MIN_OPERATIONS):
+            pair.add(bandwidth)
+        for _ in range(WINDOW_ROLLS):
+            pair.roll()
+    assert pair.best == pytest.approx(100 * FADE ** (4 * 360))
+    assert pair.best == pytest.approx(49, abs=1)
+
+
+def test_series_of_records() -> None:
+    """Records become series that name sender and receiver by their ranks in the communicator; both ends alike."""
+    sink = Sink()
+    for sn in range(MIN_OPERATIONS):
+        sink.take(p2p(2 * sn + 1, p2p_msg_size_bytes=SIZE), p2p(2 * sn + 2, "Recv", p2p_msg_size_bytes=SIZE))
+    for _ in range(WINDOW_ROLLS):
+        sink.aggregate.roll_windows()
+    writer = WriterTotals.of(sink.aggregate, caught_up=True)
+    ((comm, comm_rank),) = writer.places
+    published = Published((writer,), True, {}, {}, {}, 0, 0.0, 0)  # noqa: FBT003
+    labels = {(writer.writer_key, comm, comm_rank): RankLabel("7", "42")}
+    (metric,) = [
+        metric
+        for metric in render(InspectorSnapshot((published,), labels, Inheritance(), 0))
+        if metric.family is SLOW_PAIRS
+    ]
+    assert dict(zip(metric.labels, metric.values, strict=True)) == {
+        ("7", "42", comm, "send", str(comm_rank), "2", SIZE_CLASS): SIZE * 1e6 / 10,
+        ("7", "42", comm, "recv", "2", str(comm_rank), SIZE_CLASS): SIZE * 1e6 / 10,
+    }
+    assert published.withheld().writers[0].pairs == ()
+
+
+def test_pairs_end_with_their_communicator_and_their_writer() -> None:
+    """What ends gives its room back to others, and comes back as new."""
+    shared = Shared()
+    aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
+    sink = Sink()
+    sink.aggregate = aggregate
+    for leave in (lambda: aggregate.end(frozenset({"abc"})), aggregate.leave):
+        sink.take(p2p(1, p2p_msg_size_bytes=SIZE))
+        assert shared.pairs.taken == 1
+        leave()
+        assert shared.pairs.taken == 0
+    shared.pairs.refused = 3
+    assert shared.refused()["pair_limit"] == 3
