@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TextIO
 
 from client_metrics import samples
 from fake_clock import FakeClock
 from fleets import series_key
-from recordings import FIRST_PID, HOSTS, WORLD, Phase, host_of, prolonged
+from recordings import FIRST_PID, HOSTS, WORLD, Phase, Record, host_of, prolonged
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
 from agent.core.guard import Guard
@@ -30,12 +32,20 @@ from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 JOB = "4711"
 SCRAPE_SECONDS = 15
 JITTER_SECONDS = 2
+EPOCH_US = int(FakeClock().time() * 1_000_000)
+"""When a replay begins."""
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
 class Node:
-    """An agent's exporter and rank table, with ``ranks`` that run here and all of the job's files in ``directory``."""
+    """An agent's exporter and rank table, with ``ranks`` that run here and all of the job's files in ``directory``.
 
-    def __init__(self, name: str, directory: Path, ranks: list[int], chance: random.Random) -> None:
+    ``settings``: what else the ranks have in their environment.
+    """
+
+    def __init__(
+        self, name: str, directory: Path, ranks: list[int], chance: random.Random, settings: Mapping[str, str]
+    ) -> None:
         self._name = name
         self._clock = FakeClock()
         self._table = RankTable(self._clock, name)
@@ -46,9 +56,9 @@ class Node:
         self._offset_seconds = chance.randrange(JITTER_SECONDS, SCRAPE_SECONDS - JITTER_SECONDS)
         self.scraped_at: list[int] = []
         self.series: dict[str, dict[int, float]] = {}
-        for rank, key in zip(ranks, self._processes.values(), strict=True):
-            environment = {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "SLURM_JOB_ID": JOB}
-            self._table.observe_process(ProcessFacts(key, self._clock.time(), key.pid, "alice", "thread", environment))
+        self._environments = [
+            {**settings, "RANK": str(rank), "WORLD_SIZE": str(WORLD), "SLURM_JOB_ID": JOB} for rank in ranks
+        ]
 
     def __enter__(self) -> Node:
         self._runner.run(
@@ -69,6 +79,8 @@ class Node:
                 )
             )
         )
+        for key, environment in zip(self._processes.values(), self._environments, strict=True):
+            self._table.observe_process(ProcessFacts(key, self._clock.time(), key.pid, "alice", "thread", environment))
         self._runner.run(self._exporter.update())  # files that are there at the first look are read from their end
         return self
 
@@ -137,17 +149,25 @@ class Node:
 
 def replay(phases: list[Phase], hosts: int) -> list[dict[str, str]]:
     """Let a job on one node or two live through ``phases``; return what scrapes saw as promtool reads it."""
-    chance = random.Random(f"{phases} {hosts}")  # noqa: S311  scrapes at the same instants every time
+    records = prolonged(phases, hosts, EPOCH_US)
+    return play(records, hosts, sum(phase.seconds for phase in phases), seed=f"{phases} {hosts}")
+
+
+def play(
+    records: Iterator[Record], hosts: int, seconds: int, *, seed: str, settings: Mapping[str, str] = EMPTY
+) -> list[dict[str, str]]:
+    """Let ranks with these ``settings`` write records, in the order of their times; return what scrapes saw."""
+    chance = random.Random(seed)  # noqa: S311  scrapes at the same instants every time
     at_home = {name: [rank for rank in range(WORLD) if host_of(rank, hosts) == name] for name in HOSTS[:hosts]}
-    epoch_us = int(FakeClock().time() * 1_000_000)
-    records = prolonged(phases, hosts, epoch_us)
     record = next(records, None)
     logs: dict[int, TextIO] = {}
     written = 0
     with TemporaryDirectory() as shared, ExitStack() as stack:
-        nodes = [stack.enter_context(Node(name, Path(shared), ranks, chance)) for name, ranks in at_home.items()]
-        for second in range(sum(phase.seconds for phase in phases)):
-            while record is not None and record.time_us < epoch_us + (second + 1) * 1_000_000:
+        nodes = [
+            stack.enter_context(Node(name, Path(shared), ranks, chance, settings)) for name, ranks in at_home.items()
+        ]
+        for second in range(seconds):
+            while record is not None and record.time_us < EPOCH_US + (second + 1) * 1_000_000:
                 if record.rank not in logs:
                     name = f"{host_of(record.rank, hosts)}-pid{FIRST_PID + record.rank}.log"
                     logs[record.rank] = stack.enter_context((Path(shared) / name).open("w"))
