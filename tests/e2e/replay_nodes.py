@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from fake_clock import FakeClock
@@ -31,12 +32,19 @@ JITTER_SECONDS = 2
 
 
 class Process(NamedTuple):
-    """A rank of a job of ``world`` ranks, and its process."""
+    """A rank of a job of ``world`` ranks, and its process; ``settings``: what else it has in its environment."""
 
     job_id: str
     rank: int
     world: int
     pid: int
+    settings: Mapping[str, str] = MappingProxyType({})
+
+
+def environment_of(process: Process) -> dict[str, str]:
+    """Return what a rank's process has in its environment."""
+    own = {"RANK": str(process.rank), "WORLD_SIZE": str(process.world), "SLURM_JOB_ID": process.job_id}
+    return {**process.settings, **own}
 
 
 class Node:
@@ -67,10 +75,12 @@ class Node:
         self.scraped_at: list[int] = []
         self.series: dict[str, dict[int, float]] = {}
         self._keys: dict[tuple[str, str, tuple[str, ...]], str] = {}
-        for job_id, rank, world, pid in processes:
-            environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job_id}
-            key = self._processes[pid]
-            self._table.observe_process(ProcessFacts(key, self._clock.time(), pid, "alice", "thread", environment))
+        self._facts = [
+            ProcessFacts(
+                self._processes[each.pid], self._clock.time(), each.pid, "alice", "thread", environment_of(each)
+            )
+            for each in processes
+        ]
 
     def __enter__(self) -> Node:
         self._runner.run(
@@ -91,6 +101,8 @@ class Node:
                 )
             )
         )
+        for facts in self._facts:
+            self._table.observe_process(facts)
         self._runner.run(self._exporter.update())  # files that are there at the first look are read from their end
         return self
 

@@ -57,9 +57,9 @@ def number_of(own: Place, places: Sequence[Place]) -> int | None:
 def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterable[tuple[str, str]]:
     """Names for a process of a shared environment and where each is from, the best first.
 
-    ``siblings``: the processes that share it, this one among them. A title's number is the rank, and a local index (by
-    start, then by pid) is counted from the task's number, where that task is its step's only one; else both follow that number after a point,
-    or ranks of two nodes would be one.
+    ``siblings``: the processes that share it, this one among them. A title's number is the rank, and a local index, in
+    the order of starts, is counted from the task's number, where that task is its step's only one; else both follow
+    that number after a point, or ranks of two nodes would be one.
     """
     titles = [place_of(each.facts.title if each.facts is not None else "") for each in siblings]
     number = number_of(place_of(process.facts.title if process.facts is not None else ""), titles)

@@ -93,8 +93,9 @@ def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheri
         for comm, comm_rank, tally, _ in writer.tallies:
             if (label := ranks.get((comm, comm_rank))) is not None:
                 series.add((Kind.TALLY, (label.job_id, label.rank, tally)))
-    totals = ((labels[0], labels[2], labels[3]) for kind, labels in series if kind is Kind.TOTALS)
-    return series | {(Kind.LOST, communicator) for communicator in communicators(totals)}
+    lost = communicators((one[0], one[2], one[3]) for kind, one in series if kind is Kind.TOTALS)
+    series.update((Kind.LOST, communicator) for communicator in lost)
+    return series
 
 
 def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) -> bool:
