@@ -170,11 +170,11 @@ def answers(said: str) -> Iterator[tuple[dict[str, str], float]]:
         yield dict(_LABEL.findall(labels)), float(value)
 
 
-def judge(jobs: Sequence[tuple[str, Made]], room: int, promtool: str) -> dict[str, Found]:
-    """Let a room of jobs live and put it to the shipped rules; return what was told of each job by its id."""
-    rules = rules_text()
-    series = scraped(jobs, room, wanted_metrics(rules))
-    return ask(series, jobs[0][1].seconds, [job_id for job_id, _ in jobs], promtool)
+def judge(jobs: Sequence[tuple[str, Made]], room: int, judges: Sequence[str]) -> list[dict[str, Found]]:
+    """Let a room of jobs live; return what each promtool's rules told of each job by its id."""
+    series = scraped(jobs, room, wanted_metrics(rules_text()))
+    job_ids = [job_id for job_id, _ in jobs]
+    return [ask(series, jobs[0][1].seconds, job_ids, promtool) for promtool in judges]
 
 
 def ask(series: list[dict[str, str]], seconds: int, job_ids: Sequence[str], promtool: str) -> dict[str, Found]:

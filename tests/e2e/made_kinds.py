@@ -11,9 +11,9 @@ from made_layouts import Layout, Shape, Shares, make_layout
 from made_lines import Losses
 from made_troubles import Pause, SlowLinks, SlowWhile, Straggler, Troubles, Turns, Uneven
 
-ONSET_SECONDS = 300
-SECONDS = 900
-"""When a rank begins to be late, and how long such a job is looked at."""
+ONSET_SECONDS = 420
+SECONDS = 1500
+"""When a rank begins to be late, and how long such a job is looked at: long enough for its links to be judged, too."""
 LINK_ONSET_SECONDS = 900
 LINK_SECONDS = 2100
 """The same where a link gets slow: it is judged by what it was."""

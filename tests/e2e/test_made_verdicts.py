@@ -13,7 +13,7 @@ SAID = """  FAILED:
         exp: {asked="yes"} 1E+00
         got: {alertname="StragglerRank", job_id="4000"} 4.8E+02, {comm="ab", job_id="4001", rank="3"} 6E+02
 """
-LATE = make("straggler", 1)._replace(truth=Truth(late=frozenset({3})))
+LATE = make("straggler", 1)._replace(truth=Truth(late=frozenset({3}), late_onset=300.0))
 WELL = make("healthy", 1)
 SLOW = make("slow fabric", 1)._replace(truth=Truth(slow=frozenset({"ab"}), behind=frozenset({5})))
 
