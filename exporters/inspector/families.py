@@ -100,7 +100,7 @@ TRANSFER = Family(
     "rankwatch_communicator_transfer_seconds",
     "gauge",
     "Tenth percentile of operations' time on a rank, of this node's rank with the shortest, over ten seconds or more, "
-    "until there are 10: operations that waited for nobody. The least over nodes is the fabric's own time.",
+    "until there are 3: operations that waited for nobody. The least over nodes is the fabric's own time.",
     _ARRIVALS,
     "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node",
 )

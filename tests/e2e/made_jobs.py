@@ -126,16 +126,16 @@ class Recorded:
         self._epoch_us = epoch_us
         chance = random.Random(f"{seed} looks")  # noqa: S311  the same looks every time
         self._passes = Passes(losses, job.layout.shape.world, chance)
-        self._pending: list[tuple[int, Done]] = []
+        self._pending: list[tuple[int, Done, int]] = []
 
     def next_second(self, second: int) -> Iterator[Written]:
         """Yield what is written in this second since the job's begin; of each rank in order of time."""
         until_us = (second + 1) * 1_000_000
         self._pending += self._passes.written(self._job.until(second + 1), until_us)
-        later: list[tuple[int, Done]] = []
-        for at_us, done in self._pending:
+        later: list[tuple[int, Done, int]] = []
+        for at_us, done, dropped in self._pending:
             if at_us < until_us:
-                yield Written(at_us, done.rank, self._plugin.line(done, self._epoch_us + at_us))
+                yield Written(at_us, done.rank, self._plugin.lines(done, self._epoch_us + at_us, dropped))
             else:
-                later.append((at_us, done))
+                later.append((at_us, done, dropped))
         self._pending = later

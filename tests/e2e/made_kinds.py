@@ -225,7 +225,9 @@ def _thin(dice: _Dice) -> Made:
     ranks = {dice.rank(layout)} if how == "one" else set(range(layout.shape.world))
     what += f"; {lost:.0%} of the records of {f'rank {min(ranks)}' if how == 'one' else 'all ranks'} lost"
     truth = truth._replace(thin=how == "all")
-    return dice.made(what, layout, lambda: Troubles((late,)), truth, losses=Losses(lost, frozenset(ranks)))
+    return dice.made(
+        what, layout, lambda: Troubles((late,)), truth, losses=Losses(lost, frozenset(ranks), told=how == "all")
+    )
 
 
 def _slow_pair(dice: _Dice) -> Made:

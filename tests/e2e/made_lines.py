@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -58,6 +59,18 @@ class Plugin:
                 tail = f',"hostname":"{hosts[rank]}","pid":{pids[rank]}}},'
                 self._heads[number, place] = (head, tail)
 
+    def lines(self, done: Done, at_us: int, dropped: int) -> str:
+        """Return what is written of an operation: its record, after what the ring dropped before it, if told."""
+        if not dropped:
+            return self.line(done, at_us)
+        head, tail = self._heads[done.number, done.place]
+        of = "p2p" if done.collective in ("Send", "Recv") else "coll"
+        stats = ",".join(
+            f'"{each}_records":{int(each == of)},"{each}_dropped_since_last_dump":{dropped if each == of else 0}'
+            for each in ("coll", "p2p")
+        )
+        return f'{head}{at_us}{tail}"dump_stats":{{{stats}}}}}\n{self.line(done, at_us)}'
+
     def line(self, done: Done, at_us: int) -> str:
         """Return the record of an operation as it is written at ``at_us`` since the epoch."""
         head, tail = self._heads[done.number, done.place]
@@ -83,11 +96,15 @@ class Plugin:
 
 
 class Losses(NamedTuple):
-    """What has no record: a share of the operations of ``ranks`` at random; or all but one per second, as 2.28 does."""
+    """What has no record: a share of the operations of ``ranks`` at random; or all but one per second, as 2.28 does.
+
+    ``told``: the plugin writes how many its rings dropped, as it does from its format 4.1 on.
+    """
 
     share: float = 0.0
     ranks: frozenset[int] = frozenset()
     one_slot: bool = False
+    told: bool = False
 
 
 class Passes:
@@ -97,10 +114,13 @@ class Passes:
         self._losses = losses
         self._chance = chance
         self._slots: list[dict[int, Done]] = [{} for _ in range(ranks)]
+        self._dropped: Counter[tuple[int, int, bool]] = Counter()
         self._next_us = [chance.randrange(SLOT_PASS_US) for _ in range(ranks)]
 
-    def written(self, done: Iterable[Done], until_us: int) -> Iterator[tuple[int, Done]]:
-        """Yield what is written and when (us since the job's begin); of each rank its operations come in order.
+    def written(self, done: Iterable[Done], until_us: int) -> Iterator[tuple[int, Done, int]]:
+        """Yield when (us since the job's begin) and what is written, and how many were dropped before it, if told.
+
+        Of each rank its operations come in order.
 
         All operations that end before ``until_us`` are known by then.
         """
@@ -109,15 +129,19 @@ class Passes:
             if losses.one_slot:
                 yield from self._looks(each.rank, each.end_us)
                 self._slots[each.rank][each.number] = each
-            elif each.rank not in losses.ranks or self._chance.random() >= losses.share:
-                yield each.end_us + self._chance.randrange(PASS_US), each
+                continue
+            ring = (each.rank, each.number, each.collective in ("Send", "Recv"))
+            if each.rank not in losses.ranks or self._chance.random() >= losses.share:
+                yield each.end_us + self._chance.randrange(PASS_US), each, self._dropped.pop(ring, 0)
+            elif losses.told:
+                self._dropped[ring] += 1
         if losses.one_slot:
             for rank in range(len(self._slots)):
                 yield from self._looks(rank, until_us)
 
-    def _looks(self, rank: int, until_us: int) -> Iterator[tuple[int, Done]]:
+    def _looks(self, rank: int, until_us: int) -> Iterator[tuple[int, Done, int]]:
         while self._next_us[rank] < until_us:
             slots, self._slots[rank] = self._slots[rank], {}
             for each in slots.values():
-                yield self._next_us[rank], each
+                yield self._next_us[rank], each, 0
             self._next_us[rank] += SLOT_PASS_US

@@ -17,7 +17,6 @@ from exporters.inspector.totals.shared import Shared
 from exporters.inspector.totals.transfer import (
     MAX_ROLLS,
     MAX_SAMPLES,
-    MIN_LAST,
     MIN_SAMPLES,
     ROLLS,
     TransferWindow,
@@ -50,10 +49,14 @@ def test_a_window_needs_operations(count: int, told: int | None) -> None:
     assert rolled([300] * count).last_us == told
 
 
-@pytest.mark.parametrize(("count", "told"), [(MIN_LAST, 300), (MIN_LAST - 1, None)])
-def test_a_window_ends_after_a_minute(count: int, told: int | None) -> None:
-    """After a minute a window ends with what it has; with nearly nothing it says nothing."""
-    assert rolled([300] * count, MAX_ROLLS).last_us == told
+def test_a_window_ends_after_a_minute() -> None:
+    """After a minute what was too little is let go of."""
+    window = rolled([300] * (MIN_SAMPLES - 1), MAX_ROLLS)
+    window.add([300] * (MIN_SAMPLES - 1))
+    window.roll()
+    window.roll()
+    assert window.last_us is None
+    assert window.kept() == MIN_SAMPLES - 1
 
 
 def test_a_window_that_goes_on_keeps_what_it_has() -> None:

@@ -10,16 +10,15 @@ from array import array
 from itertools import islice
 
 QUANTILE = 0.1
-"""Low enough to leave out waits, high enough that a single odd record says nothing."""
+"""Low enough to leave out waits, high enough that a single odd record of ten and more says nothing."""
 MAX_SAMPLES = 256
 """Times kept of a window, 2 KiB: of more operations every second, fourth ... is taken."""
 ROLLS = 2
 """The reader's windows (5 s) that one of these lasts at least ..."""
-MIN_SAMPLES = 10
+MIN_SAMPLES = 3
 """... and until it has so many operations ..."""
 MAX_ROLLS = 12
-"""... but no longer than these (60 s): what has fewer operations is told by those there were, MIN_LAST at least."""
-MIN_LAST = 3
+"""... but no longer than these (60 s): of fewer operations nothing is told."""
 
 
 class TransferWindow:
@@ -55,7 +54,7 @@ class TransferWindow:
         self._rolls += 1
         self._told += 1
         count = len(self._times)
-        if (self._rolls >= ROLLS and count >= MIN_SAMPLES) or (self._rolls >= MAX_ROLLS and count >= MIN_LAST):
+        if self._rolls >= ROLLS and count >= MIN_SAMPLES:
             self.last_us = sorted(self._times)[int(QUANTILE * count)]
             self._told = 0
             self._clear()
