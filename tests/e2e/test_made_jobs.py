@@ -27,7 +27,7 @@ TABLE_SEED = 1
 QUICK_KINDS = ("straggler", "healthy")
 
 pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
-full_only = pytest.mark.skipif(not FULL, reason="RANKWATCH_TEST_FULL=1 puts all kinds of jobs to the rules")
+full_only = pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1: takes ten minutes")
 
 
 def rooms_of(jobs: list[Made]) -> list[list[Made]]:
