@@ -281,3 +281,12 @@ def test_pairs_end_with_their_communicator_and_their_writer() -> None:
         assert shared.pairs.taken == 0
     shared.pairs.refused = 3
     assert shared.refused()["pair_limit"] == 3
+
+
+def test_ends_without_a_pair_take_no_memory() -> None:
+    """Operations of which no pair can be measured leave nothing behind, however many ends they name."""
+    pairs = made(room=1)
+    for n_ranks in range(2, 100):
+        pairs.note(end(n_ranks), SIZE, operations(peer=-1, times=[100]))
+        pairs.note(end(n_ranks), SIZE, operations(peer=1, times=[100]))
+    assert len(pairs._pairs) == 1

@@ -127,12 +127,15 @@ class Pairs:
         """Take in operations of one size that one end completed."""
         if size_bytes <= LEAST_BYTES:
             return
-        own = self._pairs.setdefault((end, size_label(size_bytes)), {})
+        place = end, size_label(size_bytes)
+        own = self._pairs.get(place, {})
         for perf in perfs:
             if isinstance(perf, P2PPerf):
                 pair = own.get(perf.peer) or self._new(end, perf.peer, own)
                 if pair is not None:
                     pair.add(size_bytes / perf.coll_exec_time_us)
+        if own:  # a broken writer may make up ends without end
+            self._pairs[place] = own
 
     def _new(self, end: End, peer: int, own: dict[int, Pair]) -> Pair | None:
         """Begin to measure a pair, if it is one and it is its turn."""
