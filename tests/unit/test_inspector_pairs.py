@@ -290,3 +290,15 @@ def test_ends_without_a_pair_take_no_memory() -> None:
         pairs.note(end(n_ranks), SIZE, operations(peer=-1, times=[100]))
         pairs.note(end(n_ranks), SIZE, operations(peer=1, times=[100]))
     assert len(pairs._pairs) == 1
+
+
+def test_series_that_were_refused_are_not_asked_for_at_every_roll() -> None:
+    """A writer whose budget is spent is refused once, and asks again when a communicator has ended."""
+    asked: list[int] = []
+    pairs = Pairs(FairBudget(100), (), lambda series: bool(asked.append(series)))
+    for _ in range(10):
+        window(pairs, {1: 100, 2: 100})
+    assert asked == [1]
+    pairs.leave(frozenset({"ended"}))
+    window(pairs, {1: 100, 2: 100})
+    assert asked == [1, 1]

@@ -121,6 +121,7 @@ class Pairs:
         self._admit = admit
         self._pairs: dict[tuple[End, str], dict[int, Pair]] = {}
         self._places = 0
+        self._refused = False
         self._rolls = 0
 
     def note(self, end: End, size_bytes: int, perfs: Iterable[CollectivePerf]) -> None:
@@ -167,8 +168,9 @@ class Pairs:
     def _choose(self, most: int) -> None:
         known = [pair for pair in self.measured().values() if pair.bandwidth is not None]
         wanted = min(most, len(known))
-        while self._places < wanted and self._admit(1):
-            self._places += 1
+        while self._places < wanted and not self._refused:
+            self._refused = not self._admit(1)
+            self._places += not self._refused
         places = min(wanted, self._places)
         slowest = nsmallest(places // 2, known, key=_speed)
         chosen = {id(pair) for pair in slowest}
@@ -184,7 +186,8 @@ class Pairs:
         self._room.give_back(self._group, len(keys))
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
-        """Let go of the pairs of some communicators, or of all."""
+        """Let go of the pairs of some communicators, or of all. Who was refused series may ask again."""
+        self._refused = False
         self._drop([key for key in self.measured() if comms is None or key.end.comm in comms])
 
     def shown(self) -> tuple[PairBandwidth, ...]:
