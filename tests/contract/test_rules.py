@@ -156,8 +156,8 @@ def test_rules_use_metrics_that_exist() -> None:
 def test_deaths_are_taken_back_when_the_rank_runs_again() -> None:
     """All rules on deaths come from one that leaves out ranks of which a process runs."""
     (gone,) = [rule for rule in RULES if rule.get("record") == "rank:rankwatch_gone:state"]
-    assert "unless on (cluster, job_id, rank) rank:rankwatch_up:bool" in gone["expr"]
-    others = [rule for rule in RULES if rule is not gone]
+    assert "unless on (cluster, job_id, rank) rank:rankwatch_eventful_up:bool" in gone["expr"]
+    others = [rule for rule in RULES if rule is not gone and rule.get("record") != "job:rankwatch_eventful:bool"]
     assert not any(re.search(r"rankwatch_rank_state\{[^}]*state=[^}]*(dead|exited)", rule["expr"]) for rule in others)
 
 

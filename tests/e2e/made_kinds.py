@@ -118,6 +118,13 @@ def _straggler(dice: _Dice) -> Made:
     return dice.made(what, layout, lambda: Troubles((trouble,)), Truth(late=frozenset({trouble.rank})))
 
 
+def _late_stage(dice: _Dice) -> Made:
+    layout = dice.layout(*PIPELINES)
+    trouble = Straggler(dice.rank(layout), dice.chance.uniform(0.08, 0.4), ONSET_SECONDS, spread=False)
+    what = f"rank {trouble.rank} of a pipeline late by {trouble.share:.0%} at each step's begin"
+    return dice.made(what, layout, lambda: Troubles((trouble,)), Truth(late=frozenset({trouble.rank})))
+
+
 def _turns(dice: _Dice) -> Made:
     seconds = dice.chance.choice((0.5, 5.0, 20.0, 60.0))
     layout = dice.layout(step_seconds=dice.chance.choice([each for each in (0.5, 1.0, 2.0) if each <= seconds]))
@@ -243,6 +250,7 @@ def _slow_pair(dice: _Dice) -> Made:
 KINDS: dict[str, Callable[[_Dice], Made]] = {
     "healthy": _healthy,
     "straggler": _straggler,
+    "late stage": _late_stage,
     "turns": _turns,
     "hiccup": _hiccup,
     "imbalance": _imbalance,
