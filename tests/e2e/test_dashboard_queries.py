@@ -240,7 +240,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     left = ask("job", "Ranks that left", "rank")
     assert left == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
     assert ask("rank", "How it ended", "reason", VICTIM).keys() == {"signaled"}
-    assert ask("job", "Blamed now", "rank").keys() == {STRAGGLER}
+    assert ask("job", "Late ranks now", "rank").keys() == {STRAGGLER}
     shares = ask("job", "Share of time that others waited for a rank", "rank")
     assert max(shares, key=lambda rank: shares[rank]) == STRAGGLER
     names = {"world", "tensor_model_parallel_group_0", "data_parallel_group_2"}

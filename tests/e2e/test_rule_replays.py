@@ -60,13 +60,13 @@ def straggler(folder: str, hosts: int, verdict: Verdict, lossy_rank: int | None 
 
 def slow_link(hosts: int, lossy_rank: int | None = None) -> Case:
     """The network of rank 6 falls to 30 % of what it was."""
-    phases = [Phase("late_nobody", 420, lossy_rank), Phase("late_nic", 480, lossy_rank)]
+    phases = [Phase("late_nobody", 1080, lossy_rank), Phase("late_nic", 480, lossy_rank)]
     return Case("late_nic", phases, hosts, DP_IS_SLOW)
 
 
 def healthy(hosts: int, lossy_rank: int | None = None) -> Case:
     """Nothing is wrong, for longer than it takes to compare a communicator with its past."""
-    return Case("late_nobody", [Phase("late_nobody", 900, lossy_rank)], hosts, NOTHING)
+    return Case("late_nobody", [Phase("late_nobody", 1200, lossy_rank)], hosts, NOTHING)
 
 
 QUICK = [straggler("late_tp", 2, LATE_IN_TP), straggler("late_verbose", 2, LATE_IN_BOTH, lossy_rank=2), slow_link(2)]
@@ -83,7 +83,7 @@ REST = [
     healthy(1, lossy_rank=2),
     healthy(2, lossy_rank=2),
     Case("shipped late_tp", [Phase("late_tp", 1080)], 2, LATE_IN_TP, SHIPPED),
-    Case("shipped late_nic", [Phase("late_nobody", 900), Phase("late_nic", 1080)], 2, DP_IS_SLOW, SHIPPED),
+    Case("shipped late_nic", [Phase("late_nobody", 1080), Phase("late_nic", 1080)], 2, DP_IS_SLOW, SHIPPED),
 ]
 
 
