@@ -1,4 +1,4 @@
-"""The shipped rules, put to many made-up jobs of which it is known what is wrong with whom."""
+"""The shipped rules, put to many made-up jobs of which it is known what is wrong, and with which rank or link."""
 
 from __future__ import annotations
 
