@@ -8,7 +8,7 @@ from exporters.inspector.format.records import P2P_SEND
 from exporters.inspector.totals.durations import BOUND_LABELS, MAX_HISTOGRAMS, JobDurations
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Place
-from exporters.inspector.totals.pairs import MAX_PAIRS
+from exporters.inspector.transfers.pairs import MAX_PAIRS
 
 DURATIONS = Family(
     "rankwatch_collective_operation_duration_seconds",

@@ -68,7 +68,7 @@ def test_the_last_to_arrive_has_the_transfer_alone(tp: int) -> None:
 
 @pytest.mark.parametrize(("tp", "spread"), [(1, True), (4, False), (2, True)])
 def test_a_straggler_costs_the_share_of_wall_time_that_it_is_said_to(tp: int, spread: bool) -> None:
-    """What the others of its DP group wait for it adds up to its share; a rank that shares no group with it has none."""
+    """What the others of its DP group wait for it adds up to its share; one without a group has none."""
     layout = layout_of(tp)
     waited: dict[int, float] = defaultdict(float)
     job = Job(layout, EVEN, Troubles((Straggler(5, 0.2, 0.0, spread),)), 4)

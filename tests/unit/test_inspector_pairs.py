@@ -17,7 +17,8 @@ from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance
-from exporters.inspector.totals.pairs import (
+from exporters.inspector.totals.shared import Shared
+from exporters.inspector.transfers.pairs import (
     FADE,
     IDLE_ROLLS,
     LEAST_BYTES,
@@ -32,7 +33,6 @@ from exporters.inspector.totals.pairs import (
     Pair,
     Pairs,
 )
-from exporters.inspector.totals.shared import Shared
 
 SIZE = 1_000_000
 SIZE_CLASS = "2097152"

@@ -44,10 +44,10 @@ from exporters.inspector.totals.binding import Binding, RecordKey
 from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
 from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
-from exporters.inspector.totals.pairs import End, Pairs
 from exporters.inspector.totals.places import MAX_PLACES, Places
 from exporters.inspector.totals.shared import Shared
-from exporters.inspector.totals.transfer import TransferWindow
+from exporters.inspector.transfers.pairs import End, Pairs
+from exporters.inspector.transfers.window import TransferWindow
 
 MAX_BINDINGS = 4096
 """Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""

@@ -7,8 +7,8 @@ from exporters.inspector.lateness.matching import BoardMember
 from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
 from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.pairs import End
-from exporters.inspector.totals.transfer import TransferWindow
+from exporters.inspector.transfers.pairs import End
+from exporters.inspector.transfers.window import TransferWindow
 
 RecordKey = tuple[str, int, int, str, int, str]
 """Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""

@@ -12,7 +12,7 @@ from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.budget import SERIES_PER_GAUGE, series_of
 from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.pairs import PairBandwidth
+from exporters.inspector.transfers.pairs import PairBandwidth
 
 WINDOW_SECONDS = 5.0
 """Length of the bus bandwidth gauge's window."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.api import FairBudget
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.lateness.matching import Matching
-from exporters.inspector.totals.pairs import MAX_MEASURED_IN_ALL
+from exporters.inspector.transfers.pairs import MAX_MEASURED_IN_ALL
 
 MAX_PLACES_IN_ALL = 8192
 """Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
