@@ -134,6 +134,30 @@ def test_culprits(tmp_path: Path, case: Case) -> None:
     assert [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))] == []
 
 
+@pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+@pytest.mark.parametrize(("expected", "slow"), [(0, False), (40, True), (20, False)])
+def test_what_the_network_should_give(tmp_path: Path, expected: int, slow: bool) -> None:
+    """A communicator that gets 25 of 40 GB/s from the start is slow; not where 20 are expected, or nothing is said."""
+    labels = 'job_id="7",comm="c",collective="AllReduce",size="134217728"'
+    series = {
+        f'rankwatch_collective_operations_total{{{labels},rank="0",node="a"}}': "0+120x60",
+        f'rankwatch_collective_bus_bytes_total{{{labels},rank="0",node="a"}}': "0+12e9x60",
+        f'rankwatch_communicator_transfer_seconds{{{labels},node="a"}}': "0.004x60",
+    }
+    rules = rules_with({"expected_bandwidth_gigabytes_per_second": expected}, tmp_path)
+    found = [{"labels": f'{{{labels},against="expected"}}', "value": 63}] if slow else []
+    asked = {"expr": "round(comm_size:rankwatch_slow:ratio * 100)", "eval_time": "25m", "exp_samples": found}
+    test = {
+        "interval": "30s",
+        "input_series": [{"series": key, "values": values} for key, values in series.items()],
+        "promql_expr_test": [asked],
+    }
+    file = tmp_path / "test.yml"
+    whole = {"rule_files": rules, "evaluation_interval": "30s", "group_eval_order": GROUPS, "tests": [test]}
+    file.write_text(json.dumps(whole))  # JSON is YAML
+    assert [said for promtool in promtools() if (said := run_promtool(promtool, "test", "rules", file))] == []
+
+
 def test_prolonged_recordings_are_whole() -> None:
     """Times rise, no rank has a number twice, and an operation has a record of each member, from round to round."""
     numbers: defaultdict[tuple[str, str, int, int], list[int]] = defaultdict(list)
