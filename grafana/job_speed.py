@@ -78,6 +78,18 @@ def late(late_share: float) -> list[Panel]:
             descending=True,
             links_to_rank=True,
         ),
+        rows(
+            "Why they are late",
+            "What the late ranks' nodes show of them and not of the job's other ranks, and since when: the process (CPU, "
+            "memory, storage, data loaders), its GPU (clocks, errors, others' processes), its NIC; else the program.",
+            Query(f"topk({LISTED}, rank:rankwatch_late_cause:seconds{{{JOB}}} * 1000)"),
+            columns=("rank", "node", "cause", "detail"),
+            value="since",
+            unit="dateTimeAsIso",
+            size=Size(24),
+            sort_by="since",
+            links_to_rank=True,
+        ),
     ]
 
 

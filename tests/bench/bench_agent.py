@@ -32,7 +32,7 @@ from nodes import wait_until  # noqa: E402  # likewise
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
 """What Prometheus asks for."""
 SCRAPED_AS = {"OpenMetrics, gzip": OPENMETRICS, "OpenMetrics": {"Accept": OPENMETRICS["Accept"]}, "text": {}}
-LIVENESS = "?collect[]=ranks&collect[]=process&collect[]=health"
+LIVENESS = "?collect[]=ranks&collect[]=health"
 LOAD_SECONDS = 60.0
 BENCH_JOB = "bench"
 DEATHS = 40

@@ -31,7 +31,7 @@ from watches import DEPLOY, build_rules
 NODES = 1000
 RANKS_PER_NODE = 8
 NODES_PER_JOB = 16
-PAGES = ("?collect[]=ranks&collect[]=process&collect[]=health", "?exclude[]=ranks&exclude[]=process&exclude[]=health")
+PAGES = ("?collect[]=ranks&collect[]=health", "?exclude[]=ranks&exclude[]=health")
 """As the shipped scrape jobs ask: liveness, and the rest."""
 WARM_UP_SECONDS = 40.0
 """Before the first of two pages, by which counters go on."""

@@ -37,6 +37,7 @@ GROUPS = [
     "rankwatch-progress",
     "rankwatch-lateness",
     "rankwatch-lateness-long",
+    "rankwatch-causes",
     "rankwatch-bandwidth",
     "rankwatch-floor",
     "rankwatch-fabric",
