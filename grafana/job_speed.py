@@ -80,8 +80,8 @@ def late(late_share: float) -> list[Panel]:
         ),
         rows(
             "Why they are late",
-            "What the late ranks' nodes show of them and not of the job's other ranks, and since when: of the "
-            "process (CPU, memory, storage, data loaders), GPU (clocks, errors, others' processes) or NIC; else the program.",
+            "What the late ranks' nodes show of them and not of the job's other ranks, and since when: the process "
+            "(CPU, memory, storage, data loaders), GPU (clocks, errors, others' processes) or NIC; else the program.",
             Query(f"topk({LISTED}, 1000 * rank:rankwatch_late_cause:seconds{{{JOB}}})"),
             columns=("rank", "node", "cause", "detail"),
             value="since",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from agent.simulate.layout import Collective, SimulatedCommunicator
+from agent.simulate.layout import SimulatedCommunicator
 from agent.simulate.rank import start_library_thread
 from agent.simulate.records import SimulatedRecord
 from agent.simulate.writer import CommunicatorLog, InspectorFile
@@ -41,13 +41,18 @@ def burn(hashes: int) -> None:
         hashlib.sha256(BLOCK)
 
 
+def anywhere(places: int) -> int:
+    """A place of so many, any."""
+    return random.randrange(places)  # noqa: S311  # no secret
+
+
 def load(data: Path, pipe: int, burns: int) -> None:
     """Be the data loader: for ever read a batch, past the page cache, and work on it; the pipe holds it back."""
     buffer = mmap.mmap(-1, BATCH_BYTES)
     file = os.open(data, os.O_RDONLY | os.O_DIRECT)
     blocks = os.fstat(file).st_size // BATCH_BYTES
     while True:
-        os.preadv(file, [buffer], random.randrange(blocks) * BATCH_BYTES)
+        os.preadv(file, [buffer], anywhere(blocks) * BATCH_BYTES)
         burn(int(burns * LOADER_SHARE))
         os.write(pipe, buffer[:])
 
@@ -78,7 +83,7 @@ def main(dump_dir: str, rank: int, ranks: int, meeting: str, data: Path, burns: 
         for step in range(10**9):
             read_batch(batches)
             for _ in range(TOUCHED_PAGES):
-                pages[random.randrange(len(pages))]
+                pages[anywhere(len(pages))]
             burn(burns)
             time.sleep(STEP_SECONDS)
             arrived = time.monotonic()
