@@ -24,15 +24,17 @@ from agent.simulate.rank import start_library_thread
 from agent.simulate.records import SimulatedRecord
 from agent.simulate.writer import CommunicatorLog, InspectorFile
 
-STEP_SECONDS = 0.1
+STEP_SECONDS = 0.2
 """What a step takes where nothing holds it up, nearly all of it asleep, as a process is while its GPU computes."""
 FLOOR_US = 400
 BATCH_BYTES = 16 * 1024
-TOUCHED_PAGES = 100
+TOUCHED_PAGES = 300
 """In each step, of those of its file."""
 BLOCK = hashlib.sha256(b"work").digest() * 128
 LOADER_SHARE = 0.5
 """Of a rank's hashes, what its data loader has to do for a batch."""
+MORE_WORK = 16
+"""So many times as much has a rank to compute from SIGUSR1 on."""
 
 
 def burn(hashes: int) -> None:
@@ -71,6 +73,8 @@ def main(dump_dir: str, rank: int, ranks: int, meeting: str, data: Path, burns: 
         os.close(batches)
         load(data, pipe, burns)
     os.close(pipe)
+    work = [burns]
+    signal.signal(signal.SIGUSR1, lambda *_: work.__setitem__(0, burns * MORE_WORK))
     start_library_thread("pt_nccl_watchdg")
     number = int.from_bytes(os.environ["SLURM_JOB_ID"].encode(), "big") & (2**48 - 1)
     communicator = SimulatedCommunicator("world", "default_pg", number, tuple(range(ranks)), nodes=1, network=False)
@@ -84,7 +88,7 @@ def main(dump_dir: str, rank: int, ranks: int, meeting: str, data: Path, burns: 
             read_batch(batches)
             for _ in range(TOUCHED_PAGES):
                 pages[anywhere(len(pages))]
-            burn(burns)
+            burn(work[0])
             time.sleep(STEP_SECONDS)
             arrived = time.monotonic()
             others.sendall(b"!")
