@@ -795,3 +795,15 @@ async def test_no_memory_for_samples(start: Start) -> None:
         for _ in range(2):
             await bench.look()
         assert len(active(bench)) == 8
+
+
+async def test_activity_of_a_gpu_that_was_lost(start: Start) -> None:
+    """It is never a mean over the time for which the GPU was away, also when NVML is not initialised anew."""
+    async with start() as bench:
+        shown = []
+        for state in (None, LOST, None, None, None, LOST, None, None):
+            await bench.change({"gpu5.utilization.0": state})
+            await bench.look(1.0)
+            shown.append("5" in active(bench))
+        assert shown == [False, False, False, True, True, False, False, True]
+        assert active(bench) == {*"01234567"}
