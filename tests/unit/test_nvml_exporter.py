@@ -534,6 +534,8 @@ async def test_mig(start: Start) -> None:
         assert bench.series("rankwatch_gpu_mig_enabled")[("5",)] == 1.0
         assert bench.value("rankwatch_gpu_processes", gpu="5") == 2.0
         assert [each.index for each in bench.hardware.gpus_of(4802)] == [5]
+        assert 4802 not in bench.hardware.gpu_users()  # nobody shares it
+        assert bench.hardware.gpu_users()[4713] == {UUID.format(2)}
         assert bench.value("rankwatch_gpu_utilization_ratio", gpu="5") is None
         assert bench.failed() == set()
 
