@@ -43,6 +43,24 @@ MEMORY_UTILIZATION = detail(
     "rankwatch_gpu_memory_utilization_ratio",
     "Share of the driver's last sample period (up to a second) in which the GPU's memory was read or written.",
 )
+SM_ACTIVE = gauge(
+    "rankwatch_gpu_sm_active_ratio",
+    "Share of the compute units (streaming multiprocessors) that were busy, mean of the time between the last two "
+    "looks; of NVIDIA's GPUs from Hopper on without MIG, of AMD's from MI300 on.",
+    "1 per GPU that tells",
+)
+TENSOR_ACTIVE = gauge(
+    "rankwatch_gpu_tensor_active_ratio",
+    "Share of the time between the last two looks in which the compute units did tensor operations, their mean; of "
+    "NVIDIA's GPUs from Hopper on without MIG.",
+    "1 per GPU that tells",
+)
+DRAM_ACTIVE = gauge(
+    "rankwatch_gpu_dram_active_ratio",
+    "Share of the memory's bandwidth that was used, mean of the time between the last two looks; of NVIDIA's GPUs from "
+    "Hopper on without MIG, of AMD's from MI300 on.",
+    "1 per GPU that tells",
+)
 MEMORY = gauge("rankwatch_gpu_memory_bytes", "Memory of the GPU in all.")
 MEMORY_USED = gauge(
     "rankwatch_gpu_memory_used_bytes",

@@ -76,13 +76,20 @@ class HardwareSource:
         if not self._closed:
             self._hardware.observe_nics(self._source, nics)
 
-    def observe_gpu_processes(self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = ()) -> None:
+    def observe_gpu_processes(
+        self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = (), divided: Iterable[str] = ()
+    ) -> None:
         """Say which processes (pids as the agent sees them) use which GPUs (UUIDs).
 
-        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were.
+        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were. ``divided``: GPUs in
+        parts, whose users share nothing.
         """
         if not self._closed:
-            self._hardware.observe_gpu_processes(self._source, users, unseen)
+            self._hardware.observe_gpu_processes(self._source, users, unseen, divided)
+
+    def gpu_users(self) -> dict[int, frozenset[str]]:
+        """By pid: the GPUs that each process uses and may share with others."""
+        return self._hardware.gpu_users()
 
     def gpus(self) -> list[Gpu]:
         """All GPUs of the node by index, whoever sees them."""
@@ -105,6 +112,7 @@ class Hardware:
         self._nics: dict[str, tuple[Nic, ...]] = {}
         self._users: dict[str, dict[int, tuple[str, ...]]] = {}
         self._unseen: dict[str, frozenset[str]] = {}
+        self._divided: dict[str, frozenset[str]] = {}
         self._affinities: tuple[Affinity, ...] = ()
 
     def of(self, source: str) -> HardwareSource:
@@ -113,7 +121,7 @@ class Hardware:
 
     def withdraw(self, kept: Collection[str]) -> None:
         """Drop what was said by sources that are none of ``kept``: they were disabled, or did not start again."""
-        for table in (self._gpus, self._nics, self._users, self._unseen):
+        for table in (self._gpus, self._nics, self._users, self._unseen, self._divided):
             for source in table.keys() - set(kept):
                 del table[source]
         self._affinities = nearest_nics(self.gpus(), self.nics())
@@ -129,15 +137,21 @@ class Hardware:
         self._affinities = nearest_nics(self.gpus(), self.nics())
 
     def observe_gpu_processes(
-        self, source: str, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = ()
+        self,
+        source: str,
+        users: Mapping[int, Iterable[str]],
+        unseen: Iterable[str] = (),
+        divided: Iterable[str] = (),
     ) -> None:
         """Take which processes (pids as the agent sees them) use which GPUs (UUIDs).
 
-        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were.
+        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were. ``divided``: GPUs in
+        parts, whose users share nothing.
         """
         kept = list(users.items())[:MAX_GPU_PROCESSES]
         self._users[source] = {pid: tuple(sorted(set(uuids))) for pid, uuids in kept}
         self._unseen[source] = frozenset(unseen)
+        self._divided[source] = frozenset(divided)
 
     def gpus(self) -> list[Gpu]:
         """All GPUs by index."""
@@ -155,6 +169,14 @@ class Hardware:
         """The GPUs that a process uses, by index."""
         used = {uuid for users in self._users.values() for uuid in users.get(pid, ())}
         return [gpu for gpu in self.gpus() if gpu.uuid in used]
+
+    def gpu_users(self) -> dict[int, frozenset[str]]:
+        """By pid: the GPUs that each process uses and may share with others."""
+        found: dict[int, frozenset[str]] = {}
+        for source, users in self._users.items():
+            for pid, uuids in users.items():
+                found[pid] = found.get(pid, frozenset()) | (frozenset(uuids) - self._divided.get(source, frozenset()))
+        return {pid: uuids for pid, uuids in found.items() if uuids}
 
     def is_unseen(self, uuid: str) -> bool:
         """True for a GPU of which it is not known who uses it."""

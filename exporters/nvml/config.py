@@ -17,7 +17,7 @@ class NvmlConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
     ``hang_seconds``: a look that takes longer is a driver that hangs. ``hot_celsius``: a core that is as warm as this
     most of the time is hot. ``pcie_throughput``: measure it, which takes the driver 40 ms per GPU at each look.
-    ``all_values``: series of every number that the driver gives, some 25 more per GPU, not only of what rules and
+    ``all_values``: series of every number that the driver gives, some 29 more per GPU, not only of what rules and
     dashboards ask for or is wrong. ``each_nvlink``: series of each NVLink, 90 per GPU, not only of the GPU and of links
     with something wrong.
     """

@@ -171,7 +171,8 @@ class NvmlExporter:
                 unseen.discard(reading.uuid)
             for pid in reading.pids or ():
                 users.setdefault(pid, []).append(reading.uuid)
-        self._ctx.hardware.observe_gpu_processes(users, unseen)
+        divided = [reading.uuid for reading in answer.gpus if reading.values.get("mig_enabled")]
+        self._ctx.hardware.observe_gpu_processes(users, unseen, divided)
         known = tuple((uuid, each.index, each.pci) for uuid, each in self._gpus.remembered.items())
         if known != self._observed:
             devices = self._ctx.roots.sys / "bus/pci/devices"

@@ -219,7 +219,7 @@ def _gpu(page: _Page, gpu: GpuView, asked: NvmlSnapshot) -> None:
 def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str], *, all_values: bool) -> None:
     assert gpu.reading is not None  # noqa: S101  # for the type checker
     reading = gpu.reading
-    for name, value in reading.values.items():
+    for name, value in (*reading.values.items(), *reading.activity.items()):
         field = fields.FIELDS.get(name)
         if field is not None and field.is_shown(value, all_values=all_values):
             page.add(field.family, (*labels, *field.labels), field.in_base_units(value))

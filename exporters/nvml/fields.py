@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from agent.api import Family, gpu_families
+
+Number = TypeVar("Number", int, float)
 
 GPU_LABELS = gpu_families.GPU_LABELS
 _PER_GPU = "1 per GPU"
@@ -72,6 +74,22 @@ NVLINK_BYTES = Family(
     (*GPU_LABELS, "direction"),
     "2 per GPU",
 )
+PCIE_TRANSMITTED = gpu_families.detail(
+    "rankwatch_gpu_pcie_transmitted_bytes_per_second",
+    "Data that the GPU sent over PCIe, mean of the time between the last two looks; from Hopper on.",
+)
+PCIE_RECEIVED = gpu_families.detail(
+    "rankwatch_gpu_pcie_received_bytes_per_second",
+    "Data that the GPU received over PCIe, mean of the time between the last two looks; from Hopper on.",
+)
+NVLINK_TRANSMITTED = gpu_families.detail(
+    "rankwatch_gpu_nvlink_transmitted_bytes_per_second",
+    "Data that the GPU sent over all its NVLinks, mean of the time between the last two looks; from Hopper on.",
+)
+NVLINK_RECEIVED = gpu_families.detail(
+    "rankwatch_gpu_nvlink_received_bytes_per_second",
+    "Data that the GPU received over all its NVLinks, mean of the time between the last two looks; from Hopper on.",
+)
 MIG_ENABLED = gpu_families.gauge(
     "rankwatch_gpu_mig_enabled",
     "1 while the GPU is partitioned (MIG); 0 only with all_values, and only where it could be.",
@@ -87,7 +105,9 @@ class Shown(Enum):
     NEVER = "never"
 
 
-_DETAILS = gpu_families.DETAILS | {MEMORY_RESERVED, MEMORY_TEMPERATURE_MAX, SM_CLOCK_MAX, MEMORY_CLOCK_MAX}
+_TRAFFIC = {PCIE_TRANSMITTED, PCIE_RECEIVED, NVLINK_TRANSMITTED, NVLINK_RECEIVED}
+_LIMITS = {MEMORY_RESERVED, MEMORY_TEMPERATURE_MAX, SM_CLOCK_MAX, MEMORY_CLOCK_MAX}
+_DETAILS = gpu_families.DETAILS | _LIMITS | _TRAFFIC
 
 
 class Field(NamedTuple):
@@ -100,13 +120,13 @@ class Field(NamedTuple):
     per: int = 1
     shown: Shown = Shown.ALWAYS
 
-    def is_shown(self, value: int, *, all_values: bool) -> bool:
+    def is_shown(self, value: float, *, all_values: bool) -> bool:
         """Whether it has a series."""
         if self.shown is Shown.NOT_ZERO:
             return all_values or value != 0
         return all_values or (self.shown is Shown.ALWAYS and self.family not in _DETAILS)
 
-    def in_base_units(self, value: int) -> float:
+    def in_base_units(self, value: float) -> float:
         """The value as the metric has it."""
         return value * self.times / self.per
 
@@ -115,6 +135,7 @@ _PERCENT, _FLAG, _CELSIUS, _MEGAHERTZ = 100, 1, 250, 20_000
 _MILLIWATTS = 10_000_000
 _BYTES = 2**50
 _COUNT = 2**32 - 2
+_MEBIBYTES = 2**24
 _LONG_COUNT = 2**62
 
 FIELDS: Mapping[str, Field] = {
@@ -159,6 +180,13 @@ FIELDS: Mapping[str, Field] = {
     "pcie_receive_kilobytes_per_second": Field(PCIE_THROUGHPUT, _COUNT, ("receive",), times=1000),
     "nvlink_transmit_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("transmit",), times=1024),
     "nvlink_receive_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("receive",), times=1024),
+    "sm_active_percent": Field(gpu_families.SM_ACTIVE, _PERCENT, per=100),
+    "tensor_active_percent": Field(gpu_families.TENSOR_ACTIVE, _PERCENT, per=100),
+    "dram_active_percent": Field(gpu_families.DRAM_ACTIVE, _PERCENT, per=100),
+    "pcie_transmitted_mebibytes_per_second": Field(PCIE_TRANSMITTED, _MEBIBYTES, times=2**20),
+    "pcie_received_mebibytes_per_second": Field(PCIE_RECEIVED, _MEBIBYTES, times=2**20),
+    "nvlink_transmitted_mebibytes_per_second": Field(NVLINK_TRANSMITTED, _MEBIBYTES, times=2**20),
+    "nvlink_received_mebibytes_per_second": Field(NVLINK_RECEIVED, _MEBIBYTES, times=2**20),
     "mig_enabled": Field(MIG_ENABLED, _FLAG, shown=Shown.NOT_ZERO),
 }
 FAMILIES = tuple(dict.fromkeys(field.family for field in FIELDS.values()))
@@ -168,8 +196,8 @@ _JUDGED_ALONE = {"recovery_action": MAX_RECOVERY_ACTION}
 """Read as numbers, shown in another way: the greatest that is believed."""
 
 
-def plausible(values: Mapping[str, int]) -> dict[str, int]:
-    """What of a GPU's values can be."""
+def plausible(values: Mapping[str, Number]) -> dict[str, Number]:
+    """What of a GPU's values can be; a fraction that is not a number cannot."""
     return {name: value for name, value in values.items() if 0 <= value <= _most(name)}
 
 

@@ -145,10 +145,11 @@ class Gpus:
                 known.index, known.pci, known.name = reading.index, reading.pci, reading.name
                 self.remembered[reading.uuid] = known
                 self.changed = True
-            values = plausible(reading.values)
-            if len(values) < len(reading.values):
-                self.errors["implausible"] += len(reading.values) - len(values)
-            found[reading.uuid] = msgspec.structs.replace(reading, values=values)
+            values, activity = plausible(reading.values), plausible(reading.activity)
+            dropped = len(reading.values) + len(reading.activity) - len(values) - len(activity)
+            if dropped:
+                self.errors["implausible"] += dropped
+            found[reading.uuid] = msgspec.structs.replace(reading, values=values, activity=activity)
         return found
 
     def _take_events(self, events: Iterable[DriverEvent], now_seconds: float) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pynvml
 
 from exporters.nvml import queries
+from exporters.nvml.activity import ActivitySampler
 from exporters.nvml.asking import Asker, GpuGone, error_name
 from exporters.nvml.links import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, DriverEvent, GpuReading, LookAnswer, LookRequest
@@ -91,6 +92,8 @@ class NvmlLibrary:
         return devices
 
     def _close(self) -> None:
+        for device in self._devices or ():
+            device.close()
         self._devices = None
         for function, arguments in ((pynvml.nvmlEventSetFree, (self._events,)), (pynvml.nvmlShutdown, ())):
             try:
@@ -125,6 +128,7 @@ class GpuDevice:
         self._index = index
         self._driver_major = driver_major
         self._links = Links(driver_major)
+        self._activity = ActivitySampler()
         self._handle: Any = None
         self._is_forbidden = False
         self.address = 0
@@ -162,7 +166,12 @@ class GpuDevice:
                 raise GpuGone
             return self._read(asker, self._handle, pcie_throughput)
         except GpuGone:
+            self._activity.free()
             return GpuReading(self._index, self.uuid, self._name, self._pci, lost=True)
+
+    def close(self) -> None:
+        """Give back what it holds of the driver."""
+        self._activity.free()
 
     def _read(self, asker: Asker, handle: Any, pcie_throughput: bool) -> GpuReading:
         values = queries.values(asker, handle, pcie_throughput=pcie_throughput)
@@ -182,8 +191,16 @@ class GpuDevice:
             pids=queries.pids(asker, (handle, *mig_handles)),
             mig=mig,
             fabric=queries.fabric(asker, handle),
+            activity=self._activity_of(asker, handle, is_partitioned=bool(partitioned)),
             links=self._links.look(asker, handle, values.pop("nvlink_links", None)),
         )
+
+    def _activity_of(self, asker: Asker, handle: Any, *, is_partitioned: bool) -> dict[str, float]:
+        """What it was busy with; of a partitioned GPU nothing, as its parts would have to be asked one by one."""
+        if is_partitioned:
+            self._activity.free()
+            return {}
+        return self._activity.look(asker, handle)
 
 
 def _count() -> int:

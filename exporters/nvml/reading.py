@@ -65,7 +65,9 @@ class GpuReading(msgspec.Struct, frozen=True):
 
     ``values``: what the driver says, by our names for it (exporters/nvml/fields.py), in the driver's units; what it
     does not say is absent. ``reasons``: the bits of what lowers the clocks; ``reason_nanoseconds``: since the driver
-    was loaded, by reason, as far as it counts. ``pids``: processes that compute on it or on a MIG instance of it.
+    was loaded, by reason, as far as it counts. ``activity``: means since the look before, by our names and in the
+    driver's units likewise; of GPUs that tell, from their second look on. ``pids``: processes that compute on it or on
+    a MIG instance of it.
     """
 
     index: int
@@ -77,6 +79,7 @@ class GpuReading(msgspec.Struct, frozen=True):
     reasons: int | None = None
     supported_reasons: int | None = None
     reason_nanoseconds: dict[str, int] = {}
+    activity: dict[str, float] = {}
     pids: tuple[int, ...] | None = None
     mig: tuple[MigInstance, ...] = ()
     fabric: Fabric | None = None

@@ -21,6 +21,9 @@ from agent.api import (
 )
 from exporters.process.exit_status import open_pidfd
 from exporters.process.exits import ExitWatch
+from exporters.process.foreign import FOREIGN
+from exporters.process.gpu_users import GpuUsers, Shown
+from exporters.process.gpu_users import render as render_gpu_users
 from exporters.process.scan import Found, Scanner, ScanRequest
 from exporters.process.users import UserNames
 
@@ -78,6 +81,7 @@ class ProcessSnapshot(msgspec.Struct, frozen=True):
     processes: int
     unknown_exits: int
     pidfd_errors: int
+    foreign: Shown
 
 
 class ProcessExporter:
@@ -100,6 +104,7 @@ class ProcessExporter:
             ctx.ranks, self._proc, ctx.thread("process-exit"), ctx.log, ioctl=self._config.exit_status_ioctl
         )
         self._users = UserNames(ctx.thread("process-users"), ctx.ranks.observe_user, ctx.log)
+        self._gpu_users = GpuUsers(ctx, self._thread, self._users.name)
 
     async def update(self) -> None:
         """Look at /proc once; NoData when none is mounted there (we would at least see ourselves)."""
@@ -115,6 +120,7 @@ class ProcessExporter:
         request = ScanRequest(now, known, frozenset(self._refused), writer_keys, ranks.variables())
         watched = self._exits.watched()
         self._apply(*await self._thread.call(lambda: self._look(scanner, request, watched)))
+        await self._gpu_users.update()
         if self._ctx.once:
             await self._users.settle()
         if not self._processes:
@@ -124,7 +130,8 @@ class ProcessExporter:
         """Copy the states of the live ranks."""
         views = self._ctx.ranks.snapshot().ranks
         states = tuple((view.label, view.process.state) for view in views if view.process.exited_at is None)
-        return ProcessSnapshot(states, self._processes, self._exits.unknown_exits, self._exits.pidfd_errors)
+        unknown, errors = self._exits.unknown_exits, self._exits.pidfd_errors
+        return ProcessSnapshot(states, self._processes, unknown, errors, self._gpu_users.shown)
 
     def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
         """Render."""
@@ -135,6 +142,7 @@ class ProcessExporter:
         yield PROCESSES_SEEN.single(snapshot.processes)
         yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)
         yield PIDFD_ERRORS.single(snapshot.pidfd_errors)
+        yield render_gpu_users(snapshot.foreign)
 
     async def drain(self) -> None:
         """Stop watching."""
@@ -203,5 +211,5 @@ SPEC = Spec(
     build=ProcessExporter,
     interval_seconds=1.0,
     deadline_seconds=1.0,
-    families=(PROCESS_STATE, PROCESSES_SEEN, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS),
+    families=(PROCESS_STATE, PROCESSES_SEEN, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS, FOREIGN),
 )

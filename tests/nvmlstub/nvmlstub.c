@@ -7,6 +7,7 @@
  *   count N          GPUs
  *   init !CODE       NVML cannot be initialised
  *   generation N     a new number is a new driver: what was initialised before is not any more
+ *   gpm_samples N    as many GPM samples can be allocated at once
  *   hang NAME        the call whose value is NAME returns only when the line is gone
  *   eventN GPU TYPE DATA    events in order; those there at registration are not delivered
  */
@@ -301,6 +302,65 @@ int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric *out) {
     narrow(device, "fabric_health", -1, &out->health);
     text(device, "fabric_cluster", cluster, sizeof cluster);
     for (int i = 0; i < 16 && cluster[2 * i]; i++) sscanf(cluster + 2 * i, "%2hhx", &out->cluster[i]);
+    return OK;
+}
+
+/* GPM: a sample remembers whose it is and when it was taken; values are those of the later of two. */
+struct sample { int gpu; unsigned long long taken; };
+struct metric { unsigned id, error; double value; const char *texts[3]; };
+struct metrics { unsigned version, count; struct sample *before, *after; struct metric all[477]; };
+
+static struct sample samples[2 * GPUS];
+static unsigned long long taken;
+static unsigned allocated;
+
+int nvmlGpmQueryDeviceSupport(struct device *device, unsigned *out) {
+    return narrow(device, "gpm_support", -1, out + 1);
+}
+
+int nvmlGpmSampleAlloc(struct sample **out) {
+    struct device node = {-1, 0};
+    unsigned most = 2 * GPUS;
+    int error = narrow(&node, "gpm_samples", -1, &most);
+    if (error && error != NOT_SUPPORTED) return error;
+    if (allocated >= most) return 20;
+    for (unsigned i = 0; i < 2 * GPUS; i++)
+        if (!samples[i].taken) {
+            samples[i].taken = ++taken;
+            allocated++;
+            *out = &samples[i];
+            return OK;
+        }
+    return 20;
+}
+
+int nvmlGpmSampleFree(struct sample *sample) {
+    if (!sample->taken) abort();
+    sample->taken = 0;
+    allocated--;
+    return alive() ? OK : UNINITIALIZED;
+}
+
+int nvmlGpmSampleGet(struct device *device, struct sample *sample) {
+    unsigned long long ignored;
+    if (!sample->taken) abort();
+    int error = number(device, "gpm_sample", -1, &ignored);
+    if (error) return error;
+    *sample = (struct sample){device->gpu, ++taken};
+    return OK;
+}
+
+int nvmlGpmMetricsGet(struct metrics *request) {
+    struct sample *before = request->before, *after = request->after;
+    int error;
+    if (!before->taken || !after->taken) abort();
+    if (request->version != 1 || before->gpu != after->gpu || before->taken >= after->taken) return INVALID;
+    lookup(after->gpu, "gpm_metrics", -1, &error);
+    if (error) return error;
+    for (unsigned i = 0; i < request->count; i++) {
+        const char *value = lookup(after->gpu, "gpm", request->all[i].id, (int *)&request->all[i].error);
+        request->all[i].value = value ? strtod(value, NULL) : 0;
+    }
     return OK;
 }
 

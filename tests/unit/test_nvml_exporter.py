@@ -220,7 +220,9 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
             await bench.look()
             now = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
             assert bench.value("rankwatch_gpu_present", gpu="3") == 1.0
-            if line.endswith((".name", ".fabric_status", ".fabric_clique", ".mig_max", "_supported", ".handle")):
+            if line.endswith(
+                (".name", ".fabric_status", ".fabric_clique", ".mig_max", "_supported", "_support", ".handle")
+            ):
                 assert sum(now.values()) >= sum(whole.values()) - 9, line
             else:
                 assert 1 <= sum(whole.values()) - sum(now.values()) <= 93, line
@@ -532,6 +534,8 @@ async def test_mig(start: Start) -> None:
         assert bench.series("rankwatch_gpu_mig_enabled")[("5",)] == 1.0
         assert bench.value("rankwatch_gpu_processes", gpu="5") == 2.0
         assert [each.index for each in bench.hardware.gpus_of(4802)] == [5]
+        assert 4802 not in bench.hardware.gpu_users()  # nobody shares it
+        assert bench.hardware.gpu_users()[4713] == {UUID.format(2)}
         assert bench.value("rankwatch_gpu_utilization_ratio", gpu="5") is None
         assert bench.failed() == set()
 
@@ -672,3 +676,136 @@ async def test_pcie_throughput_is_opt_in(start: Start) -> None:
             ("transmit",): 2e6,
             ("receive",): 3e6,
         }
+
+
+# -- activity ----------------------------------------------------------------------------------------------------------
+
+ACTIVITY = ("rankwatch_gpu_sm_active_ratio", "rankwatch_gpu_tensor_active_ratio", "rankwatch_gpu_dram_active_ratio")
+TRAFFIC = {
+    "rankwatch_gpu_pcie_transmitted_bytes_per_second": 1000 * 2**20,
+    "rankwatch_gpu_pcie_received_bytes_per_second": 2000 * 2**20,
+    "rankwatch_gpu_nvlink_received_bytes_per_second": 30_000 * 2**20,
+    "rankwatch_gpu_nvlink_transmitted_bytes_per_second": 40_000 * 2**20,
+}
+NO_MEMORY, NO_PERMISSION, LOST, UNKNOWN = "!20", "!4", "!15", "!999"
+
+
+def active(bench: Bench) -> set[str]:
+    """The GPUs whose activity is shown."""
+    return {gpu for (gpu,) in bench.series(ACTIVITY[0])}
+
+
+async def test_activity_between_looks(start: Start) -> None:
+    """From the second look on each GPU shows what it was busy with, and its traffic only with all_values."""
+    async with start() as bench:
+        await bench.look()
+        assert [bench.series(name) for name in ACTIVITY] == [{}, {}, {}]
+        await bench.look()
+        assert [bench.value(name, gpu="7") for name in ACTIVITY] == [0.875, 0.4225, 0.31]
+        assert len(active(bench)) == 8
+        assert all(bench.series(name) == {} for name in TRAFFIC)
+    async with start(all_values=True) as bench:
+        for _ in range(2):
+            await bench.look()
+        assert {name: bench.value(name, gpu="3") for name in TRAFFIC} == TRAFFIC
+
+
+async def test_a_gpu_without_activity(start: Start) -> None:
+    """One that has no such counters, or is partitioned, shows none, and that is no error."""
+    changes = {"gpu1.gpm_support": 0, "gpu2.gpm_support": None, "gpu*.gpm_support": "!13", "gpu3.mig": 1}
+    supporting = {f"gpu{gpu}.gpm_support": 1 for gpu in (0, 3, 4, 5, 6, 7)}
+    async with start({**changes, **supporting}) as bench:
+        for _ in range(3):
+            await bench.look()
+        assert active(bench) == {"0", "4", "5", "6", "7"}
+        await bench.change({"gpu4.mig": 1, "gpu3.mig": 0})
+        await bench.look()
+        assert active(bench) == {"0", "5", "6", "7"}
+        await bench.look()
+        assert active(bench) == {"0", "3", "5", "6", "7"}
+        assert bench.series("rankwatch_gpu_read_errors_total") == {}
+
+
+@pytest.mark.parametrize("call", ["gpm_sample", "gpm_metrics", "gpm.2"])
+async def test_failing_activity_costs_itself_alone(start: Start, call: str) -> None:
+    """A call that fails costs one GPU its activity, or one value of it, until it goes well again; it is counted."""
+    async with start() as bench:
+        for _ in range(2):
+            await bench.look()
+        await bench.change({f"gpu3.{call}": UNKNOWN})
+        await bench.look()
+        assert active(bench) == {*"0124567"}
+        assert bench.value(ACTIVITY[1], gpu="3") == (0.4225 if call == "gpm.2" else None)
+        assert len(bench.series("rankwatch_gpu_power_watts")) == 8
+        errors = bench.value("rankwatch_gpu_read_errors_total", error="unknown")
+        assert errors == (1.0 if call != "gpm.2" else None)
+        await bench.change({f"gpu3.{call}": None})
+        for _ in range(2):
+            await bench.look()
+        assert active(bench) == {*"01234567"}
+
+
+@pytest.mark.parametrize("call", ["gpm_support", "gpm_sample"])
+async def test_activity_that_may_not_be_read(start: Start, call: str) -> None:
+    """It is asked for once, and not at each look."""
+    async with start({f"gpu*.{call}": NO_PERMISSION}) as bench:
+        for _ in range(3):
+            await bench.look()
+        assert bench.value("rankwatch_gpu_read_errors_total", error="no_permission") == 8.0
+        assert active(bench) == set()
+
+
+async def test_absurd_activity(start: Start) -> None:
+    """What cannot be is dropped and counted; nothing else is lost by it."""
+    changes = {"gpu0.gpm.2": "nan", "gpu1.gpm.2": "inf", "gpu2.gpm.2": "-0.5", "gpu3.gpm.2": 100.5, "gpu4.gpm.2": 100}
+    async with start(changes) as bench:
+        for _ in range(2):
+            await bench.look()
+        assert active(bench) == {*"4567"}
+        assert bench.value("rankwatch_gpu_read_errors_total", error="implausible") == 4.0
+        assert len(bench.series(ACTIVITY[1])) == 8
+
+
+async def test_samples_are_given_back(start: Start) -> None:
+    """Two are held of each GPU and no more, however often GPUs are lost, come back, or the driver is loaded anew."""
+    async with start({"gpm_samples": 16}) as bench:
+        for generation in range(3):
+            for _ in range(2):
+                await bench.look()
+            assert len(active(bench)) == 8
+            await bench.change({"gpu5.utilization.0": LOST})
+            await bench.look()
+            assert active(bench) == {*"0123467"}
+            await bench.change({"gpu5.utilization.0": None})
+            await bench.look(REOPEN_SECONDS)
+            assert active(bench) == set()
+            for _ in range(2):
+                await bench.look()
+            assert len(active(bench)) == 8
+            await bench.change({"generation": generation + 2})
+        assert bench.value("rankwatch_gpu_read_errors_total", error="memory") is None
+
+
+async def test_no_memory_for_samples(start: Start) -> None:
+    """The GPUs that got their two samples show activity; the others do when there is memory again."""
+    async with start({"gpm_samples": 12}) as bench:
+        for _ in range(3):
+            await bench.look()
+        assert active(bench) == {*"0123"}
+        assert bench.value("rankwatch_gpu_read_errors_total", error="memory") == 8.0
+        await bench.change({"gpm_samples": 16})
+        for _ in range(2):
+            await bench.look()
+        assert len(active(bench)) == 8
+
+
+async def test_activity_of_a_gpu_that_was_lost(start: Start) -> None:
+    """It is never a mean over the time for which the GPU was away, also when NVML is not initialised anew."""
+    async with start() as bench:
+        shown = []
+        for state in (None, LOST, None, None, None, LOST, None, None):
+            await bench.change({"gpu5.utilization.0": state})
+            await bench.look(1.0)
+            shown.append("5" in active(bench))
+        assert shown == [False, False, False, True, True, False, False, True]
+        assert active(bench) == {*"01234567"}

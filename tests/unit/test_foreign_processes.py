@@ -1,0 +1,192 @@
+"""Processes on a rank's GPU that are not of its job: who counts, who does not, and how many are looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_metrics import samples
+from fake_clock import FakeClock
+from lent import lent
+from proc_tree import ProcTree
+
+from agent.api import Gpu, Owner, ProcFS, RankTable, Roots
+from agent.hardware.inventory import Hardware
+from exporters.process import ProcessConfig, ProcessExporter
+from exporters.process import gpu_users as gpu_users_module
+from exporters.process.foreign import MAX_USERS, GpuUser, foreign
+from exporters.process.gpu_users import INTERVAL_SECONDS, MAX_ANCESTORS, MAX_NEW, MAX_PROCESSES, Strangers
+from exporters.process.ownership import OwnerSearch
+
+RANK, OTHER_RANK, STRANGER = 10, 11, 20
+ALICE, BOB, ROOT = 1000, 2000, 0
+SLURM_7 = Owner("job", "slurm/7", scheduler="slurm", job_id="7", proof="cgroup")
+SLURM_8 = Owner("job", "slurm/8", scheduler="slurm", job_id="8", proof="cgroup")
+POD = Owner("pod", "c7a3f8b2")
+
+
+def user_of(uid: int) -> Owner:
+    """The owner of a process that nothing but its user owns."""
+    return Owner("user", str(uid))
+
+
+def process(**known: Any) -> GpuUser:
+    """A process of alice's without a scheduler."""
+    given: dict[str, Any] = {"name": "python3", "uid": ALICE, **known}
+    return GpuUser(**{"owner": user_of(given["uid"]), **given})
+
+
+def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
+    """A rank of alice's job."""
+    return process(**{"job_ids": frozenset({job_id}), "session": 100, **known})
+
+
+@pytest.mark.parametrize(
+    ("rank", "stranger", "counted"),
+    [
+        (a_rank(), process(uid=BOB, session=200), True),
+        (a_rank(), process(session=200), True),  # alice's notebook
+        (a_rank(), process(), True),
+        (a_rank(), process(session=100), False),  # the launcher, or what it started beside
+        (a_rank(session=0), process(session=0), True),
+        (a_rank(), process(session=200, ancestors=frozenset({1, RANK})), False),
+        (a_rank(), process(session=200, ancestors=frozenset({1, 99})), True),
+        (a_rank(owner=SLURM_7), process(owner=SLURM_7, session=200), False),
+        (a_rank(owner=SLURM_7), process(owner=SLURM_8, session=200), True),
+        (a_rank(owner=POD), process(owner=POD, uid=ROOT, session=200), False),
+        (a_rank(owner=POD), process(owner=SLURM_7), True),
+        (a_rank(), process(name="nvidia-cuda-mps", uid=ROOT), False),
+        (a_rank(), process(name="nvidia-cuda-mps"), False),
+        (a_rank(), process(name="nvidia-cuda-mps", uid=BOB), True),  # anybody may take the name
+        (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a diagnosis that somebody started
+        (a_rank("7"), a_rank("7", uid=BOB, session=200), False),
+        (a_rank("7"), a_rank("8", uid=BOB, session=200), True),
+        (a_rank("7"), a_rank("8"), True),  # two jobs of one login
+        (a_rank("7-a", owner=SLURM_7), a_rank("7-b", owner=SLURM_7), False),  # replicas in one allocation
+    ],
+)
+def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None:
+    """What is of the rank's job, its descendant, of its session or the server of MPS is not; all else is."""
+    found = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})
+    expected = {("GPU-a", stranger.uid, 1)} if counted else set()
+    if counted and stranger.job_ids:  # each is the other's
+        expected = {("GPU-a", rank.uid, 1), ("GPU-a", stranger.uid, 1)}
+        if rank.uid == stranger.uid:
+            expected = {("GPU-a", rank.uid, 2)}
+    assert set(found) == expected
+
+
+def test_a_worker_of_another_rank() -> None:
+    """What descends from one rank of a job is not foreign on the GPU of another, and is on one of another job's."""
+    worker = process(session=300, ancestors=frozenset({RANK}))
+    known = {RANK: a_rank("7"), OTHER_RANK: a_rank("7"), STRANGER: worker}
+    assert foreign({RANK: ["GPU-a"], OTHER_RANK: ["GPU-b"], STRANGER: ["GPU-b"]}, known) == ()
+    known[OTHER_RANK] = a_rank("8")
+    assert foreign({OTHER_RANK: ["GPU-b"], STRANGER: ["GPU-b"]}, known) == (("GPU-b", ALICE, 1),)
+
+
+def test_gpus_without_a_rank_are_nobodys() -> None:
+    """A process is counted on those of its GPUs that a rank uses; one of which nothing is known is not."""
+    known = {RANK: a_rank(), STRANGER: process(uid=BOB)}
+    users = {RANK: ["GPU-a"], STRANGER: ["GPU-a", "GPU-b"], 21: ["GPU-a"]}
+    assert foreign(users, known) == (("GPU-a", BOB, 1),)
+
+
+def test_users_of_one_gpu_are_bounded() -> None:
+    """Those with most processes have their name; one more, and the last ones are counted without."""
+    strangers = {100 + number: process(uid=5000 + number // 2) for number in range(2 * MAX_USERS)}
+    users = {RANK: ["GPU-a"], **{pid: ["GPU-a"] for pid in strangers}}
+    found = foreign(users, {RANK: a_rank(), **strangers})
+    assert found == tuple(("GPU-a", 5000 + number, 2) for number in range(MAX_USERS))
+    more = {999: process(uid=9999), 998: process(uid=9998)}
+    found = foreign({**users, 999: ["GPU-a"], 998: ["GPU-a"]}, {RANK: a_rank(), **strangers, **more})
+    assert found[MAX_USERS:] == (("GPU-a", None, 2),)
+
+
+class Node:
+    """A made-up /proc, and what is known of the strangers in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc = ProcTree(root / "proc")
+        proc = ProcFS(self.proc.root)
+        self.strangers = Strangers(proc, OwnerSearch(Roots(self.proc.root, root / "sys"), proc))
+
+
+def test_what_is_looked_at(tmp_path: Path) -> None:
+    """User, session and ancestors up to the bound are read; a process that is gone or over is left."""
+    node = Node(tmp_path)
+    for pid in range(2, MAX_ANCESTORS + 4):
+        node.proc.add(pid, parent=pid - 1, uid=ALICE, session=7)
+    last = MAX_ANCESTORS + 3
+    node.proc.add(5000, state="Z")
+    found = node.strangers.look([4, last, 5000, 6000])
+    assert set(found) == {4, last}
+    assert (found[4].uid, found[4].session, found[4].ancestors) == (ALICE, 7, {2, 3})
+    assert found[last].ancestors == set(range(3, last))
+
+
+def test_a_descendant_stays_one(tmp_path: Path) -> None:
+    """Its ancestors are known after they left; another process with its pid is looked at anew."""
+    node = Node(tmp_path)
+    node.proc.add(RANK)
+    node.proc.add(STRANGER, parent=RANK)
+    assert node.strangers.look([STRANGER])[STRANGER].ancestors == {RANK}
+    node.proc.add(STRANGER, parent=1)
+    assert node.strangers.look([STRANGER])[STRANGER].ancestors == {RANK}
+    node.proc.add(STRANGER, parent=1, start=5001)
+    assert node.strangers.look([STRANGER])[STRANGER].ancestors == frozenset()
+
+
+def test_looks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New processes beyond the bound are looked at in the next turn; of too many nothing is said."""
+    node = Node(tmp_path)
+    pids = range(100, 100 + MAX_NEW + 1)
+    for pid in pids:
+        node.proc.add(pid)
+    assert [len(node.strangers.look(pids)) for _ in range(2)] == [MAX_NEW, MAX_NEW + 1]
+    monkeypatch.setattr(gpu_users_module, "MAX_PROCESSES", MAX_NEW + 1)
+    node.proc.add(900)
+    assert len(node.strangers.look([*pids, 900])) == MAX_NEW + 1
+    assert MAX_PROCESSES > MAX_NEW
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> ProcTree:
+    """A rank, 4711, and a notebook of the user daemon, 4800."""
+    made = ProcTree(tmp_path / "proc")
+    made.add(4711, threads={4712: "NCCL RAS"}, environment={"RANK": "0", "SLURM_JOB_ID": "7"}, session=4711)
+    made.add(4800, uid=1, session=4800)
+    return made
+
+
+async def test_foreign_processes_are_shown(tmp_path: Path, proc: ProcTree) -> None:
+    """A notebook on a rank's GPU is shown with its user; on one in parts, or when it has gone, it is not."""
+    hardware, clock = Hardware(), FakeClock()
+    ranks = RankTable(clock, "here", settle_at_once=True)
+    hardware.observe_gpus("nvml", [Gpu(0, "GPU-a", "0000:3b:00.0"), Gpu(1, "GPU-b", "0000:3c:00.0")])
+    users = {4711: ["GPU-b"], 4800: ["GPU-a", "GPU-b"]}
+    hardware.observe_gpu_processes("nvml", users)
+    roots = Roots(proc=proc.root, sys=tmp_path / "sys")
+    exporter = ProcessExporter(ProcessConfig())
+    await exporter.start(lent("process", clock, roots=roots, ranks=ranks, hardware=hardware))
+
+    async def shown() -> list[tuple[dict[str, str], float]]:
+        clock.advance(INTERVAL_SECONDS)
+        await exporter.update()
+        ranks.tick()
+        await exporter._users.settle()
+        found = samples(exporter.families(exporter.snapshot()))
+        return [(each.labels, each.value) for each in found if each.name == "rankwatch_gpu_foreign_processes"]
+
+    assert await shown() == []  # no rank has its name yet
+    assert await shown() == [({"gpu": "1", "gpu_uuid": "GPU-b", "user": "1"}, 1.0)]
+    assert await shown() == [({"gpu": "1", "gpu_uuid": "GPU-b", "user": "daemon"}, 1.0)]
+    hardware.observe_gpu_processes("nvml", users, divided=["GPU-b"])
+    assert await shown() == []
+    hardware.observe_gpu_processes("nvml", users)
+    assert len(await shown()) == 1
+    await asyncio.to_thread(proc.remove, 4800)
+    assert await shown() == []
+    await exporter.drain()
