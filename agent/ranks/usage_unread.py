@@ -9,9 +9,9 @@ from agent.core.metrics import Family
 UNREAD = Family(
     "rankwatch_rank_usage_unread",
     "gauge",
-    "Live ranks of which a source says nothing, as the kernel lacks it or it takes a right: schedstat (waits for CPUs), "
-    "delayacct (waits for disks), pressure (of control groups), wait_channel (what a blocked thread waits for). Absent "
-    "while none.",
+    "Live ranks of which a source says nothing, as the kernel lacks it or it takes a right: schedstat (waits for a "
+    "CPU), delayacct (waits for disks), pressure (of control groups), wait_channel (what a blocked thread waits "
+    "for). Absent while none.",
     ("source",),
     "up to 4 per node",
     "sum",

@@ -14,7 +14,7 @@ _ONCE = "Absent while 0."
 CPU = Family(
     "rankwatch_rank_cpu_seconds_total",
     "counter",
-    "CPU time, user and system, of the rank's process, all its threads. Each rank of a process of several has all of it.",
+    "CPU time, user and system, of the rank's process, all its threads. Of a process of several ranks each has all.",
     _RANK,
     _PER_RANK,
     "max",
@@ -22,9 +22,9 @@ CPU = Family(
 RUN_QUEUE_WAIT = Family(
     "rankwatch_rank_run_queue_wait_seconds_total",
     "counter",
-    "Time that threads of the rank's process were ready and waited for a CPU (schedstat), of all its threads, since the "
-    "agent first looked at it; a thread's time is read when it has run since the last look. Absent where the kernel does "
-    "not count it.",
+    "Time that threads of the rank's process were ready and waited for a CPU (schedstat), of all its threads, since "
+    "the agent first looked at it; a thread's time is read when it has run since the last look. Absent where the "
+    "kernel does not count it.",
     _RANK,
     _PER_RANK,
     "max",
@@ -52,8 +52,8 @@ SWAP = Family(
 IO_WAIT = Family(
     "rankwatch_rank_io_wait_seconds_total",
     "counter",
-    "Time that threads of the rank's process waited for block devices (delay accounting: kernel.task_delayacct), of all "
-    f"its threads, since the agent first looked at it. Network file systems do not count. {_ONCE}",
+    "Time that threads of the rank's process waited for block devices (delay accounting: kernel.task_delayacct), of "
+    f"all its threads, since the agent first looked at it. Network file systems do not count. {_ONCE}",
     _RANK,
     "1 per live rank that waited",
     "max",
@@ -95,9 +95,9 @@ INVOLUNTARY_SWITCHES = Family(
 PRESSURE_WAITING = Family(
     "rankwatch_job_pressure_waiting_seconds_total",
     "counter",
-    "Time in which some task in a control group of the job's ranks on this node waited for the resource: cpu, memory or "
-    "io (pressure stall information of cgroup version 2). The sum over their groups, since the agent first looked at "
-    f"them. {_ONCE}",
+    "Time in which some task in a control group of the job's ranks on this node waited for the resource: cpu, memory "
+    "or io (pressure stall information of cgroup version 2). The sum over their groups, since the agent first looked "
+    f"at them. {_ONCE}",
     ("job_id", "resource"),
     "up to 3 per job",
     "sum",

@@ -21,7 +21,7 @@ _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
 
 
 class GroupPaths(msgspec.Struct, frozen=True):
-    """A process' groups as directories: its own of version 2 (empty: none), which has PSI, and all that may have a quota."""
+    """A process' groups: its own of version 2 (empty: none), which has PSI, and all that may have a quota."""
 
     own: str = ""
     throttling: tuple[str, ...] = ()
