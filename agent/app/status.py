@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.app.config import DEFAULT_LISTEN_ADDRESS
 from agent.ranks.families import RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE
 from agent.ranks.unseen import notes
+from agent.ranks.usage_unread import UNREAD, usage_notes
 from agent.web.listen import parse_listen_address
 
 TIMEOUT_SECONDS = 10.0
@@ -48,14 +49,18 @@ def table(families: Iterable[Metric], now: float) -> str:
     """The ranks in ``families`` as lines of text, by job and rank; ``now`` in seconds since the epoch."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     counts: dict[str, int] = {}
+    unread: dict[str, int] = {}
     for family in families:
         for sample in family.samples:
             if "rank" in sample.labels and "job_id" in sample.labels and "comm" not in sample.labels:
                 row = rows.setdefault((sample.labels["job_id"], sample.labels["rank"]), {})
                 _note(row, sample.name, sample.labels, sample.value, now)
+            elif sample.name == UNREAD.name:
+                unread[sample.labels["source"]] = int(sample.value)
             elif not sample.labels:
                 counts[sample.name] = int(sample.value)
     said = notes(*(counts.get(family.name, 0) for family in (RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_DUPLICATE)))
+    said += usage_notes(unread)
     if not rows:
         return "\n".join(said) or "no ranks"
     lines = [_HEAD]

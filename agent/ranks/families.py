@@ -10,6 +10,7 @@ from agent.ranks.job_families import state_of
 from agent.ranks.naming import job_owners
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
+from agent.ranks.usage_unread import UNREAD
 
 _RANK = ("job_id", "rank")
 
@@ -134,6 +135,7 @@ FAMILIES: tuple[Family, ...] = (
     RANKS_UNIDENTIFIED,
     RANKS_UNREADABLE,
     RANKS_REFUSED,
+    UNREAD,
     NODE_TIME,
     *job_families.FAMILIES,
 )
@@ -151,6 +153,10 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
     yield RANKS_REFUSED.single(snapshot.refused)
+    unread = UNREAD.rows()
+    for source, ranks in sorted(snapshot.usage_unread.items()):
+        unread.add((source,), ranks)
+    yield unread.metric
     yield NODE_TIME.single(snapshot.taken_seconds)
 
 

@@ -26,7 +26,10 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class RankSnapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders; ``taken_seconds``: the wall clock when it was taken, since the epoch."""
+    """What ``families`` renders; ``taken_seconds``: the wall clock when it was taken, since the epoch.
+
+    ``usage_unread``: of how many live ranks a source says nothing of what they use, by source.
+    """
 
     ranks: tuple[RankView, ...]
     conflicts: int
@@ -36,6 +39,7 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     unidentified: int
     unreadable: int
     taken_seconds: float
+    usage_unread: Mapping[str, int] = {}
 
 
 def take_snapshot(
@@ -44,6 +48,7 @@ def take_snapshot(
     bandwidths: Mapping[RankLabel, float],
     counts: TableCounts,
     duplicates: int,
+    usage_unread: Mapping[str, int],
     now_seconds: float,
 ) -> RankSnapshot:
     """Copy what is shown: the ranks whose process was seen to run or to leave and holds the label, by job and rank.
@@ -71,5 +76,6 @@ def take_snapshot(
         refused=counts.refused,
         unidentified=unidentified,
         unreadable=unreadable,
+        usage_unread=usage_unread,
         taken_seconds=now_seconds,
     )

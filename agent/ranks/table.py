@@ -45,6 +45,7 @@ class RankTable:
         self._variables: frozenset[str] = frozenset()
         self._job_id_variables: tuple[str, ...] = ()
         self.held_files: frozenset[tuple[int, int]] = frozenset()
+        self.usage_unread: Mapping[str, int] = {}
         self.revision = 0
         self._bandwidths: dict[RankLabel, float] = {}
 
@@ -229,7 +230,8 @@ class RankTable:
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
         found, labels, counts, now = self._processes.values(), self._binder.labels, self._counts, self._clock.time()
-        return take_snapshot(found, labels, self._bandwidths, counts, len(self._binder.duplicates), now)
+        duplicates, unread = len(self._binder.duplicates), dict(self.usage_unread)
+        return take_snapshot(found, labels, self._bandwidths, counts, duplicates, unread, now)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

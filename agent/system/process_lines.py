@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from agent.core.identity import ProcessKey
@@ -11,13 +13,17 @@ _EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kern
 _SIGKILL_BIT = 1 << 8
 _MAX_NUMBER = 1 << 62
 _MAX_TICKS = 1 << 46
-"""Of a start time: 20,000 years of a hundredth of a second; more is none."""
+"""Of a time in ticks: 20,000 years of a hundredth of a second; more is none."""
+_SCHEDSTAT = re.compile(r"(\d{1,20}) (\d{1,20}) (\d{1,20})\n?")
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False):
     """Fields of /proc/PID/stat that we use. ``exit_code`` is in waitpid form, 0 where we lack ptrace rights.
 
     ``exiting``: the main thread is being torn down; its descriptors may be gone long before it is a zombie.
+    Of a process, not of a thread, CPU time and major faults are those of all its threads, also of those that ended;
+    ``io_wait_ticks`` is the thread's own in any case. ``waited_cpu_ticks``: of children that it has waited for, and
+    theirs.
     """
 
     pid: int
@@ -30,6 +36,11 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
     exit_code: int
     exiting: bool = False
     session: int = 0
+    cpu_ticks: int = 0
+    waited_cpu_ticks: int = 0
+    major_faults: int = 0
+    resident_pages: int = 0
+    io_wait_ticks: int = 0
 
     @property
     def key(self) -> ProcessKey:
@@ -45,7 +56,7 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 class Status(msgspec.Struct, frozen=True, gc=False):
     """Fields of /proc/PID/status. ``namespace_pids`` runs from our pid namespace inwards.
 
-    ``uid``: the real one; ``root``: all four are 0.
+    ``uid``: the real one; ``root``: all four are 0. ``swap_bytes``: of the process; switches: of the thread.
     """
 
     uid: int
@@ -53,6 +64,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     kill_pending: bool
     context_switches: int
     root: bool = False
+    involuntary_switches: int = 0
+    swap_bytes: int = 0
 
 
 def parse_stat(text: str) -> Stat | None:
@@ -72,11 +85,17 @@ def parse_stat(text: str) -> Stat | None:
             exit_code=int(fields[49]),
             exiting=bool(int(fields[6]) & _EXITING_FLAG),
             session=int(fields[3]),
+            cpu_ticks=int(fields[11]) + int(fields[12]),
+            waited_cpu_ticks=int(fields[13]) + int(fields[14]),
+            major_faults=int(fields[9]),
+            resident_pages=int(fields[21]),
+            io_wait_ticks=int(fields[39]),
         )
     except (ValueError, IndexError):
         return None
-    numbers = (found.pid, found.parent_pid, found.threads, found.exit_code)
-    is_one = min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER and 0 <= found.start_ticks <= _MAX_TICKS
+    times = (found.start_ticks, found.cpu_ticks, found.waited_cpu_ticks, found.io_wait_ticks)
+    numbers = (found.pid, found.parent_pid, found.threads, found.exit_code, found.major_faults, found.resident_pages)
+    is_one = min(*numbers, *times) >= 0 and max(numbers) <= _MAX_NUMBER and max(times) <= _MAX_TICKS
     return found if is_one else None
 
 
@@ -85,16 +104,29 @@ def parse_status(text: str) -> Status | None:
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
-        switches = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
+        involuntary = int(fields["nonvoluntary_ctxt_switches"])
         found = Status(
             uid=int(fields["Uid"].split()[0]),
             namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
             kill_pending=bool(pending & _SIGKILL_BIT),
-            context_switches=switches,
+            context_switches=int(fields["voluntary_ctxt_switches"]) + involuntary,
             root=fields["Uid"].split() == ["0"] * 4,
+            involuntary_switches=involuntary,
+            swap_bytes=1024 * int(fields.get("VmSwap", "0").split()[0]),  # a zombie has none
         )
     except (KeyError, ValueError, IndexError):
         return None
-    numbers = (found.uid, *found.namespace_pids, found.context_switches)
+    numbers = (found.uid, *found.namespace_pids, found.context_switches, found.involuntary_switches, found.swap_bytes)
     is_one = found.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
     return found if is_one else None
+
+
+def parse_schedstat(text: str) -> int | None:
+    """Nanoseconds that a thread was ready and waited for a CPU, of its line in schedstat; None where nobody counts.
+
+    A kernel that has the file and does not count shows three zeros (kernel/sched/stats.h, sched_info_on).
+    """
+    found = _SCHEDSTAT.fullmatch(text)
+    if found is None or not int(found[3]) or int(found[2]) > _MAX_NUMBER:
+        return None
+    return int(found[2])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.system.process_lines import Stat, Status, parse_stat, parse_status
+from agent.system.process_lines import Stat, Status, parse_schedstat, parse_stat, parse_status
 
 MAX_ENVIRONMENT_BYTES = 256 * 1024
 MAX_TITLE_BYTES = 256
@@ -24,6 +24,10 @@ MAX_FILES_READ = 4096
 _SMALL_FILE_BYTES = 16 * 1024
 _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
+MAX_FRAMES = 32
+"""More frames of a kernel's stack than there are between a system call and the wait for a device."""
+_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
+_FRAME = re.compile(r"^\[<[0-9a-f]{1,16}>\] ([A-Za-z_][A-Za-z0-9_.]{0,127})\+", re.MULTILINE)
 _FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
 _BOOT_TIME = re.compile(rb"^btime (\d{1,11})$", re.MULTILINE)
 
@@ -70,6 +74,30 @@ class ProcFS:
         """One thread's stat line."""
         text = self._text(f"{pid}/task/{tid}/stat")
         return None if text is None else parse_stat(text)
+
+    def threads(self, pid: int) -> list[Stat]:
+        """The stat lines of the process' threads, the main one first, MAX_THREADS_READ at most."""
+        found = (self.thread_stat(pid, tid) for tid in self.thread_ids(pid))
+        return [stat for stat in found if stat is not None]
+
+    def run_queue_wait(self, pid: int, tid: int) -> int | None:
+        """Nanoseconds that one thread was ready and waited for a CPU; None when it is gone, or the kernel is silent."""
+        return parse_schedstat(self._text(f"{pid}/task/{tid}/schedstat") or "")
+
+    def kernel_frames(self, pid: int, tid: int) -> list[str]:
+        """The kernel's functions that a thread waits in, the innermost first; empty when it runs or it may not be read.
+
+        All of them take CAP_SYS_ADMIN, the innermost alone the right to its environment.
+        """
+        stack = self._text(f"{pid}/task/{tid}/stack") or ""
+        if frames := _FRAME.findall(stack):
+            return frames[:MAX_FRAMES]
+        channel = (self._text(f"{pid}/task/{tid}/wchan") or "").strip()
+        return [channel] if _FUNCTION.fullmatch(channel) else []
+
+    def counts_io_wait(self) -> bool:
+        """False when the kernel does not count how long threads wait for disks (before Linux 5.14 it does)."""
+        return (self._text("sys/kernel/task_delayacct") or "1").strip() != "0"
 
     def thread_status(self, pid: int, tid: int) -> Status | None:
         """One thread's status."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -25,6 +26,10 @@ from exporters.process.foreign import FOREIGN
 from exporters.process.gpu_users import GpuUsers, Shown
 from exporters.process.gpu_users import render as render_gpu_users
 from exporters.process.scan import Found, Scanner, ScanRequest
+from exporters.process.usage import families as usage_families
+from exporters.process.usage.facts import JobUsage, RankUsage
+from exporters.process.usage.jobs import JobTotals
+from exporters.process.usage.look import Usages
 from exporters.process.users import UserNames
 
 PROCESS_STATES = {
@@ -69,15 +74,21 @@ PIDFD_ERRORS = Family(
 
 
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15."""
+    """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15.
+
+    ``all_values``: involuntary context switches, too: 1 more per rank.
+    """
 
     exit_status_ioctl: bool = True
+    all_values: bool = False
 
 
 class ProcessSnapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders: each live rank's label and the kernel's letter for its state."""
+    """What ``families`` renders: each live rank's label, the kernel's letter for its state, and what it uses."""
 
     states: tuple[tuple[RankLabel, str], ...]
+    usages: tuple[tuple[RankLabel, RankUsage], ...]
+    jobs: tuple[JobUsage, ...]
     processes: int
     unknown_exits: int
     pidfd_errors: int
@@ -93,6 +104,8 @@ class ProcessExporter:
         self._processes = 0
         self._unnamed: set[ProcessKey] = set()
         self._refused: dict[ProcessKey, float] = {}
+        self._usages: dict[ProcessKey, RankUsage] = {}
+        self._jobs = JobTotals()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the threads: for looks at /proc, for exit statuses, which must not wait for one, and for names."""
@@ -128,10 +141,14 @@ class ProcessExporter:
 
     def snapshot(self) -> ProcessSnapshot:
         """Copy the states of the live ranks."""
-        views = self._ctx.ranks.snapshot().ranks
-        states = tuple((view.label, view.process.state) for view in views if view.process.exited_at is None)
-        unknown, errors = self._exits.unknown_exits, self._exits.pidfd_errors
-        return ProcessSnapshot(states, self._processes, unknown, errors, self._gpu_users.shown)
+        views = [view for view in self._ctx.ranks.snapshot().ranks if view.process.exited_at is None]
+        states = tuple((view.label, view.process.state) for view in views)
+        keys = [(view.label, view.process.facts.key) for view in views if view.process.facts is not None]
+        usages = tuple((label, self._usages[key]) for label, key in keys if key in self._usages)
+        exits, foreign = self._exits, self._gpu_users.shown
+        return ProcessSnapshot(
+            states, usages, self._jobs.shown(), self._processes, exits.unknown_exits, exits.pidfd_errors, foreign
+        )
 
     def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
         """Render."""
@@ -139,6 +156,7 @@ class ProcessExporter:
         for label, letter in snapshot.states:
             states.add((*label, PROCESS_STATES.get(letter, "sleeping")), 1.0)
         yield states.metric
+        yield from usage_families.render(snapshot.usages, snapshot.jobs, all_values=self._config.all_values)
         yield PROCESSES_SEEN.single(snapshot.processes)
         yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)
         yield PIDFD_ERRORS.single(snapshot.pidfd_errors)
@@ -148,6 +166,7 @@ class ProcessExporter:
         """Stop watching."""
         self._drained = True
         self._ctx.ranks.lose_sight()
+        self._ctx.ranks.usage_unread = {}
         await self._exits.stop()
         self._users.stop()
         self._thread.stop()
@@ -190,8 +209,21 @@ class ProcessExporter:
         for key in found.gone:
             if key in running:
                 self._exits.note_exit(key)
+        self._note_usages(found.usages)
         self._log_named()
         self._exits.note_counts({key: standing.oom for key, standing in found.standing.items()})
+
+    def _note_usages(self, usages: Usages | None) -> None:
+        """Take what the ranks use, if it was looked at; groups of a process without a label count when it has one."""
+        if usages is None:
+            return
+        self._usages = usages.ranks
+        groups: dict[str, set[str]] = {}
+        for key, usage in usages.ranks.items():
+            for label in self._ctx.ranks.labels_of(key):
+                groups.setdefault(label.job_id, set()).update(usage.groups)
+        self._jobs.note(groups, usages.groups)
+        self._ctx.ranks.usage_unread = Counter(source for usage in usages.ranks.values() for source in usage.unread)
 
     def _log_named(self) -> None:
         """Log the ranks that have got their label since they were found."""
@@ -211,5 +243,5 @@ SPEC = Spec(
     build=ProcessExporter,
     interval_seconds=1.0,
     deadline_seconds=1.0,
-    families=(PROCESS_STATE, PROCESSES_SEEN, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS, FOREIGN),
+    families=(PROCESS_STATE, *usage_families.FAMILIES, PROCESSES_SEEN, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS, FOREIGN),
 )

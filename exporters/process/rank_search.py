@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -90,6 +90,28 @@ class RankSearch:
     def count(self) -> int:
         """How many processes are remembered, kernel threads not counted."""
         return sum(not seen.kernel for seen in self._seen.values())
+
+    def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
+        """The processes below each of these, but for those below another of them; only of those that have any.
+
+        By the parent that a process had when it was first seen: one that an ancestor's end leaves to init is lost.
+        """
+        above: dict[ProcessKey, ProcessKey | None] = {key: key for key in ranks}
+        found: dict[ProcessKey, list[ProcessKey]] = {}
+        for seen in self._seen.values():
+            path: list[ProcessKey] = []
+            here: _Seen | None = seen
+            while here is not None and here.key not in above:
+                above[here.key] = None  # until the way up is known, and for good where it goes in a ring
+                path.append(here.key)
+                parent = self._seen.get(here.parent_pid)
+                # A parent that is younger has the pid of the real one, which is gone.
+                here = parent if parent is not None and parent.key.start_ticks <= here.key.start_ticks else None
+            rank = None if here is None else above[here.key]
+            above.update(dict.fromkeys(path, rank))
+            if rank is not None:
+                found.setdefault(rank, []).extend(path)
+        return found
 
     def proven(
         self,

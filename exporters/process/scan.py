@@ -15,7 +15,8 @@ from exporters.process.cgroups import memory_files, oom_kills, oomd_kills, unifi
 from exporters.process.oom import OomKills
 from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
-from exporters.process.standing import KnownRank, ProcessStanding, standing
+from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStanding, standing
+from exporters.process.usage.look import SeenRank, UsageLook, Usages
 
 MAX_NEW = 256
 """New rank processes of one look, by turns of their users; the others are found in the next."""
@@ -41,7 +42,7 @@ class ScanRequest(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What one look found. ``gone``: asked-for processes that are not there any more, or only as zombies.
 
-    ``restored``: known ones that this scanner sees for the first time.
+    ``restored``: known ones that this scanner sees for the first time. ``usages``: once in THREADS_SECONDS.
     """
 
     new: tuple[ProcessFacts, ...]
@@ -52,6 +53,7 @@ class Found(msgspec.Struct, frozen=True):
     held: frozenset[tuple[int, int]]
     processes: int
     unreadable: int
+    usages: Usages | None = None
 
 
 class Scanner:
@@ -68,6 +70,9 @@ class Scanner:
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._search = RankSearch(self._proc, guard)
         self._owners = OwnerSearch(roots, self._proc)
+        self._usage = UsageLook(self._proc, roots.sys, guard)
+        self._threads_at = float("-inf")
+        self._threads: dict[ProcessKey, SeenRank] = {}
         self._ranks: dict[ProcessKey, KnownRank] = {}
         self._restored: list[ProcessFacts] = []
 
@@ -92,7 +97,9 @@ class Scanner:
                 new.append(facts)
         running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
         self._look_for_files(writer_keys, running)
-        standings = self._standings([stats[key.pid] for key in running], now)
+        is_due = now - self._threads_at >= THREADS_SECONDS
+        self._threads = {}
+        standings = self._standings([stats[key.pid] for key in running], now, threads_are_due=is_due)
         return Found(
             new=tuple(new),
             restored=tuple(self._restored),
@@ -102,7 +109,14 @@ class Scanner:
             held=frozenset(_identity(file) for key in standings for file in self._ranks[key].logs.values()),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
+            usages=self._look_at_usage(now) if is_due else None,
         )
+
+    def _look_at_usage(self, now: float) -> Usages:
+        """Look at what the ranks use of which the threads were read just now."""
+        self._threads_at = now
+        ranks, self._threads = self._threads, {}
+        return self._usage.look(ranks, self._search.descendants(ranks))
 
     def _look_for_files(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
         """Have the record files of ranks that may be one of these writers listed in this look, not seconds later."""
@@ -163,16 +177,18 @@ class Scanner:
         oomd = tuple((directory, count) for directory, count in told if count is not None)
         return KnownRank(namespace_pid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
 
-    def _standings(self, stats: list[Stat], now: float) -> dict[ProcessKey, ProcessStanding]:
+    def _standings(self, stats: list[Stat], now: float, *, threads_are_due: bool) -> dict[ProcessKey, ProcessStanding]:
         kills: dict[str, OomKills | None] = {}
         found = {}
         for stat in stats:
-            told = self._attempt(stat.key, partial(self._standing, stat, now, kills))
+            told = self._attempt(stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due))
             if told is not None:
                 found[stat.key] = told
         return found
 
-    def _standing(self, stat: Stat, now: float, kills: dict[str, OomKills | None]) -> ProcessStanding:
+    def _standing(
+        self, stat: Stat, now: float, kills: dict[str, OomKills | None], *, threads_are_due: bool
+    ) -> ProcessStanding:
         """How one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
             self._restored.append(self._facts(stat.key, ""))
@@ -180,7 +196,11 @@ class Scanner:
         for file in rank.oom_files:
             if file not in kills:  # the ranks of a job share groups as a rule
                 kills[file] = oom_kills(file)
-        return standing(self._proc, rank, stat, now, tuple(kills[file] for file in rank.oom_files))
+        threads = self._proc.threads(stat.pid) if threads_are_due or not rank.threads_seen else None
+        rank.threads_seen = True
+        if threads is not None and threads_are_due:
+            self._threads[stat.key] = SeenRank(stat, threads)
+        return standing(self._proc, rank, stat, now, tuple(kills[file] for file in rank.oom_files), threads)
 
     def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
         """Look at one process; None when that failed: the others go on, and it is looked at again next time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -10,7 +11,7 @@ from agent.api import OpenFile, ProcessKey, ProcFS, Stat, is_record_file
 from exporters.process.oom import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
-"""How often the threads of a rank are looked at for being blocked, and a rank without record files for such files."""
+"""How often the threads of ranks and what they use are looked at, and a rank without record files for such files."""
 LOGS_SECONDS = 30.0
 """How often the descriptors of a rank that holds record files are looked at for others."""
 
@@ -36,8 +37,8 @@ class KnownRank(msgspec.Struct):
     """
 
     namespace_pid: int
+    threads_seen: bool = False
     vital: dict[int, tuple[str, int, float | None]] = {}
-    threads_at: float = float("-inf")
     logs: dict[int, OpenFile] = {}
     logs_at: float = float("-inf")
     finalized: bool = False
@@ -50,11 +51,17 @@ class KnownRank(msgspec.Struct):
 
 
 def standing(
-    proc: ProcFS, rank: KnownRank, stat: Stat, now: float, oom_kills: tuple[OomKills | None, ...]
+    proc: ProcFS,
+    rank: KnownRank,
+    stat: Stat,
+    now: float,
+    oom_kills: tuple[OomKills | None, ...],
+    threads: Sequence[Stat] | None = None,
 ) -> ProcessStanding:
     """Look at a rank process that runs; ``rank`` keeps what the next look needs.
 
-    ``stat``: its line of this look; ``oom_kills``: what its control groups count now, None where that is not known.
+    ``stat``: its line of this look; ``oom_kills``: what its control groups count now, None where that is not known;
+    ``threads``: their lines, None where they are not looked at this time.
     """
     key = stat.key
     status = proc.status(key.pid)
@@ -63,22 +70,19 @@ def standing(
     if not (rank.kill_pending or stat.exiting or stat.state in "ZX"):
         known = tuple(new or old for new, old in zip(oom_kills, rank.oom_kills, strict=True))
         rank.oom_kills_before, rank.oom_kills = rank.oom_kills, known
-    if now - rank.threads_at >= THREADS_SECONDS:
-        rank.threads_at = now
-        _look_at_threads(proc, key, rank, now)
+    if threads is not None:
+        _note_threads(proc, key, rank, threads, now)
     _look_at_logs(proc, key, rank, now)
     oom = OomCount(tuple(zip(rank.oom_files, rank.oom_kills_before, strict=True)), rank.oomd)
     return ProcessStanding(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
 
 
-def _look_at_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) -> None:
+def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Sequence[Stat], now: float) -> None:
     """Find since when a vital thread sits in D without a context switch."""
     vital: dict[int, tuple[str, int, float | None]] = {}
-    for tid in proc.thread_ids(key.pid):
-        if tid != key.pid and not _VITAL_THREAD.match(proc.thread_name(key.pid, tid)):
-            continue
-        stat = proc.thread_stat(key.pid, tid)
-        if stat is None or stat.state != "D":
+    for stat in threads:
+        tid = stat.pid
+        if stat.state != "D" or (tid != key.pid and not _VITAL_THREAD.match(stat.comm)):
             continue
         status = proc.thread_status(key.pid, tid)
         switches = status.context_switches if status is not None else -1

@@ -1,0 +1,47 @@
+"""What one look finds that a rank process used and waited for; pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+SCHEDSTAT, DELAYACCT, PRESSURE, WAIT_CHANNEL = "schedstat", "delayacct", "pressure", "wait_channel"
+"""Sources that a kernel may lack, or that take a right."""
+
+
+class RankUsage(msgspec.Struct, frozen=True):
+    """What a rank process used and waited for; totals are since its start or since the agent first looked at it.
+
+    ``children_cpu_seconds`` None: it had no child. ``blocked``: threads in uninterruptible sleep by what they wait for.
+    ``groups``: the directories of its control groups. ``unread``: the sources that say nothing of it.
+    """
+
+    cpu_seconds: float
+    resident_bytes: int
+    swap_bytes: int
+    major_faults: int
+    involuntary_switches: int
+    run_queue_wait_seconds: float | None = None
+    io_wait_seconds: float | None = None
+    children_cpu_seconds: float | None = None
+    children_stopped: int = 0
+    blocked: tuple[tuple[str, int], ...] = ()
+    groups: tuple[str, ...] = ()
+    unread: frozenset[str] = frozenset()
+
+
+class GroupTotals(NamedTuple):
+    """What a control group's processes waited for by now, in microseconds; 0 where it does not tell."""
+
+    cpu: int = 0
+    memory: int = 0
+    io: int = 0
+    throttled: int = 0
+
+
+class JobUsage(msgspec.Struct, frozen=True):
+    """What the control groups of one job's ranks on the node waited for since the agent first looked at them."""
+
+    job_id: str
+    waited: GroupTotals

@@ -1,0 +1,165 @@
+"""What rank processes use and wait for, as metric families; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from agent.api import Family, Metric, RankLabel, Rows
+from exporters.process.usage.facts import JobUsage, RankUsage
+
+_RANK = ("job_id", "rank")
+_PER_RANK = "1 per live rank"
+_ONCE = "Absent while 0."
+
+CPU = Family(
+    "rankwatch_rank_cpu_seconds_total",
+    "counter",
+    "CPU time, user and system, of the rank's process, all its threads. Of a process of several ranks each has all.",
+    _RANK,
+    _PER_RANK,
+    "max",
+)
+RUN_QUEUE_WAIT = Family(
+    "rankwatch_rank_run_queue_wait_seconds_total",
+    "counter",
+    "Time that threads of the rank's process were ready and waited for a CPU (schedstat), of all its threads, since "
+    "the agent first looked at it; a thread's time is read when it has run since the last look. Absent where the "
+    "kernel does not count it.",
+    _RANK,
+    _PER_RANK,
+    "max",
+)
+RESIDENT_MEMORY = Family(
+    "rankwatch_rank_resident_memory_bytes", "gauge", "Resident memory of the rank's process.", _RANK, _PER_RANK, "max"
+)
+CHILDREN_CPU = Family(
+    "rankwatch_rank_children_cpu_seconds_total",
+    "counter",
+    "CPU time of what descends from the rank's process and is no rank (its data loaders), since the agent first looked "
+    "at it: of the 128 oldest at a time, and of those that ended and were waited for. Absent before it has children.",
+    _RANK,
+    "1 per live rank with children",
+    "max",
+)
+SWAP = Family(
+    "rankwatch_rank_swap_bytes",
+    "gauge",
+    f"Memory of the rank's process that is swapped out. {_ONCE}",
+    _RANK,
+    "1 per live rank with swapped memory",
+    "max",
+)
+IO_WAIT = Family(
+    "rankwatch_rank_io_wait_seconds_total",
+    "counter",
+    "Time that threads of the rank's process waited for block devices (delay accounting: kernel.task_delayacct), of "
+    f"all its threads, since the agent first looked at it. Network file systems do not count. {_ONCE}",
+    _RANK,
+    "1 per live rank that waited",
+    "max",
+)
+MAJOR_FAULTS = Family(
+    "rankwatch_rank_major_page_faults_total",
+    "counter",
+    f"Page faults of the rank's process that had to read from a disk or from swap. {_ONCE}",
+    _RANK,
+    "1 per live rank with such faults",
+    "max",
+)
+BLOCKED_THREADS = Family(
+    "rankwatch_rank_blocked_threads",
+    "gauge",
+    "Threads of the rank's process and main threads of its descendants that were in uninterruptible sleep at the last "
+    "look, by what they waited for: nfs, lustre, fuse, gpu (its driver), disk (also pages of any file system where the "
+    "kernel names none) or other (also what may not be read). Absent while none.",
+    (*_RANK, "wait"),
+    "up to 6 per live rank, 0 while none is blocked",
+    "max",
+)
+CHILDREN_STOPPED = Family(
+    "rankwatch_rank_children_stopped",
+    "gauge",
+    "Descendants of the rank's process, other than ranks, that are stopped by a signal (SIGSTOP). Absent while none.",
+    _RANK,
+    "1 per live rank with stopped children",
+    "max",
+)
+INVOLUNTARY_SWITCHES = Family(
+    "rankwatch_rank_involuntary_context_switches_total",
+    "counter",
+    "Times that the main thread of the rank's process was taken off its CPU while it wanted to run.",
+    _RANK,
+    "1 per live rank, only with all_values",
+    "max",
+)
+PRESSURE_WAITING = Family(
+    "rankwatch_job_pressure_waiting_seconds_total",
+    "counter",
+    "Time in which some task in a control group of the job's ranks on this node waited for the resource: cpu, memory "
+    "or io (pressure stall information of cgroup version 2). The sum over their groups, since the agent first looked "
+    f"at them. {_ONCE}",
+    ("job_id", "resource"),
+    "up to 3 per job",
+    "sum",
+)
+THROTTLED = Family(
+    "rankwatch_job_cpu_throttled_seconds_total",
+    "counter",
+    "Time that the control groups of the job's ranks on this node, and those above them, were kept off CPUs as their "
+    "quota of CPU time (cpu.max, cpu.cfs_quota_us) was used up. The sum over groups and CPUs, since the agent first "
+    f"looked at them. {_ONCE}",
+    ("job_id",),
+    "up to 1 per job",
+    "sum",
+)
+FAMILIES: tuple[Family, ...] = (
+    CPU,
+    RUN_QUEUE_WAIT,
+    RESIDENT_MEMORY,
+    CHILDREN_CPU,
+    SWAP,
+    IO_WAIT,
+    MAJOR_FAULTS,
+    BLOCKED_THREADS,
+    CHILDREN_STOPPED,
+    INVOLUNTARY_SWITCHES,
+    PRESSURE_WAITING,
+    THROTTLED,
+)
+
+
+def render(
+    ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Iterable[JobUsage], *, all_values: bool
+) -> Iterable[Metric]:
+    """Render what each rank used and waited for, and the control groups of each job."""
+    page = {family: family.rows() for family in FAMILIES}
+    for label, usage in ranks:
+        _rank(page, label, usage)
+        if all_values:
+            page[INVOLUNTARY_SWITCHES].add(label, usage.involuntary_switches)
+    for job in jobs:
+        waited = job.waited
+        for resource, microseconds in (("cpu", waited.cpu), ("memory", waited.memory), ("io", waited.io)):
+            _if_any(page[PRESSURE_WAITING], (job.job_id, resource), microseconds / 1e6)
+        _if_any(page[THROTTLED], (job.job_id,), waited.throttled / 1e6)
+    return [rows.metric for rows in page.values()]
+
+
+def _rank(page: dict[Family, Rows], label: RankLabel, usage: RankUsage) -> None:
+    page[CPU].add(label, usage.cpu_seconds)
+    page[RESIDENT_MEMORY].add(label, usage.resident_bytes)
+    if usage.run_queue_wait_seconds is not None:
+        page[RUN_QUEUE_WAIT].add(label, usage.run_queue_wait_seconds)
+    if usage.children_cpu_seconds is not None:
+        page[CHILDREN_CPU].add(label, usage.children_cpu_seconds)
+    for wait, threads in usage.blocked:
+        page[BLOCKED_THREADS].add((*label, wait), threads)
+    _if_any(page[SWAP], label, usage.swap_bytes)
+    _if_any(page[IO_WAIT], label, usage.io_wait_seconds or 0.0)
+    _if_any(page[MAJOR_FAULTS], label, usage.major_faults)
+    _if_any(page[CHILDREN_STOPPED], label, usage.children_stopped)
+
+
+def _if_any(rows: Rows, labels: tuple[str, ...], value: float) -> None:
+    if value:
+        rows.add(labels, value)

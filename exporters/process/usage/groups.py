@@ -1,0 +1,110 @@
+"""What the control groups of rank processes waited for: PSI and throttling, of both versions. Blocking."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from exporters.process.usage.facts import GroupTotals
+
+MAX_LEVELS = 8
+"""Of a process' group and those above it, the nearest, which may have a limit of CPU time."""
+MAX_GROUPS = 512
+"""Groups that are read in one look; of more, the next ones at the next look."""
+_READ_BYTES = 4096
+_PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
+_THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
+
+
+class GroupPaths(msgspec.Struct, frozen=True):
+    """A process' groups: its own of version 2 (empty: none), which has PSI, and all that may have a quota."""
+
+    own: str = ""
+    throttling: tuple[str, ...] = ()
+
+
+def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
+    """The directories for the cgroup paths of a process (by controllers, '' is version 2).
+
+    A root is no group of a job, and a path that leaves our cgroup namespace names nothing here.
+    """
+    base = sys_root / "fs" / "cgroup"
+    unified = base if (base / "cgroup.controllers").exists() else base / "unified"
+    own = _levels(paths.get("", "/"), unified)
+    version1 = next((path for controllers, path in paths.items() if "cpu" in controllers.split(",")), "/")
+    return GroupPaths(own[0] if own else "", own + _levels(version1, base / "cpu"))
+
+
+def _levels(path: str, mount: Path) -> tuple[str, ...]:
+    """A group and those above it, the nearest first."""
+    own = PurePosixPath(path.lstrip("/"))
+    if ".." in own.parts:
+        return ()
+    levels = [each for each in (own, *own.parents) if each != PurePosixPath()]
+    return tuple(str(mount / each) for each in levels[:MAX_LEVELS])
+
+
+class GroupReader:
+    """Reads the groups of all ranks, MAX_GROUPS at each look; used from one thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, GroupTotals] = {}
+        self._pressed: set[str] = set()
+        self._next = 0
+
+    def tells_pressure(self, directory: str) -> bool:
+        """True when a group told of PSI when it was last read."""
+        return directory in self._pressed
+
+    def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
+        """What these groups waited for by now, or when they were last read, by directory; the others are forgotten."""
+        with_pressure: dict[str, bool] = {}
+        for paths in wanted:
+            for directory in paths.throttling:
+                with_pressure[directory] = with_pressure.get(directory, False) or directory == paths.own
+        directories = list(with_pressure)
+        start = self._next % max(len(directories), 1)
+        due = (directories[start:] + directories[:start])[:MAX_GROUPS]
+        self._next = start + len(due)
+        self._known = {each: totals for each, totals in self._known.items() if each in with_pressure}
+        self._pressed &= with_pressure.keys()
+        for directory in due:
+            self._read(directory, pressure=with_pressure[directory])
+        return dict(self._known)
+
+    def _read(self, directory: str, *, pressure: bool) -> None:
+        throttled = _throttled(_text(f"{directory}/cpu.stat"))
+        if not pressure:
+            self._known[directory] = GroupTotals(throttled=throttled)
+            return
+        told = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
+        cpu, memory, io = (0 if found is None else int(found[1]) for found in told)
+        self._known[directory] = GroupTotals(cpu, memory, io, throttled)
+        if any(told):
+            self._pressed.add(directory)
+        else:
+            self._pressed.discard(directory)
+
+
+def _throttled(text: str) -> int:
+    """Microseconds of version 2, nanoseconds of version 1; 0 where a group has no limit."""
+    found = _THROTTLED.search(text)
+    if found is None:
+        return 0
+    return int(found[2]) if found[1] == "usec" else int(found[2]) // 1000
+
+
+def _text(path: str) -> str:
+    """A small file of a group; empty where it is not there or the kernel refuses it (PSI that was switched off)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, _READ_BYTES).decode("ascii", "replace")
+        finally:
+            os.close(fd)
+    except OSError:
+        return ""

@@ -1,0 +1,133 @@
+"""One look at what the rank processes use and wait for. Blocking; a failure costs the one rank."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from agent.api import Guard, ProcessKey, ProcFS, Stat
+from exporters.process.usage.children import ChildrenCpu, shares
+from exporters.process.usage.facts import DELAYACCT, PRESSURE, SCHEDSTAT, WAIT_CHANNEL, GroupTotals, RankUsage
+from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
+from exporters.process.usage.threads import ThreadTotals
+from exporters.process.usage.waits import wait_of
+
+MAX_WAITS_READ = 64
+"""Blocked threads of one rank of which is read what they wait for; the others count as other."""
+
+T = TypeVar("T")
+
+
+class SeenRank(msgspec.Struct, frozen=True):
+    """A rank process of this look: its stat line and those of its threads."""
+
+    stat: Stat
+    threads: Sequence[Stat]
+
+
+class Usages(msgspec.Struct, frozen=True):
+    """What one look found: by rank process, and by directory what their control groups waited for."""
+
+    ranks: dict[ProcessKey, RankUsage]
+    groups: dict[str, GroupTotals]
+
+
+class _Kept(msgspec.Struct):
+    """What is kept of a rank process between two looks."""
+
+    threads: ThreadTotals
+    children: ChildrenCpu
+
+
+class UsageLook:
+    """Used from one thread, once every few seconds.
+
+    Cost at 8 ranks: a schedstat line for each thread that runs, a stat line for each child, six files for each rank.
+    """
+
+    def __init__(self, proc: ProcFS, sys_root: Path, guard: Guard) -> None:
+        self._proc = proc
+        self._sys = sys_root
+        self._guard = guard
+        self._groups = GroupReader()
+        self._kept: dict[ProcessKey, _Kept] = {}
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+
+    def look(self, ranks: Mapping[ProcessKey, SeenRank], children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> Usages:
+        """Look at all ranks that run; ``children``: their descendants."""
+        self._kept = {key: self._kept.get(key) or _Kept(ThreadTotals(), ChildrenCpu()) for key in ranks}
+        chosen = shares(children)
+        attempts = ((key, self._attempt(key, partial(self._paths, key))) for key in ranks)
+        paths = {key: its for key, its in attempts if its is not None}
+        groups = self._groups.read(paths.values())
+        counts_io_wait = self._proc.counts_io_wait()
+        found = {}
+        for key, rank in ranks.items():
+            groups_of_it = paths.get(key, GroupPaths())
+            work = partial(self._usage, rank, chosen.get(key, ()), groups_of_it, counts_io_wait=counts_io_wait)
+            if (usage := self._attempt(key, work)) is not None:
+                found[key] = usage
+        return Usages(found, groups)
+
+    def _paths(self, key: ProcessKey) -> GroupPaths:
+        return group_paths(self._proc.cgroup(key.pid), self._sys)
+
+    def _usage(
+        self, rank: SeenRank, chosen: Sequence[ProcessKey], paths: GroupPaths, *, counts_io_wait: bool
+    ) -> RankUsage:
+        stat, pid, kept = rank.stat, rank.stat.pid, self._kept[rank.stat.key]
+        kept.threads.note(rank.threads, pid, partial(self._proc.run_queue_wait, pid))
+        children = [child for key in chosen if (child := self._proc.stat(key.pid)) is not None and child.key == key]
+        if len(children) == len(chosen):  # else one ended just now, and its time is in nobody's line, or in two
+            kept.children.note(stat, children)
+        status = self._proc.status(pid)
+        blocked, are_known = self._blocked(pid, rank.threads, children)
+        unread = {
+            SCHEDSTAT: not kept.threads.counts_run_queue,
+            DELAYACCT: not counts_io_wait,
+            PRESSURE: not self._groups.tells_pressure(paths.own),
+            WAIT_CHANNEL: not are_known,
+        }
+        ticks, children_ticks = self._ticks_per_second, kept.children.ticks
+        return RankUsage(
+            cpu_seconds=stat.cpu_ticks / ticks,
+            resident_bytes=stat.resident_pages * self._page_bytes,
+            swap_bytes=0 if status is None else status.swap_bytes,
+            major_faults=stat.major_faults,
+            involuntary_switches=0 if status is None else status.involuntary_switches,
+            run_queue_wait_seconds=kept.threads.run_queue_ns / 1e9 if kept.threads.counts_run_queue else None,
+            io_wait_seconds=kept.threads.io_wait_ticks / ticks if counts_io_wait else None,
+            children_cpu_seconds=None if children_ticks is None else children_ticks / ticks,
+            children_stopped=sum(child.state == "T" for child in children),
+            blocked=blocked,
+            groups=paths.throttling,
+            unread=frozenset(source for source, silent in unread.items() if silent),
+        )
+
+    def _blocked(
+        self, pid: int, threads: Sequence[Stat], children: Sequence[Stat]
+    ) -> tuple[tuple[tuple[str, int], ...], bool]:
+        """The threads in uninterruptible sleep by what they wait for, and False where that could not be read of one."""
+        waiting = [(pid, thread) for thread in threads] + [(child.pid, child) for child in children]
+        waiting = [(owner, thread) for owner, thread in waiting if thread.state == "D"]
+        waits: Counter[str] = Counter(other=max(len(waiting) - MAX_WAITS_READ, 0))
+        are_known = True
+        for owner, thread in waiting[:MAX_WAITS_READ]:
+            frames = self._proc.kernel_frames(owner, thread.pid)
+            if not frames:
+                stat = self._proc.thread_stat(owner, thread.pid)
+                if stat is None or stat.state != "D":
+                    continue  # its wait is over
+                are_known = False
+            waits[wait_of(frames)] += 1
+        return tuple(sorted((wait, number) for wait, number in waits.items() if number)), are_known
+
+    def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
+        return self._guard.attempt("what a process uses", work, pid=key.pid)

@@ -1,0 +1,321 @@
+"""What rank processes use and wait for: the parts that decide, and those that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from proc_tree import stat_line
+
+from agent.api import ProcessKey, Stat
+from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
+from exporters.process.usage.children import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, shares
+from exporters.process.usage.facts import GroupTotals, JobUsage
+from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, group_paths
+from exporters.process.usage.jobs import JobTotals
+from exporters.process.usage.threads import ThreadTotals
+from exporters.process.usage.waits import wait_of
+
+
+def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int = 5000, waited: int = 0) -> Stat:
+    """A thread's, or a process', line."""
+    found = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, start, 0))
+    assert found is not None
+    return msgspec.structs.replace(found, cpu_ticks=cpu, io_wait_ticks=io, waited_cpu_ticks=waited)
+
+
+# -- lines ---------------------------------------------------------------------------------------------------------
+
+
+def test_times_of_a_stat_line() -> None:
+    """CPU time is user and system time, that of waited-for children stands apart, and nothing is taken for another."""
+    fields = stat_line(7, "x) y", "R", 3, 0, 5, 123456, 0).split(" ")
+    skipped = 1  # the name has a blank of its own
+    for number, value in ((12, 4), (14, 100), (15, 20), (16, 3000), (17, 400), (24, 77), (42, 9)):
+        fields[number - 1 + skipped] = str(value)
+    stat = parse_stat(" ".join(fields))
+    assert stat is not None
+    found = (stat.major_faults, stat.cpu_ticks, stat.waited_cpu_ticks, stat.resident_pages, stat.io_wait_ticks)
+    assert found == (4, 120, 3400, 77, 9)
+
+
+@pytest.mark.parametrize("number", [12, 14, 24, 42])
+@pytest.mark.parametrize("value", ["-1", "x", str(2**63)])
+def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
+    """A line with a number that cannot be is none."""
+    fields = stat_line(7, "x", "R", 3, 0, 5, 123456, 0).split(" ")
+    fields[number - 1] = value
+    assert parse_stat(" ".join(fields)) is None
+
+
+def test_swap_and_switches_of_a_status() -> None:
+    """Swapped memory is in bytes, and 0 where a zombie has none; involuntary switches are told from the others."""
+    switches = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t3\n"
+    text = f"Uid:\t1\t1\t1\t1\nPid:\t7\nSigPnd:\t0\nShdPnd:\t0\n{switches}"
+    status = parse_status(text)
+    assert status is not None
+    assert (status.swap_bytes, status.involuntary_switches, status.context_switches) == (0, 3, 8)
+    swapped = parse_status(text + "VmSwap:\t      12 kB\n")
+    assert swapped is not None
+    assert swapped.swap_bytes == 12288
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("1040534 1936476 2\n", 1936476),
+        ("5 0 1\n", 0),
+        ("0 0 0\n", None),  # nobody counts
+        ("", None),
+        ("1 2\n", None),
+        ("1 -2 3\n", None),
+        (f"1 {2**63} 3\n", None),
+    ],
+)
+def test_schedstat(text: str, nanoseconds: int | None) -> None:
+    """The second number is the wait; three zeros are those of a kernel that does not count."""
+    assert parse_schedstat(text) == nanoseconds
+
+
+# -- what a thread waits for ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frames", "wait"),
+    [
+        (["rpc_wait_bit_killable"], "nfs"),
+        (["folio_wait_bit_common", "filemap_fault", "nfs4_file_open"], "nfs"),
+        (["cl_sync_io_wait"], "lustre"),
+        (["ptlrpc_set_wait", "ldlm_cli_enqueue"], "lustre"),
+        (["request_wait_answer"], "fuse"),
+        (["fuse_simple_request", "__fuse_simple_request"], "fuse"),
+        (["folio_wait_bit_common"], "disk"),
+        (["wait_on_page_bit"], "disk"),
+        (["jbd2_log_wait_commit"], "disk"),
+        (["ceph_mdsc_wait_request"], "disk"),
+        (["_nv042871rm"], "gpu"),
+        (["dma_fence_default_wait"], "gpu"),
+        (["rwsem_down_read_slowpath", "uvm_va_space_down"], "gpu"),
+        (["do_exit"], "other"),
+        ([], "other"),
+    ],
+)
+def test_waits(frames: Sequence[str], wait: str) -> None:
+    """A function of a file system or driver tells the kind, wherever it is in the stack; else a wait for pages."""
+    assert wait_of(frames) == wait
+
+
+# -- threads -------------------------------------------------------------------------------------------------------
+
+
+class Threads:
+    """The totals of one process, and the waits that the kernel would tell."""
+
+    def __init__(self) -> None:
+        self.totals = ThreadTotals()
+        self.waits: dict[int, int | None] = {}
+        self.asked: list[int] = []
+
+    def look(self, *threads: Stat) -> tuple[int, int]:
+        """Look, and return the totals: run queue, input and output."""
+        self.asked = []
+        self.totals.note(threads, 1, self._wait)
+        return self.totals.run_queue_ns, self.totals.io_wait_ticks
+
+    def _wait(self, tid: int) -> int | None:
+        self.asked.append(tid)
+        return self.waits.get(tid)
+
+
+def test_thread_totals_begin_at_zero_and_take_in_the_increases() -> None:
+    """What threads waited before the first look is not counted: a restarted agent adds nothing of the past."""
+    node = Threads()
+    node.waits = {1: 700, 2: 50}
+    assert node.look(thread(1, io=9), thread(2)) == (0, 0)
+    node.waits = {1: 800, 2: 60}
+    assert node.look(thread(1, 1, io=11), thread(2, 1)) == (110, 2)
+
+
+def test_quiet_threads_are_not_asked() -> None:
+    """Only the main thread, what ran, what is ready and what is new is asked how long it waited; no wait is lost."""
+    node = Threads()
+    node.waits = dict.fromkeys(range(1, 6), 10)
+    node.look(thread(1), thread(2), thread(3), thread(4))
+    assert node.asked == [1, 2, 3, 4]
+    node.waits = dict.fromkeys(range(1, 6), 20)
+    assert node.look(thread(1), thread(2), thread(3, 1), thread(4, state="R"), thread(5)) == (50, 0)
+    assert node.asked == [1, 3, 4, 5]
+    assert node.look(thread(1), thread(2, 1), thread(3, 1), thread(4), thread(5))[0] == 60
+
+
+def test_threads_that_end_take_nothing_back() -> None:
+    """A thread's end leaves the totals; another with its number is a new one, all of whose wait counts."""
+    node = Threads()
+    node.waits = {1: 0, 2: 100}
+    node.look(thread(1), thread(2))
+    node.waits = {1: 0, 2: 130}
+    assert node.look(thread(1), thread(2, 1, io=5)) == (30, 5)
+    assert node.look(thread(1)) == (30, 5)
+    node.waits = {1: 0, 2: 7}
+    assert node.look(thread(1), thread(2, 1, start=6000, io=3)) == (37, 8)
+
+
+def test_kernel_that_does_not_count_waits() -> None:
+    """Without numbers nothing is counted and it is said so; when they appear, they count from there."""
+    node = Threads()
+    assert node.look(thread(1))[0] == 0
+    assert not node.totals.counts_run_queue
+    node.waits = {1: 10_000}
+    assert node.look(thread(1))[0] == 0
+    assert node.totals.counts_run_queue
+    node.waits = {1: 10_001}
+    assert node.look(thread(1))[0] == 1
+
+
+# -- children ------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_children() -> None:
+    """A rank's oldest MAX_PER_RANK children are looked at; one with 10,000 takes none of another's."""
+    many = [ProcessKey(20_000 - number, number) for number in range(10_000)]
+    found = shares({ProcessKey(1, 1): many, ProcessKey(2, 1): [ProcessKey(3, 9)]})
+    assert found == {ProcessKey(1, 1): many[:MAX_PER_RANK], ProcessKey(2, 1): [ProcessKey(3, 9)]}
+    assert len(shares({ProcessKey(1, 1): many[: MAX_PER_RANK + 1]})[ProcessKey(1, 1)]) == MAX_PER_RANK
+
+
+@pytest.mark.parametrize("ranks", [MAX_IN_ALL // MAX_PER_RANK + 1, MAX_IN_ALL, MAX_IN_ALL + 1])
+def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
+    """Ranks with more children than fit get equal shares, never more than MAX_IN_ALL together."""
+    many = {
+        ProcessKey(rank, 1): [ProcessKey(rank, child) for child in range(MAX_PER_RANK + 1)] for rank in range(ranks)
+    }
+    found = shares(many)
+    assert len({len(each) for each in found.values()}) == 1
+    assert MAX_IN_ALL // 2 < sum(map(len, found.values())) <= MAX_IN_ALL
+
+
+def test_cpu_time_of_children_goes_on_when_they_end() -> None:
+    """The sum does not change when a child ends and is waited for; its last time counts once."""
+    cpu = ChildrenCpu()
+    cpu.note(thread(1, waited=50), [])
+    assert cpu.ticks is None
+    cpu.note(thread(1, waited=50), [thread(2, 10), thread(3, 5, waited=1)])
+    assert cpu.ticks == 16
+    cpu.note(thread(1, waited=50), [thread(2, 30), thread(3, 5, waited=1)])
+    assert cpu.ticks == 36
+    cpu.note(thread(1, waited=82), [thread(3, 5, waited=1)])  # child 2 used two more ticks, then ended
+    assert cpu.ticks == 38
+
+
+def test_children_before_the_first_look_do_not_count() -> None:
+    """A restarted agent adds nothing of what children used before; a child that nobody waits for takes nothing back."""
+    cpu = ChildrenCpu()
+    cpu.note(thread(1, waited=900), [thread(2, 5000), thread(3, 100)])
+    assert cpu.ticks == 0
+    cpu.note(thread(1, waited=900), [thread(3, 100)])
+    assert cpu.ticks == 0
+    cpu.note(thread(1, waited=900), [thread(3, 107)])
+    assert cpu.ticks == 7
+
+
+# -- control groups ------------------------------------------------------------------------------------------------
+
+PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=999\n"
+
+
+def write_group(directory: Path, *, cpu: int | None = None, throttled: str = "") -> None:
+    """Make up a group; ``cpu``: its pressure in microseconds, memory's is twice, that of io three times as much."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "cpu.stat").write_text(throttled)
+    if cpu is not None:
+        for factor, name in enumerate(("cpu", "memory", "io"), 1):
+            (directory / f"{name}.pressure").write_text(PRESSURE.format(cpu * factor))
+
+
+def test_paths_of_both_versions(tmp_path: Path) -> None:
+    """Version 2 lies at the top or, beside version 1, in `unified`; groups above count, for quotas; no root does."""
+    base = tmp_path / "fs/cgroup"
+    base.mkdir(parents=True)
+    mixed = group_paths({"": "/a/b", "cpu,cpuacct": "/c"}, tmp_path)
+    unified = base / "unified"
+    assert mixed == GroupPaths(f"{unified}/a/b", (f"{unified}/a/b", f"{unified}/a", f"{base}/cpu/c"))
+    (base / "cgroup.controllers").touch()
+    assert group_paths({"": "/a"}, tmp_path) == GroupPaths(f"{base}/a", (f"{base}/a",))
+    assert group_paths({"": "/", "cpu": "/"}, tmp_path) == GroupPaths()
+    assert group_paths({}, tmp_path) == GroupPaths()
+
+
+@pytest.mark.parametrize("path", ["/../../etc", "/a/../../b", "/.."])
+def test_paths_do_not_leave_the_hierarchy(tmp_path: Path, path: str) -> None:
+    """The path of a group outside our cgroup namespace names nothing here."""
+    assert group_paths({"": path, "cpu": path}, tmp_path) == GroupPaths()
+
+
+def test_so_many_levels_count(tmp_path: Path) -> None:
+    """Of a deep tree the nearest MAX_LEVELS groups are read."""
+    deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
+    found = group_paths({"": "/" + "/".join(deep)}, tmp_path)
+    assert [Path(each).name for each in found.throttling] == deep[::-1][:MAX_LEVELS]
+
+
+def test_totals_of_both_versions(tmp_path: Path) -> None:
+    """The time that some task waited is read of the own group, a used-up quota also of those above and of version 1."""
+    own, above, old = tmp_path / "a/b", tmp_path / "a", tmp_path / "cpu/c"
+    write_group(own, cpu=10, throttled="usage_usec 5\nnr_throttled 0\nthrottled_usec 3\n")
+    write_group(above, cpu=500, throttled="throttled_usec 7\n")
+    write_group(old, throttled="nr_periods 1\nnr_throttled 1\nthrottled_time 9000\nwait_sum 7\n")
+    reader = GroupReader()
+    found = reader.read([GroupPaths(str(own), (str(own), str(above), str(old)))])
+    assert found == {
+        str(own): GroupTotals(10, 20, 30, 3),
+        str(above): GroupTotals(throttled=7),
+        str(old): GroupTotals(throttled=9),
+    }
+    assert reader.tells_pressure(str(own))
+    assert not reader.tells_pressure(str(above))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "some avg10=0.00 total=x\n", "some total=-1\n", f"some total={'9' * 19}\n", "x" * 9000]
+)
+def test_odd_pressure_is_none(tmp_path: Path, text: str) -> None:
+    """What is no number of microseconds counts as 0 and as not told; so do files that are not there."""
+    for name in ("cpu", "memory"):
+        (tmp_path / f"{name}.pressure").write_text(text)
+    reader = GroupReader()
+    assert reader.read([GroupPaths(str(tmp_path), (str(tmp_path),))]) == {str(tmp_path): GroupTotals()}
+    assert not reader.tells_pressure(str(tmp_path))
+
+
+def test_groups_of_a_look_are_bounded(tmp_path: Path) -> None:
+    """MAX_GROUPS are read in a look, the others in the next; meanwhile what was read before is kept."""
+    groups = [tmp_path / f"g{number}" for number in range(MAX_GROUPS + 1)]
+    for group in groups:
+        write_group(group, throttled="throttled_usec 1\n")
+    wanted = [GroupPaths("", (str(group),)) for group in groups]
+    reader = GroupReader()
+    assert list(reader.read(wanted)) == [str(group) for group in groups[:-1]]
+    assert len(reader.read(wanted)) == MAX_GROUPS + 1
+    assert list(reader.read(wanted[:1])) == [str(groups[0])]
+
+
+def test_totals_of_a_job() -> None:
+    """A job's total grows by what each of its groups waited since the last look, each once; it begins at 0."""
+    jobs = JobTotals()
+    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)})
+    assert jobs.shown() == (JobUsage("7", GroupTotals()),)
+    jobs.note({"7": ["a", "b"], "8": ["b"]}, {"a": GroupTotals(110, 5, 8, 7), "b": GroupTotals(4)})
+    assert jobs.shown() == (JobUsage("7", GroupTotals(13, 0, 2, 0)), JobUsage("8", GroupTotals()))
+
+
+def test_groups_that_come_and_go_take_nothing_back() -> None:
+    """A group's end leaves the total, a group made anew under its name counts from 0, a new one from then on."""
+    jobs = JobTotals()
+    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100), "b": GroupTotals(50)})
+    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(103), "b": GroupTotals(50)})
+    jobs.note({"7": ["b", "c"]}, {"b": GroupTotals(2), "c": GroupTotals(9000)})
+    assert jobs.shown() == (JobUsage("7", GroupTotals(5)),)
+    jobs.note({}, {})
+    assert jobs.shown() == ()
