@@ -35,7 +35,8 @@ TOLD_SECONDS = 420.0
 """Four windows of 45 s, a minute each, and the groups' turns: the alert and its cause."""
 MIB = 1024 * 1024
 LITTLE_MEMORY = 24 * MIB
-STOPPED_SECONDS, GOING_SECONDS = 0.9, 0.1
+STOPPED_SECONDS, GOING_SECONDS = 3.0, 0.2
+"""Longer than the batches last that wait in the pipe."""
 FEW_READS = 4
 """A second, of a loader that needs five."""
 CPU_MICROSECONDS = 1500
@@ -145,7 +146,7 @@ def site(tmp_path: Path) -> Site:
 @pytest.fixture
 def watched(site: Site) -> Iterator[Watched]:
     """An agent, and a Prometheus with the shipped rules and scrapes."""
-    config = {"exporters": {"inspector": {"directories": [str(site.dump_dir)]}, "ras": {"enabled": False}}}
+    config = {"exporters": {"inspector": {"paths": [str(site.dump_dir)]}, "ras": {"enabled": False}}}
     env = {"LD_LIBRARY_PATH": str(site.gpus.library.parent)}
     with Agent(site.directory, config, env=env) as agent:
         (site.directory / "targets" / "all.json").write_text(f'[{{"targets": ["127.0.0.1:{agent.port}"]}}]')
