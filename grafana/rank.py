@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grafana import rank_node
 from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats, timeline
 from grafana.queries import (
     JOB,
@@ -40,6 +41,7 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Identity": _identity(),
         "Collectives": _collectives(),
         "Lateness": _lateness(late_share),
+        "What its node shows of it": rank_node.panels(),
         "Point to point": _p2p(),
         "As the other ranks see it (RAS)": _seen(),
         "Records": _records(),

@@ -1,0 +1,71 @@
+"""What its node shows of one rank: what its process uses and waits for, and what its GPU is busy with."""
+
+from __future__ import annotations
+
+from grafana.panels import Panel, Query, Size, lines
+from grafana.queries import CLUSTER, JOB, RANK, rate_of
+
+THIRD = Size(8)
+ITS_NODE = f"and on (cluster, node) rankwatch_rank_up{{{RANK}}}"
+ITS_GPU = f"and on (cluster, node, gpu_uuid) rankwatch_rank_info{{{RANK}}}"
+
+
+def panels() -> list[Panel]:
+    """Return the panels."""
+    groups = f"rankwatch_job_pressure_waiting_seconds_total{{{JOB}}}"
+    throttled = f"rankwatch_job_cpu_throttled_seconds_total{{{JOB}}}"
+    return [
+        lines(
+            "CPUs that it uses",
+            "CPU time per second, of its process and of its children (data loaders).",
+            Query(rate_of("rankwatch_rank_cpu_seconds_total", RANK), "process"),
+            Query(rate_of("rankwatch_rank_children_cpu_seconds_total", RANK), "children"),
+            unit="short",
+            size=THIRD,
+        ),
+        lines(
+            "Time that it waits",
+            "Share of wall time, over all threads: ready and waiting for a CPU, or for disks. Of the control groups of "
+            "its job on the node: some task waited for CPU, memory or I/O, or the CPU limit kept all from running.",
+            Query(rate_of("rankwatch_rank_run_queue_wait_seconds_total", RANK), "for a CPU"),
+            Query(rate_of("rankwatch_rank_io_wait_seconds_total", RANK), "for disks"),
+            Query(f"max by (resource) (rate({groups}[$__rate_interval]) {ITS_NODE})", "group: {{resource}}"),
+            Query(f"max(rate({throttled}[$__rate_interval]) {ITS_NODE})", "group: CPU limit"),
+            unit="percentunit",
+            size=THIRD,
+        ),
+        lines(
+            "Threads that hang, children that are stopped",
+            "Threads of it and of its children in uninterruptible sleep, by what they wait for; stopped children.",
+            Query(f"max by (wait) (rankwatch_rank_blocked_threads{{{RANK}}})", "{{wait}}"),
+            Query(f"max(rankwatch_rank_children_stopped{{{RANK}}})", "stopped"),
+            unit="short",
+            size=THIRD,
+        ),
+        lines(
+            "Memory",
+            "Of its process: resident, and swapped out.",
+            Query(f"max(rankwatch_rank_resident_memory_bytes{{{RANK}}})", "resident"),
+            Query(f"max(rankwatch_rank_swap_bytes{{{RANK}}})", "swapped out"),
+            unit="bytes",
+            size=THIRD,
+        ),
+        lines(
+            "Pages read back from storage",
+            "Page faults per second that had to read: of swap, or of files that are mapped and no longer in memory.",
+            Query(rate_of("rankwatch_rank_major_page_faults_total", RANK), "major page faults"),
+            unit="ops",
+            size=THIRD,
+        ),
+        lines(
+            "What its GPU is busy with",
+            "Share of the compute units that were busy, that did tensor operations, and of the memory's bandwidth; of "
+            "GPUs that tell (Hopper and MI300 on). A collective that waits keeps a few units busy and nothing else.",
+            Query(f"max(rankwatch_gpu_sm_active_ratio{{{CLUSTER}}} {ITS_GPU})", "compute units"),
+            Query(f"max(rankwatch_gpu_tensor_active_ratio{{{CLUSTER}}} {ITS_GPU})", "tensor operations"),
+            Query(f"max(rankwatch_gpu_dram_active_ratio{{{CLUSTER}}} {ITS_GPU})", "memory"),
+            unit="percentunit",
+            size=THIRD,
+            most=1,
+        ),
+    ]
