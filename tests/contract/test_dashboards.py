@@ -37,7 +37,7 @@ SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node
 """What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
 SERIES = r"(?:ALERTS|(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?)"
-OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cluster, \w+\) (?=\(?\s*[a-z_:]+\{)")
+OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cluster(?:, \w+)+\) (?=\(?\s*[a-z_:]+\{)")
 """Series of something else, kept for what the dashboard is about."""
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
