@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent.core.metrics import Family
+from agent.ranks.unseen import OTHER_USERS
 
 UNREAD = Family(
     "rankwatch_rank_usage_unread",
@@ -17,13 +18,14 @@ UNREAD = Family(
     "sum",
 )
 _REMEDIES = {
-    "schedstat": "how long they wait for a CPU: the kernel has no schedstat (CONFIG_SCHED_INFO)",
-    "delayacct": "how long they wait for disks: the kernel does not count it; sysctl kernel.task_delayacct=1",
-    "pressure": "the pressure in their control groups: they are in none of version 2, or the kernel has none (psi=1)",
-    "wait_channel": "what blocked threads wait for: it takes CAP_SYS_PTRACE for other users' processes",
+    "schedstat": "how long they wait for a CPU; the kernel has no schedstat (CONFIG_SCHED_INFO)",
+    "delayacct": "how long they wait for disks; sysctl kernel.task_delayacct=1",
+    "pressure": "the pressure in their control groups; they are in none of version 2, or the kernel lacks psi=1",
+    "wait_channel": "what blocked threads wait for; that takes a right, see {drop_in}",
 }
 
 
 def usage_notes(unread: Mapping[str, int]) -> list[str]:
     """Sentences for an operator; ``unread``: how many ranks, by source, as ``UNREAD`` has them. Pure."""
-    return [f"{unread[source]} ranks, not known: {what}" for source, what in _REMEDIES.items() if unread.get(source)]
+    told = ((unread.get(source, 0), what.format(drop_in=OTHER_USERS)) for source, what in _REMEDIES.items())
+    return [f"not known of {ranks} rank(s): {what}" for ranks, what in told if ranks]

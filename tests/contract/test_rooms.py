@@ -21,6 +21,7 @@ FLOORS = {
     "agent/ranks": (("rank",), ("naming",), ("*",)),
     "agent/simulate": (("*",),),
     "exporters/inspector": (("format",), ("lateness", "transfers"), ("totals",), ("reading",), ("*",)),
+    "exporters/process": (("usage",), ("*",)),
     "exporters/ras": (("protocol", "report"), ("local",), ("asking",), ("show",), ("*",)),
 }
 """From the ground up; `*` is every module that lies in no folder. A room imports itself and floors below its own."""

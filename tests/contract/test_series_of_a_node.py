@@ -29,9 +29,9 @@ from agent.simulate.writer import CommunicatorLog, InspectorFile
 ROOT = Path(__file__).parents[2]
 RANKS = 8
 TP = 4
-MOST_PER_RANK = 124
-NOT_COUNTED = {"ranks": 90, "health": 23, "process": 11}
-"""Of docs/benchmarks.md."""
+MOST_PER_RANK = 130
+NOT_COUNTED = {"ranks": 92, "health": 23, "process": 55}
+"""Of docs/benchmarks.md; ranks have data loaders and major page faults, and their control groups pressure."""
 ABSENT = ("amdgpu", "ras", "storage")
 """Exporters that find nothing on the node."""
 CALLED = {"nvml": True, "ras": None, "storage": None}

@@ -52,8 +52,12 @@ class ProcTree:
         exiting: bool = False,
         title: str = "",
         session: int = 0,
+        numbers: dict[int, int] | None = None,
     ) -> None:
-        """Write one process. ``threads`` besides the main one: names; ``thread_states``: letter, switches."""
+        """Write one process. ``threads`` besides the main one: names; ``thread_states``: letter, switches.
+
+        ``numbers``: of the stat lines of the process and its threads, by their place in proc(5).
+        """
         folder = self.root / str(pid)
         shutil.rmtree(folder, ignore_errors=True)
         names = {pid: name, **(threads or {})}
@@ -67,7 +71,7 @@ class ProcTree:
             place.mkdir(parents=True)
             (place / "comm").write_text(thread + "\n")
             (place / "stat").write_text(
-                stat_line(tid, thread, letter, parent, flags, len(names), start, exit_code, session)
+                stat_line(tid, thread, letter, parent, flags, len(names), start, exit_code, session, numbers)
             )
             inner = " ".join(map(str, namespace_pids or (pid,)))
             status = _STATUS.format(
@@ -92,6 +96,11 @@ class ProcTree:
         for number, target in (files or {}).items():
             os.symlink(target, folder / "fd" / str(number))
 
+    def note(self, pid: int, tid: int, **files: str) -> None:
+        """Write files of one thread, by name."""
+        for name, text in files.items():
+            (self.root / str(pid) / "task" / str(tid) / name).write_text(text)
+
     def remove(self, pid: int) -> None:
         """Let a process vanish."""
         shutil.rmtree(self.root / str(pid))
@@ -107,9 +116,12 @@ def stat_line(
     start: int,
     exit_code: int,
     session: int = 0,
+    numbers: dict[int, int] | None = None,
 ) -> str:
-    """A line of /proc/PID/stat: 52 fields, of which only those given matter."""
+    """A line of /proc/PID/stat: 52 fields, of which only those given matter; ``numbers`` by their place."""
     fields = ["0"] * 53
     fields[4], fields[6], fields[9], fields[20] = map(str, (parent, session, flags, threads))
     fields[22], fields[52] = str(start), str(exit_code)
+    for place, number in (numbers or {}).items():
+        fields[place] = str(number)
     return f"{pid} ({name}) {state} {' '.join(fields[4:53])}\n"

@@ -34,6 +34,7 @@ from exporters.nvml.fields import plausible
 from exporters.nvml.reading import DriverEvent, Fabric, GpuReading, Link, LookAnswer, MigInstance
 from exporters.process.cgroups import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
+from exporters.process.usage.groups import GroupPaths, GroupReader
 from exporters.ras.local import elf_version as library_module
 from exporters.ras.local.addresses import parse_fib_trie, parse_if_inet6
 from exporters.ras.local.elf_version import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
@@ -142,13 +143,32 @@ def test_any_file_of_a_process_costs_that_process(
     tree = ProcTree(root / "proc")
     for pid in (10, 20):
         tree.add(pid, threads={pid + 1: "NCCL RAS"}, environment=environment(pid), maps="7f00-7f01 /lib/libnccl.so.2\n")
-    odd = data.draw(st.sampled_from(["stat", "status", "cgroup", "environ", "maps", "task/10/stat", "task/10/status"]))
-    path = tree.root / "10" / odd
+        tree.note(pid, pid, schedstat="5 7 1\n", wchan="rpc_wait_bit_killable")
+    files = ["stat", "status", "cgroup", "environ", "maps"]
+    files += [f"task/10/{name}" for name in ("stat", "status", "schedstat", "wchan")]
+    path = tree.root / "10" / data.draw(st.sampled_from(files))
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     context = lent("process", FakeClock(), root)
     found = Scanner(Roots(root / "proc", root / "sys", root / "run"), context.guard).look(ScanRequest(1000.0))
     assert 20 in {each.key.pid for each in found.new}
+    assert found.usages is not None
+    assert 20 in {key.pid for key in found.usages.ranks}
     msgspec.msgpack.encode(found)
+
+
+PRESSURE = b"some avg10=0.00 avg60=1.25 avg300=0.00 total=1234567\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
+CPU_STAT = b"usage_usec 1000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 5000\n"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pressure=damaged(PRESSURE), statistics=damaged(CPU_STAT))
+def test_any_files_of_a_control_group_are_numbers(tmp_path: Path, pressure: bytes, statistics: bytes) -> None:
+    """Whatever a control group's files hold, times that can be are read of them, or 0."""
+    (tmp_path / "cpu.pressure").write_bytes(pressure)
+    (tmp_path / "cpu.stat").write_bytes(statistics)
+    (found,) = GroupReader().read([GroupPaths(str(tmp_path), (str(tmp_path),))]).values()
+    assert min(found) >= 0
+    assert max(found) < 10**18
 
 
 def test_what_is_no_pid_is_no_process(tmp_path: Path) -> None:

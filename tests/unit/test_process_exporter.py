@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
@@ -19,6 +20,7 @@ from agent.api import ProcessKey, ProcFS, RankTable, Roots
 from agent.ranks.table import UNSEEN_SECONDS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exit_status import open_pidfd
+from exporters.process.standing import THREADS_SECONDS
 
 START = 5000
 
@@ -136,6 +138,55 @@ async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> N
     await successor.update()
     assert node.shown() == [rank.pid]
     await successor.drain()
+
+
+def write_group(group: Path, seconds: int) -> None:
+    """Make up a control group that has waited so long for CPUs, a quarter of it for disks, half of it for its quota."""
+    group.mkdir(parents=True, exist_ok=True)
+    for name, waits in (("cpu", 1_000_000), ("io", 250_000)):
+        (group / f"{name}.pressure").write_text(f"some avg10=0.00 total={seconds * waits}\n")
+    (group / "cpu.stat").write_text(f"throttled_usec {seconds * 500_000}\n")
+
+
+def lines(exporter: ProcessExporter) -> set[str]:
+    """What the exporter shows, as name{values} value."""
+    found = samples(exporter.families(exporter.snapshot()))
+    return {f"{s.name.removeprefix('rankwatch_')}{{{','.join(s.labels.values())}}} {s.value:g}" for s in found}
+
+
+async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
+    """From the look after its label on a rank shows what it used, its job what its control groups waited for."""
+    exporter = await node.start()
+    group = node.context.roots.sys / "fs/cgroup/unified/made.slice"
+    for seconds in (1, 3, 8):
+        await asyncio.to_thread(write_group, group, seconds)
+        await exporter.update()
+        node.clock.advance(THREADS_SECONDS)
+        node.ranks.tick()
+    shown = lines(exporter)
+    assert {"rank_cpu_seconds_total{7,0} 0", "rank_resident_memory_bytes{7,0} 0"} <= shown
+    assert {line for line in shown if line.startswith("job_")} == {
+        "job_pressure_waiting_seconds_total{7,cpu} 5",
+        "job_pressure_waiting_seconds_total{7,io} 1.25",
+        "job_cpu_throttled_seconds_total{7} 2.5",
+    }
+    assert not [line for line in shown if "involuntary" in line]
+    assert node.ranks.snapshot().usage_unread == {"schedstat": 1}
+    node.ranks.observe_exit(rank, None)
+    assert not [line for line in lines(exporter) if line.startswith("rank_")]
+    await exporter.drain()
+    assert node.ranks.snapshot().usage_unread == {}
+
+
+async def test_all_values_are_shown_if_asked_for(node: Node, rank: ProcessKey) -> None:
+    """Involuntary context switches have a series where the configuration asks for all values."""
+    exporter = ProcessExporter(ProcessConfig(all_values=True))
+    await exporter.start(node.context)
+    await exporter.update()
+    node.clock.advance(THREADS_SECONDS)
+    node.ranks.tick()
+    assert "rank_involuntary_context_switches_total{7,0} 0" in lines(exporter)
+    await exporter.drain()
 
 
 async def test_look_that_outlasts_the_exporter(node: Node, rank: ProcessKey) -> None:

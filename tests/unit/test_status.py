@@ -35,6 +35,21 @@ def test_table() -> None:
     ]
 
 
+def test_what_the_node_does_not_tell_of_ranks() -> None:
+    """Below the ranks stands what the node does not tell of what they use, and what helps."""
+    unread = """\
+# TYPE rankwatch_rank_usage_unread gauge
+rankwatch_rank_usage_unread{source="delayacct"} 8
+rankwatch_rank_usage_unread{source="schedstat"} 1
+rankwatch_rank_usage_unread{source="unheard of"} 1
+"""
+    lines = table(text_string_to_metric_families(PAGE + unread), 1042.0).splitlines()
+    assert lines[3:] == [
+        "not known of 1 rank(s): how long they wait for a CPU; the kernel has no schedstat (CONFIG_SCHED_INFO)",
+        "not known of 8 rank(s): how long they wait for disks; sysctl kernel.task_delayacct=1",
+    ]
+
+
 def test_no_ranks() -> None:
     """A node without ranks says so."""
     assert table([], 0.0) == "no ranks"

@@ -106,5 +106,5 @@ def _text(path: str) -> str:
             return os.read(fd, _READ_BYTES).decode("ascii", "replace")
         finally:
             os.close(fd)
-    except OSError:
+    except (OSError, ValueError):  # the latter: a path that cannot be one
         return ""

@@ -1,0 +1,258 @@
+"""What rank processes use and wait for, looked at in a made-up /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from scanned_node import Node
+
+from agent.api import ProcessKey
+from exporters.process.standing import THREADS_SECONDS
+from exporters.process.usage.children import MAX_PER_RANK
+from exporters.process.usage.facts import GroupTotals, RankUsage
+from exporters.process.usage.look import MAX_WAITS_READ, Usages
+
+RANK = ProcessKey(10, 5000)
+UTIME, CUTIME, RSS, MAJOR_FAULTS, IO_WAIT = 14, 16, 24, 12, 42
+TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node with one rank, pid 10."""
+    made = Node(tmp_path)
+    add_rank(made)
+    return made
+
+
+def add_rank(node: Node, pid: int = 10, **how: object) -> None:
+    """Write a rank, or write it anew."""
+    threads = {pid + 1: "NCCL RAS", pid + 2: "worker"}
+    node.proc.add(pid, threads=threads, **how)  # type: ignore[arg-type]
+
+
+def usages(node: Node) -> Usages:
+    """What the next look at usage finds."""
+    found = node.look(after=THREADS_SECONDS).usages
+    assert found is not None
+    return found
+
+
+def usage(node: Node, key: ProcessKey = RANK) -> RankUsage:
+    """What the next look at usage finds of one rank."""
+    return usages(node).ranks[key]
+
+
+def test_so_often(node: Node) -> None:
+    """The first look looks at usage, the next ones only when THREADS_SECONDS have gone by, and of all ranks at once."""
+    assert node.look().usages is not None
+    add_rank(node, 20)
+    assert node.look(after=THREADS_SECONDS - 0.5).usages is None
+    found = node.look(after=0.5).usages
+    assert found is not None
+    assert set(found.ranks) == {RANK, ProcessKey(20, 5000)}
+
+
+def test_numbers_of_the_process(node: Node) -> None:
+    """CPU time, memory and faults are the kernel's own numbers, in seconds and bytes."""
+    add_rank(node, numbers={UTIME: 3 * TICKS, UTIME + 1: TICKS, RSS: 7, MAJOR_FAULTS: 5})
+    path = node.proc.root / "10/status"
+    path.write_text(path.read_text().replace("nonvoluntary_ctxt_switches:\t0", "nonvoluntary_ctxt_switches:\t6"))
+    path.write_text(path.read_text() + "VmSwap:\t       3 kB\n")
+    found = usage(node)
+    assert (found.cpu_seconds, found.resident_bytes, found.major_faults) == (4.0, 7 * PAGE, 5)
+    assert (found.swap_bytes, found.involuntary_switches) == (3072, 6)
+    assert found.children_cpu_seconds is None
+    assert found.blocked == ()
+
+
+def test_waits_of_all_threads(node: Node) -> None:
+    """What threads waited for a CPU and for disks since the first look is added up, in seconds."""
+    for tid in (10, 11, 12):
+        node.proc.note(10, tid, schedstat="1 1000000000 1\n")
+    assert (usage(node).run_queue_wait_seconds, usage(node).io_wait_seconds) == (0.0, 0.0)
+    add_rank(node, numbers={UTIME: 1, IO_WAIT: TICKS})
+    for tid, seconds in ((10, 2), (11, 3), (12, 1)):
+        node.proc.note(10, tid, schedstat=f"1 {seconds}000000000 1\n")
+    found = usage(node)
+    assert (found.run_queue_wait_seconds, found.io_wait_seconds) == (3.0, 3.0)
+
+
+def test_what_is_not_told(node: Node) -> None:
+    """A kernel without schedstat, delay accounting and PSI has no numbers of them, and each is named."""
+    (node.proc.root / "sys/kernel/task_delayacct").write_text("0\n")
+    found = usage(node)
+    assert (found.run_queue_wait_seconds, found.io_wait_seconds) == (None, None)
+    assert found.unread == {"schedstat", "delayacct", "pressure"}
+
+
+def test_all_is_told(node: Node) -> None:
+    """Where the kernel tells all, nothing is named as unread."""
+    (node.proc.root / "sys/kernel/task_delayacct").write_text("1\n")
+    node.proc.note(10, 10, schedstat="1 0 1\n")
+    group = node.sys / "fs/cgroup/unified/made.slice"
+    group.mkdir(parents=True)
+    (group / "cpu.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=42\n")
+    (group / "cpu.stat").write_text("throttled_usec 5\n")
+    found = usages(node)
+    assert found.groups == {str(group): GroupTotals(cpu=42, throttled=5)}
+    assert found.ranks[RANK].groups == (str(group),)
+    assert found.ranks[RANK].unread == frozenset()
+
+
+# -- children ------------------------------------------------------------------------------------------------------
+
+
+def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
+    """Children of children count, for the nearest rank above; other ranks below one do not, nor do strangers."""
+    add_rank(node, 20, parent=10)
+    for pid, parent in ((30, 10), (31, 30), (40, 20), (41, 1)):
+        node.proc.add(pid, parent=parent)
+    assert usage(node).children_cpu_seconds == 0.0
+    for pid, parent in ((30, 10), (31, 30), (40, 20), (41, 1)):
+        node.proc.add(pid, parent=parent, numbers={UTIME: pid * TICKS})
+    found = usages(node).ranks
+    assert {key.pid: rank.children_cpu_seconds for key, rank in found.items()} == {10: 61.0, 20: 40.0}
+
+
+def test_child_of_a_reused_pid_is_none(node: Node) -> None:
+    """A process that is older than the one with its parent's pid is not its child."""
+    node.proc.add(30, parent=10, start=4999)
+    assert usage(node).children_cpu_seconds is None
+
+
+def test_parents_in_a_ring(node: Node) -> None:
+    """Pids that were reused between two reads may make a ring of parents: nobody's children."""
+    node.proc.add(30, parent=31)
+    node.proc.add(31, parent=30)
+    assert usage(node).children_cpu_seconds is None
+
+
+def test_child_that_ends_between_the_reads(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a child that cannot be read any more nothing is counted twice: its time is taken with the next look."""
+    node.proc.add(30, parent=10, numbers={UTIME: 100 * TICKS})
+    usage(node)
+    add_rank(node, numbers={CUTIME: 101 * TICKS})  # it used a second more, ended, and was waited for
+    stat = node.scanner._proc.stat
+
+    with monkeypatch.context() as patched:
+        seen: list[int] = []
+
+        def leave(pid: int) -> object:
+            seen.append(pid)
+            return None if pid == 30 and seen.count(30) > 1 else stat(pid)
+
+        patched.setattr(node.scanner._proc, "stat", leave)
+        assert usage(node).children_cpu_seconds == 0.0
+    node.proc.remove(30)
+    assert usage(node).children_cpu_seconds == 1.0
+
+
+def test_stopped_children(node: Node) -> None:
+    """Children that a signal stopped are counted, not the rank itself, nor zombies."""
+    add_rank(node, state="T")
+    for pid, state in ((30, "T"), (31, "S"), (32, "Z"), (33, "T")):
+        node.proc.add(pid, parent=10, state=state)
+    assert usage(node).children_stopped == 2
+
+
+def test_children_of_a_rank_are_bounded(node: Node) -> None:
+    """Of a rank with more than MAX_PER_RANK children the oldest are read, whatever their names are."""
+    for number in range(MAX_PER_RANK + 1):
+        node.proc.add(1000 + number, parent=10, name="a) R 1\n(", start=6000 + number, state="T")
+    node.look(after=0.0)
+    assert usage(node).children_stopped == MAX_PER_RANK
+
+
+# -- blocked threads -----------------------------------------------------------------------------------------------
+
+
+def blocked(node: Node, **states: str) -> RankUsage:
+    """Let these threads (t11) sleep so; each waits in the function given."""
+    tids = {int(name[1:]): function for name, function in states.items()}
+    add_rank(node, state="S", thread_states=dict.fromkeys(tids, ("D", 7)))
+    for tid, function in tids.items():
+        node.proc.note(10, tid, wchan=function)
+    return usage(node)
+
+
+def test_blocked_threads(node: Node) -> None:
+    """Threads in uninterruptible sleep are counted by what they wait for, those of children too."""
+    node.proc.add(30, parent=10, state="D")
+    node.proc.note(30, 30, wchan="rpc_wait_bit_killable")
+    node.look(after=0.0)
+    found = blocked(node, t10="folio_wait_bit_common", t12="nfs_wait_on_request")
+    assert found.blocked == (("disk", 1), ("nfs", 2))
+    assert "wait_channel" not in found.unread
+
+
+def test_whole_stack_is_read_where_it_may_be(node: Node) -> None:
+    """Where the kernel shows the whole stack it tells which file system a wait for pages is of."""
+    add_rank(node, thread_states={12: ("D", 7)})
+    stack = "[<0>] folio_wait_bit_common+0x12f/0x2b0\n[<0>] nfs4_read_done+0x1/0x2 [nfsv4]\n"
+    node.proc.note(10, 12, wchan="folio_wait_bit_common", stack=stack)
+    assert usage(node).blocked == (("nfs", 1),)
+
+
+@pytest.mark.parametrize("text", ["0", "", "x y", "x\ny", "1abc", "a" * 200])
+def test_wait_that_may_not_be_read(node: Node, text: str) -> None:
+    """A wait of which the kernel says nothing is other, and named as unread."""
+    found = blocked(node, t12=text)
+    assert found.blocked == (("other", 1),)
+    assert "wait_channel" in found.unread
+
+
+def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has gone on when it is asked what it waits for counts as nothing."""
+    thread_stat = node.scanner._proc.thread_stat
+    asked: list[int] = []
+
+    def go_on(pid: int, tid: int) -> object:
+        asked.append(tid)
+        return None if asked.count(12) > 1 else thread_stat(pid, tid)
+
+    node.look()
+    monkeypatch.setattr(node.scanner._proc, "thread_stat", go_on)
+    found = blocked(node, t12="0")
+    assert found.blocked == ()
+    assert "wait_channel" not in found.unread
+
+
+def test_waits_that_are_read_are_bounded(node: Node) -> None:
+    """Of more blocked threads than MAX_WAITS_READ those beyond count as other."""
+    threads = {100 + number: "w" for number in range(MAX_WAITS_READ + 1)}
+    node.proc.add(10, threads={11: "NCCL RAS", **threads}, thread_states=dict.fromkeys(threads, ("D", 7)))
+    for tid in threads:
+        node.proc.note(10, tid, wchan="request_wait_answer")
+    assert usage(node).blocked == (("fuse", MAX_WAITS_READ), ("other", 1))
+
+
+# -- failures ------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_costs_one_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that cannot be looked at loses what it uses at this look; its state and the other ranks are as ever."""
+    add_rank(node, 20)
+    node.look()
+
+    def fail(pid: int, tid: int) -> int:
+        if pid == 10:
+            raise OSError(24, "too many open files")
+        return 0
+
+    monkeypatch.setattr(node.scanner._proc, "run_queue_wait", fail)
+    found = node.look(after=THREADS_SECONDS)
+    assert found.usages is not None
+    assert set(found.usages.ranks) == {ProcessKey(20, 5000)}
+    assert set(found.standing) == {RANK, ProcessKey(20, 5000)}
+    assert node.guard.skipped == 1
+
+
+def test_rank_that_left_is_forgotten(node: Node) -> None:
+    """A process that left has no usage, and what was kept of it is dropped."""
+    node.look()
+    node.proc.remove(10)
+    assert usages(node).ranks == {}
+    assert node.scanner._usage._kept == {}
