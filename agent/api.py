@@ -22,7 +22,9 @@ from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
 from agent.export.sysfs_exporter import SysfsExporter
-from agent.hardware import gpu_families
+from agent.hardware import fault_table, gpu_families, gpu_faults
+from agent.hardware.fault_table import FaultsByPci, FaultSeen
+from agent.hardware.gpu_faults import Fault, Judged, Told
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
@@ -55,6 +57,9 @@ __all__ = [
     "FairBudget",
     "FairTable",
     "Family",
+    "Fault",
+    "FaultSeen",
+    "FaultsByPci",
     "FollowedFile",
     "Follower",
     "Gpu",
@@ -67,6 +72,7 @@ __all__ = [
     "HelperHung",
     "HelperSpec",
     "Holdings",
+    "Judged",
     "LendHelper",
     "Levels",
     "Logger",
@@ -97,9 +103,12 @@ __all__ = [
     "StateSection",
     "Subject",
     "SysfsExporter",
+    "Told",
     "WriterKey",
     "comm_label",
+    "fault_table",
     "gpu_families",
+    "gpu_faults",
     "is_record_file",
     "label_fields",
     "pci_address",

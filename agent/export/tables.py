@@ -65,6 +65,7 @@ class HealthSource:
             affinities=self._hardware.affinities(),
             counted=self._counted(),
             refused=self._ledger.refused,
+            faults=self._hardware.faults(),
         )
 
     def families(self, snapshot: HealthSnapshot) -> Iterable[Metric]:

@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from agent.hardware.fault_table import MAX_FAULTS, FaultsByPci, FaultSeen, GpuFault, merged
+
 MAX_GPUS = 256
 """Of one node, MIG instances among them."""
 MAX_NICS = 256
@@ -91,6 +93,11 @@ class HardwareSource:
         """By pid: the GPUs that each process uses and may share with others."""
         return self._hardware.gpu_users()
 
+    def observe_faults(self, faults: FaultsByPci) -> None:
+        """Say which errors the driver told of which GPUs lately, MAX_FAULTS of each."""
+        if not self._closed:
+            self._hardware.observe_faults(self._source, faults)
+
     def gpus(self) -> list[Gpu]:
         """All GPUs of the node by index, whoever sees them."""
         return self._hardware.gpus()
@@ -113,6 +120,7 @@ class Hardware:
         self._users: dict[str, dict[int, tuple[str, ...]]] = {}
         self._unseen: dict[str, frozenset[str]] = {}
         self._divided: dict[str, frozenset[str]] = {}
+        self._faults: dict[str, dict[str, list[FaultSeen]]] = {}
         self._affinities: tuple[Affinity, ...] = ()
 
     def of(self, source: str) -> HardwareSource:
@@ -121,7 +129,7 @@ class Hardware:
 
     def withdraw(self, kept: Collection[str]) -> None:
         """Drop what was said by sources that are none of ``kept``: they were disabled, or did not start again."""
-        for table in (self._gpus, self._nics, self._users, self._unseen, self._divided):
+        for table in (self._gpus, self._nics, self._users, self._unseen, self._divided, self._faults):
             for source in table.keys() - set(kept):
                 del table[source]
         self._affinities = nearest_nics(self.gpus(), self.nics())
@@ -152,6 +160,19 @@ class Hardware:
         self._users[source] = {pid: tuple(sorted(set(uuids))) for pid, uuids in kept}
         self._unseen[source] = frozenset(unseen)
         self._divided[source] = frozenset(divided)
+
+    def observe_faults(self, source: str, faults: FaultsByPci) -> None:
+        """Take which errors of GPUs ``source`` knows of."""
+        self._faults[source] = {pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]}
+
+    def faults(self) -> tuple[GpuFault, ...]:
+        """The last errors of all GPUs, by address."""
+        names = {gpu.pci: (str(gpu.index), gpu.uuid) for gpu in self.gpus()}
+        return tuple(
+            GpuFault(*names.get(pci, ("", "")), pci, each)
+            for pci, seen in sorted(merged(self._faults.values()).items())
+            for each in seen
+        )
 
     def gpus(self) -> list[Gpu]:
         """All GPUs by index."""

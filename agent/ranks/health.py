@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from agent.core.metrics import Family, Metric
+from agent.hardware import fault_table
+from agent.hardware.fault_table import GpuFault
 from agent.hardware.inventory import Affinity
 from agent.hardware.ledger import NODE, CheckState, Entry, Subject
 from agent.ranks.snapshot import RankSnapshot, RankView
@@ -19,6 +21,7 @@ CHECKS: Mapping[str, bool] = {
     "gpu_lost": True,
     "gpu_driver_hung": True,
     "gpu_xid": True,
+    "gpu_xid_warning": False,
     "gpu_ecc_uncorrectable": True,
     "gpu_row_remap_failed": True,
     "gpu_row_remap_pending": False,
@@ -96,17 +99,27 @@ AFFINITY = Family(
     ("gpu", "gpu_uuid", "nic", "path"),
     "1 per GPU with a NIC",
 )
-FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED, REFUSED, AFFINITY)
+FAMILIES = (
+    RANK_HEALTHY,
+    RANK_UNHEALTHY,
+    NODE_HEALTHY,
+    NODE_CHECK,
+    CHECK_FAILED,
+    REFUSED,
+    AFFINITY,
+    fault_table.GPU_FAULT,
+)
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders; ``counted``: the checks that count."""
+    """What ``families`` renders; ``counted``: the checks that count; ``faults``: the last errors of the GPUs."""
 
     ranks: RankSnapshot
     entries: tuple[Entry, ...]
     affinities: tuple[Affinity, ...]
     counted: frozenset[str]
     refused: int
+    faults: tuple[GpuFault, ...] = ()
 
 
 def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset[str]:
@@ -139,6 +152,7 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     for near in snapshot.affinities:
         affinity.add((str(near.gpu.index), near.gpu.uuid, near.nic, near.path), 1.0)
     yield affinity.metric
+    yield fault_table.rows(snapshot.faults)
 
 
 def _ranks(ranks: Iterable[RankView], entries: Collection[Entry], counting: Collection[Entry]) -> Iterable[Metric]:

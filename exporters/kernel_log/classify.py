@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,6 +11,16 @@ from typing import Literal, NamedTuple
 import msgspec
 import yaml
 
+from agent.api import Judged, Told, gpu_faults
+from exporters.kernel_log.xid_lines import read_xid
+
+XID = "xid"
+"""What a category's ``fault`` is whose lines are NVIDIA's."""
+SEVERITIES = ("failed", "fatal")
+"""Of AMD's errors: the groups of a pattern that stand for one."""
+
+_AMD_CODES = ("ring_timeout", "eviction")
+"""The groups of a pattern that stand for an error of another code than its category's."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 
 
@@ -20,7 +31,7 @@ class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     patterns: list[str]
     subject: Literal["gpu", "nic", "node"] = "node"
     check: str = ""
-    codes: list[str] = []
+    fault: str = ""
     after_boot_seconds: float = 0.0
     heals: list[str] = []
     examples: list[str]
@@ -42,7 +53,8 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class KernelEvent(NamedTuple):
     """What a line tells: its category, and what of code, PCI address (as sysfs writes it), pid and part it names.
 
-    ``pid`` may be the number of a thread; ``part`` is a server's or a file system's name.
+    ``pid`` may be the number of a thread; ``part`` is a server's or a file system's name. ``told``: what it says of a
+    GPU's error, None where it tells of none. ``user``: the process's user id, -1 where it is not known.
     """
 
     category: str
@@ -50,6 +62,8 @@ class KernelEvent(NamedTuple):
     pci: str
     pid: int
     part: str
+    told: Told | None = None
+    user: int = -1
 
 
 class _Compiled(NamedTuple):
@@ -100,18 +114,38 @@ def classify(text: str) -> KernelEvent | None:
             if match := pattern.match(text):
                 if any(quote.match(text) for quote in _quotes()):
                     return None
-                told = match.groupdict(default="")
-                address, pid = _address(told.get("pci", "")), int(told.get("pid") or 0)
-                return KernelEvent(each.name, told.get("code", ""), address, pid, told.get("part", ""))
+                named = match.groupdict(default="")
+                address, pid = _address(named.get("pci", "")), int(named.get("pid") or 0)
+                told = _told(categories()[each.name], named, text[match.end("code") :] if "code" in named else "")
+                return KernelEvent(each.name, named.get("code", ""), address, pid, named.get("part", ""), told)
     return None
+
+
+def judged(event: KernelEvent) -> Judged | None:
+    """What the error of a GPU means that an event tells of; None where it is none."""
+    if event.told is None:
+        return None
+    return gpu_faults.judge("nvidia" if categories()[event.category].fault == XID else "amd", event.told)
 
 
 def fails(event: KernelEvent, seconds: float) -> str:
     """The check that fails by an event that was told so long after the boot; empty when none does."""
     category = categories()[event.category]
-    if seconds < category.after_boot_seconds or (category.codes and event.code not in category.codes):
+    if seconds < category.after_boot_seconds:
         return ""
-    return category.check
+    error = judged(event)
+    return category.check if error is None else error.check
+
+
+def _told(category: Category, named: Mapping[str, str], rest: str) -> Told | None:
+    """What a line says of a GPU's error: its named groups, and what follows an Xid's number."""
+    if category.fault == XID:
+        return read_xid(named["code"], rest)
+    if not category.fault:
+        return None
+    code = next((name for name in _AMD_CODES if named.get(name)), category.fault)
+    severity = next((name for name in SEVERITIES if named.get(name)), "")
+    return Told(code, unit=named.get("unit", ""), severity=severity)
 
 
 def _address(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
@@ -22,24 +22,21 @@ from agent.api import (
     SavedSeconds,
     Spec,
     Subject,
+    gpu_faults,
     saved_sum,
 )
-from exporters.kernel_log.classify import Category, KernelEvent, categories, classify, fails
+from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged
 from exporters.kernel_log.follower import KernelLogFollower
-from exporters.kernel_log.mounts import read_mounted, still_told
+from exporters.kernel_log.gpu_errors import GpuErrors
+from exporters.kernel_log.mounts import still_told
 from exporters.kernel_log.names import Names
-from exporters.kernel_log.records import MAX_SEQUENCE, KernelRecord
+from exporters.kernel_log.reader import EventGroup, LogReader
+from exporters.kernel_log.records import MAX_SEQUENCE
 from exporters.kernel_log.repeated import RepeatedEvents
-from exporters.kernel_log.threads import process_of
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
 """Pairs of a category and a code; the events of more are counted under no code."""
-MAX_AGE_SECONDS = 600.0
-"""Lines that a first start finds and that are older than the newest by more are counted, and no more: what they tell of
-may be mended since. Only the log's own stamps are compared: printk's clock and CLOCK_MONOTONIC drift apart."""
-MAX_BACKLOG_READS = 50
-"""Of the follower, at the first look: a million records, beyond any log; what is left is taken for new."""
 MAX_PARTS = 64
 """Servers that do not respond, or file systems that went read-only, that are followed; one more only counts."""
 MAX_RANK_EVENTS = 256
@@ -108,22 +105,7 @@ class Past(msgspec.Struct):
     seen: dict[str, dict[str, Seen]] = {}
     ranks: dict[tuple[str, str, str], SavedCount] = {}
     parts: dict[str, dict[str, bool]] = {}
-
-
-class Told(NamedTuple):
-    """An event of the log, its stamp (seconds after the boot), and whether it is too old to fail anything."""
-
-    event: KernelEvent
-    seconds: float
-    is_old: bool
-
-
-class Look(NamedTuple):
-    """What a look at the log and the mounts gave; ``mounted`` None where nothing was asked, or no answer came."""
-
-    told: list[Told]
-    lost: int
-    mounted: dict[str, bool] | None
+    gpu_errors: GpuErrors = msgspec.field(default_factory=GpuErrors)
 
 
 class KernelLogExporter:
@@ -142,13 +124,16 @@ class KernelLogExporter:
         self._names = Names()
         self._is_backlog = True
         await self._thread.call(categories)
+        await self._thread.call(gpu_faults.read_table)
         self._follower = KernelLogFollower(Path(self._config.path), self._past.last)
+        self._reader = LogReader(self._follower, ctx.roots, ctx.guard)
 
     async def update(self) -> None:
         """Count what is new; NoData where there is no log, or none that may be read unless it was asked for."""
         self._names.learn(self._ctx.hardware, self._ctx.checks)
         try:
-            look = await self._thread.call(self._look)
+            read_only = tuple(self._past.parts.get(READ_ONLY, ()))
+            look = await self._thread.call(partial(self._reader.look, read_only, is_backlog=self._is_backlog))
         except FileNotFoundError:
             raise NoData from None
         except PermissionError as error:
@@ -176,46 +161,37 @@ class KernelLogExporter:
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))
         self._forget_ranks()
+        self._past.gpu_errors.forget(now)
+        self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
-    def _look(self) -> Look:
-        """New events of the kernel's own (a user's word under a kernel's name is none), and records lost."""
-        is_first_start = self._is_backlog and self._follower.last < 0
-        found: list[tuple[KernelEvent, float]] = []
-        lost, newest = 0, 0.0
-        for _ in range(MAX_BACKLOG_READS if self._is_backlog else 1):
-            batch = self._follower.read()
-            lost += batch.lost
-            newest = max(newest, *(record.seconds for record in batch.records), 0.0)
-            for record in batch.records:
-                read = partial(self._event, record)
-                event = self._ctx.guard.attempt("a kernel record", read, sequence=record.sequence)
-                if event is not None:
-                    found.append((event, record.seconds))
-            if batch.is_all:
-                break
-        told = [Told(event, at, is_first_start and newest - at > MAX_AGE_SECONDS) for event, at in found]
-        read_only = self._past.parts.get(READ_ONLY)
-        return Look(told, lost, read_mounted(self._ctx.roots, tuple(read_only)) if read_only else None)
-
-    def _event(self, record: KernelRecord) -> KernelEvent | None:
-        """What a record tells of; None for most, and for what users write."""
-        event = classify(record.text) if record.from_kernel else None
-        return None if event is None else event._replace(pid=process_of(self._ctx.roots, event.pid))
-
-    def _take(self, told: Told, seconds: float, repeated: RepeatedEvents) -> None:
-        """Count an event of this time (epoch seconds), and tell the ledger and, unless it is old, the agent's log."""
+    def _take(self, told: EventGroup, seconds: float, repeated: RepeatedEvents) -> None:
+        """Count events of this time (epoch seconds), and tell the ledger and, unless they are old, the agent's log."""
         event = told.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
         seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen(seconds))
-        seen.count = saved_sum(seen.count)
+        seen.count = saved_sum(seen.count, told.times)
         seen.last_seconds = seconds
-        rank = self._count_rank(event)
+        rank = self._count_rank(event, told.times)
         if told.is_old:
             return
         self._tell(event, fails(event, told.seconds))
-        repeated.add(event, rank)
+        self._note_fault(event, seconds)
+        repeated.add(event, rank, told.times)
+
+    def _note_fault(self, event: KernelEvent, seconds: float) -> None:
+        """Remember what a GPU's driver said of it, and whether programs of several users fail at one place of it."""
+        error = judged(event)
+        if error is None or event.told is None or not event.pci:
+            return
+        errors = self._past.gpu_errors
+        errors.see(event.pci, error.fault, seconds)
+        again = errors.repeats(event.pci, event.told, event.user, seconds)
+        if again is not None:
+            error = gpu_faults.judge("nvidia", again)
+            errors.see(event.pci, error.fault, seconds)
+            self._ctx.checks.latch(self._names.subject("gpu", event.pci), error.check)
 
     def _tell(self, event: KernelEvent, check: str) -> None:
         category = categories()[event.category]
@@ -238,8 +214,8 @@ class KernelLogExporter:
             return NODE
         return self._names.subject(category.subject, event.pci)
 
-    def _count_rank(self, event: KernelEvent) -> dict[str, str]:
-        """Count an event that names a rank's process, tell the rank table of an OOM kill, and say whose it is."""
+    def _count_rank(self, event: KernelEvent, count: int) -> dict[str, str]:
+        """Count events that name a rank's process, tell the rank table of an OOM kill, and say whose it is."""
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
@@ -248,7 +224,7 @@ class KernelLogExporter:
                     self._ctx.ranks.observe_oom_kill(view.process.facts.key)
                 key = (*view.label, event.category)
                 if key in self._past.ranks or len(self._past.ranks) < MAX_RANK_EVENTS:
-                    self._past.ranks[key] = saved_sum(self._past.ranks.get(key, 0))
+                    self._past.ranks[key] = saved_sum(self._past.ranks.get(key, 0), count)
                 return {"job_id": view.label.job_id, "rank": view.label.rank}
         return {}
 

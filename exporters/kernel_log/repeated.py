@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from agent.api import Logger
-from exporters.kernel_log.classify import KernelEvent, categories
+from exporters.kernel_log.classify import KernelEvent, categories, judged
 
 MAX_LOGGED = 10
 """Lines that the agent's log gets from one look."""
@@ -18,8 +18,8 @@ class RepeatedEvents:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
 
-    def add(self, event: KernelEvent, rank: Mapping[str, str]) -> None:
-        """Count an event; ``rank``: the fields that name the rank whose process it names, empty for none."""
+    def add(self, event: KernelEvent, rank: Mapping[str, str], count: int) -> None:
+        """Count so many of an event; ``rank``: the fields that name the rank whose process it names, empty for none."""
         if categories()[event.category].heals:
             text = "the kernel's log reports a recovery: {category}"
         elif rank:
@@ -28,7 +28,9 @@ class RepeatedEvents:
             text = "the kernel's log reports {category}"
         pid = str(event.pid) if rank else ""
         fields = {"category": event.category, "code": event.code, "pci": event.pci, "part": event.part, "pid": pid}
-        self._counts[text, tuple((fields | dict(rank)).items())] += 1
+        if (error := judged(event)) is not None:
+            fields |= {"meaning": error.fault.meaning, "action": error.fault.action}
+        self._counts[text, tuple((fields | dict(rank)).items())] += count
 
     def write(self, log: Logger) -> None:
         """Write a line for each kind of event, MAX_LOGGED at most, recoveries as INFO and the rest as WARNING."""

@@ -20,6 +20,7 @@ from agent.api import (
     OwnThread,
     Spec,
     Subject,
+    gpu_faults,
     pci_address,
     pci_path,
 )
@@ -63,6 +64,7 @@ class NvmlExporter:
         self._ctx = ctx
         self._thread: OwnThread = ctx.thread(NAME)
         self._gpus = Gpus(self._config.hot_celsius, ctx.state.restore(dict[str, Remembered], ctx.log) or {})
+        await self._thread.call(gpu_faults.read_table)
         self._helper = ctx.helper(HELPER)
 
     async def update(self) -> None:
@@ -87,6 +89,7 @@ class NvmlExporter:
         elapsed = now - self._looked_at if self._looked_at is not None else 0.0
         self._looked_at = now
         self._tell(self._gpus.observe(answer, elapsed, clock.time()))
+        self._ctx.hardware.observe_faults(self._gpus.faults(clock.time()))
         self._remember()
         if answer.error:
             self._note_error(answer.error)

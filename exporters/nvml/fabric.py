@@ -19,6 +19,8 @@ _BAD: dict[str, tuple[int, int]] = {
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
 _PASSING = frozenset({"route_recovery", "access_timeout_recovery"})
 """The fabric is at work on it."""
+_OF_DOMAIN = frozenset({"no_partition", "manager_disconnected", "incorrect_configuration"})
+"""What is wrong with a place in a domain of many nodes (IMEX): nothing to a node that is in none."""
 
 
 def issues(fabric: Fabric) -> dict[str, bool]:
@@ -33,7 +35,14 @@ def issues(fabric: Fabric) -> dict[str, bool]:
     return found
 
 
+def is_of_domain(fabric: Fabric | None) -> bool:
+    """True for a GPU of an NVLink domain, which may span nodes; within one node alone there is no UUID of one."""
+    return fabric is not None and bool(fabric.cluster)
+
+
 def is_well(fabric: Fabric) -> bool:
-    """True when the GPU has joined, and nothing is wrong but what recovers."""
+    """True when the GPU has joined, and nothing is wrong but what recovers, or what only a domain's GPU needs."""
     wrong = {name for name, bad in issues(fabric).items() if bad} - _PASSING
+    if not is_of_domain(fabric):
+        wrong -= _OF_DOMAIN
     return fabric.state == COMPLETED and fabric.status == 0 and not wrong

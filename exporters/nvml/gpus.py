@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import CheckState, SavedCount, SavedSeconds, saved_sum
+from agent.api import CheckState, FaultSeen, SavedCount, SavedSeconds, fault_table, pci_address, saved_sum
 from exporters.nvml import judge
 from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible
@@ -23,7 +23,7 @@ MAX_XIDS = 32
 """Different Xids of one GPU with a series each."""
 MAX_XID = 9999
 OTHER = "other"
-_RESET_ENDS = ("gpu_xid", "gpu_lost")
+_RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
 """Faults that a reset ends, whoever told of them (the kernel's log does); all else is a level, told anew."""
 
 
@@ -123,6 +123,17 @@ class Gpus:
                 self.remembered[uuid].signs = _signs(watched.before)
                 self.changed = True
 
+    def faults(self, now_seconds: float) -> dict[str, list[FaultSeen]]:
+        """What the Xids of each GPU mean by their numbers, by PCI address, as far as they are not too old to show."""
+        found: dict[str, list[FaultSeen]] = {}
+        for known in self.remembered.values():
+            seen: list[FaultSeen] = []
+            for name, each in known.xids.items():
+                if name != OTHER:
+                    seen = fault_table.add(seen, judge.xid_meaning(name), each.last_seconds)
+            found[pci_address(known.pci)] = fault_table.recent(seen, now_seconds)
+        return found
+
     def any_lost(self) -> bool:
         """True while a GPU that was there is not."""
         return any(view.reading is None for view in self.views)
@@ -162,14 +173,15 @@ class Gpus:
                 continue
             self.changed = True
             if event.kind != "xid":
-                known.ecc_events[event.kind] = saved_sum(known.ecc_events.get(event.kind, 0))
+                known.ecc_events[event.kind] = saved_sum(known.ecc_events.get(event.kind, 0), event.count)
                 continue
             name = str(event.data) if 0 < event.data <= MAX_XID else OTHER
             if name not in known.xids and len(known.xids) >= MAX_XIDS:
                 name = OTHER
-            known.xids[name] = Xid(saved_sum(known.xids[name].count) if name in known.xids else 1, now_seconds)
-            if event.data in judge.CRITICAL_XIDS:
-                faults[event.uuid] = ["gpu_xid"]
+            before = known.xids[name].count if name in known.xids else 0
+            known.xids[name] = Xid(saved_sum(before, event.count), now_seconds)
+            if check := judge.xid_check(event.data):
+                faults.setdefault(event.uuid, []).append(check)
         return faults
 
     def _lost(self, uuid: str, known: Remembered) -> GpuView:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.api import CheckState
+from agent.api import CheckState, Fault, Told, gpu_faults
 from exporters.nvml import fabric
 from exporters.nvml.clocks import HARDWARE_SLOWDOWN
 from exporters.nvml.reading import GpuReading
 
-CRITICAL_XIDS = frozenset({46, 48, 62, 64, 74, 79, 92, 95, 119, 120, 140})
-"""Xids of a GPU that stopped, with broken memory, a broken NVLink, off the bus, or with firmware that hangs: it is of
-no use before a reset. What a faulty application may cause is not among them; what newer drivers add shows in the
-recovery action."""
 BUSY_PERCENT = 10
 """A GPU that does less may let its PCIe link fall to a lower generation."""
 MAX_REPLAYS_PER_MINUTE = 50.0
 RECOVERY_NONE = 0
+RECOVER_IMEX_DOMAIN = 5
+"""A wish about an NVLink domain of many nodes, which a node that is in none need not grant."""
 _COUNTERS = ("energy_millijoules", "ecc_corrected_volatile", "ecc_uncorrected_volatile")
 SIGNS = (*_COUNTERS, "recovery_action")
 """Values by which a reset shows."""
@@ -34,11 +32,14 @@ def levels(reading: GpuReading) -> dict[str, CheckState]:
         "gpu_ecc_uncorrectable": ("ecc_uncorrected_volatile",),
         "gpu_row_remap_failed": ("row_remap_failed",),
         "gpu_row_remap_pending": ("row_remap_pending", "page_retirement_pending"),
-        "gpu_recovery_action": ("recovery_action",),
     }.items():
         told = [values[name] for name in names if name in values]
         if told:
             found[check] = CheckState.of(not any(told))
+    if "recovery_action" in values:
+        wanted = values["recovery_action"] != RECOVERY_NONE
+        is_ours = values["recovery_action"] != RECOVER_IMEX_DOMAIN or fabric.is_of_domain(reading.fabric)
+        found["gpu_recovery_action"] = CheckState.of(not (wanted and is_ours))
     if reading.fabric is not None:
         found["gpu_fabric"] = CheckState.of(fabric.is_well(reading.fabric))
     return found
@@ -61,6 +62,16 @@ def votes(
         replays = values["pcie_replays"] - before.values["pcie_replays"]
         found["pcie_errors"] = replays * 60 / elapsed_seconds > MAX_REPLAYS_PER_MINUTE
     return found
+
+
+def xid_check(xid: int) -> str:
+    """The check that an Xid fails by its number alone; empty where it takes the log's line to say so."""
+    return gpu_faults.judge("nvidia", Told(str(xid))).check
+
+
+def xid_meaning(xid: str) -> Fault:
+    """What an Xid means by its number alone."""
+    return gpu_faults.judge("nvidia", Told(xid)).fault
 
 
 def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:

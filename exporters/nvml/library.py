@@ -7,6 +7,8 @@ persistence mode does, and gathers events between looks.
 from __future__ import annotations
 
 import ctypes
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +25,9 @@ _EVENT_KINDS = {
     pynvml.nvmlEventTypeSingleBitEccError: "ecc_corrected",
     pynvml.nvmlEventTypeDoubleBitEccError: "ecc_uncorrected",
 }
+
+DRAIN_SECONDS = 1.0
+"""Of a look, for events; what is left waits in the driver for the next one."""
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:
@@ -102,12 +107,20 @@ class NvmlLibrary:
                 continue  # the driver has forgotten us already
         self._events = None
 
-    def _drain(self, asker: Asker) -> Iterator[DriverEvent]:
-        """What the driver has gathered; never waits."""
+    def _drain(self, asker: Asker) -> list[DriverEvent]:
+        """What the driver has gathered, alike events as one; never waits."""
+        counts = Counter(self._gathered(asker))
+        return [DriverEvent(uuid, kind, data, count) for (uuid, kind, data), count in counts.items()]
+
+    def _gathered(self, asker: Asker) -> Iterator[tuple[str, str, int]]:
+        """UUID, kind and data of each event."""
         if self._events is None:
             return
         uuids = {device.address: device.uuid for device in self._devices or ()}
+        until = time.monotonic() + DRAIN_SECONDS
         for _ in range(MAX_EVENTS):
+            if time.monotonic() > until:
+                return
             try:
                 event = pynvml.nvmlEventSetWait(self._events, 0)
             except pynvml.NVMLError as error:
@@ -118,7 +131,7 @@ class NvmlLibrary:
             if kind is None:
                 asker.errors["unknown_event"] += 1
             else:
-                yield DriverEvent(uuids.get(_address(event.device), ""), kind, event.eventData)
+                yield uuids.get(_address(event.device), ""), kind, event.eventData if kind == "xid" else 0
 
 
 class GpuDevice:

@@ -5,12 +5,16 @@ Both sides import this; it must stay light.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 MAX_GPUS = 64
 """Of one node, as much as NVML's own tools show."""
-MAX_EVENTS = 1024
+MAX_EVENTS = 100_000
 """Taken from the driver at one look; the rest waits there for the next one."""
+MAX_COUNT = 1 << 31
+"""Of alike events at one look."""
 MAX_PROCESSES = 1024
 """Of one GPU."""
 MAX_MIG_INSTANCES = 16
@@ -87,11 +91,15 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class DriverEvent(msgspec.Struct, frozen=True):
-    """What a GPU (by UUID, empty if unknown) told of itself since the last look; ``data``: the Xid, for an Xid."""
+    """What a GPU (by UUID, empty if unknown) told of itself since the last look; ``data``: the Xid, for an Xid.
+
+    ``count``: how often.
+    """
 
     uuid: str
     kind: str
     data: int
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)] = 1
 
 
 class LookAnswer(msgspec.Struct, frozen=True):

@@ -82,7 +82,7 @@ def test_what_a_line_names(text: str, code: str, pci: str, pid: int, part: str, 
     """Code, address as sysfs writes it, pid, part, and the check that fails: of XIDs those of broken hardware."""
     event = classify(text)
     assert event is not None
-    assert (event[1:], fails(event, 7000.0)) == ((code, pci, pid, part), check)
+    assert (event[1:5], fails(event, 7000.0)) == ((code, pci, pid, part), check)
 
 
 @pytest.mark.parametrize("name", ["IN= OUT= ", "IN= OUT= SRC=1", "IN= OUT= MAC=00", "audit: ", "x: Bad value fo"])

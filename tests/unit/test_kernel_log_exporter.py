@@ -15,6 +15,7 @@ from agent.api import ExitStatus, NoData, ProcessKey
 from agent.ranks.table import OOM_LOG_SECONDS
 from exporters.kernel_log import exporter as module
 from exporters.kernel_log import follower as follower_module
+from exporters.kernel_log import reader as reader_module
 from exporters.kernel_log.repeated import MAX_LOGGED
 
 OOM = msgspec.structs.replace(KILLED, oom=True)
@@ -64,7 +65,7 @@ async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(log: Path
     node = Node(log)
     node.write(MLX5, seconds=100.0)
     node.write(XID, seconds=100.5)
-    node.write("anything", seconds=100.5 + module.MAX_AGE_SECONDS)
+    node.write("anything", seconds=100.5 + reader_module.MAX_AGE_SECONDS)
     assert (await node.look())["kernel_events_total", "mlx5_fatal", ""] == 1
     assert node.failed() == {("GPU-a", "gpu_xid")}
 
@@ -80,7 +81,7 @@ async def test_the_newest_line_of_a_first_start_is_read_first(log: Path, monkeyp
     assert [len(text) for _, text, _ in node.changes] == [156, 156, 156]
     await node.look()
     assert node.failed() == set()
-    monkeypatch.setattr(module, "MAX_BACKLOG_READS", 2)
+    monkeypatch.setattr(reader_module, "MAX_BACKLOG_READS", 2)
     again = Node(log)
     await again.look()
     assert again.failed() == {("GPU-a", "gpu_xid"), ("mlx5_0", "nic_fatal")}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 import pytest
-import yaml
 
-from agent.api import CheckState
+from agent.api import CheckState, fault_table
 from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
-from exporters.nvml.judge import CRITICAL_XIDS
 from exporters.nvml.reading import MAX_GPUS, DriverEvent, GpuReading, Link, LookAnswer
 
 NOW = 1_700_000_000.0
@@ -66,7 +63,7 @@ def test_a_gpu_that_is_gone_is_lost_until_it_is_back() -> None:
     assert bench.view(1).name == "H100"
     bench.look(gpu(0), gpu(1))
     assert bench.lost() == ["GPU-2"]
-    assert bench.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_lost")
+    assert bench.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_xid_warning", "gpu_lost")
     assert [bench.view(index).resets for index in range(3)] == [0, 1, 0]
 
 
@@ -101,7 +98,7 @@ def test_the_restarted_agent_still_misses_it() -> None:
     assert again.lost() == ["GPU-1"]
     third = again.restarted()
     third.look(gpu(0), gpu(1))
-    assert third.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_lost")
+    assert third.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_xid_warning", "gpu_lost")
     assert third.view(1).resets == 1
 
 
@@ -113,7 +110,7 @@ def test_a_reset_while_the_agent_was_down() -> None:
     bench.gpus.keep_signs()
     again = bench.restarted()
     again.look(gpu(0, energy_millijoules=500))
-    assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ("gpu_xid", "gpu_lost"))
+    assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ("gpu_xid", "gpu_xid_warning", "gpu_lost"))
     again.look(gpu(0, energy_millijoules=600))
     assert (again.view(0).resets, again.verdicts["GPU-0"].recovered) == (1, ())
 
@@ -141,19 +138,45 @@ def test_xids_are_counted_one_by_one() -> None:
     assert {name: seen.count for name, seen in bench.view(1).xids.items()} == {"31": 1}
 
 
-@pytest.mark.parametrize(("code", "faults"), [(79, ("gpu_xid",)), (95, ("gpu_xid",)), (13, ()), (31, ()), (94, ())])
+@pytest.mark.parametrize(
+    ("code", "faults"),
+    [
+        (79, ("gpu_xid",)),
+        (95, ("gpu_xid",)),
+        (109, ("gpu_xid",)),
+        (158, ("gpu_xid",)),
+        (92, ("gpu_xid_warning",)),
+        (13, ()),
+        (31, ()),
+        (45, ()),
+        (94, ()),
+        (149, ()),
+        (154, ()),
+        (9999, ()),
+    ],
+)
 def test_what_an_application_causes_is_no_fault(code: int, faults: tuple[str, ...]) -> None:
-    """Xids of broken hardware latch a fault, those of applications do not."""
+    """What the number alone settles as broken latches a fault; a program's, or what takes the log's line, does not."""
     bench = Bench()
     bench.look(gpu(0), events=xid(0, code))
     assert bench.verdicts["GPU-0"].faults == faults
 
 
-def test_the_kernels_log_blames_the_same_xids() -> None:
-    """Whether the agent may read the log or not, the same Xids are faults."""
-    path = Path(__file__).parents[2] / "exporters/kernel_log/categories.yml"
-    category = yaml.safe_load(path.read_text())["categories"]["gpu_xid"]
-    assert sorted(map(int, category["codes"])) == sorted(CRITICAL_XIDS)
+def test_a_storm_of_xids_is_one_counter() -> None:
+    """Many alike are added at once, and a fault among them is seen."""
+    bench = Bench()
+    bench.look(gpu(0), events=[DriverEvent("GPU-0", "xid", 31, 800_000), *xid(0, 79, 92)])
+    assert {name: seen.count for name, seen in bench.view(0).xids.items()} == {"31": 800_000, "79": 1, "92": 1}
+    assert bench.verdicts["GPU-0"].faults == ("gpu_xid", "gpu_xid_warning")
+
+
+def test_what_the_xids_of_a_gpu_mean() -> None:
+    """Each number with its meaning, by the GPU's address, until it is too old; what is no Xid has none."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1), events=(*xid(0, 79, 0), *xid(1, 94)))
+    meanings = {pci: [each.fault.meaning for each in seen] for pci, seen in bench.gpus.faults(bench.now).items()}
+    assert meanings == {"0000:00:00.0": ["GPU has fallen off the bus"], "0000:01:00.0": ["contained memory error"]}
+    assert bench.gpus.faults(bench.now + fault_table.MAX_AGE_SECONDS + 1) == {"0000:00:00.0": [], "0000:01:00.0": []}
 
 
 def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:

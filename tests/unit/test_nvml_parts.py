@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lent import well
 
+from agent.api import CheckState
 from exporters.nvml import fabric, judge
 from exporters.nvml.clocks import MAX_ELAPSED_SECONDS, ReasonSeconds, active
 from exporters.nvml.fields import FIELDS, plausible
@@ -121,6 +122,7 @@ def test_window_is_the_last_looks(flags: list[bool]) -> None:
 
 WELL = 0x51AA
 """Nothing wrong, everything told."""
+DOMAIN = "0a0b0c0d-0000-4000-8000-000000000001"
 
 
 @pytest.mark.parametrize(
@@ -137,10 +139,38 @@ WELL = 0x51AA
 )
 def test_fabric_mask(mask: int, issue: str, well: bool) -> None:
     """Each pair of bits is one issue; what recovers by itself is shown, and is no fault."""
-    found = fabric.issues(Fabric(3, 0, 0, "", mask))
+    found = fabric.issues(Fabric(3, 0, 0, DOMAIN, mask))
     assert len(found) == 7
     assert [name for name, bad in found.items() if bad] == [issue]
+    assert fabric.is_well(Fabric(3, 0, 0, DOMAIN, mask)) == well
+
+
+@pytest.mark.parametrize(
+    ("mask", "well"),
+    [(WELL ^ 0x3, False), (WELL ^ 0x30, False), (WELL ^ 0x300, True), (WELL ^ 0x3000, True), (WELL ^ 0xC000, True)],
+)
+def test_a_gpu_of_no_domain_needs_no_place_in_one(mask: int, well: bool) -> None:
+    """Without a domain's UUID only what is wrong with the links and routes of the node is a fault."""
     assert fabric.is_well(Fabric(3, 0, 0, "", mask)) == well
+
+
+@pytest.mark.parametrize(
+    ("action", "cluster", "well"),
+    [
+        (5, "", True),
+        (5, DOMAIN, False),
+        (5, None, True),
+        (4, "", False),
+        (6, "", False),
+        (7, None, False),
+        (0, "", True),
+    ],
+)
+def test_imex_is_wanted_in_a_domain_alone(action: int, cluster: str | None, well: bool) -> None:
+    """That the IMEX domain be recovered is no wish to a node that is in none; any other action is one to all."""
+    joined = None if cluster is None else Fabric(3, 0, 0, cluster)
+    found = judge.levels(GpuReading(0, values={"recovery_action": action}, fabric=joined))
+    assert (found["gpu_recovery_action"] is CheckState.OK) == well
 
 
 def test_fabric_without_a_mask() -> None:

@@ -1,0 +1,56 @@
+"""The errors of each GPU that the log told of: the last ones, and where programs of several users fail. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from agent.api import Fault, FaultSeen, SavedSeconds, Told, fault_table, gpu_faults
+
+MAX_GPUS = 64
+MAX_PLACES = 256
+"""Places of GPUs where a program failed; one more takes the place of the one that failed longest ago."""
+MAX_USERS = 8
+"""Of one place; more say nothing more."""
+REPEAT_USERS = 3
+"""Users whose programs failed at one place of a GPU: then it is the place. Two may both be wrong in their first block,
+which mostly runs at the same place."""
+REPEAT_SECONDS = 3 * 86400.0
+
+_Users = dict[int, SavedSeconds]
+
+
+class GpuErrors(msgspec.Struct):
+    """What the checkpoint keeps.
+
+    ``faults``: by PCI address. ``places``: by address, code and place, when each user's program failed there.
+    """
+
+    faults: dict[str, Annotated[list[FaultSeen], msgspec.Meta(max_length=fault_table.MAX_FAULTS)]] = {}
+    places: dict[tuple[str, str, str], _Users] = {}
+
+    def see(self, pci: str, fault: Fault, seconds: float) -> None:
+        """Take an error that was told at this time (epoch seconds)."""
+        if pci in self.faults or len(self.faults) < MAX_GPUS:
+            self.faults[pci] = fault_table.add(self.faults.get(pci, ()), fault, seconds)
+
+    def repeats(self, pci: str, told: Told, user: int, seconds: float) -> Told | None:
+        """Take where a user's program failed; what that means if several users' did so there, else None."""
+        if not told.place or user < 0:
+            return None
+        key = (pci, told.code, told.place)
+        users = {each: at for each, at in self.places.pop(key, {}).items() if seconds - at <= REPEAT_SECONDS}
+        if user in users or len(users) < MAX_USERS:
+            users[user] = seconds
+        while len(self.places) >= MAX_PLACES:
+            del self.places[next(iter(self.places))]
+        self.places[key] = users  # the last one is the newest
+        if len(users) < REPEAT_USERS:
+            return None
+        return msgspec.structs.replace(told, unit=gpu_faults.REPEATED)
+
+    def forget(self, now_seconds: float) -> None:
+        """Drop what is too old to be shown."""
+        kept = {pci: fault_table.recent(seen, now_seconds) for pci, seen in self.faults.items()}
+        self.faults = {pci: seen for pci, seen in kept.items() if seen}

@@ -1,0 +1,104 @@
+"""One look at the log: what its records tell of, alike ones together, and what is mounted. Blocking; for one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from agent.api import Guard, Roots
+from exporters.kernel_log.classify import KernelEvent, categories, classify
+from exporters.kernel_log.follower import KernelLogFollower
+from exporters.kernel_log.mounts import read_mounted
+from exporters.kernel_log.records import KernelRecord
+from exporters.kernel_log.threads import Process, process_of
+
+MAX_AGE_SECONDS = 600.0
+"""Lines that a first start finds and that are older than the newest by more are counted, and no more: what they tell of
+may be mended since. Only the log's own stamps are compared: printk's clock and CLOCK_MONOTONIC drift apart."""
+MAX_BACKLOG_READS = 50
+"""Of the follower, at the first look: a million records, beyond any log; what is left is taken for new."""
+MAX_ALIKE = 512
+"""Texts of lines whose meaning is remembered: a storm has few."""
+
+remembered = lru_cache(MAX_ALIKE)(classify)
+"""What a line tells, by its text."""
+
+
+class EventGroup(NamedTuple):
+    """An event of the log, the stamp of the last such line (seconds after the boot), and how often it came.
+
+    ``is_old``: too old to fail anything.
+    """
+
+    event: KernelEvent
+    seconds: float
+    is_old: bool
+    times: int
+
+
+class Look(NamedTuple):
+    """What a look at the log and the mounts gave; ``mounted`` None where nothing was asked, or no answer came."""
+
+    told: list[EventGroup]
+    lost: int
+    mounted: dict[str, bool] | None
+
+
+class LogReader:
+    """Reads by a follower."""
+
+    def __init__(self, follower: KernelLogFollower, roots: Roots, guard: Guard) -> None:
+        self._follower = follower
+        self._roots = roots
+        self._guard = guard
+
+    def look(self, read_only: Iterable[str], *, is_backlog: bool) -> Look:
+        """New events of the kernel's own (a user's word under a kernel's name is none), and records lost.
+
+        ``read_only``: the file systems of which it is asked whether they still are.
+        """
+        is_first_start = is_backlog and self._follower.last < 0
+        found: list[tuple[KernelEvent, float]] = []
+        processes: dict[int, Process] = {}
+        lost, newest = 0, 0.0
+        for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
+            batch = self._follower.read()
+            lost += batch.lost
+            newest = max(newest, *(record.seconds for record in batch.records), 0.0)
+            for record in batch.records:
+                read = partial(self._event, record, processes)
+                event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
+                if event is not None:
+                    found.append((event, record.seconds))
+            if batch.is_all:
+                break
+        told = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in found]
+        asked = tuple(read_only)
+        return Look(grouped(told), lost, read_mounted(self._roots, asked) if asked else None)
+
+    def _event(self, record: KernelRecord, processes: dict[int, Process]) -> KernelEvent | None:
+        """What a record tells of; None for most, and for what users write."""
+        event = remembered(record.text) if record.from_kernel else None
+        if event is None:
+            return None
+        if event.pid not in processes:
+            processes[event.pid] = process_of(self._roots, event.pid)
+        return event._replace(**processes[event.pid]._asdict())
+
+
+def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
+    """Put alike events together; those before a recovery and those after it stay apart."""
+    found: list[EventGroup] = []
+    places: dict[tuple[KernelEvent, bool], int] = {}
+    for each in told:
+        key = (each.event, each.is_old)
+        if key in places:
+            before = found[places[key]]
+            found[places[key]] = each._replace(times=before.times + each.times)
+            continue
+        if categories()[each.event.category].heals:
+            places.clear()
+        places[key] = len(found)
+        found.append(each)
+    return found

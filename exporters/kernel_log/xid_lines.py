@@ -1,0 +1,85 @@
+"""What an Xid's line says after its number: unit, severity, NVLink, the error before it, and where in the GPU. Pure.
+
+The process's name is its user's word, of 15 bytes: what is looked for begins after the longest name that there can be,
+or is longer than one. What does not fit costs only what it says: the number still counts.
+"""
+
+from __future__ import annotations
+
+import re
+
+from agent.api import Told
+
+_COMM = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}"
+_PROCESS = rf"(?:, pid='?(?:\d{{1,10}}|<unknown>)'?)?(?:, name='?{_COMM}'?)?, "
+"""The longest name first: a name with a comma in it ends at the last one after which the driver's words can follow."""
+_NVLINK5 = re.compile(
+    rf"{_PROCESS}(?P<unit>[A-Z][A-Z0-9_/]{{1,38}})\s+(?P<severity>Fatal|Nonfatal)\s+XC\d{{1,2}} i\d{{1,2}} "
+    r"(?:Link (?P<link>-?\d{1,3}) \()?"
+)
+_NVLINK = re.compile(rf"{_PROCESS}NVLink: fatal error detected on link (?P<link>\d{{1,3}})\(")
+_CAUSED = re.compile(rf"{_PROCESS}Ch [0-9a-f]{{1,8}} caused by previous Xid (?P<cause>\d{{1,4}})\Z")
+_ACTION = re.compile(
+    rf"{_PROCESS}GPU recovery action changed from 0x[0-9a-f]{{1,8}} \([\w ]{{1,40}}\) "
+    r"to 0x(?P<action>[0-9a-f]{1,8}) \("
+)
+_PLACES = {
+    "13": re.compile(
+        rf"{_PROCESS}Graphics SM (?:Warp|Global) Exception on \((?P<place>GPC \d{{1,3}}, TPC \d{{1,3}}), SM"
+    ),
+    "31": re.compile(
+        rf"{_PROCESS}Ch [0-9a-f]{{1,8}}, intr [0-9a-f]{{1,8}}\. MMU Fault: ENGINE GRAPHICS "
+        r"(?P<place>(?:GPC ?\d{1,3} )?GPCCLIENT_T\d{1,3}_\d{1,3}) faulted @ "
+    ),
+}
+_NVLINK5_CODES = frozenset(map(str, range(144, 151)))
+_ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex_domain",
+    "bus_reset",
+    "system_reboot",
+)
+"""In the order of nvml.h's numbers."""
+
+
+def read_xid(code: str, rest: str) -> Told | None:
+    """What a line says whose Xid has this number and is followed by ``rest``; None where it tells of no error.
+
+    That is 154, when the driver wants nothing done any more.
+    """
+    if caused := _CAUSED.match(rest):
+        return Told(code, cause=caused["cause"])
+    if code in _NVLINK5_CODES:
+        return _nvlink5(code, rest)
+    if code == "154":
+        return _recovery(rest)
+    if code == "74" and (found := _NVLINK.match(rest)):
+        return Told(code, link=_number(found["link"]), severity="fatal")
+    if code in _PLACES and (found := _PLACES[code].match(rest)):
+        return Told(code, place=found["place"])
+    return Told(code)
+
+
+def _nvlink5(code: str, rest: str) -> Told:
+    found = _NVLINK5.match(rest)
+    if found is None:
+        return Told(code)
+    severity = found["severity"].lower()
+    return Told(code, unit=found["unit"], link=_number(found["link"] or ""), severity=severity)
+
+
+def _recovery(rest: str) -> Told | None:
+    found = _ACTION.match(rest)
+    number = int(found["action"], 16) if found else len(_ACTIONS)
+    if number == 0:
+        return None
+    return Told("154", unit=_ACTIONS[number] if number < len(_ACTIONS) else "")
+
+
+def _number(text: str) -> str:
+    """A link's number without leading zeros; empty for -1, which is no link."""
+    return str(int(text)) if text.isdigit() else ""

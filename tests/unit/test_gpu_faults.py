@@ -1,0 +1,200 @@
+"""What the errors of GPUs' drivers mean, and which of them are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.api import Gpu
+from agent.hardware import fault_table
+from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, FaultSeen, add, merged, recent
+from agent.hardware.gpu_faults import MAX_WORD, REPEATED, Fault, Told, checks, codes, judge
+from agent.hardware.inventory import Hardware
+from agent.ranks.health import CHECKS
+
+CATALOG = Path(__file__).parents[1] / "data/xid/catalog.tsv"
+HARDWARE = frozenset({"RESET_GPU", "RESTART_BM"})
+PROGRAM = frozenset({"RESTART_APP", "IGNORE"})
+PCI = "0000:3b:00.0"
+
+
+def catalogue() -> list[tuple[str, str]]:
+    """Each Xid in use, and what NVIDIA calls for at once."""
+    found = [line.split("\t") for line in CATALOG.read_text().splitlines() if not line.startswith("#")]
+    return [(code, action) for code, action in found]
+
+
+def xid(code: str, **told: str) -> Fault:
+    """An Xid as it is shown."""
+    return judge("nvidia", Told(code, **told)).fault
+
+
+@pytest.mark.parametrize(("code", "action"), catalogue())
+def test_every_xid_of_the_catalogue_has_a_meaning(code: str, action: str) -> None:
+    """What calls for a reset or restart at once is a fault of the hardware; what calls for a new program is none."""
+    fault, check = judge("nvidia", Told(code))
+    assert fault.meaning != xid("9999").meaning
+    if action in HARDWARE:
+        assert (check, fault.role) == ("gpu_xid", "root")
+    elif action in PROGRAM:
+        assert check in {"", "gpu_xid_warning"}
+
+
+@pytest.mark.parametrize(
+    ("told", "meaning", "hurts", "role", "check", "action"),
+    [
+        (
+            Told("149", "NETIR_LINK_EVT", "14", "fatal"),
+            "NVLink 14 down",
+            "link",
+            "root",
+            "gpu_xid",
+            "GPU reset required",
+        ),
+        (Told("149", "NETIR_LINK_EVT/NETIR_LINK_DOWN", "0", "fatal"), "NVLink 0 down", "link", "root", "gpu_xid", ""),
+        (Told("149", "NETIR", "", "fatal"), "NVLink error (NETIR)", "link", "root", "gpu_xid", "GPU reset required"),
+        (Told("149", "NETIR_BER_EVENT", "3", "nonfatal"), "NVLink 3 makes bit errors", "link", "root", "", "none"),
+        (Told("149"), "NVLink error (NETIR)", "link", "root", "", "see the kernel's log"),
+        (
+            Told("145", "RLW_RXPIPE", "13", "nonfatal"),
+            "a peer over NVLink 13 does not answer",
+            "process",
+            "consequence",
+            "",
+            "",
+        ),
+        (
+            Told("145", "RLW_REMAP", "0", "fatal"),
+            "NVLink 0 error (RLW)",
+            "link",
+            "root",
+            "gpu_xid",
+            "GPU reset required",
+        ),
+        (Told("45"), "clean-up after another error", "process", "consequence", "", "see what came before"),
+        (Told("45", cause="149"), "clean-up after Xid 149", "process", "consequence", "", "see Xid 149"),
+        (Told("79", cause="149"), "clean-up after Xid 149", "process", "consequence", "", "see Xid 149"),
+        (Told("79"), "GPU has fallen off the bus", "node", "root", "gpu_xid", "node restart required"),
+        (Told("94"), "contained memory error", "process", "root", "", "restart the program"),
+        (Told("95"), "uncontained memory error", "gpu", "root", "gpu_xid", "GPU reset required"),
+        (Told("31", place="GPCCLIENT_T1_0"), "GPU memory page fault", "process", "root", "", "check the program"),
+        (
+            Told("13", REPEATED, place="GPC 4, TPC 2"),
+            "kernels of several users fail at GPC 4, TPC 2",
+            "gpu",
+            "root",
+            "gpu_xid_warning",
+            "test the GPU",
+        ),
+        (
+            Told("154", "node_reboot"),
+            "recovery action: reboot the node",
+            "node",
+            "consequence",
+            "",
+            "node restart required",
+        ),
+        (Told("9999"), "not known to this version", "gpu", "root", "", "see the vendor's list"),
+    ],
+)
+def test_what_an_xid_means(told: Told, meaning: str, hurts: str, role: str, check: str, action: str) -> None:
+    """By code, unit, severity and what was before it: in plain words, with the link's number."""
+    fault, failed = judge("nvidia", told)
+    assert (fault.meaning, fault.hurts, fault.role, failed) == (meaning, hurts, role, check)
+    assert fault.action == action or not action
+
+
+@pytest.mark.parametrize(
+    ("told", "meaning", "hurts", "check"),
+    [
+        (Told("reset"), "GPU is reset", "gpu", "gpu_reset"),
+        (Told("reset", severity="failed"), "GPU reset failed", "node", "gpu_reset"),
+        (Told("ring_timeout", "gfx_0.0.0"), "gfx_0.0.0 ring hangs", "process", ""),
+        (Told("uncorrectable", "umc"), "uncorrectable errors (umc)", "gpu", "gpu_ecc_uncorrectable"),
+        (Told("uncorrectable", "xgmi_wafl"), "uncorrectable errors on XGMI", "link", ""),
+        (Told("poison"), "process read memory that had failed", "process", ""),
+        (Told("poison", severity="fatal"), "memory that had failed was read", "gpu", "gpu_reset"),
+        (Told("eviction"), "queues of a process could not be taken off the GPU", "process", ""),
+    ],
+)
+def test_what_an_error_of_amds_means(told: Told, meaning: str, hurts: str, check: str) -> None:
+    """By code, block and severity."""
+    fault, failed = judge("amd", told)
+    assert (fault.meaning, fault.hurts, failed, fault.role) == (meaning, hurts, check, "root")
+
+
+def test_the_table_is_in_words_and_of_known_checks() -> None:
+    """Every check is one of the ledger's, and no meaning has a gap where a word was not told."""
+    assert checks() <= set(CHECKS)
+    for code in codes("nvidia"):
+        assert "{" not in xid(code).meaning
+        assert "  " not in xid(code).meaning
+
+
+def test_a_unit_is_bounded() -> None:
+    """A unit's name is cut at the bound."""
+    assert judge("nvidia", Told("149", "X" * (MAX_WORD + 1))).fault.unit == "X" * MAX_WORD
+
+
+def test_the_last_errors_of_a_gpu() -> None:
+    """One more than the bound: consequences give way first, then what hurts a process, then the oldest."""
+    seen: list[FaultSeen] = []
+    for link in range(MAX_FAULTS - 2):
+        seen = add(seen, xid("149", unit="NETIR_LINK_EVT", link=str(link), severity="fatal"), 100.0 + link)
+    seen = add(seen, xid("45"), 500.0)
+    seen = add(seen, xid("31"), 400.0)
+    assert len(seen) == MAX_FAULTS
+    for code, gone in (("79", "45"), ("95", "31")):
+        seen = add(seen, xid(code), 300.0)
+        assert gone not in {each.fault.code for each in seen}
+    seen = add(seen, xid("48"), 300.0)
+    assert len(seen) == MAX_FAULTS
+    assert "0" not in {each.fault.link for each in seen}
+    assert {"1", "2"} <= {each.fault.link for each in seen}
+
+
+def test_an_error_that_comes_again_is_one() -> None:
+    """It is shown with its last time, whatever the order in which it was told."""
+    seen = add(add(add([], xid("79"), 5.0), xid("79"), 9.0), xid("79"), 7.0)
+    assert seen == [FaultSeen(xid("79"), 9.0)]
+
+
+def test_old_errors_are_dropped() -> None:
+    """At the bound an error is still shown, beyond it not."""
+    seen = [FaultSeen(xid("79"), 10.0)]
+    assert recent(seen, 10.0 + MAX_AGE_SECONDS) == seen
+    assert recent(seen, 10.5 + MAX_AGE_SECONDS) == []
+
+
+@pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
+def test_a_number_gives_way_to_its_line(later_seconds: float, is_shown: bool) -> None:
+    """NVML's number of an error that the log tells of in words is not shown beside it, unless it came much later."""
+    line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
+    number = FaultSeen(xid("149"), 100.0 + later_seconds)
+    found = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
+    assert found["0000:18:00.0"] == [number]
+    assert set(found[PCI]) == ({line, number} if is_shown else {line})
+
+
+def test_what_two_sources_tell_alike_is_one() -> None:
+    """An error that both know by its number alone is shown once, as it was seen last."""
+    assert merged([{PCI: [FaultSeen(xid("79"), 3.0)]}, {PCI: [FaultSeen(xid("79"), 8.0)]}]) == {
+        PCI: [FaultSeen(xid("79"), 8.0)]
+    }
+
+
+def test_errors_get_the_names_of_their_gpus() -> None:
+    """By address: of a GPU that nobody names the address is all there is; what was withdrawn is gone."""
+    hardware = Hardware()
+    hardware.observe_gpus("nvml", [Gpu(3, "GPU-a", PCI)])
+    hardware.of("kernel_log").observe_faults(
+        {PCI: [FaultSeen(xid("79"), 3.0)], "0000:99:00.0": [FaultSeen(xid("94"), 4.0)]}
+    )
+    metric = fault_table.rows(hardware.faults())
+    assert [(*labels[:4], value) for labels, value in zip(metric.labels, metric.values, strict=True)] == [
+        ("3", "GPU-a", PCI, "79", 3.0),
+        ("", "", "0000:99:00.0", "94", 4.0),
+    ]
+    hardware.withdraw(["nvml"])
+    assert hardware.faults() == ()
