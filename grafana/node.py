@@ -19,6 +19,8 @@ HUNG = f"node_path:rankwatch_storage_failed:bool{{{NODE}}}"
 HEALTH = {"unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
 PROBES = {"fails": Value(0, "red"), "answers": Value(1, "green")}
 
+ERROR = ("gpu", "code", "meaning", "severity", "hurts", "role", "action")
+
 
 def panels() -> dict[str, list[Panel]]:
     """Return the panels by row title."""
@@ -174,6 +176,27 @@ def _gpus() -> list[Panel]:
             "rankwatch_gpu_sm_clock_hertz",
             "hertz",
         ),
+        _per_gpu(
+            "Compute units at work",
+            "Share of them, where the driver tells (Hopper and MI300 on). Few while a rank waits in a collective.",
+            "rankwatch_gpu_sm_active_ratio",
+            "percentunit",
+        ),
+        _per_gpu(
+            "Tensor operations",
+            "Share of the time in which the compute units did them, where the driver tells.",
+            "rankwatch_gpu_tensor_active_ratio",
+            "percentunit",
+        ),
+        rows(
+            "Others' processes on ranks' GPUs",
+            "Processes that compute on a GPU that a rank uses and are not of its job, by user.",
+            Query(f"max by (gpu, user) (rankwatch_gpu_foreign_processes{{{NODE}}})"),
+            columns=("gpu", "user"),
+            value="processes",
+            size=THIRD,
+            sort_by="gpu",
+        ),
     ]
 
 
@@ -197,13 +220,14 @@ def _gpu_errors() -> list[Panel]:
             size=HALF,
         ),
         rows(
-            "Xids",
-            "Errors that NVIDIA's driver told of, the last of each number. 13, 31 and 43 are mostly the program's.",
-            Query(f"1000 * max by (gpu, xid) (rankwatch_gpu_xid_last_timestamp_seconds{{{NODE}}})"),
-            columns=("gpu", "xid"),
+            "Errors that the drivers told of",
+            "Xids and what AMD's driver says, of the last day: meaning, who is hurt, whether another error caused it, "
+            "and what its maker wants done.",
+            Query(f"1000 * max by ({', '.join(ERROR)}) (rankwatch_gpu_fault_last_timestamp_seconds{{{NODE}}})"),
+            columns=ERROR,
             value="last at",
             unit="dateTimeAsIso",
-            size=HALF,
+            size=Size(24),
             sort_by="last at",
             descending=True,
         ),
@@ -212,7 +236,7 @@ def _gpu_errors() -> list[Panel]:
             "Per second. A steady rate is a bad slot, riser or switch.",
             Query(rate_of("rankwatch_gpu_pcie_replays_total", NODE, "gpu"), "{{gpu}}"),
             unit="ops",
-            size=HALF,
+            size=Size(24),
         ),
     ]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from client_metrics import encode
 
 from agent.api import Family, Metric
+from agent.hardware.fault_table import FaultSeen, GpuFault
+from agent.hardware.gpu_faults import Told, judge
 from agent.hardware.ledger import NODE, CheckState, Entry, Finding, Subject
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
-from exporters.nvml import families as nvml
 from exporters.nvml import nvlink
 from exporters.storage import families as storage
 from exporters.storage.probe import FreeSpace, Probe
@@ -43,12 +44,12 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     failed = [Entry("nvml", gpu, check, Finding(CheckState.FAILED, since)) for check in STRUCK]
     well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
     nobody = RankSnapshot((), 0, 0, 0, 0, 0, 0, time.time())
-    for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0)):
+    fault = GpuFault("0", "GPU-0", "", FaultSeen(judge("nvidia", Told(XID)).fault, since))
+    for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0, (fault,))):
         if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):
             yield family
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))
     yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))
-    yield _rows(nvml.XID_LAST, (("0", "GPU-0", XID), since))
     yield _rows(nvlink.LINK_FLAGGED, (("0", "GPU-0", "3"), 0.6))
     room = FreeSpace(size_bytes=1000, available_bytes=250, inodes=10, inodes_available=5)
     hung = Probe(HUNG_PATH, ok=True, seconds=0.1, under_way_seconds=60.0, room=room)
