@@ -114,7 +114,7 @@ TROUBLES: dict[str, tuple[Trouble, set[str]]] = {
     "memory": (short_of_memory, {"memory page_faults", "memory pressure", "storage disk", "storage io_wait"}),
     "storage": (slow_disk, {"storage disk", "storage other", "storage io_wait", "data_loader idle"}),
     "data_loader": (stopped_loader, {"data_loader stopped", "data_loader idle"}),
-    "program": (more_work, {"program"}),
+    "program": (more_work, {"program", "program gpu_unknown"}),
 }
 """By cause: what is done, and what else is true of it and may be told too."""
 
