@@ -55,10 +55,16 @@ def run_promtool(promtool: str, *arguments: str | Path) -> str:
     return "" if done.returncode == 0 else f"{promtool}: {done.stdout}{done.stderr}"
 
 
-def judge_rules(directory: Path, tests: list[dict[str, Any]], judges: Iterable[str]) -> list[str]:
-    """Put the shipped rules to tests, before each of the promtools ``judges``; return what they said against them."""
+def write_case(directory: Path, tests: list[dict[str, Any]], interval: str = "5s") -> Path:
+    """Write a file of promtool's with tests of the shipped rules, evaluated in this interval; return it."""
     file = directory / "test.yml"
     rules = [str(path) for path in RULES]
-    test = {"rule_files": rules, "evaluation_interval": "5s", "group_eval_order": GROUPS, "tests": tests}
+    test = {"rule_files": rules, "evaluation_interval": interval, "group_eval_order": GROUPS, "tests": tests}
     file.write_text(json.dumps(test))  # JSON is YAML
+    return file
+
+
+def judge_rules(directory: Path, tests: list[dict[str, Any]], judges: Iterable[str]) -> list[str]:
+    """Put the shipped rules to tests, before each of the promtools ``judges``; return what they said against them."""
+    file = write_case(directory, tests)
     return [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))]
