@@ -188,6 +188,14 @@ def test_blocked_threads(node: Node) -> None:
     assert "wait_channel" not in found.unread
 
 
+def test_blocked_without_load(node: Node) -> None:
+    """A sleep that the kernel does not count as load blocks as well; one that signals end does not."""
+    add_rank(node, thread_states={11: ("I", 7), 12: ("S", 7)})
+    for tid in (11, 12):
+        node.proc.note(10, tid, wchan="cl_sync_io_wait")
+    assert usage(node).blocked == (("lustre", 1),)
+
+
 def test_whole_stack_is_read_where_it_may_be(node: Node) -> None:
     """Where the kernel shows the whole stack it tells which file system a wait for pages is of."""
     add_rank(node, thread_states={12: ("D", 7)})

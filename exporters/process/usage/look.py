@@ -20,6 +20,8 @@ from exporters.process.usage.waits import wait_of, wait_on
 
 MAX_WAITS_READ = 64
 """Blocked threads of one rank of which is read what they wait for; the others count as other."""
+UNINTERRUPTIBLE = "DI"
+"""Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers."""
 
 T = TypeVar("T")
 
@@ -116,7 +118,7 @@ class UsageLook:
     ) -> tuple[tuple[tuple[str, int], ...], bool]:
         """The threads in uninterruptible sleep by what they wait for, and False where that could not be read of one."""
         waiting = [(pid, thread) for thread in threads] + [(child.pid, child) for child in children]
-        waiting = [(owner, thread) for owner, thread in waiting if thread.state == "D"]
+        waiting = [(owner, thread) for owner, thread in waiting if thread.state in UNINTERRUPTIBLE]
         waits: Counter[str] = Counter(other=max(len(waiting) - MAX_WAITS_READ, 0))
         are_known = True
         mounts: dict[int, str] | None = None  # the rank's, for its children too
@@ -124,7 +126,7 @@ class UsageLook:
             frames = self._proc.kernel_frames(owner, thread.pid)
             if not frames:
                 stat = self._proc.thread_stat(owner, thread.pid)
-                if stat is None or stat.state != "D":
+                if stat is None or stat.state not in UNINTERRUPTIBLE:
                     continue  # its wait is over
                 are_known = False
             wait = wait_of(frames)
