@@ -26,6 +26,17 @@ _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
 MAX_FRAMES = 32
 """More frames of a kernel's stack than there are between a system call and the wait for a device."""
+MAX_MOUNTS_BYTES = 1024 * 1024
+# System calls whose first argument is a file's descriptor: read, write and their like, fsync, fstat, getdents, close.
+_FILE_CALLS = frozenset(
+    {
+        "x86_64": (0, 1, 3, 5, 17, 18, 19, 20, 74, 75, 77, 217, 285, 295, 296, 306, 327, 328),
+        "aarch64": (46, 47, 57, 61, 63, 64, 65, 66, 67, 68, 69, 70, 80, 82, 83, 267, 286, 287),
+    }.get(os.uname().machine, ())
+)
+_CALL = re.compile(r"(\d{1,4}) 0x([0-9a-f]{1,7}) ")
+_MOUNT_ID = re.compile(r"^mnt_id:\t(\d{1,10})$", re.MULTILINE)
+_MOUNT = re.compile(rb"^(\d{1,10}) [^\n]*? - ([^ \n]{1,64}) ", re.MULTILINE)
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
 _FRAME = re.compile(r"^\[<[0-9a-f]{1,16}>\] ([A-Za-z_][A-Za-z0-9_.]{0,127})\+", re.MULTILINE)
 _FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
@@ -94,6 +105,26 @@ class ProcFS:
             return frames[:MAX_FRAMES]
         channel = (self._text(f"{pid}/task/{tid}/wchan") or "").strip()
         return [channel] if _FUNCTION.fullmatch(channel) else []
+
+    def blocked_on_mount(self, pid: int, tid: int) -> int | None:
+        """The id of the mount of the file that a thread reads or writes by a system call; None when that is not told.
+
+        Takes the right to the process' environment, and more of it where Yama restricts tracing. Waits for no file
+        system: only the kernel's own tables are read.
+        """
+        call = _CALL.match(self._text(f"{pid}/task/{tid}/syscall") or "")
+        if call is None or int(call[1]) not in _FILE_CALLS:
+            return None
+        mount = _MOUNT_ID.search(self._text(f"{pid}/fdinfo/{int(call[2], 16)}") or "")
+        return None if mount is None else int(mount[1])
+
+    def mounts(self, pid: int) -> dict[int, str]:
+        """The types of the file systems in the process' mount namespace, by the ids of their mounts."""
+        try:
+            raw = self._bytes(f"{pid}/mountinfo", MAX_MOUNTS_BYTES)
+        except OSError:
+            return {}
+        return {int(found[1]): found[2].decode("ascii", "replace") for found in _MOUNT.finditer(raw)}
 
     def counts_io_wait(self) -> bool:
         """False when the kernel does not count how long threads wait for disks (before Linux 5.14 it does)."""

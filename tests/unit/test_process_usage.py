@@ -188,12 +188,64 @@ def test_blocked_threads(node: Node) -> None:
     assert "wait_channel" not in found.unread
 
 
+def test_blocked_without_load(node: Node) -> None:
+    """A sleep that the kernel does not count as load blocks as well; one that signals end does not."""
+    add_rank(node, thread_states={11: ("I", 7), 12: ("S", 7)})
+    for tid in (11, 12):
+        node.proc.note(10, tid, wchan="cl_sync_io_wait")
+    assert usage(node).blocked == (("lustre", 1),)
+
+
 def test_whole_stack_is_read_where_it_may_be(node: Node) -> None:
     """Where the kernel shows the whole stack it tells which file system a wait for pages is of."""
     add_rank(node, thread_states={12: ("D", 7)})
     stack = "[<0>] folio_wait_bit_common+0x12f/0x2b0\n[<0>] nfs4_read_done+0x1/0x2 [nfsv4]\n"
     node.proc.note(10, 12, wchan="folio_wait_bit_common", stack=stack)
     assert usage(node).blocked == (("nfs", 1),)
+
+
+def wait_for_pages(node: Node, call: str, *, mount_id: str = "47", file_system: str = "nfs4") -> RankUsage:
+    """Let a thread wait for pages, in a system call, with a file system mounted there."""
+    add_rank(node, thread_states={12: ("D", 7)})
+    node.proc.note(10, 12, wchan="folio_wait_bit_common", syscall=call)
+    folder = node.proc.root / "10"
+    (folder / "fdinfo").mkdir()
+    (folder / "fdinfo/5").write_text(f"pos:\t0\nflags:\t0100000\nmnt_id:\t{mount_id}\nino:\t9\n")
+    root = "21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+    (folder / "mountinfo").write_text(f"{root}47 21 0:40 / /my\\040data rw,noatime - {file_system} server:/x - y rw\n")
+    return usage(node)
+
+
+READ, SLEEP = {"x86_64": (0, 35), "aarch64": (63, 101)}.get(os.uname().machine, (-1, -1))
+
+
+@pytest.mark.skipif(READ < 0, reason="the numbers of this machine's system calls are not known")
+@pytest.mark.parametrize(
+    ("file_system", "wait"),
+    [("nfs4", "nfs"), ("nfs", "nfs"), ("lustre", "lustre"), ("fuse.s3fs", "fuse"), ("fuse", "fuse"), ("xfs", "disk")],
+)
+def test_wait_for_pages_is_of_the_file_that_is_read(node: Node, file_system: str, wait: str) -> None:
+    """Where the kernel names no file system, that of the descriptor that the system call has tells which it is."""
+    found = wait_for_pages(node, f"{READ} 0x5 0x7f00 0x1000 0x0 0x0 0x0 0x7ffe 0x7f01\n", file_system=file_system)
+    assert found.blocked == ((wait, 1),)
+
+
+@pytest.mark.parametrize(
+    ("call", "mount_id"),
+    [
+        (f"{SLEEP} 0x5 0x0\n", "47"),  # no descriptor
+        (f"{READ} 0x6 0x0\n", "47"),  # none that can be read
+        (f"{READ} 0xffffff9c 0x0\n", "47"),
+        (f"{READ} 0x5 0x0\n", "99"),  # unmounted meanwhile
+        (f"{READ} 0x5 0x0\n", "x"),
+        ("running\n", "47"),
+        ("-1 0x7ffe 0x7f01\n", "47"),  # a page fault
+        ("", "47"),
+    ],
+)
+def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str) -> None:
+    """Where the system call, its descriptor or the mount cannot be read the wait is one for a disk."""
+    assert wait_for_pages(node, call, mount_id=mount_id).blocked == (("disk", 1),)
 
 
 @pytest.mark.parametrize("text", ["0", "", "x y", "x\ny", "1abc", "a" * 200])

@@ -52,8 +52,8 @@ SWAP = Family(
 IO_WAIT = Family(
     "rankwatch_rank_io_wait_seconds_total",
     "counter",
-    "Time that threads of the rank's process waited for block devices (delay accounting: kernel.task_delayacct), of "
-    f"all its threads, since the agent first looked at it. Network file systems do not count. {_ONCE}",
+    "Time that threads of the rank's process waited for disks, or for pages of any file system (delay accounting: "
+    f"kernel.task_delayacct), of all its threads, since the agent first looked at it. {_ONCE}",
     _RANK,
     "1 per live rank that waited",
     "max",
@@ -70,8 +70,8 @@ BLOCKED_THREADS = Family(
     "rankwatch_rank_blocked_threads",
     "gauge",
     "Threads of the rank's process and main threads of its descendants that were in uninterruptible sleep at the last "
-    "look, by what they waited for: nfs, lustre, fuse, gpu (its driver), disk (also pages of any file system where the "
-    "kernel names none) or other (also what may not be read). Absent while none.",
+    "look, by what they waited for: nfs, lustre, fuse, gpu (its driver), disk (or a file system of another kind, or "
+    "of one not told) or other (also what may not be read). Absent while none.",
     (*_RANK, "wait"),
     "up to 6 per live rank, 0 while none is blocked",
     "max",

@@ -16,10 +16,12 @@ from exporters.process.usage.children import ChildrenCpu, shares
 from exporters.process.usage.facts import DELAYACCT, PRESSURE, SCHEDSTAT, WAIT_CHANNEL, GroupTotals, RankUsage
 from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
 from exporters.process.usage.threads import ThreadTotals
-from exporters.process.usage.waits import wait_of
+from exporters.process.usage.waits import wait_of, wait_on
 
 MAX_WAITS_READ = 64
 """Blocked threads of one rank of which is read what they wait for; the others count as other."""
+UNINTERRUPTIBLE = "DI"
+"""Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers."""
 
 T = TypeVar("T")
 
@@ -116,17 +118,22 @@ class UsageLook:
     ) -> tuple[tuple[tuple[str, int], ...], bool]:
         """The threads in uninterruptible sleep by what they wait for, and False where that could not be read of one."""
         waiting = [(pid, thread) for thread in threads] + [(child.pid, child) for child in children]
-        waiting = [(owner, thread) for owner, thread in waiting if thread.state == "D"]
+        waiting = [(owner, thread) for owner, thread in waiting if thread.state in UNINTERRUPTIBLE]
         waits: Counter[str] = Counter(other=max(len(waiting) - MAX_WAITS_READ, 0))
         are_known = True
+        mounts: dict[int, str] | None = None  # the rank's, for its children too
         for owner, thread in waiting[:MAX_WAITS_READ]:
             frames = self._proc.kernel_frames(owner, thread.pid)
             if not frames:
                 stat = self._proc.thread_stat(owner, thread.pid)
-                if stat is None or stat.state != "D":
+                if stat is None or stat.state not in UNINTERRUPTIBLE:
                     continue  # its wait is over
                 are_known = False
-            waits[wait_of(frames)] += 1
+            wait = wait_of(frames)
+            if wait == "disk" and (mount := self._proc.blocked_on_mount(owner, thread.pid)) is not None:
+                mounts = mounts if mounts is not None else self._proc.mounts(pid)
+                wait = wait_on(mounts.get(mount, ""))
+            waits[wait] += 1
         return tuple(sorted((wait, number) for wait, number in waits.items() if number)), are_known
 
     def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:

@@ -25,6 +25,16 @@ _KINDS: tuple[tuple[Wait, re.Pattern[str]], ...] = (
 )
 
 
+def wait_on(file_system: str) -> Wait:
+    """The kind of wait for a file of a file system of this type."""
+    kind = file_system.partition(".")[0]
+    if kind in ("nfs", "nfs4"):
+        return "nfs"
+    if kind in ("fuse", "fuseblk"):
+        return "fuse"
+    return "lustre" if kind == "lustre" else "disk"
+
+
 def wait_of(frames: Sequence[str]) -> Wait:
     """The kind of wait; ``frames``: the functions, the innermost first, or that one alone."""
     for wait, names in _KINDS:

@@ -1,0 +1,95 @@
+"""A file system of one file whose every read takes its time, by the kernel's own FUSE protocol (linux/fuse.h)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+NAME = b"data"
+SIZE_BYTES = 1 << 30
+READ_SECONDS = 2.0
+_LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _RELEASE, _FLUSH, _INIT, _INTERRUPT, _FORGETS = (
+    1,
+    2,
+    3,
+    14,
+    15,
+    18,
+    25,
+    26,
+    36,
+    42,
+)
+_ROOT, _FILE = 1, 2
+_ASYNC_READ = 1
+"""As libfuse has it: a reader waits for pages, uninterruptibly, and not for the answer."""
+_ENOENT, _ENOSYS = 2, 38
+_HEADER = struct.Struct("<IIQQIIIHH")
+_ANSWER = struct.Struct("<IiQ")
+_DETACH = 2
+_REQUEST_BYTES = 1 << 20
+
+
+def attributes(node: int) -> bytes:
+    """What stat shows of the directory or of the file."""
+    mode, size = (0o040755, 0) if node == _ROOT else (0o100644, SIZE_BYTES)
+    return struct.pack("<6Q10I", node, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+
+
+def answer(code: int, node: int, body: bytes) -> bytes | int | None:
+    """The answer to a request: its bytes, an error's number, or None where none is expected."""
+    if code in (_FORGET, _INTERRUPT, _FORGETS):
+        return None
+    if code == _INIT:
+        return struct.pack("<IIIIHHIIHHII24x", 7, 31, 131072, _ASYNC_READ, 16, 12, 131072, 1, 0, 0, 0, 0)
+    if code == _LOOKUP:
+        found = body.rstrip(b"\0") == NAME
+        return struct.pack("<QQQQII", _FILE, 0, 3600, 3600, 0, 0) + attributes(_FILE) if found else _ENOENT
+    if code == _GETATTR:
+        return struct.pack("<QII", 3600, 0, 0) + attributes(node)
+    if code == _OPEN:
+        return struct.pack("<QII", 0, 0, 0)
+    if code == _READ:
+        time.sleep(READ_SECONDS)
+        (size,) = struct.unpack_from("<I", body, 16)
+        return bytes(size)
+    return b"" if code in (_RELEASE, _FLUSH) else _ENOSYS
+
+
+def serve(device: int) -> None:
+    """Answer requests, one after the other, until the file system is unmounted."""
+    with contextlib.suppress(OSError):
+        while request := os.read(device, _REQUEST_BYTES):
+            _, code, unique, node, *_ = _HEADER.unpack_from(request)
+            found = answer(code, node, request[_HEADER.size :])
+            if found is not None:
+                error, body = (-found, b"") if isinstance(found, int) else (0, found)
+                with contextlib.suppress(FileNotFoundError):  # whoever asked is gone
+                    os.write(device, _ANSWER.pack(_ANSWER.size + len(body), error, unique) + body)
+
+
+@contextlib.contextmanager
+def slow_file(directory: Path) -> Iterator[Path]:
+    """Mount it at ``directory`` and provide the file's path; raises OSError where that cannot be."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    if libc.mount(b"slow", os.fsencode(directory), b"fuse", 0, options) != 0:
+        os.close(device)
+        raise OSError(ctypes.get_errno(), "no file system can be mounted")
+    server = threading.Thread(target=serve, args=(device,), daemon=True)
+    server.start()
+    try:
+        yield directory / NAME.decode()
+    finally:
+        libc.umount2(os.fsencode(directory), _DETACH)
+        with contextlib.suppress(OSError):
+            Path(f"/sys/fs/fuse/connections/{directory.stat().st_dev}/abort").write_text("1")
+        server.join(2 * READ_SECONDS)
+        os.close(device)

@@ -1,0 +1,215 @@
+"""What really holds rank processes up, made on this machine: each shows in its series within two looks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from agents import Agent
+from jobs import ROOT
+from neighbours import as_user
+from nodes import wait_until
+from slow_files import slow_file
+
+from exporters.process.standing import THREADS_SECONDS
+
+LOOKS_SECONDS = 2 * THREADS_SECONDS + 3.0
+"""Two looks, and what the machine's other work takes."""
+GROUPS = Path("/sys/fs/cgroup")
+AGENT, RIGHT = 60701, "+sys_ptrace"
+MIB = 1024 * 1024
+WAITS = "rankwatch_rank_run_queue_wait_seconds_total"
+BLOCKED = "rankwatch_rank_blocked_threads"
+STOPPED = "rankwatch_rank_children_stopped"
+THROTTLED = "rankwatch_job_cpu_throttled_seconds_total"
+PRESSURE = "rankwatch_job_pressure_waiting_seconds_total"
+FAULTS = "rankwatch_rank_major_page_faults_total"
+CHILDREN = "rankwatch_rank_children_cpu_seconds_total"
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for control groups and mounts"),
+]
+
+
+def group_in(stack: contextlib.ExitStack, controller: str) -> Path:
+    """A control group of a hierarchy of version 1, or of version 2 (`unified`), until the end of ``stack``."""
+    mount = GROUPS / controller
+    if not (mount / "cgroup.procs").exists():
+        pytest.skip(f"no control groups can be made here ({controller})")
+    group = mount / f"rankwatch-{uuid.uuid4().hex[:8]}"
+    group.mkdir()
+    stack.callback(lambda: wait_until(lambda: _removed(group), 10.0, "an empty group"))
+    return group
+
+
+def _removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:  # busy until its last process is reaped
+        return False
+    return True
+
+
+class Held:
+    """A rank at work under an agent; ``agent`` is asked of its job alone."""
+
+    def __init__(self, agent: Agent, stack: contextlib.ExitStack, *work: str, groups: tuple[Path, ...] = ()) -> None:
+        self.agent = agent
+        enter = "".join(f'echo $$ >"{group}/cgroup.procs" && ' for group in groups)
+        argv = ["sh", "-c", f'{enter}exec "$@"', "sh", sys.executable, str(ROOT / "tests/e2e/held_rank.py"), *work]
+        env = {"SLURM_JOB_ID": uuid.uuid4().hex[:12], "RANK": "0", "WORLD_SIZE": "2"}
+        env["NCCL_INSPECTOR_DUMP_DIR"] = str(agent.config_path.parents[1] / "records")
+        self.process = subprocess.Popen(argv, env={**os.environ, **env}, start_new_session=True)
+        stack.callback(self._end)
+        pid = str(self.process.pid)
+        info = wait_until(lambda: agent.samples("rankwatch_rank_info", pid=pid), 20.0, "the rank's name")
+        self.job_id = info[0].labels["job_id"]
+        wait_until(lambda: self.value(CHILDREN) is not None, 20.0, "the rank's first looks")
+
+    @property
+    def loader(self) -> int:
+        """The pid of its child."""
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The value of its series, None while it has none."""
+        return self.agent.value(name, job_id=self.job_id, **labels)
+
+    def grows(self, name: str, share: float, **labels: str) -> None:
+        """Wait until a total grows by this share of the time, within two looks; raises AssertionError."""
+        begun, before = time.monotonic(), self.value(name, **labels) or 0.0
+        wait_until(
+            lambda: (self.value(name, **labels) or 0.0) - before > share * (time.monotonic() - begun),
+            LOOKS_SECONDS,
+            f"{name} {labels} to grow: {before}",
+        )
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGCONT)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    """What a test made and must not outlive it."""
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory with the agent's packages that every user may enter, and one for records that all may write to."""
+    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
+        Path(path).chmod(0o755)
+        for package in ("agent", "exporters"):
+            shutil.copytree(ROOT / package, Path(path) / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("home", "records", "mount"):
+            (Path(path) / name).mkdir()
+        os.chown(Path(path) / "home", AGENT, AGENT)
+        yield Path(path)
+
+
+def agent_with(directory: Path, stack: contextlib.ExitStack, *start: str) -> Agent:
+    """An agent, started by these words."""
+    config = {"exporters": {"inspector": {"paths": [str(directory / "records")]}, "ras": {"enabled": False}}}
+    command = (*start, sys.executable, "-B", "-m", "agent")
+    return stack.enter_context(Agent(directory / "home", config, command=command, root=directory))
+
+
+@pytest.fixture
+def agent(directory: Path, stack: contextlib.ExitStack) -> Agent:
+    """An agent as root."""
+    return agent_with(directory, stack)
+
+
+def test_a_program_that_computes_shows_as_nothing_else(agent: Agent, stack: contextlib.ExitStack) -> None:
+    """A busy loop in Python has CPU time and a live child, and nothing that would hold it up but other processes."""
+    rank = Held(agent, stack, "spin")
+    rank.grows("rankwatch_rank_cpu_seconds_total", 0.05)
+    rank.grows(CHILDREN, 0.01)
+    assert (rank.value("rankwatch_rank_resident_memory_bytes") or 0.0) > MIB
+    page = agent.page()
+    for name in (BLOCKED, STOPPED, THROTTLED, "rankwatch_rank_swap_bytes"):
+        assert f'{name}{{job_id="{rank.job_id}"' not in page
+
+
+def test_others_on_its_cpu(agent: Agent, stack: contextlib.ExitStack) -> None:
+    """A rank whose CPU another process uses waits for it."""
+    rank = Held(agent, stack, "spin")
+    cpu = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(rank.process.pid, {cpu})
+    hog = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    process = stack.enter_context(subprocess.Popen([sys.executable, "-c", hog], start_new_session=True))
+    stack.callback(process.kill)
+    rank.grows(WAITS, 0.3)
+
+
+def test_a_quota_of_cpu_time(agent: Agent, stack: contextlib.ExitStack) -> None:
+    """A rank in a control group with a tenth of a CPU is throttled, and its group waits for CPUs."""
+    group, pressed = group_in(stack, "cpu"), group_in(stack, "unified")
+    rank = Held(agent, stack, "spin", groups=(group, pressed))
+    (group / "cpu.cfs_quota_us").write_text("10000")
+    rank.grows(THROTTLED, 0.5)
+    rank.grows(PRESSURE, 0.3, resource="cpu")
+
+
+def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: Path) -> None:
+    """A rank whose group has less memory than the pages it reads faults, and its group waits for memory."""
+    data = tmp_path / "data"
+    data.write_bytes(os.urandom(64 * MIB))
+    group, pressed = group_in(stack, "memory"), group_in(stack, "unified")
+    rank = Held(agent, stack, "touch", str(data), groups=(group, pressed))
+    (group / "memory.limit_in_bytes").write_text(str(24 * MIB))
+    rank.grows(FAULTS, 10.0)
+    rank.grows(PRESSURE, 0.01, resource="memory")
+
+
+def test_a_stopped_data_loader(agent: Agent, stack: contextlib.ExitStack) -> None:
+    """A child that a signal stopped counts until it goes on."""
+    rank = Held(agent, stack, "wait")
+    assert rank.value(STOPPED) is None
+    os.kill(rank.loader, signal.SIGSTOP)
+    agent.wait_for(STOPPED, 1.0, seconds=LOOKS_SECONDS, job_id=rank.job_id)
+    os.kill(rank.loader, signal.SIGCONT)
+    agent.wait_for(STOPPED, None, seconds=LOOKS_SECONDS, job_id=rank.job_id)
+
+
+@pytest.mark.parametrize(
+    ("rights", "wait"),
+    [
+        ((), "fuse"),
+        (as_user(AGENT, f"--inh-caps={RIGHT}", f"--ambient-caps={RIGHT}"), "fuse"),
+        (as_user(AGENT), "other"),
+    ],
+    ids=["root", "ptrace", "none"],
+)
+def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequence[str], wait: str) -> None:
+    """A rank that reads from slow storage is blocked there: which kind it is is told with the right to read that."""
+    try:
+        path = stack.enter_context(slow_file(directory / "mount"))
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error.strerror}")
+    agent = agent_with(directory, stack, *rights)
+    rank = Held(agent, stack, "read", str(path))
+    agent.wait_for(BLOCKED, 1.0, seconds=LOOKS_SECONDS, job_id=rank.job_id, wait=wait)
+    assert (rank.value(WAITS) is None, rank.value("rankwatch_rank_cpu_seconds_total") is None) == (False, False)
+    unread = {each.labels["source"] for each in agent.samples("rankwatch_rank_usage_unread")}
+    assert ("wait_channel" in unread) == (wait == "other")
+    command = [sys.executable, "-m", "agent", "status", "--web.listen-address", f"127.0.0.1:{agent.port}"]
+    status = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=30).stdout
+    assert ("not known of 1 rank(s): what blocked threads wait for" in status) == (wait == "other")
+    assert agent.value("rankwatch_exporter_skipped_total", exporter="process") is None
