@@ -174,6 +174,34 @@ def _gpus() -> list[Panel]:
             "rankwatch_gpu_sm_clock_hertz",
             "hertz",
         ),
+        _per_gpu(
+            "Compute units busy",
+            "Share of them, of GPUs that tell. A rank that waits in a collective keeps a few busy.",
+            "rankwatch_gpu_sm_active_ratio",
+            "percentunit",
+        ),
+        _per_gpu(
+            "Tensor cores at work",
+            "Share of time, of GPUs that tell. None while a rank waits, loads data or saves.",
+            "rankwatch_gpu_tensor_active_ratio",
+            "percentunit",
+        ),
+        _per_gpu(
+            "Memory bandwidth used",
+            "Share of what the GPU's memory can, of GPUs that tell.",
+            "rankwatch_gpu_dram_active_ratio",
+            "percentunit",
+        ),
+        rows(
+            "Processes of others on ranks' GPUs",
+            "Neither ranks nor of their job: they take time, memory and power from the rank.",
+            Query(f"max by (gpu, user) (rankwatch_gpu_foreign_processes{{{NODE}}})"),
+            columns=("gpu", "user"),
+            value="processes",
+            unit="none",
+            size=Size(24),
+            sort_by="gpu",
+        ),
     ]
 
 
