@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, Steps, lines, timeline
+from grafana.panels import Panel, Query, Size, Steps, lines, rows, timeline
 from grafana.queries import NODE, Value, rate_of
 
 HALF = Size(12)
@@ -75,6 +75,7 @@ def nics() -> list[Panel]:
         )
         for kind, names in (("port", ".*err.*|.*discards"), ("hardware", TRANSPORT_ERRORS))
     ]
+    pauses = rate_of("rankwatch_netdev_pause_frames_total", NODE, "device, direction, priority")
     return [
         timeline(
             "Ports",
@@ -123,5 +124,21 @@ def nics() -> list[Panel]:
             Query(rate_of("rankwatch_netdev_receive_errors_total", NODE, "device"), "{{device}} with an error"),
             unit="ops",
             size=HALF,
+        ),
+        lines(
+            "Pause frames per second",
+            f"The {SHOWN_COUNTERS} fastest: sent by a device that was full, received from a peer that was. By priority "
+            "(PFC), or of the whole link.",
+            Query(f"topk({SHOWN_COUNTERS}, {pauses})", "{{device}} {{direction}} {{priority}}"),
+            unit="ops",
+            size=HALF,
+        ),
+        rows(
+            "Switches",
+            "Which port of which switch each port is connected to, where the configuration names a file that says so.",
+            Query(f"max by ({PORT}, switch, switch_port) (rankwatch_rdma_switch_info{{{NODE}}})"),
+            columns=("device", "port", "switch", "switch_port"),
+            size=HALF,
+            sort_by="device",
         ),
     ]

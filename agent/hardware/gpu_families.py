@@ -46,7 +46,7 @@ MEMORY_UTILIZATION = detail(
 SM_ACTIVE = gauge(
     "rankwatch_gpu_sm_active_ratio",
     "Share of the compute units (streaming multiprocessors) that were busy, mean of the time between the last two "
-    "looks; of NVIDIA's GPUs from Hopper on without MIG, of AMD's from MI300 on.",
+    "looks; of NVIDIA's GPUs from Hopper on without MIG.",
     "1 per GPU that tells",
 )
 TENSOR_ACTIVE = gauge(
@@ -58,7 +58,7 @@ TENSOR_ACTIVE = gauge(
 DRAM_ACTIVE = gauge(
     "rankwatch_gpu_dram_active_ratio",
     "Share of the memory's bandwidth that was used, mean of the time between the last two looks; of NVIDIA's GPUs from "
-    "Hopper on without MIG, of AMD's from MI300 on.",
+    "Hopper on without MIG, of AMD's whose table is of version 1.6 or later.",
     "1 per GPU that tells",
 )
 MEMORY = gauge("rankwatch_gpu_memory_bytes", "Memory of the GPU in all.")

@@ -35,6 +35,7 @@ CHECKS: Mapping[str, bool] = {
     "nvlink_down": True,
     "nvlink_errors": False,
     "nvswitch_fatal": True,
+    "xgmi_down": False,
     "xgmi_errors": False,
     "rdma_device_missing": True,
     "rdma_port_down": True,

@@ -11,10 +11,11 @@ from exporters.amdgpu.tree import RawGpu
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A GPU that was there since the boot, by its PCI address."""
+    """A GPU that was there since the boot, by its PCI address. ``links``: XGMI links that were up at some time."""
 
     uuid: str
     name: str
+    links: frozenset[int] = frozenset()
 
 
 class View(msgspec.Struct, frozen=True):
@@ -25,12 +26,23 @@ class View(msgspec.Struct, frozen=True):
     known: Known
     raw: RawGpu | None
 
+    @property
+    def links(self) -> dict[int, bool]:
+        """Whether each XGMI link is up, of those that were so at some time: boards do not connect all of them."""
+        told = self.raw.table.links if self.raw is not None and self.raw.table is not None else {}
+        return {number: up for number, up in told.items() if number in self.known.links}
+
 
 def learn(known: dict[str, Known], gpus: Iterable[RawGpu]) -> None:
     """Add what is there. Where the driver tells no unique id the address stands for it."""
     for gpu in gpus:
-        if gpu.pci:
-            known[gpu.pci] = Known(gpu.unique_id or gpu.pci, gpu.name)
+        if not gpu.pci:
+            continue
+        uuid, before = gpu.unique_id or gpu.pci, known.get(gpu.pci)
+        links = {number for number, up in gpu.table.links.items() if up} if gpu.table is not None else set()
+        if before is not None and before.uuid == uuid:
+            links |= before.links
+        known[gpu.pci] = Known(uuid, gpu.name, frozenset(links))
 
 
 def views(known: dict[str, Known], gpus: Sequence[RawGpu]) -> tuple[View, ...]:
@@ -50,6 +62,8 @@ def verdicts(view: View) -> dict[str, CheckState]:
         found["gpu_ecc_uncorrectable"] = CheckState.of(not any(counts.get("ue") for counts in memory.values()))
     if "xgmi_wafl" in raw.errors:
         found["xgmi_errors"] = CheckState.of(not raw.errors["xgmi_wafl"].get("ue"))
+    if view.links:
+        found["xgmi_down"] = CheckState.of(all(view.links.values()))
     width, most = raw.values.get("pcie_width"), raw.values.get("pcie_max_width")
     if width is not None and most is not None:
         found["pcie_degraded"] = CheckState.of(width >= most)

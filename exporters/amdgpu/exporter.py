@@ -9,7 +9,7 @@ import msgspec
 from agent.api import Context, ExporterConfig, Gpu, Metric, NoData, Spec, Subject
 from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
-from exporters.amdgpu.metrics_table import LoweredSeconds
+from exporters.amdgpu.metrics_table import LoweredSeconds, memory_active
 from exporters.amdgpu.tree import read_gpus, read_users
 
 INTERVAL_SECONDS = 10.0
@@ -30,6 +30,7 @@ class AmdgpuExporter:
         self._gpus: tuple[View, ...] = ()
         self._users: dict[int, list[str]] = {}
         self._lowered: dict[str, LoweredSeconds] = {}
+        self._memory_active: dict[str, float] = {}
 
     async def start(self, ctx: Context) -> None:
         """Take back which GPUs there were since the boot."""
@@ -42,6 +43,9 @@ class AmdgpuExporter:
         root = self._ctx.roots.sys
         found, self._users = await self._thread.call(lambda: (read_gpus(root), read_users(root)))
         learn(self._known, found)
+        before = {gpu.pci: gpu.raw.table for gpu in self._gpus if gpu.raw is not None}
+        active = {gpu.pci: memory_active(before.get(gpu.pci), gpu.table) for gpu in found}
+        self._memory_active = {pci: share for pci, share in active.items() if share is not None}
         self._gpus = views(self._known, found)
         for gpu in found:
             if gpu.table is not None:
@@ -54,7 +58,7 @@ class AmdgpuExporter:
     def snapshot(self) -> AmdgpuSnapshot:
         """What the last look gave."""
         lowered = {pci: dict(each.seconds) for pci, each in self._lowered.items()}
-        return AmdgpuSnapshot(self._gpus, self._users, lowered, self._config.all_values)
+        return AmdgpuSnapshot(self._gpus, self._users, lowered, self._memory_active, self._config.all_values)
 
     def families(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -27,6 +27,20 @@ XGMI_INFO = Family(
     (*GPU_LABELS, "hive"),
     "1 per GPU of a hive",
 )
+XGMI_LINKS_UP = Family(
+    "rankwatch_gpu_xgmi_links_up",
+    "gauge",
+    "XGMI links of the GPU that are up; of GPUs that tell (tables of version 1.7 and later).",
+    GPU_LABELS,
+    "1 per GPU that tells",
+)
+XGMI_LINK_UP = Family(
+    "rankwatch_gpu_xgmi_link_up",
+    "gauge",
+    "0 while the XGMI link is down, of those that were up at some time since boot; 1 only with all_values.",
+    (*GPU_LABELS, "link"),
+    "1 per XGMI link that is down, or up to 8 per GPU with all_values",
+)
 EDGE_TEMPERATURE = Family(
     "rankwatch_gpu_edge_temperature_celsius",
     "gauge",
@@ -76,13 +90,17 @@ FAMILIES = (
     gpu_families.ENERGY,
     gpu_families.CLOCKS_SECONDS,
     *dict.fromkeys(value.family for value in (*_VALUES.values(), *_SENSORS.values())),
+    gpu_families.DRAM_ACTIVE,
     RAS_ERRORS,
     XGMI_INFO,
+    XGMI_LINKS_UP,
+    XGMI_LINK_UP,
 )
 
 
 class AmdgpuSnapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs; ``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason.
+    """What ``render`` needs; ``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason;
+    ``memory_active``: the share of the memory's bandwidth that was used between the last two looks, by address.
 
     ``all_values``: every number, also what neither rules nor dashboards ask for.
     """
@@ -90,6 +108,7 @@ class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     gpus: tuple[View, ...]
     users: dict[int, list[str]]
     lowered_seconds: dict[str, dict[str, float]] = {}
+    memory_active: dict[str, float] = {}
     all_values: bool = False
 
 
@@ -109,8 +128,11 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
                 rows[gpu_families.ENERGY.name].add(labels, gpu.raw.table.energy_joules)
             for reason, seconds in snapshot.lowered_seconds.get(gpu.pci, {}).items():
                 rows[gpu_families.CLOCKS_SECONDS.name].add((*labels, reason), seconds)
+            if gpu.pci in snapshot.memory_active:
+                rows[gpu_families.DRAM_ACTIVE.name].add(labels, snapshot.memory_active[gpu.pci])
             if gpu.raw.hive:
                 rows[XGMI_INFO.name].add((*labels, gpu.raw.hive), 1)
+            _links(rows, labels, gpu.links, all_values=snapshot.all_values)
     hidden = frozenset() if snapshot.all_values else _DETAILS
     return [found.metric for found in rows.values() if found.metric.family not in hidden]
 
@@ -123,6 +145,14 @@ def _numbers(rows: Mapping[str, Rows], labels: tuple[str, str], gpu: View) -> No
             shown.setdefault(value.family.name, told[name] * value.scale)
     for family, number in shown.items():
         rows[family].add(labels, number)
+
+
+def _links(rows: Mapping[str, Rows], labels: tuple[str, str], links: Mapping[int, bool], *, all_values: bool) -> None:
+    if links:
+        rows[XGMI_LINKS_UP.name].add(labels, sum(links.values()))
+    for number, up in links.items():
+        if all_values or not up:
+            rows[XGMI_LINK_UP.name].add((*labels, str(number)), float(up))
 
 
 def _errors(rows: Mapping[str, Rows], labels: tuple[str, str], errors: Mapping[str, Mapping[str, int]]) -> None:

@@ -1,4 +1,4 @@
-"""What AMD's firmware tells in a table of its own (gpu_metrics in sysfs) and nothing else does. Pure but for the sums.
+"""What AMD's firmware tells in a table of its own (gpu_metrics in sysfs) and nothing else does. Pure but for sums.
 
 The layouts are those of struct gpu_metrics_v1_4 to v1_8 (drivers/gpu/drm/amd/include/kgd_pp_interface.h, Linux 6.16),
 of MI300 and later; other tables are left.
@@ -23,22 +23,40 @@ _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_sl
 voltage regulators, of the memory."""
 
 
+_LINKS = struct.Struct("<8H")
+_LINK_STATES = {0: False, 1: True}
+
+
 class _Layout(NamedTuple):
-    """Where in the table the energy is, and the cycle counter, which the cycles by reason follow; None: not there."""
+    """Where in the table each thing is; None: not there. The cycles by reason follow the cycle counter."""
 
     energy: int
-    cycles: int | None
+    cycles: int | None = None
+    memory: int | None = None
+    links: int | None = None
 
 
-_LAYOUTS = {4: _Layout(24, None), 5: _Layout(88, None), 6: _Layout(16, 32), 7: _Layout(16, 32), 8: _Layout(24, 40)}
+_LAYOUTS = {
+    4: _Layout(24),
+    5: _Layout(88),
+    6: _Layout(16, cycles=32, memory=72),
+    7: _Layout(24, cycles=40, memory=80, links=264),
+    8: _Layout(24, cycles=40, memory=80, links=264),
+}
 
 
 class Table(msgspec.Struct, frozen=True):
-    """``energy_joules`` since the driver was loaded; ``cycles`` of the firmware, and in how many a reason held."""
+    """``energy_joules`` since the driver was loaded; ``cycles`` of the firmware, and in how many a reason held.
+
+    ``memory_percents``: the share of the memory's bandwidth that was used, in percent, summed over the cycles.
+    ``links``: by the number of each XGMI link that there is, whether it is up.
+    """
 
     energy_joules: float | None = None
     cycles: int | None = None
     lowered_cycles: dict[str, int] = {}
+    memory_percents: int | None = None
+    links: dict[int, bool] = {}
 
 
 def read_table(raw: bytes) -> Table | None:
@@ -52,6 +70,8 @@ def read_table(raw: bytes) -> Table | None:
     try:
         (energy,) = struct.unpack_from("<Q", raw, layout.energy)
         numbers = struct.unpack_from("<6I", raw, layout.cycles) if layout.cycles is not None else (_NONE_U32,) * 6
+        (memory,) = struct.unpack_from("<I", raw, layout.memory) if layout.memory is not None else (_NONE_U32,)
+        links = _LINKS.unpack_from(raw, layout.links) if layout.links is not None else ()
     except struct.error:
         return None
     cycles, *lowered = numbers
@@ -59,7 +79,26 @@ def read_table(raw: bytes) -> Table | None:
         energy_joules=energy * _JOULES if energy != _NONE_U64 else None,
         cycles=cycles if cycles != _NONE_U32 else None,
         lowered_cycles={reason: count for reason, count in zip(_REASONS, lowered, strict=True) if count != _NONE_U32},
+        memory_percents=memory if memory != _NONE_U32 else None,
+        links={number: _LINK_STATES[state] for number, state in enumerate(links) if state in _LINK_STATES},
     )
+
+
+def memory_active(before: Table | None, now: Table | None) -> float | None:
+    """The share of the memory's bandwidth (0 to 1) that was used between two looks; None where it is not known."""
+    if before is None or now is None or before.memory_percents is None or now.memory_percents is None:
+        return None
+    cycles = _cycles_between(before, now)
+    percents = (now.memory_percents - before.memory_percents) % 2**32
+    return percents / cycles / 100 if cycles and percents <= 100 * cycles else None
+
+
+def _cycles_between(before: Table, now: Table) -> int:
+    """The firmware's cycles between two looks; 0 where it does not count, stands still, or began anew."""
+    if before.cycles is None or now.cycles is None:
+        return 0
+    cycles = (now.cycles - before.cycles) % 2**32
+    return cycles if cycles < MAX_CYCLES else 0
 
 
 class LoweredSeconds:
@@ -76,10 +115,8 @@ class LoweredSeconds:
             return self.seconds
         for reason in table.lowered_cycles:
             self.seconds.setdefault(reason, 0.0)
-        if before is None or before[0].cycles is None:
-            return self.seconds
-        cycles = (table.cycles - before[0].cycles) % 2**32
-        if not 0 < cycles < MAX_CYCLES:
+        cycles = _cycles_between(before[0], table) if before is not None else 0
+        if before is None or not cycles:
             return self.seconds
         for reason, count in table.lowered_cycles.items():
             lowered = (count - before[0].lowered_cycles.get(reason, count)) % 2**32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -10,12 +10,14 @@ import msgspec
 from agent.api import CheckState, Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
 from exporters.rdma.baseline import Baseline, ignore, judge, learn
 from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
+from exporters.rdma.switches import Place, WiringFile
 from exporters.rdma.tree import RdmaDevice, hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
 
 
 MAX_IGNORED = 128
+MAX_LINES_SAID = 8
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
@@ -24,10 +26,12 @@ class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     """``ignore_devices``: the names of those to have no series, not to be missed, and to be no GPU's NIC.
 
     ``all_counters``: a series of every counter, 40 to 80 per port, not only of those that tell of faults.
+    ``switch_ports``: a file that says which port of which switch each port is connected to (switches.py here).
     """
 
     ignore_devices: Annotated[list[_Name], msgspec.Meta(max_length=MAX_IGNORED)] = msgspec.field(default_factory=list)
     all_counters: bool = False
+    switch_ports: Annotated[str, msgspec.Meta(max_length=4096)] = ""
 
 
 class RdmaExporter:
@@ -37,6 +41,7 @@ class RdmaExporter:
         self._config = config
         self._devices: tuple[RdmaDevice, ...] = ()
         self._baseline = Baseline()
+        self._switches: Mapping[Place, Place] = {}
 
     async def start(self, ctx: Context) -> None:
         """Take back what was learnt since the boot."""
@@ -44,11 +49,13 @@ class RdmaExporter:
         self._thread = ctx.thread("rdma")
         self._baseline = ctx.state.restore(Baseline, ctx.log) or Baseline()
         ignore(self._baseline, self._config.ignore_devices)
+        self._wiring = WiringFile(self._config.switch_ports, ctx.hostname)
 
     async def update(self) -> None:
         """Look at every device; NoData when there never was one."""
         functions = tuple(self._baseline.functions)
         devices, hidden = await self._thread.call(lambda: self._look(functions))
+        await self._learn_wiring()
         vanished = self._baseline.vanished
         learn(self._baseline, devices, hidden)
         self._devices = devices
@@ -60,6 +67,19 @@ class RdmaExporter:
         if not self._baseline.functions and not self._devices:
             raise NoData
 
+    async def _learn_wiring(self) -> None:
+        """Read the site's file if it changed; one that cannot be read changes nothing."""
+        try:
+            found = await self._thread.call(self._wiring.changed)
+        except (OSError, ValueError) as error:
+            self._ctx.log.warning("the file of switch_ports cannot be read", error=error)
+            return
+        if found is not None:
+            self._switches = found.switches
+            if found.bad_lines:
+                lines = ",".join(map(str, found.bad_lines[:MAX_LINES_SAID]))
+                self._ctx.log.warning("lines of switch_ports are passed over: {lines}", lines=lines)
+
     def _look(self, functions: Iterable[str]) -> tuple[tuple[RdmaDevice, ...], frozenset[str]]:
         """The devices, and which of these PCI functions may have theirs elsewhere. Runs in the thread."""
         root, ignored = self._ctx.roots.sys, frozenset(self._config.ignore_devices)
@@ -69,7 +89,7 @@ class RdmaExporter:
     def snapshot(self) -> RdmaSnapshot:
         """Copy what is known: the baseline grows."""
         baseline = msgspec.msgpack.decode(msgspec.msgpack.encode(self._baseline), type=Baseline)
-        return RdmaSnapshot(self._devices, baseline, self._config.all_counters)
+        return RdmaSnapshot(self._devices, baseline, self._config.all_counters, self._switches)
 
     def families(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""

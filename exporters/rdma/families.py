@@ -8,6 +8,7 @@ import msgspec
 
 from agent.api import Family, Metric, Rows
 from exporters.rdma.baseline import Baseline
+from exporters.rdma.switches import Place
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
 LINK_UP = 5
@@ -109,6 +110,13 @@ HARDWARE_VALUE = Family(
     (*_PORT, "counter"),
     "0 to 20 per port, if asked for",
 )
+SWITCH_INFO = Family(
+    "rankwatch_rdma_switch_info",
+    "gauge",
+    "Always 1: the switch, and its port, that the port is connected to, by the file that the configuration names.",
+    (*_PORT, "switch", "switch_port"),
+    "1 per port in the file, if there is one",
+)
 UNREADABLE = Family(
     "rankwatch_rdma_counters_unreadable",
     "gauge",
@@ -131,6 +139,7 @@ FAMILIES = (
     COUNTER,
     HARDWARE_COUNTER,
     HARDWARE_VALUE,
+    SWITCH_INFO,
     UNREADABLE,
 )
 TELLING = frozenset(
@@ -170,11 +179,15 @@ _VALUES = ("active_", "watermark_")
 
 
 class RdmaSnapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs. ``all_counters``: every one that there is, not only those that tell of faults."""
+    """What ``render`` needs. ``all_counters``: every one that there is, not only those that tell of faults.
+
+    ``switches``: a switch and its port by device and port.
+    """
 
     devices: tuple[RdmaDevice, ...]
     baseline: Baseline
     all_counters: bool = False
+    switches: Mapping[Place, Place] = {}
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
@@ -189,6 +202,8 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
         for port in device.ports:
             place = (device.name, str(port.number))
             _port(rows, place, port)
+            if place in snapshot.switches:
+                rows[SWITCH_INFO.name].add((*place, *snapshot.switches[place]), 1)
             _counters(rows, place, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
     rates = {(device.name, port.number): port.rate for device in snapshot.devices for port in device.ports}
     for expected in snapshot.baseline.functions.values():

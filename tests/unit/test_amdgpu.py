@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -126,6 +129,14 @@ class Node:
         finally:
             await self.exporter.drain()
 
+    def series(self, part: str) -> dict[str, list[float]]:
+        """The values of the families whose name has ``part`` in it, but for the hive."""
+        found: dict[str, list[float]] = {}
+        for each in samples(self.exporter.families(self.exporter.snapshot())):
+            if part in each.name and not each.name.endswith("_info"):
+                found.setdefault(each.name, []).append(each.value)
+        return found
+
     def failed(self) -> set[tuple[str, str]]:
         """The checks that have failed."""
         return {(each.subject.name, each.check) for each in failed(self.ledger)}
@@ -166,3 +177,54 @@ async def test_a_node_without_amd_is_no_data(tmp_path: Path) -> None:
     """Without a GPU of AMD's there is no data."""
     with pytest.raises(NoData):
         await Node(tmp_path, StateSection("amdgpu", None)).look()
+
+
+LINKS_DOWN = {("1a2b3c4d5e6f7081", "xgmi_down")}
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A copy of the made-up node."""
+    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
+    return tmp_path
+
+
+def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int = 0) -> None:
+    """Have the second GPU's table (v1.7) say this."""
+    raw = bytearray(b"\xff" * 2208)
+    struct.pack_into("<HBB", raw, 0, len(raw), 1, 7)
+    struct.pack_into("<I", raw, 40, cycles)
+    struct.pack_into("<I", raw, 80, memory)
+    struct.pack_into("<8H", raw, 264, *links)
+    (root / "sys/class/drm/card1/device/gpu_metrics").write_bytes(raw)
+
+
+async def test_xgmi_links(tables: Path) -> None:
+    """A link is down that was up at some time, also before a restart; one that never was is not connected."""
+    await asyncio.to_thread(write_table, tables, (1, 1, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
+    first = Node(tables, StateSection("amdgpu", None))
+    await first.look()
+    assert first.failed() & LINKS_DOWN == set()
+    assert first.series("xgmi") == {"rankwatch_gpu_xgmi_links_up": [2.0]}
+    await asyncio.to_thread(write_table, tables, (1, 0, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
+    again = Node(tables, StateSection("amdgpu", first.context.state.published))
+    await again.look()
+    assert again.failed() & LINKS_DOWN == LINKS_DOWN
+    assert again.series("xgmi") == {"rankwatch_gpu_xgmi_links_up": [1.0], "rankwatch_gpu_xgmi_link_up": [0.0]}
+    await asyncio.to_thread(write_table, tables, (1, 1, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
+    await again.look()
+    assert again.failed() & LINKS_DOWN == set()
+
+
+async def test_the_memorys_share_between_looks(tables: Path) -> None:
+    """From the second look on the share of its bandwidth is shown, and not while the GPU's table cannot be read."""
+    node = Node(tables, StateSection("amdgpu", None))
+    shown = []
+    for cycles, memory in ((1000, 0), (2000, 30_000), (3000, 90_000)):
+        await asyncio.to_thread(write_table, tables, (0xFFFF,) * 8, cycles, memory)
+        await node.look()
+        shown.append(node.series("dram_active"))
+    await asyncio.to_thread((tables / "sys/class/drm/card1/device/gpu_metrics").unlink)
+    await node.look()
+    family = "rankwatch_gpu_dram_active_ratio"
+    assert [*shown, node.series("dram_active")] == [{}, {family: [0.3]}, {family: [0.6]}, {}]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporters.amdgpu.metrics_table import MAX_CYCLES, LoweredSeconds, Table, read_table
+from exporters.amdgpu.metrics_table import MAX_CYCLES, LoweredSeconds, Table, memory_active, read_table
 
 ALL = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
 
@@ -24,6 +24,10 @@ def table(content: int, values: dict[int, bytes], *, form: int = 1, size: int = 
 
 ENERGY = struct.pack("<Q", 3 * 65536)
 CYCLES = struct.pack("<6I", 1000, 1, 2, 3, 4, 5)
+LOWERED = dict(zip(ALL, range(1, 6), strict=True))
+MEMORY = struct.pack("<I", 6000)
+LINKS = struct.pack("<8H", 1, 0, 1, 1, 1, 2, 0xFFFF, 0xFFFF)
+STATES = {0: True, 1: False, 2: True, 3: True, 4: True}
 
 
 @pytest.mark.parametrize(
@@ -31,9 +35,9 @@ CYCLES = struct.pack("<6I", 1000, 1, 2, 3, 4, 5)
     [
         (table(4, {24: ENERGY}), Table(3.0)),
         (table(5, {88: ENERGY}), Table(3.0)),
-        (table(6, {16: ENERGY, 32: CYCLES}), Table(3.0, 1000, dict(zip(ALL, range(1, 6), strict=True)))),
-        (table(7, {16: ENERGY, 32: CYCLES}), Table(3.0, 1000, dict(zip(ALL, range(1, 6), strict=True)))),
-        (table(8, {24: ENERGY, 40: CYCLES}), Table(3.0, 1000, dict(zip(ALL, range(1, 6), strict=True)))),
+        (table(6, {16: ENERGY, 32: CYCLES, 72: MEMORY}), Table(3.0, 1000, LOWERED, 6000)),
+        (table(7, {24: ENERGY, 40: CYCLES, 80: MEMORY, 264: LINKS}), Table(3.0, 1000, LOWERED, 6000, STATES)),
+        (table(8, {24: ENERGY, 40: CYCLES, 80: MEMORY, 264: LINKS}), Table(3.0, 1000, LOWERED, 6000, STATES)),
         (table(6, {32: CYCLES[:8]}), Table(None, 1000, {"hw_slowdown": 1})),
         (table(6, {}), Table()),
         (table(3, {24: ENERGY}), None),
@@ -83,3 +87,30 @@ def test_how_long_the_clocks_were_lowered(tables: list[Table], seconds: dict[str
     for number, each in enumerate(tables):
         lowered.add(each, 1000.0 + 10.0 * number)
     assert lowered.seconds == pytest.approx(seconds)
+
+
+def summed(cycles: int | None, percents: int | None) -> Table:
+    """A table at so many cycles with so many percents."""
+    return Table(None, cycles, memory_percents=percents)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "share"),
+    [
+        (summed(1000, 6000), summed(2000, 48_000), 0.42),
+        (summed(2**32 - 500, 2**32 - 10), summed(500, 24_990), 0.25),
+        (summed(1000, 6000), summed(2000, 106_000), 1.0),
+        (summed(1000, 6000), summed(2000, 106_001), None),  # more than all of it
+        (summed(1000, 6000), summed(1000, 6000), None),
+        (summed(9000, 6000), summed(100, 10), None),
+        (summed(0, 0), summed(MAX_CYCLES, 0), None),
+        (summed(None, 6000), summed(2000, 48_000), None),
+        (summed(1000, None), summed(2000, 48_000), None),
+        (summed(1000, 6000), summed(2000, None), None),
+        (None, summed(2000, 48_000), None),
+        (summed(1000, 6000), None, None),
+    ],
+)
+def test_the_memorys_share(before: Table | None, now: Table | None, share: float | None) -> None:
+    """Percents by cycles are a share; it is not known where either is missing, began anew or is too much."""
+    assert memory_active(before, now) == share

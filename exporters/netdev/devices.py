@@ -1,19 +1,14 @@
-"""Network devices with hardware behind them, from /sys/class/net: state, errors, carrier changes; speed and traffic.
-
-Bridges, tunnels and the ends of pods' cables are not among them: they come and go by the hundred and break nothing.
-"""
+"""What sysfs says of network devices (/sys/class/net), and its metric families."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from agent.api import ExporterConfig, Family, Metric, NoData, Roots, Spec, SysfsExporter, sysfs
+from agent.api import Family, sysfs
 
-INTERVAL_SECONDS = 15.0
 MAX_DEVICES = 128
 
 _NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
@@ -79,15 +74,9 @@ _NUMBERS = {
     RECEIVE_DROPS.name: "statistics/rx_dropped",
     SEND_DROPS.name: "statistics/tx_dropped",
 }
-_DETAILS = frozenset({SPEED.name, MTU.name, RECEIVED.name, SENT.name, SEND_ERRORS.name, SEND_DROPS.name})
+DETAILS = frozenset({SPEED.name, MTU.name, RECEIVED.name, SENT.name, SEND_ERRORS.name, SEND_DROPS.name})
 """What neither rules nor dashboards ask for: only with all_values."""
 _MEGABIT_BYTES = 1e6 / 8
-
-
-class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``all_values``: speed, MTU, traffic and what is lost on its way out, too: 6 more per device."""
-
-    all_values: bool = False
 
 
 class NetworkDevice(msgspec.Struct, frozen=True):
@@ -117,35 +106,3 @@ def _device(folder: Path, name: str) -> NetworkDevice:
         if number is not None:
             values[family] = float(number)
     return NetworkDevice(name, values)
-
-
-class NetdevExporter(SysfsExporter[NetdevConfig, tuple[NetworkDevice, ...]]):
-    """See the module."""
-
-    def read(self, roots: Roots) -> tuple[NetworkDevice, ...]:
-        """Every device; NoData when there is none."""
-        devices = read_devices(roots.sys)
-        if not devices:
-            raise NoData
-        return devices
-
-    def render(self, found: tuple[NetworkDevice, ...]) -> Iterable[Metric]:
-        """A series for each value that was read."""
-        hidden = frozenset() if self.config.all_values else _DETAILS
-        rows = {family.name: family.rows() for family in FAMILIES if family.name not in hidden}
-        for device in found:
-            for family, value in device.values.items():
-                if family in rows:
-                    rows[family].add((device.name,), value)
-        return [each.metric for each in rows.values()]
-
-
-SPEC = Spec(
-    name="netdev",
-    config=NetdevConfig,
-    build=NetdevExporter,
-    interval_seconds=INTERVAL_SECONDS,
-    deadline_seconds=10.0,
-    families=FAMILIES,
-    series_cap=2_000,
-)

@@ -1,0 +1,146 @@
+"""Questions to the kernel by netlink (netlink(7)): messages and attributes as bytes, and a socket for them. Blocking.
+
+Numbers are the kernel's own byte order. What asks here only reads: no request of ours changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+ROUTE, GENERIC, RDMA = 0, 16, 20
+"""Protocols (linux/netlink.h): the network's, families by name, RDMA's."""
+TIMEOUT_SECONDS = 2.0
+"""The kernel answers at once; a driver may wait for its device."""
+MAX_MESSAGE_BYTES = 64 * 1024
+"""Of one datagram; the kernel makes dumps of 32 KiB at most."""
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+REQUEST, DUMP = 0x1, 0x300
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_ERROR_CODE = struct.Struct("=i")
+_ERROR, _DONE = 2, 3
+_NESTED, _KIND_MASK = 0x8000, 0x3FFF
+
+
+class Message(NamedTuple):
+    """One message: its type, flags, sequence number and what follows the header."""
+
+    kind: int
+    flags: int
+    number: int
+    payload: bytes
+
+
+def attribute(kind: int, payload: bytes, *, nested: bool = False) -> bytes:
+    """An attribute, padded; ``nested``: its payload is attributes."""
+    head = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(payload), kind | (_NESTED if nested else 0))
+    return head + payload + b"\0" * (-len(payload) % 4)
+
+
+def attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """The attributes in ``raw`` by type, up to one that is cut."""
+    at = 0
+    while at + _ATTRIBUTE.size <= len(raw):
+        length, kind = _ATTRIBUTE.unpack_from(raw, at)
+        if not _ATTRIBUTE.size <= length <= len(raw) - at:
+            return
+        yield kind & _KIND_MASK, raw[at + _ATTRIBUTE.size : at + length]
+        at += length + -length % 4
+
+
+def message(kind: int, flags: int, number: int, payload: bytes) -> bytes:
+    """A message as it is sent."""
+    return _HEADER.pack(_HEADER.size + len(payload), kind, flags, number, 0) + payload
+
+
+def messages(raw: bytes) -> Iterator[Message]:
+    """The messages of a datagram, up to one that is cut."""
+    at = 0
+    while at + _HEADER.size <= len(raw):
+        length, kind, flags, number, _ = _HEADER.unpack_from(raw, at)
+        if not _HEADER.size <= length <= len(raw) - at:
+            return
+        yield Message(kind, flags, number, raw[at + _HEADER.size : at + length])
+        at += length + -length % 4
+
+
+def open_channel(protocol: int) -> Netlink:
+    """A socket to the kernel; OSError where the sandbox or the kernel has none."""
+    found = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    try:
+        found.settimeout(TIMEOUT_SECONDS)
+        found.bind((0, 0))
+    except OSError:
+        found.close()
+        raise
+    return Netlink(found)
+
+
+class Channel(Protocol):
+    """A socket, as far as it is used."""
+
+    def send(self, raw: bytes, /) -> int:
+        """Send a datagram."""
+        ...
+
+    def recv(self, size: int, /) -> bytes:
+        """Wait for a datagram."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+class Netlink:
+    """One socket, for one question at a time. Raises OSError with what the kernel says against a question."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._number = 0
+
+    def __enter__(self) -> Netlink:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the socket."""
+        self._channel.close()
+
+    def ask(self, kind: int, payload: bytes) -> bytes:
+        """The payload of the one message that answers."""
+        for found in self._answers(kind, REQUEST, payload):
+            return found
+        raise OSError("the kernel's answer is empty")
+
+    def dump(self, kind: int, payload: bytes) -> list[bytes]:
+        """The payloads of all messages that answer."""
+        return list(self._answers(kind, REQUEST | DUMP, payload))
+
+    def _answers(self, kind: int, flags: int, payload: bytes) -> Iterator[bytes]:
+        """What comes until the answer is whole; what answers an earlier question, that was given up, is passed over."""
+        self._number += 1
+        self._channel.send(message(kind, flags, self._number, payload))
+        left = MAX_ANSWER_BYTES
+        while raw := self._channel.recv(MAX_MESSAGE_BYTES):
+            left -= len(raw)
+            if left < 0:
+                raise OSError("the kernel's answer is too long")
+            for found in messages(raw):
+                if found.number != self._number:
+                    continue
+                if found.kind in (_ERROR, _DONE):
+                    _check(found.payload)
+                    return
+                yield found.payload
+        raise OSError("the kernel's answer is cut")
+
+
+def _check(payload: bytes) -> None:
+    (code,) = _ERROR_CODE.unpack_from(payload) if len(payload) >= _ERROR_CODE.size else (0,)
+    if code < 0:
+        raise OSError(-code, os.strerror(-code))

@@ -1,0 +1,146 @@
+"""Pause frames of network devices: of the link (ethtool netlink), and of each priority (PFC, by the kernel's DCB).
+
+A device that pauses its peer, or is paused, is congested: what it sends and receives waits. No right is needed to ask.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from agent.api import Family, netlink
+
+UNSUPPORTED_SECONDS = 3600.0
+"""A device that does not tell is asked again after so long: its driver may be another by then."""
+FAILED_SECONDS = 60.0
+"""... and one that failed to."""
+MAX_COUNT = 2**63
+PRIORITIES = 8
+
+FRAMES = Family(
+    "rankwatch_netdev_pause_frames_total",
+    "counter",
+    "Pause frames sent (transmit: the device was full) and received (receive: its peer was), by direction and priority "
+    "(PFC; empty: of the whole link). Of what is switched on, and of what is not once there were some.",
+    ("device", "direction", "priority"),
+    "2 per device and priority that is in use, of devices that tell",
+)
+Count = tuple[str, str, int]
+"""Direction, priority, frames."""
+
+_TRANSMIT, _RECEIVE = "transmit", "receive"
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.ENOENT})
+
+# Numbers of linux/genetlink.h, ethtool_netlink.h and dcbnl.h; the device's name is attribute 2 of a header, 1 of DCB's.
+_GENERIC_HEADER = struct.Struct("=BBH")
+_CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 0x10, 3, 1, 2
+_ETHTOOL = b"ethtool\0"
+_GET_PAUSE = 21
+_HEADER, _RECEIVES, _TRANSMITS, _STATISTICS = 1, 3, 4, 5
+_HEADER_DEVICE, _HEADER_FLAGS = 2, 3
+_WITH_STATISTICS = struct.pack("=I", 1 << 2)
+_SENT_FRAMES, _RECEIVED_FRAMES = 2, 3
+_GET_DCB, _GET_IEEE = 78, 21
+_DCB_DEVICE, _DCB_IEEE, _DCB_PFC = 1, 13, 2
+_DCB_HEADER = struct.Struct("=BBH")
+_PFC = struct.Struct("=BBBxHxx8Q8Q")
+"""Priorities that can be, those that are (a bit each), two more; frames sent and received by priority."""
+
+
+def pause_request(device: str) -> bytes:
+    """Ask ethtool how the link of a device pauses, with its counts."""
+    name = netlink.attribute(_HEADER_DEVICE, device.encode() + b"\0")
+    header = netlink.attribute(_HEADER, name + netlink.attribute(_HEADER_FLAGS, _WITH_STATISTICS), nested=True)
+    return _GENERIC_HEADER.pack(_GET_PAUSE, 1, 0) + header
+
+
+def pause_counts(answer: bytes) -> Iterator[Count]:
+    """What ethtool answers: frames of the whole link, where the driver counts them."""
+    found = dict(netlink.attributes(answer[_GENERIC_HEADER.size :]))
+    frames = dict(netlink.attributes(found.get(_STATISTICS, b"")))
+    for direction, count, switch in (
+        (_TRANSMIT, _SENT_FRAMES, _TRANSMITS),
+        (_RECEIVE, _RECEIVED_FRAMES, _RECEIVES),
+    ):
+        if len(frames.get(count, b"")) == struct.calcsize("=Q"):
+            (number,) = struct.unpack("=Q", frames[count])
+            yield from _shown(direction, "", number, is_on=any(found.get(switch, b"")))
+
+
+def priority_request(device: str) -> bytes:
+    """Ask the kernel's DCB about a device."""
+    return _DCB_HEADER.pack(0, _GET_IEEE, 0) + netlink.attribute(_DCB_DEVICE, device.encode() + b"\0")
+
+
+def priority_counts(answer: bytes) -> Iterator[Count]:
+    """What DCB answers: frames by priority, where the driver knows of PFC."""
+    found = dict(netlink.attributes(answer[_DCB_HEADER.size :]))
+    raw = dict(netlink.attributes(found.get(_DCB_IEEE, b""))).get(_DCB_PFC, b"")
+    if len(raw) != _PFC.size:
+        return
+    _, enabled, _, _, *numbers = _PFC.unpack(raw)
+    for direction, counts in ((_TRANSMIT, numbers[:PRIORITIES]), (_RECEIVE, numbers[PRIORITIES:])):
+        for priority, number in enumerate(counts):
+            yield from _shown(direction, str(priority), number, is_on=bool(enabled >> priority & 1))
+
+
+def _shown(direction: str, priority: str, number: int, *, is_on: bool) -> Iterable[Count]:
+    return [(direction, priority, number)] if number < MAX_COUNT and (is_on or number) else []
+
+
+class _Question(NamedTuple):
+    """What a device is asked: the protocol, the message's type, which the kernel may have to tell, and both ways."""
+
+    protocol: int
+    kind: Callable[[netlink.Netlink], int]
+    request: Callable[[str], bytes]
+    counts: Callable[[bytes], Iterator[Count]]
+
+
+def _ethtool(kernel: netlink.Netlink) -> int:
+    """The number of the family ethtool."""
+    question = _GENERIC_HEADER.pack(_GET_FAMILY, 1, 0) + netlink.attribute(_FAMILY_NAME, _ETHTOOL)
+    answer = dict(netlink.attributes(kernel.ask(_CONTROL, question)[_GENERIC_HEADER.size :]))
+    return int.from_bytes(answer.get(_FAMILY_ID, b""), sys.byteorder)
+
+
+_QUESTIONS = (
+    _Question(netlink.GENERIC, _ethtool, pause_request, pause_counts),
+    _Question(netlink.ROUTE, lambda _: _GET_DCB, priority_request, priority_counts),
+)
+
+
+class PauseReader:
+    """Asks for the pause frames of devices (blocking); used from one thread.
+
+    ``open_channel`` opens a netlink socket of a protocol.
+    """
+
+    def __init__(self, open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel) -> None:
+        self._open = open_channel
+        self._asked_again_at: dict[tuple[str, int], float] = {}
+
+    def read(self, devices: Iterable[str], now: float) -> dict[str, tuple[Count, ...]]:
+        """The counts of each device that tells, at monotonic time ``now``; OSError where there is no netlink."""
+        names = list(devices)
+        waiting = self._asked_again_at.items()
+        self._asked_again_at = {key: at for key, at in waiting if key[0] in names and at > now}
+        found: dict[str, tuple[Count, ...]] = {}
+        for question in _QUESTIONS:
+            due = [name for name in names if (name, question.protocol) not in self._asked_again_at]
+            if due:
+                with self._open(question.protocol) as kernel:
+                    for name in due:
+                        found[name] = (*found.get(name, ()), *self._counts(kernel, question, name, now))
+        return found
+
+    def _counts(self, kernel: netlink.Netlink, question: _Question, device: str, now: float) -> tuple[Count, ...]:
+        try:
+            return tuple(question.counts(kernel.ask(question.kind(kernel), question.request(device))))
+        except OSError as error:
+            wait = UNSUPPORTED_SECONDS if error.errno in _UNSUPPORTED else FAILED_SECONDS
+            self._asked_again_at[device, question.protocol] = now + wait
+            return ()

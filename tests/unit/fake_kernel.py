@@ -1,0 +1,66 @@
+"""A kernel that answers netlink questions from a table, in the kernel's formats."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from agent.system.netlink import Message, Netlink, message, messages
+
+ERROR, DONE = 2, 3
+MULTI = 0x2
+
+
+def reply(question: Message, *payloads: bytes, kind: int | None = None) -> bytes:
+    """A datagram of messages that answer."""
+    number = question.number
+    return b"".join(message(question.kind if kind is None else kind, MULTI, number, each) for each in payloads)
+
+
+def refuse(question: Message, code: int) -> bytes:
+    """An error."""
+    return message(ERROR, 0, question.number, struct.pack("=i", -code) + b"\0" * 16)
+
+
+def done(question: Message, code: int = 0) -> bytes:
+    """The end of a dump."""
+    return message(DONE, MULTI, question.number, struct.pack("=i", -code))
+
+
+class FakeKernel:
+    """Opens channels; ``asked`` holds (protocol, question) in order, ``open`` how many channels are open."""
+
+    def __init__(self, answer: Callable[[int, Message], list[bytes]]) -> None:
+        self._answer = answer
+        self.asked: list[tuple[int, Message]] = []
+        self.open = 0
+
+    def connect(self, protocol: int) -> Netlink:
+        """Open a channel."""
+        self.open += 1
+        return Netlink(_Channel(self, protocol))
+
+    def answer(self, protocol: int, question: Message) -> list[bytes]:
+        """The datagrams that answer a question."""
+        self.asked.append((protocol, question))
+        return self._answer(protocol, question)
+
+
+class _Channel:
+    def __init__(self, kernel: FakeKernel, protocol: int) -> None:
+        self._kernel = kernel
+        self._protocol = protocol
+        self._waiting: list[bytes] = []
+
+    def send(self, raw: bytes, /) -> int:
+        (question,) = messages(raw)
+        self._waiting += self._kernel.answer(self._protocol, question)
+        return len(raw)
+
+    def recv(self, size: int, /) -> bytes:
+        if not self._waiting:
+            raise TimeoutError("timed out")
+        return self._waiting.pop(0)[:size]
+
+    def close(self) -> None:
+        self._kernel.open -= 1

@@ -1,0 +1,203 @@
+"""Pause frames: what is asked, what is made of the answers (made up after the headers), and how often."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from pathlib import Path
+
+import pytest
+from client_metrics import samples
+from fake_clock import FakeClock
+from fake_kernel import FakeKernel, refuse, reply
+from hypothesis import given
+from hypothesis import strategies as st
+from lent import lent
+
+from agent.api import Roots
+from agent.system import netlink
+from agent.system.netlink import Message, attribute, attributes
+from exporters.netdev import NetdevConfig, NetdevExporter
+from exporters.netdev import exporter as exporter_module
+from exporters.netdev.pause import (
+    FAILED_SECONDS,
+    MAX_COUNT,
+    UNSUPPORTED_SECONDS,
+    PauseReader,
+    pause_counts,
+    priority_counts,
+)
+
+ETHTOOL, CONTROL, GET_DCB = 21, 0x10, 78
+ON, OFF = b"\1", b"\0"
+DATA = Path(__file__).parents[1] / "data/netdev"
+
+
+def pause(sent: int | None, received: int | None, switch: bytes = ON) -> bytes:
+    """What ethtool answers of a link."""
+    frames = b"".join(
+        attribute(kind, struct.pack("=Q", count)) for kind, count in ((2, sent), (3, received)) if count is not None
+    )
+    header = attribute(1, attribute(2, b"eth0\0"), nested=True)
+    return struct.pack("=BBH", 22, 1, 0) + header + attribute(3, switch) + attribute(4, switch) + attribute(5, frames)
+
+
+def priorities(enabled: int, sent: dict[int, int], received: dict[int, int]) -> bytes:
+    """What DCB answers of a device: struct ieee_pfc of linux/dcbnl.h, among others."""
+    counts = [of.get(priority, 0) for of in (sent, received) for priority in range(8)]
+    pfc = struct.pack("=BBBxHxx16Q", 8, enabled, 0, 0, *counts)
+    inside = attribute(1, b"\0" * 59) + attribute(2, pfc)
+    return struct.pack("=BBH", 0, 21, 0) + attribute(1, b"eth0\0") + attribute(13, inside)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (pause(3, 5), [("transmit", "", 3), ("receive", "", 5)]),
+        (pause(0, 0), [("transmit", "", 0), ("receive", "", 0)]),
+        (pause(0, 5, OFF), [("receive", "", 5)]),
+        (pause(None, 5), [("receive", "", 5)]),
+        (pause(MAX_COUNT - 1, MAX_COUNT), [("transmit", "", MAX_COUNT - 1)]),
+        (pause(3, 5)[:-1], []),
+        (b"", []),
+    ],
+)
+def test_frames_of_the_link(answer: bytes, expected: list[tuple[str, str, int]]) -> None:
+    """What is switched on has its counts, what is not only once there were frames; what is not told has none."""
+    assert list(pause_counts(answer)) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (priorities(0b1000, {}, {}), [("transmit", "3", 0), ("receive", "3", 0)]),
+        (
+            priorities(0b1000, {3: 7}, {3: 9, 5: 2}),
+            [("transmit", "3", 7), ("receive", "3", 9), ("receive", "5", 2)],
+        ),
+        (priorities(0, {7: MAX_COUNT}, {0: 1}), [("receive", "0", 1)]),
+        (priorities(0b1000, {3: 7}, {})[:-8], []),
+        (struct.pack("=BBH", 0, 21, 0) + attribute(13, b""), []),
+    ],
+)
+def test_frames_by_priority(answer: bytes, expected: list[tuple[str, str, int]]) -> None:
+    """Likewise of each priority; without PFC there are none."""
+    assert list(priority_counts(answer)) == expected
+
+
+@given(st.binary(max_size=300))
+def test_any_answer_is_read(raw: bytes) -> None:
+    """Nothing that a driver could answer is an error."""
+    list(pause_counts(raw))
+    list(priority_counts(raw))
+
+
+class Network:
+    """A kernel with devices, by what they answer: bytes, or an error."""
+
+    def __init__(self, links: dict[str, bytes | int], priorities: dict[str, bytes | int]) -> None:
+        self.links = links
+        self.priorities = priorities
+        self.has_ethtool = True
+        self.kernel = FakeKernel(self._answer)
+
+    def asked(self) -> list[tuple[int, str]]:
+        """(protocol, device) of the questions since the last call."""
+        found = [(protocol, _device(each)) for protocol, each in self.kernel.asked if each.kind != CONTROL]
+        self.kernel.asked.clear()
+        return found
+
+    def _answer(self, protocol: int, question: Message) -> list[bytes]:
+        if question.kind == CONTROL:
+            assert dict(attributes(question.payload[4:])) == {2: b"ethtool\0"}
+            family = (
+                struct.pack("=BBH", 1, 2, 0) + attribute(1, struct.pack("=H", ETHTOOL)) + attribute(2, b"ethtool\0")
+            )
+            return [reply(question, family) if self.has_ethtool else refuse(question, errno.ENOENT)]
+        assert question.kind == (ETHTOOL if protocol == netlink.GENERIC else GET_DCB)
+        table = self.links if protocol == netlink.GENERIC else self.priorities
+        found = table.get(_device(question), errno.ENODEV)
+        if found == errno.ETIMEDOUT:
+            return []
+        return [refuse(question, found) if isinstance(found, int) else reply(question, found)]
+
+
+def _device(question: Message) -> str:
+    found = dict(attributes(question.payload[4:]))
+    name = found[1] if question.kind == GET_DCB else dict(attributes(found[1]))[2]
+    return name.rstrip(b"\0").decode()
+
+
+def test_devices_are_asked() -> None:
+    """Both the link's and the priorities' frames are told; what a device does not answer costs itself alone."""
+    network = Network(
+        {"a": pause(3, 5), "b": errno.EOPNOTSUPP, "c": pause(1, 2)},
+        {"a": priorities(8, {3: 7}, {}), "b": priorities(8, {}, {3: 9}), "c": errno.ETIMEDOUT},
+    )
+    found = PauseReader(network.kernel.connect).read(["a", "b", "c"], 0.0)
+    assert found == {
+        "a": (("transmit", "", 3), ("receive", "", 5), ("transmit", "3", 7), ("receive", "3", 0)),
+        "b": (("transmit", "3", 0), ("receive", "3", 9)),
+        "c": (("transmit", "", 1), ("receive", "", 2)),
+    }
+    assert network.kernel.open == 0
+
+
+def test_how_often_a_device_is_asked() -> None:
+    """One that cannot tell is asked once an hour, one that failed once a minute, one that is new at once."""
+    network = Network({"a": errno.EOPNOTSUPP, "b": errno.EBUSY}, {"a": priorities(8, {}, {}), "b": errno.EOPNOTSUPP})
+    reader = PauseReader(network.kernel.connect)
+    reader.read(["a", "b"], 0.0)
+    assert len(network.asked()) == 4
+    reader.read(["a", "b"], FAILED_SECONDS - 1)
+    assert network.asked() == [(netlink.ROUTE, "a")]
+    reader.read(["a", "b"], FAILED_SECONDS)
+    assert network.asked() == [(netlink.GENERIC, "b"), (netlink.ROUTE, "a")]
+    reader.read(["b"], FAILED_SECONDS + 1)
+    network.asked()
+    reader.read(["a", "b"], FAILED_SECONDS + 2)
+    assert network.asked() == [(netlink.GENERIC, "a"), (netlink.ROUTE, "a")]
+    reader.read(["a", "b"], FAILED_SECONDS + 2 + UNSUPPORTED_SECONDS)
+    assert len(network.asked()) == 4
+
+
+def test_a_kernel_without_ethtool_tells_priorities() -> None:
+    """What has no such family is asked for it once an hour."""
+    network = Network({"a": pause(3, 5)}, {"a": priorities(8, {}, {})})
+    network.has_ethtool = False
+    reader = PauseReader(network.kernel.connect)
+    for _ in range(2):
+        assert len(reader.read(["a"], 0.0)["a"]) == 2
+    assert len([each for _, each in network.kernel.asked if each.kind == CONTROL]) == 1
+
+
+async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames have series by device; of a recorded tree, and where the sandbox forbids netlink, there are none."""
+    network = Network({"ens1f0np0": pause(3, 5)}, {"ens1f0np0": errno.EOPNOTSUPP})
+    monkeypatch.setattr(
+        exporter_module, "read_devices", lambda _, read=exporter_module.read_devices: read(DATA / "sys")
+    )
+    monkeypatch.setattr(exporter_module, "PauseReader", lambda: PauseReader(network.kernel.connect))
+    expected = {("ens1f0np0", "transmit", ""): 3.0, ("ens1f0np0", "receive", ""): 5.0}
+    assert await shown(Roots()) == expected
+    assert await shown(Roots(sys=DATA / "sys")) == {}
+
+    def forbidden(_: int) -> netlink.Netlink:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(exporter_module, "PauseReader", lambda: PauseReader(forbidden))
+    assert await shown(Roots()) == {}
+
+
+async def shown(roots: Roots) -> dict[tuple[str, str, str], float]:
+    """The series of pause frames after two looks."""
+    exporter = NetdevExporter(NetdevConfig())
+    await exporter.start(lent("netdev", FakeClock(), roots=roots))
+    for _ in range(2):
+        await exporter.update()
+    found = samples(exporter.families(exporter.snapshot()))
+    return {
+        (each.labels["device"], each.labels["direction"], each.labels["priority"]): each.value
+        for each in found
+        if each.name == "rankwatch_netdev_pause_frames_total"
+    }

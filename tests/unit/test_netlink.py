@@ -1,0 +1,113 @@
+"""Netlink: messages and attributes, and what is made of what the kernel answers."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from fake_kernel import FakeKernel, done, refuse, reply
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.system import netlink
+from agent.system.netlink import DUMP, REQUEST, Message, attribute, attributes, message, messages
+
+KIND = 33
+
+
+@given(st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40))))
+def test_attributes_are_read_as_they_were_written(pairs: list[tuple[int, bytes]]) -> None:
+    """Types and payloads come back, whatever their lengths; the mark of nested ones is no part of the type."""
+    assert list(attributes(b"".join(attribute(kind, payload) for kind, payload in pairs))) == pairs
+    assert list(attributes(b"".join(attribute(kind, payload, nested=True) for kind, payload in pairs))) == pairs
+
+
+@given(st.lists(st.tuples(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF), st.integers(0, 9), st.binary(max_size=40))))
+def test_messages_are_read_as_they_were_written(all_of: list[tuple[int, int, int, bytes]]) -> None:
+    """Headers and payloads come back, several to a datagram where they are padded."""
+    whole = [(kind, flags, number, payload + b"\0" * (-len(payload) % 4)) for kind, flags, number, payload in all_of]
+    assert list(messages(b"".join(message(*each) for each in whole))) == whole
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read(raw: bytes) -> None:
+    """Nothing that comes is an error, and a length that cannot be ends the reading."""
+    list(attributes(raw))
+    list(messages(raw))
+
+
+def test_what_is_cut_is_left() -> None:
+    """Whole attributes before it are read."""
+    raw = attribute(1, b"abcd") + attribute(2, b"efgh")[:-1]
+    assert list(attributes(raw)) == [(1, b"abcd")]
+    raw = message(KIND, 0, 1, b"abcd") + message(KIND, 0, 1, b"efgh")[:-1]
+    assert [each.payload for each in messages(raw)] == [b"abcd"]
+
+
+def test_one_answer() -> None:
+    """The payload that answers is returned; an answer to an earlier question, or none at all, is not."""
+    kernel = FakeKernel(
+        lambda _, question: [
+            message(KIND, 0, question.number - 1, b"late"),
+            reply(question, b"yes!", b"more"),
+        ]
+    )
+    with kernel.connect(netlink.ROUTE) as channel:
+        assert channel.ask(KIND, b"what") == b"yes!"
+    assert kernel.asked == [(netlink.ROUTE, Message(KIND, REQUEST, 1, b"what"))]
+    assert kernel.open == 0
+
+
+def test_a_dump() -> None:
+    """All messages up to the end are returned, of however many datagrams."""
+    kernel = FakeKernel(
+        lambda _, question: [reply(question, b"aaaa", b"bbbb"), reply(question, b"cccc") + done(question)]
+    )
+    with kernel.connect(netlink.RDMA) as channel:
+        assert channel.dump(KIND, b"") == [b"aaaa", b"bbbb", b"cccc"]
+    assert kernel.asked[0][1].flags == REQUEST | DUMP
+
+
+@pytest.mark.parametrize("dump", [False, True])
+def test_what_the_kernel_refuses(dump: bool) -> None:
+    """Its error is raised, also at the end of a dump."""
+    kernel = FakeKernel(
+        lambda _, question: [done(question, errno.EPERM) if dump else refuse(question, errno.EOPNOTSUPP)]
+    )
+    with kernel.connect(netlink.RDMA) as channel, pytest.raises(OSError) as raised:
+        (channel.dump if dump else channel.ask)(KIND, b"")
+    assert raised.value.errno == (errno.EPERM if dump else errno.EOPNOTSUPP)
+
+
+def test_an_answer_that_is_empty_or_cut_off() -> None:
+    """It is an error, not a wait without end."""
+    for answers in ([], [b""]):
+        kernel = FakeKernel(lambda _, question, answers=answers: answers)  # type: ignore[misc]
+        with kernel.connect(netlink.RDMA) as channel, pytest.raises(OSError):
+            channel.ask(KIND, b"")
+    kernel = FakeKernel(lambda _, question: [done(question)])
+    with kernel.connect(netlink.RDMA) as channel, pytest.raises(OSError, match="empty"):
+        channel.ask(KIND, b"")
+
+
+def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many bytes as the bound are taken, one message more is an error."""
+    kernel = FakeKernel(lambda _, question: [reply(question, b"aaaa"), reply(question, b"bbbb"), done(question)])
+    size = 2 * len(message(KIND, 0, 1, b"aaaa")) + len(message(KIND, 0, 1, b"\0" * 4))
+    monkeypatch.setattr(netlink, "MAX_ANSWER_BYTES", size)
+    with kernel.connect(netlink.RDMA) as channel:
+        assert len(channel.dump(KIND, b"")) == 2
+        monkeypatch.setattr(netlink, "MAX_ANSWER_BYTES", size - 1)
+        with pytest.raises(OSError, match="too long"):
+            channel.dump(KIND, b"")
+
+
+def test_the_real_kernel_understands() -> None:
+    """It takes our headers and attributes: it knows the loopback device, and none of another name."""
+    by_name, kind, none = 3, 18, "none-such0"
+    with netlink.open_channel(netlink.ROUTE) as channel:
+        found = dict(attributes(channel.ask(kind, b"\0" * 16 + attribute(by_name, b"lo\0"))[16:]))
+        assert found[by_name] == b"lo\0"
+        with pytest.raises(OSError) as raised:
+            channel.ask(kind, b"\0" * 16 + attribute(by_name, none.encode() + b"\0"))
+    assert raised.value.errno == errno.ENODEV
