@@ -11,6 +11,7 @@ THIRD = Size(8)
 HALF = Size(12)
 QUARTER = Size(6, 4)
 LISTED = 32
+FAULT = ("gpu", "code", "meaning", "hurts", "role", "action")
 
 ALERT = ("alertname", "severity", "alertstate", "job_id", "check", "name", "device", "path")
 LOST = f"node:rankwatch_lost:bool{{{NODE}}}"
@@ -197,10 +198,10 @@ def _gpu_errors() -> list[Panel]:
             size=HALF,
         ),
         rows(
-            "Xids",
-            "Errors that NVIDIA's driver told of, the last of each number. 13, 31 and 43 are mostly the program's.",
-            Query(f"1000 * max by (gpu, xid) (rankwatch_gpu_xid_last_timestamp_seconds{{{NODE}}})"),
-            columns=("gpu", "xid"),
+            "Errors that the drivers told of",
+            "Of each GPU the last kinds within a day; code: an Xid's number, or a word for AMD's.",
+            Query(f"1000 * max by ({', '.join(FAULT)}) (rankwatch_gpu_fault_last_timestamp_seconds{{{NODE}}})"),
+            columns=FAULT,
             value="last at",
             unit="dateTimeAsIso",
             size=HALF,
