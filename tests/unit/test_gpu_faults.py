@@ -54,7 +54,14 @@ def test_every_xid_of_the_catalogue_has_a_meaning(code: str, action: str) -> Non
         ),
         (Told("149", "NETIR_LINK_EVT/NETIR_LINK_DOWN", "0", "fatal"), "NVLink 0 down", "link", "root", "gpu_xid", ""),
         (Told("149", "NETIR", "", "fatal"), "NVLink error (NETIR)", "link", "root", "gpu_xid", "GPU reset required"),
-        (Told("149", "NETIR_BER_EVENT", "3", "nonfatal"), "NVLink 3 makes bit errors", "link", "root", "", "none"),
+        (
+            Told("149", "NETIR_BER_EVENT", "3", "nonfatal"),
+            "NVLink 3 makes bit errors",
+            "link",
+            "root",
+            "",
+            "no action needed",
+        ),
         (Told("149"), "NVLink error (NETIR)", "link", "root", "", "see the kernel's log"),
         (
             Told("145", "RLW_RXPIPE", "13", "nonfatal"),
