@@ -19,6 +19,17 @@ CLEAN_UP = "45"
 """The Xid whose row tells what any error is that says that another one caused it."""
 REPEATED = "repeated"
 """The unit under which the table has what a program's error means that comes again under other users' programs."""
+RECOVERY_ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex_domain",
+    "bus_reset",
+    "system_reboot",
+)
+"""What NVIDIA's driver may want done about a GPU, in the order of nvml.h's numbers; the units of Xid 154."""
 _COLUMNS = ("maker", "code", "unit", "severity", "hurts", "role", "check", "meaning", "action")
 _EMPTY = "-"
 

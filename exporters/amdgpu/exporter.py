@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Gpu, Metric, NoData, Spec, Subject
+from agent.api import Context, ExporterConfig, Gpu, Metric, NoData, Spec, Subject, gpu_faults
 from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import LoweredSeconds, memory_active
+from exporters.amdgpu.ras_errors import RasErrors
 from exporters.amdgpu.tree import read_gpus, read_users
 
 INTERVAL_SECONDS = 10.0
@@ -31,11 +32,13 @@ class AmdgpuExporter:
         self._users: dict[int, list[str]] = {}
         self._lowered: dict[str, LoweredSeconds] = {}
         self._memory_active: dict[str, float] = {}
+        self._ras_errors = RasErrors()
 
     async def start(self, ctx: Context) -> None:
         """Take back which GPUs there were since the boot."""
         self._ctx = ctx
         self._thread = ctx.thread("amdgpu")
+        await self._thread.call(gpu_faults.read_table)
         self._known = ctx.state.restore(dict[str, Known], ctx.log) or {}
 
     async def update(self) -> None:
@@ -47,6 +50,8 @@ class AmdgpuExporter:
         active = {gpu.pci: memory_active(before.get(gpu.pci), gpu.table) for gpu in found}
         self._memory_active = {pci: share for pci, share in active.items() if share is not None}
         self._gpus = views(self._known, found)
+        self._ras_errors.look(found, self._ctx.clock.time())
+        self._ctx.hardware.observe_faults(self._ras_errors.faults)
         for gpu in found:
             if gpu.table is not None:
                 self._lowered.setdefault(gpu.pci, LoweredSeconds()).add(gpu.table, self._ctx.clock.monotonic())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from agent.api import Told
+from agent.api import Told, gpu_faults
 
 _COMM = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}"
 _PROCESS = rf"(?:, pid='?(?:\d{{1,10}}|<unknown>)'?)?(?:, name='?{_COMM}'?)?, "
@@ -33,17 +33,6 @@ _PLACES = {
     ),
 }
 _NVLINK5_CODES = frozenset(map(str, range(144, 151)))
-_ACTIONS = (
-    "none",
-    "gpu_reset",
-    "node_reboot",
-    "drain_p2p",
-    "drain_and_reset",
-    "recover_imex_domain",
-    "bus_reset",
-    "system_reboot",
-)
-"""In the order of nvml.h's numbers."""
 
 
 def read_xid(code: str, rest: str) -> Told | None:
@@ -74,10 +63,11 @@ def _nvlink5(code: str, rest: str) -> Told:
 
 def _recovery(rest: str) -> Told | None:
     found = _ACTION.match(rest)
-    number = int(found["action"], 16) if found else len(_ACTIONS)
+    actions = gpu_faults.RECOVERY_ACTIONS
+    number = int(found["action"], 16) if found else len(actions)
     if number == 0:
         return None
-    return Told("154", unit=_ACTIONS[number] if number < len(_ACTIONS) else "")
+    return Told("154", unit=actions[number] if number < len(actions) else "")
 
 
 def _number(text: str) -> str:

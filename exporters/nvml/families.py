@@ -6,23 +6,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Family, Metric, Rows, gpu_families, pci_address
+from agent.api import Family, Metric, Rows, gpu_families, gpu_faults, pci_address
 from exporters.nvml import clocks, fabric, fields, nvlink
 from exporters.nvml.fields import GPU_LABELS
 from exporters.nvml.gpus import GpuView
 from exporters.nvml.judge import RECOVERY_NONE
-
-RECOVERY_ACTIONS = (
-    "none",
-    "gpu_reset",
-    "node_reboot",
-    "drain_p2p",
-    "drain_and_reset",
-    "recover_imex_domain",
-    "bus_reset",
-    "system_reboot",
-)
-"""In the order of nvml.h's numbers."""
 
 DRIVER_HUNG = Family(
     "rankwatch_gpu_driver_hung",
@@ -236,7 +224,8 @@ def _numbers(page: _Page, gpu: GpuView, labels: tuple[str, str], *, all_values: 
 
 
 def _recovery_action(number: int) -> str:
-    return RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else f"unknown_{number}"
+    names = gpu_faults.RECOVERY_ACTIONS
+    return names[number] if 0 <= number < len(names) else f"unknown_{number}"
 
 
 def _fabric(page: _Page, gpu: GpuView, labels: tuple[str, str], *, all_values: bool) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from client_metrics import encode
 
-from agent.api import Family, Metric
-from agent.hardware.fault_table import FaultSeen, GpuFault
-from agent.hardware.gpu_faults import Told, judge
+from agent.api import Family, FaultSeen, Metric, Told, gpu_faults
+from agent.hardware.fault_table import GpuFault
 from agent.hardware.ledger import NODE, CheckState, Entry, Finding, Subject
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot, counted_checks
@@ -44,8 +43,9 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     failed = [Entry("nvml", gpu, check, Finding(CheckState.FAILED, since)) for check in STRUCK]
     well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
     nobody = RankSnapshot((), 0, 0, 0, 0, 0, 0, time.time())
-    fault = GpuFault("0", "GPU-0", "", FaultSeen(judge("nvidia", Told(XID)).fault, since))
-    for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0, (fault,))):
+    seen = FaultSeen(gpu_faults.judge("nvidia", Told(XID)).fault, since)
+    faults = (GpuFault("0", "GPU-0", "0000:3b:00.0", seen),)
+    for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0, faults)):
         if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):
             yield family
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))

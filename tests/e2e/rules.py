@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,20 @@ def run_promtool(promtool: str, *arguments: str | Path) -> str:
     return "" if done.returncode == 0 else f"{promtool}: {done.stdout}{done.stderr}"
 
 
-def write_case(directory: Path, tests: list[dict[str, Any]], interval: str = "5s") -> Path:
-    """Write a file of promtool's with tests of the shipped rules, evaluated in this interval; return it."""
+def write_case(
+    directory: Path,
+    tests: list[dict[str, Any]],
+    interval: str = "5s",
+    rules: Sequence[Path] = RULES,
+    groups: Sequence[str] = GROUPS,
+) -> Path:
+    """Write a file of promtool's with tests of these shipped rules, evaluated in this interval; return it.
+
+    ``groups``: those of ``rules``, in their order.
+    """
     file = directory / "test.yml"
-    rules = [str(path) for path in RULES]
-    test = {"rule_files": rules, "evaluation_interval": interval, "group_eval_order": GROUPS, "tests": tests}
+    files = [str(path) for path in rules]
+    test = {"rule_files": files, "evaluation_interval": interval, "group_eval_order": groups, "tests": tests}
     file.write_text(json.dumps(test))  # JSON is YAML
     return file
 

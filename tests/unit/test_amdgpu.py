@@ -14,13 +14,14 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import failed, lent, well
 
-from agent.api import NoData, StateSection
+from agent.api import NoData, StateSection, fault_table
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter
 from exporters.amdgpu import tree as module
 from exporters.amdgpu.baseline import Known, View, verdicts
 from exporters.amdgpu.families import AmdgpuSnapshot, render
+from exporters.amdgpu.ras_errors import RasErrors
 from exporters.amdgpu.tree import RawGpu, read_gpus, read_users
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
@@ -228,3 +229,15 @@ async def test_the_memorys_share_between_looks(tables: Path) -> None:
     await node.look()
     family = "rankwatch_gpu_dram_active_ratio"
     assert [*shown, node.series("dram_active")] == [{}, {family: [0.3]}, {family: [0.6]}, {}]
+
+
+def test_uncorrectable_errors_that_rise_are_told() -> None:
+    """By block, when there are more than at the look before; what a first look finds is of any time."""
+    seen = RasErrors()
+    for seconds, umc, links in ((1.0, 5, 0), (2.0, 5, 0), (3.0, 6, 1), (4.0, 0, 1)):
+        errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}}
+        seen.look([msgspec.structs.replace(WELL, errors=errors)], seconds)
+    told = [(each.fault.meaning, each.last_seconds) for each in seen.faults[WELL.pci]]
+    assert sorted(told) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
+    seen.look([], 4.0 + fault_table.MAX_AGE_SECONDS)
+    assert seen.faults[WELL.pci] == []

@@ -10,7 +10,7 @@ from agent.api import Gpu
 from agent.hardware import fault_table
 from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, FaultSeen, add, merged, recent
 from agent.hardware.gpu_faults import MAX_WORD, REPEATED, Fault, Told, checks, codes, judge
-from agent.hardware.inventory import Hardware
+from agent.hardware.inventory import MAX_GPUS, Hardware
 from agent.ranks.health import CHECKS
 
 CATALOG = Path(__file__).parents[1] / "data/xid/catalog.tsv"
@@ -54,7 +54,14 @@ def test_every_xid_of_the_catalogue_has_a_meaning(code: str, action: str) -> Non
         ),
         (Told("149", "NETIR_LINK_EVT/NETIR_LINK_DOWN", "0", "fatal"), "NVLink 0 down", "link", "root", "gpu_xid", ""),
         (Told("149", "NETIR", "", "fatal"), "NVLink error (NETIR)", "link", "root", "gpu_xid", "GPU reset required"),
-        (Told("149", "NETIR_BER_EVENT", "3", "nonfatal"), "NVLink 3 makes bit errors", "link", "root", "", "none"),
+        (
+            Told("149", "NETIR_BER_EVENT", "3", "nonfatal"),
+            "NVLink 3 makes bit errors",
+            "link",
+            "root",
+            "",
+            "no action needed",
+        ),
         (Told("149"), "NVLink error (NETIR)", "link", "root", "", "see the kernel's log"),
         (
             Told("145", "RLW_RXPIPE", "13", "nonfatal"),
@@ -198,3 +205,16 @@ def test_errors_get_the_names_of_their_gpus() -> None:
     ]
     hardware.withdraw(["nvml"])
     assert hardware.faults() == ()
+
+
+def test_what_is_said_after_the_end_is_not_taken() -> None:
+    """An exporter that has ended says nothing more; of one GPU too many, or one error too many, nothing is kept."""
+    hardware = Hardware()
+    source = hardware.of("kernel_log")
+    source.observe_faults({f"{number:04x}:00:00.0": [FaultSeen(xid("79"), 3.0)] for number in range(MAX_GPUS + 1)})
+    assert len(hardware.faults()) == MAX_GPUS
+    source.observe_faults({PCI: [FaultSeen(xid("149", link=str(link)), 3.0) for link in range(MAX_FAULTS + 1)]})
+    assert len(hardware.faults()) == MAX_FAULTS
+    source.close()
+    source.observe_faults({})
+    assert len(hardware.faults()) == MAX_FAULTS

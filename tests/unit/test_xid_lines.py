@@ -107,3 +107,9 @@ def test_a_cut_line_says_nothing_that_is_not_whole(length: int) -> None:
         Told("149", "NETIR_LINK_EVT", "", "fatal"),
         LINK_14,
     }
+
+
+@pytest.mark.parametrize(("name", "told"), [("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))])
+def test_a_name_is_no_longer_than_a_process_has(name: str, told: Told) -> None:
+    """What stands after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
+    assert read_xid("149", f", pid=17, name={name}, {DOWN}") == told
