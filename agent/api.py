@@ -31,7 +31,7 @@ from agent.ranks.rank.owner import Owner, OwnerKind, Proof
 from agent.ranks.rank.verdict import ExitStatus, RasSilence
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
-from agent.system import netlink, sysfs
+from agent.system import ethtool, netlink, sysfs
 from agent.system.pci import pci_address, pci_path
 from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
@@ -99,6 +99,7 @@ __all__ = [
     "SysfsExporter",
     "WriterKey",
     "comm_label",
+    "ethtool",
     "gpu_families",
     "is_record_file",
     "label_fields",
