@@ -33,7 +33,7 @@ from agent.ranks.rank.owner import Owner, OwnerKind, Proof
 from agent.ranks.rank.verdict import ExitStatus, RasSilence
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
-from agent.system import netlink, sysfs
+from agent.system import ethtool, netlink, sysfs
 from agent.system.pci import pci_address, pci_path
 from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
@@ -106,6 +106,7 @@ __all__ = [
     "Told",
     "WriterKey",
     "comm_label",
+    "ethtool",
     "fault_table",
     "gpu_families",
     "gpu_faults",

@@ -80,10 +80,14 @@ _MEGABIT_BYTES = 1e6 / 8
 
 
 class NetworkDevice(msgspec.Struct, frozen=True):
-    """A device's name, and its values by the family that shows them; what cannot be read is not there."""
+    """A device's name, and its values by the family that shows them; what cannot be read is not there.
+
+    ``driver``: its name, empty where that is not known.
+    """
 
     name: str
     values: dict[str, float]
+    driver: str = ""
 
 
 def read_devices(sys_root: Path) -> tuple[NetworkDevice, ...]:
@@ -105,4 +109,11 @@ def _device(folder: Path, name: str) -> NetworkDevice:
         number = sysfs.read_number(folder / file)
         if number is not None:
             values[family] = float(number)
-    return NetworkDevice(name, values)
+    return NetworkDevice(name, values, _driver(folder))
+
+
+def _driver(folder: Path) -> str:
+    try:
+        return (folder / "device/driver").readlink().name
+    except OSError:
+        return ""

@@ -45,13 +45,13 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
         found = read_devices(roots.sys)
         if not found:
             raise NoData
-        return NetdevFound(found, self._read_pauses([device.name for device in found]))
+        return NetdevFound(found, self._read_pauses({device.name: device.driver for device in found}))
 
-    def _read_pauses(self, names: list[str]) -> dict[str, tuple[Count, ...]]:
+    def _read_pauses(self, drivers: dict[str, str]) -> dict[str, tuple[Count, ...]]:
         if self._pauses is None:
             return {}
         try:
-            return self._pauses.read(names, self.ctx.clock.monotonic())
+            return self._pauses.read(drivers, self.ctx.clock.monotonic())
         except OSError as error:
             self._pauses = None
             self.ctx.log.info("pause frames are not shown, as the kernel cannot be asked by netlink", error=error)

@@ -8,15 +8,19 @@ from __future__ import annotations
 import errno
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from agent.api import Family, netlink
+from agent.api import Family, ethtool, netlink
 
 UNSUPPORTED_SECONDS = 3600.0
 """A device that does not tell is asked again after so long: its driver may be another by then."""
 FAILED_SECONDS = 60.0
 """... and one that failed to."""
+REFRESH_SECONDS = 60.0
+"""How often a driver of CACHING_DRIVERS reads what it answers from."""
+CACHING_DRIVERS = frozenset({"mlx5_core"})
+"""They tell by priority what they read when all their statistics were last asked for, which may be never."""
 MAX_COUNT = 2**63
 PRIORITIES = 8
 
@@ -116,29 +120,45 @@ _QUESTIONS = (
 class PauseReader:
     """Asks for the pause frames of devices (blocking); used from one thread.
 
-    ``open_channel`` opens a netlink socket of a protocol.
+    ``open_channel`` opens a netlink socket of a protocol; ``refresh`` has a device's driver read its statistics.
     """
 
-    def __init__(self, open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel) -> None:
+    def __init__(
+        self,
+        open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel,
+        refresh: Callable[[str], None] = ethtool.refresh_statistics,
+    ) -> None:
         self._open = open_channel
+        self._refresh = refresh
         self._asked_again_at: dict[tuple[str, int], float] = {}
+        self._refreshed_at: dict[str, float] = {}
 
-    def read(self, devices: Iterable[str], now: float) -> dict[str, tuple[Count, ...]]:
-        """The counts of each device that tells, at monotonic time ``now``; OSError where there is no netlink."""
-        names = list(devices)
-        waiting = self._asked_again_at.items()
-        self._asked_again_at = {key: at for key, at in waiting if key[0] in names and at > now}
+    def read(self, drivers: Mapping[str, str], now: float) -> dict[str, tuple[Count, ...]]:
+        """The counts of each device that tells, at monotonic time ``now``; OSError where there is no netlink.
+
+        ``drivers``: by the name of each device.
+        """
+        waiting, fresh = self._asked_again_at.items(), self._refreshed_at.items()
+        self._asked_again_at = {key: at for key, at in waiting if key[0] in drivers and at > now}
+        self._refreshed_at = {name: at for name, at in fresh if name in drivers}
         found: dict[str, tuple[Count, ...]] = {}
         for question in _QUESTIONS:
-            due = [name for name in names if (name, question.protocol) not in self._asked_again_at]
+            due = [name for name in drivers if (name, question.protocol) not in self._asked_again_at]
             if due:
                 with self._open(question.protocol) as kernel:
                     for name in due:
-                        found[name] = (*found.get(name, ()), *self._counts(kernel, question, name, now))
+                        caches = question.protocol == netlink.ROUTE and drivers[name] in CACHING_DRIVERS
+                        counts = self._counts(kernel, question, name, now, is_cached=caches)
+                        found[name] = (*found.get(name, ()), *counts)
         return found
 
-    def _counts(self, kernel: netlink.Netlink, question: _Question, device: str, now: float) -> tuple[Count, ...]:
+    def _counts(
+        self, kernel: netlink.Netlink, question: _Question, device: str, now: float, *, is_cached: bool
+    ) -> tuple[Count, ...]:
         try:
+            if is_cached and now - self._refreshed_at.get(device, float("-inf")) >= REFRESH_SECONDS:
+                self._refresh(device)
+                self._refreshed_at[device] = now
             return tuple(question.counts(kernel.ask(question.kind(kernel), question.request(device))))
         except OSError as error:
             wait = UNSUPPORTED_SECONDS if error.errno in _UNSUPPORTED else FAILED_SECONDS

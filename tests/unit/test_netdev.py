@@ -52,6 +52,16 @@ def test_which_values_have_series(asked: bool, shown: set[str] | None) -> None:
     assert names == (values(found[0]).keys() if shown is None else shown)
 
 
+def test_the_driver_of_a_device(tmp_path: Path) -> None:
+    """It is told by the name of its folder; a device without one has none."""
+    for name, driver in (("a", "mlx5_core"), ("b", "")):
+        device = tmp_path / "class/net" / name / "device"
+        device.mkdir(parents=True)
+        if driver:
+            (device / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    assert [each.driver for each in read_devices(tmp_path)] == ["mlx5_core", ""]
+
+
 def test_what_is_odd_or_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that are none, values that are none, and one device more than the limit are not there."""
     for name in ("a", "b", 'c"} 1'):

@@ -22,6 +22,7 @@ from exporters.netdev import exporter as exporter_module
 from exporters.netdev.pause import (
     FAILED_SECONDS,
     MAX_COUNT,
+    REFRESH_SECONDS,
     UNSUPPORTED_SECONDS,
     PauseReader,
     pause_counts,
@@ -134,7 +135,7 @@ def test_devices_are_asked() -> None:
         {"a": pause(3, 5), "b": errno.EOPNOTSUPP, "c": pause(1, 2)},
         {"a": priorities(8, {3: 7}, {}), "b": priorities(8, {}, {3: 9}), "c": errno.ETIMEDOUT},
     )
-    found = PauseReader(network.kernel.connect).read(["a", "b", "c"], 0.0)
+    found = PauseReader(network.kernel.connect).read(dict.fromkeys("abc", "bnxt_en"), 0.0)
     assert found == {
         "a": (("transmit", "", 3), ("receive", "", 5), ("transmit", "3", 7), ("receive", "3", 0)),
         "b": (("transmit", "3", 0), ("receive", "3", 9)),
@@ -147,17 +148,17 @@ def test_how_often_a_device_is_asked() -> None:
     """One that cannot tell is asked once an hour, one that failed once a minute, one that is new at once."""
     network = Network({"a": errno.EOPNOTSUPP, "b": errno.EBUSY}, {"a": priorities(8, {}, {}), "b": errno.EOPNOTSUPP})
     reader = PauseReader(network.kernel.connect)
-    reader.read(["a", "b"], 0.0)
+    reader.read(dict.fromkeys("ab", ""), 0.0)
     assert len(network.asked()) == 4
-    reader.read(["a", "b"], FAILED_SECONDS - 1)
+    reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS - 1)
     assert network.asked() == [(netlink.ROUTE, "a")]
-    reader.read(["a", "b"], FAILED_SECONDS)
+    reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS)
     assert network.asked() == [(netlink.GENERIC, "b"), (netlink.ROUTE, "a")]
-    reader.read(["b"], FAILED_SECONDS + 1)
+    reader.read({"b": ""}, FAILED_SECONDS + 1)
     network.asked()
-    reader.read(["a", "b"], FAILED_SECONDS + 2)
+    reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS + 2)
     assert network.asked() == [(netlink.GENERIC, "a"), (netlink.ROUTE, "a")]
-    reader.read(["a", "b"], FAILED_SECONDS + 2 + UNSUPPORTED_SECONDS)
+    reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS + 2 + UNSUPPORTED_SECONDS)
     assert len(network.asked()) == 4
 
 
@@ -167,8 +168,28 @@ def test_a_kernel_without_ethtool_tells_priorities() -> None:
     network.has_ethtool = False
     reader = PauseReader(network.kernel.connect)
     for _ in range(2):
-        assert len(reader.read(["a"], 0.0)["a"]) == 2
+        assert len(reader.read({"a": ""}, 0.0)["a"]) == 2
     assert len([each for _, each in network.kernel.asked if each.kind == CONTROL]) == 1
+
+
+def test_a_driver_that_answers_from_a_cache() -> None:
+    """Once a minute it is made to read its statistics before it is asked; where that fails it is not asked."""
+    network = Network({}, {"a": priorities(8, {}, {}), "b": priorities(8, {}, {})})
+    refreshed: list[str] = []
+    reader = PauseReader(network.kernel.connect, refreshed.append)
+    for now in (0.0, REFRESH_SECONDS - 1, REFRESH_SECONDS):
+        assert reader.read({"a": "mlx5_core", "b": "bnxt_en"}, now).keys() == {"a", "b"}
+    assert refreshed == ["a", "a"]
+
+    def fail(_: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    network.asked()
+    reader = PauseReader(network.kernel.connect, fail)
+    for now, asked in ((0.0, ["b"]), (FAILED_SECONDS - 1, ["b"]), (FAILED_SECONDS, ["b"])):
+        found = reader.read({"a": "mlx5_core", "b": "bnxt_en"}, now)
+        assert (found["b"] != (), found.get("a", ())) == (True, ())
+        assert [name for protocol, name in network.asked() if protocol == netlink.ROUTE] == asked
 
 
 async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
