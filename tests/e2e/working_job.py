@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -124,10 +125,10 @@ def doing_again(act: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def group_in(controller: str, name: str) -> Iterator[Path]:
-    """Provide a fresh control group (v1), beside the test's own, for the processes of a rank."""
+    """Provide a fresh control group (v1), within the test's own, for the processes of a rank."""
     line = next(each for each in Path("/proc/self/cgroup").read_text().splitlines() if f":{controller}:" in each)
     own = GROUPS / controller / line.split(":", 2)[2].lstrip("/")
-    group = own / name
+    group = own / f"{name}-{uuid.uuid4().hex[:8]}"
     group.mkdir()
     try:
         yield group
