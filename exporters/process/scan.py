@@ -109,14 +109,14 @@ class Scanner:
             held=frozenset(_identity(file) for key in standings for file in self._ranks[key].logs.values()),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
-            usages=self._look_at_usage(now) if is_due else None,
+            usages=self._look_at_usage(now, running) if is_due else None,
         )
 
-    def _look_at_usage(self, now: float) -> Usages:
-        """Look at what the ranks use of which the threads were read just now."""
+    def _look_at_usage(self, now: float, running: list[ProcessKey]) -> Usages:
+        """Look at what the ranks use, as far as their threads could be read just now."""
         self._threads_at = now
         ranks, self._threads = self._threads, {}
-        return self._usage.look(ranks, self._search.descendants(ranks))
+        return self._usage.look(ranks, self._search.descendants(running))
 
     def _look_for_files(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
         """Have the record files of ranks that may be one of these writers listed in this look, not seconds later."""
