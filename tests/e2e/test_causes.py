@@ -24,6 +24,7 @@ from nvml_stub import Node
 from prometheus import Prometheus, why_no_prometheus
 from watches import build_rules, prometheus_config
 from working_job import GROUPS, LATE_RANK, OTHER_RANK, WorkingJob, doing_again, group_in, hashes_per_step
+from working_rank import MORE_WORK
 
 FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 JOBS = int(os.environ.get("RANKWATCH_TEST_CAUSE_JOBS", "2"))
@@ -186,7 +187,8 @@ def test_each_cause_is_named(site: Site, watched: Watched) -> None:
 def test_a_hog_on_its_cpu_is_named(site: Site, watched: Watched) -> None:
     """A process that has more weight on a rank's CPU keeps it waiting for one."""
     with contextlib.ExitStack() as stack:
-        jobs = {f"hog-{number}": more_work(site, f"hog-{number}", stack)[0] for number in range(JOBS)}
+        busy = site._replace(burns=MORE_WORK * site.burns)
+        jobs = {f"hog-{number}": more_work(busy, f"hog-{number}", stack)[0] for number in range(JOBS)}
         time.sleep(CALM_SECONDS)
         cpu = max(os.sched_getaffinity(0))
         hog = [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"]
