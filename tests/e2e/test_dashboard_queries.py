@@ -279,7 +279,7 @@ def check_node(ask: Questions) -> None:
     assert ask("node", "Failed checks", "check") == since
     assert ask("node", "What stands against ranks' hardware", "reason").keys() == set(STRUCK)
     assert ask("node", "Ranks", "") == {"": 7 + 1}  # the pipeline's rank lives here, too
-    assert ask("node", "Xids", "xid").keys() == {XID}
+    assert ask("node", "Errors that the drivers told of", "code").keys() == {XID}
     assert ask("node", "Storage", "path") == {HUNG_PATH: 0, "/home": 1}
     assert ask("node", "Room left", "path") == {HUNG_PATH: 0.25, "/home": 0.25}
     assert ask("node", "Ports", "device")["mlx5_1"] == 1
