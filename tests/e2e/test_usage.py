@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from agents import Agent
 from jobs import ROOT
-from neighbours import as_user
+from neighbours import RIGHTS, as_user
 from nodes import wait_until
 from slow_files import slow_file
 
@@ -26,7 +26,7 @@ from exporters.process.standing import THREADS_SECONDS
 LOOKS_SECONDS = 2 * THREADS_SECONDS + 3.0
 """Two looks, and what the machine's other work takes."""
 GROUPS = Path("/sys/fs/cgroup")
-AGENT, RIGHT = 60701, "+sys_ptrace"
+AGENT = 60701
 MIB = 1024 * 1024
 WAITS = "rankwatch_rank_run_queue_wait_seconds_total"
 BLOCKED = "rankwatch_rank_blocked_threads"
@@ -170,7 +170,11 @@ def test_a_quota_of_cpu_time(agent: Agent, stack: contextlib.ExitStack) -> None:
 def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: Path) -> None:
     """A rank whose group has less memory than the pages it reads faults, and its group waits for memory."""
     data = tmp_path / "data"
-    data.write_bytes(os.urandom(64 * MIB))
+    with data.open("wb") as file:
+        file.write(os.urandom(64 * MIB))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # else it is in memory, on another's account
     group, pressed = group_in(stack, "memory"), group_in(stack, "unified")
     rank = Held(agent, stack, "touch", str(data), groups=(group, pressed))
     (group / "memory.limit_in_bytes").write_text(str(24 * MIB))
@@ -192,10 +196,10 @@ def test_a_stopped_data_loader(agent: Agent, stack: contextlib.ExitStack) -> Non
     ("rights", "wait"),
     [
         ((), "fuse"),
-        (as_user(AGENT, f"--inh-caps={RIGHT}", f"--ambient-caps={RIGHT}"), "fuse"),
+        (as_user(AGENT, f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"), "fuse"),
         (as_user(AGENT), "other"),
     ],
-    ids=["root", "ptrace", "none"],
+    ids=["root", "other-users", "none"],
 )
 def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequence[str], wait: str) -> None:
     """A rank that reads from slow storage is blocked there: which kind it is is told with the right to read that."""
