@@ -149,6 +149,23 @@ def test_what_fails_besides_on_a_neighbour_is_told(tmp_path: Path) -> None:
     assert ask(tmp_path, given, alerts(1000, "n03", "n07")) == []
 
 
+def test_what_may_wait_is_no_failure_of_a_neighbours_own(tmp_path: Path) -> None:
+    """Neighbours whose power smoothing was switched, or with a row to be remapped, still follow."""
+    given = rack(NO_ANSWER, ("gpu_recovery_action",))
+    for node, code in (("n03", "162"), ("n04", "63")):
+        given += gpu_series(node, 0, Told(code), (), -60, DOMAIN)[3:]
+    assert ask(tmp_path, given, alerts(1000, "n07")) == []
+
+
+def test_a_ticket_hides_no_page(tmp_path: Path) -> None:
+    """A node where nobody runs is told first, by a ticket: that ranks are struck on another is told all the same."""
+    idle = [each for each in gpu_series("n00", 0, LINK_DOWN, ("gpu_xid",), 0, DOMAIN) if "_rank_" not in each["series"]]
+    given = idle + gpu_series("n01", 0, NO_ANSWER, ("gpu_recovery_action",), 480, DOMAIN)
+    page = alerts(1000, "n01")
+    page["exp_samples"].append({"labels": '{alertname="HardwareFailed",node="n00"}', "value": 1})
+    assert ask(tmp_path, given, page) == []
+
+
 def test_another_link_later_is_another_page(tmp_path: Path) -> None:
     """A failure that is old, and not mended, hides no new one of its domain."""
     given = gpu_series("n00", 0, LINK_DOWN, ("gpu_xid",), 0, DOMAIN)
