@@ -166,6 +166,17 @@ def test_a_ticket_hides_no_page(tmp_path: Path) -> None:
     assert ask(tmp_path, given, page) == []
 
 
+def test_nodes_that_recover_one_by_one_wake_nobody_again(tmp_path: Path) -> None:
+    """While the page of the first lasts, none of the others takes its place."""
+    given: list[Series] = []
+    for number in range(6):
+        steps = (480 + 30 * number) // 15
+        for each in gpu_series(f"n{number:02}", 0, NO_ANSWER, ("gpu_fabric",), number, DOMAIN):
+            is_of_failure = "check_failed" in each["series"] or "unhealthy" in each["series"]
+            given.append(each | {"values": each["values"].replace(f"x{STEPS}", f"x{steps if is_of_failure else 150}")})
+    assert ask(tmp_path, given, alerts(1300, "n00")) == []
+
+
 def test_another_link_later_is_another_page(tmp_path: Path) -> None:
     """A failure that is old, and not mended, hides no new one of its domain."""
     given = gpu_series("n00", 0, LINK_DOWN, ("gpu_xid",), 0, DOMAIN)
