@@ -125,6 +125,28 @@ def test_one_link_of_a_rack_is_one_page_that_names_it(tmp_path: Path, culprits_d
     assert ask(tmp_path, given, alerts(1000, "n07"), text=page) == []
 
 
+def test_an_error_that_goes_on_is_still_the_first(tmp_path: Path) -> None:
+    """The text names no neighbour as the first whose one error came after the first of those that go on."""
+    given = gpu_series("n03", 0, LINK_DOWN, ("gpu_xid",), 20, DOMAIN)
+    for each in gpu_series("n07", 0, LINK_DOWN, ("gpu_xid",), 0, DOMAIN):
+        goes_on = {"values": f"_x8 120+15x{STEPS}"} if "gpu_fault" in each["series"] else {}
+        given.append(each | goes_on)
+    notes = {
+        "summary": "Hardware of n07 has failed under 1 rank(s): gpu_xid",
+        "description": (
+            "1 rank(s) on n07 run on hardware that failed under them: 28 of job 7 (gpu_xid). Its driver said: Xid 149 "
+            "(NVLink 14 down, fatal) on GPU 0 at 00:05:00 UTC: GPU reset required. 1 more node(s) of its NVLink domain "
+            "failed with it. Likely cause: that GPU or NIC, its link or driver, or the node, as the checks say. Do "
+            "first: drain the node."
+        ),
+        "dashboard_url": f"{BOARDS}/rankwatch-node?var-cluster=&var-node=n07&from=-3300000&to=900000",
+        "runbook_url": f"{RUNBOOKS}#rankunhealthy",
+    }
+    told = [{"exp_labels": {"severity": "page", "node": "n07"}, "exp_annotations": notes}]
+    page = {"eval_time": "5m", "alertname": "RankUnhealthy", "exp_alerts": told}
+    assert ask(tmp_path, given, alerts(1000, "n07"), text=page) == []
+
+
 def test_neighbours_that_only_lose_their_peer_are_not_told_of(tmp_path: Path) -> None:
     """Where the driver wants nothing done about the neighbours, nothing has failed there at all."""
     assert ask(tmp_path, rack(NO_ANSWER, ()), alerts(1000, "n07")) == []
