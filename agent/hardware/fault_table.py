@@ -86,7 +86,7 @@ def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
 
 
 def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
-    """MAX_FAULTS at most. What gives way is the oldest: of consequences, then of errors that hurt a process alone."""
+    """MAX_FAULTS at most. First gives way the oldest consequence, then what hurts a process alone, or is not fatal."""
     return sorted(seen, key=_worth, reverse=True)[:MAX_FAULTS]
 
 
@@ -105,5 +105,6 @@ def _age(seen: FaultSeen) -> float:
     return seen.last_seconds
 
 
-def _worth(seen: FaultSeen) -> tuple[bool, bool, float]:
-    return seen.fault.role == "root", seen.fault.hurts != "process", seen.last_seconds
+def _worth(seen: FaultSeen) -> tuple[bool, bool, bool, float]:
+    fault = seen.fault
+    return fault.role == "root", fault.hurts != "process", fault.severity != "nonfatal", seen.last_seconds

@@ -125,6 +125,28 @@ def test_one_link_of_a_rack_is_one_page_that_names_it(tmp_path: Path, culprits_d
     assert ask(tmp_path, given, alerts(1000, "n07"), text=page) == []
 
 
+def test_an_error_that_goes_on_is_still_the_first(tmp_path: Path) -> None:
+    """The text names no neighbour as the first whose one error came after the first of those that go on."""
+    given = gpu_series("n03", 0, LINK_DOWN, ("gpu_xid",), 20, DOMAIN)
+    for each in gpu_series("n07", 0, LINK_DOWN, ("gpu_xid",), 0, DOMAIN):
+        goes_on = {"values": f"_x8 120+15x{STEPS}"} if "gpu_fault" in each["series"] else {}
+        given.append(each | goes_on)
+    notes = {
+        "summary": "Hardware of n07 has failed under 1 rank(s): gpu_xid",
+        "description": (
+            "1 rank(s) on n07 run on hardware that failed under them: 28 of job 7 (gpu_xid). Its driver said: Xid 149 "
+            "(NVLink 14 down, fatal) on GPU 0 at 00:05:00 UTC: GPU reset required. 1 more node(s) of its NVLink domain "
+            "failed with it. Likely cause: that GPU or NIC, its link or driver, or the node, as the checks say. Do "
+            "first: drain the node."
+        ),
+        "dashboard_url": f"{BOARDS}/rankwatch-node?var-cluster=&var-node=n07&from=-3300000&to=900000",
+        "runbook_url": f"{RUNBOOKS}#rankunhealthy",
+    }
+    told = [{"exp_labels": {"severity": "page", "node": "n07"}, "exp_annotations": notes}]
+    page = {"eval_time": "5m", "alertname": "RankUnhealthy", "exp_alerts": told}
+    assert ask(tmp_path, given, alerts(1000, "n07"), text=page) == []
+
+
 def test_neighbours_that_only_lose_their_peer_are_not_told_of(tmp_path: Path) -> None:
     """Where the driver wants nothing done about the neighbours, nothing has failed there at all."""
     assert ask(tmp_path, rack(NO_ANSWER, ()), alerts(1000, "n07")) == []
@@ -147,6 +169,34 @@ def test_what_fails_besides_on_a_neighbour_is_told(tmp_path: Path) -> None:
     given = rack(NO_ANSWER, ("gpu_recovery_action",))
     given += gpu_series("n03", 0, Told("79"), ("gpu_lost",), 5, DOMAIN)[3:]
     assert ask(tmp_path, given, alerts(1000, "n03", "n07")) == []
+
+
+def test_what_may_wait_is_no_failure_of_a_neighbours_own(tmp_path: Path) -> None:
+    """Neighbours whose power smoothing was switched, or with a row to be remapped, still follow."""
+    given = rack(NO_ANSWER, ("gpu_recovery_action",))
+    for node, code in (("n03", "162"), ("n04", "63")):
+        given += gpu_series(node, 0, Told(code), (), -60, DOMAIN)[3:]
+    assert ask(tmp_path, given, alerts(1000, "n07")) == []
+
+
+def test_a_ticket_hides_no_page(tmp_path: Path) -> None:
+    """A node where nobody runs is told first, by a ticket: that ranks are struck on another is told all the same."""
+    idle = [each for each in gpu_series("n00", 0, LINK_DOWN, ("gpu_xid",), 0, DOMAIN) if "_rank_" not in each["series"]]
+    given = idle + gpu_series("n01", 0, NO_ANSWER, ("gpu_recovery_action",), 480, DOMAIN)
+    page = alerts(1000, "n01")
+    page["exp_samples"].append({"labels": '{alertname="HardwareFailed",node="n00"}', "value": 1})
+    assert ask(tmp_path, given, page) == []
+
+
+def test_nodes_that_recover_one_by_one_wake_nobody_again(tmp_path: Path) -> None:
+    """While the page of the first lasts, none of the others takes its place."""
+    given: list[Series] = []
+    for number in range(6):
+        steps = (480 + 30 * number) // 15
+        for each in gpu_series(f"n{number:02}", 0, NO_ANSWER, ("gpu_fabric",), number, DOMAIN):
+            is_of_failure = "check_failed" in each["series"] or "unhealthy" in each["series"]
+            given.append(each | {"values": each["values"].replace(f"x{STEPS}", f"x{steps if is_of_failure else 150}")})
+    assert ask(tmp_path, given, alerts(1300, "n00")) == []
 
 
 def test_another_link_later_is_another_page(tmp_path: Path) -> None:

@@ -161,6 +161,16 @@ def test_the_last_errors_of_a_gpu() -> None:
     assert {"1", "2"} <= {each.fault.link for each in seen}
 
 
+def test_errors_that_are_not_fatal_take_no_other_place() -> None:
+    """A link that is down is still told after many that are not fatal on all links; also by its number alone."""
+    for first in (xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), xid("79")):
+        seen = add([], first, 100.0)
+        for link in range(MAX_FAULTS + 1):
+            seen = add(seen, xid("146", unit="TLW_RX", link=str(link), severity="nonfatal"), 200.0 + link)
+        assert len(seen) == MAX_FAULTS
+        assert first in [each.fault for each in seen]
+
+
 def test_an_error_that_comes_again_is_one() -> None:
     """It is shown with its last time, whatever the order in which it was told."""
     seen = add(add(add([], xid("79"), 5.0), xid("79"), 9.0), xid("79"), 7.0)

@@ -319,3 +319,13 @@ def test_groups_that_come_and_go_take_nothing_back() -> None:
     assert jobs.shown() == (JobUsage("7", GroupTotals(5)),)
     jobs.note({}, {})
     assert jobs.shown() == ()
+
+
+def test_what_was_not_told_before_begins_to_count() -> None:
+    """The past of a group whose files could not be read, or whose pressure nobody asked for, is no wait of now."""
+    jobs = JobTotals()
+    for told in (GroupTotals(throttled=7), GroupTotals(9000, 9000, 9000, 8), GroupTotals(), GroupTotals(9003, 9000)):
+        jobs.note({"7": ["a"]}, {"a": told})
+    assert jobs.shown() == (JobUsage("7", GroupTotals(throttled=1)),)
+    jobs.note({"7": ["a"]}, {"a": GroupTotals(9004, 9000, 9000, 9)})
+    assert jobs.shown() == (JobUsage("7", GroupTotals(1, throttled=1)),)
