@@ -171,7 +171,7 @@ class Prometheus:
         """Return increase() over exactly the time from the first to the last sample of a series.
 
         From 3.0 on a range leaves out a sample at its very beginning: it is asked for one millisecond more, and what
-        is extrapolated over that is taken off again.
+        is extrapolated over that is taken off again (nothing where the counter began at 0: it was never below).
         """
         first, last = series.samples[0][0], series.samples[-1][0]
         version = json.loads(self._get("/api/v1/status/buildinfo"))["data"]["version"]
@@ -179,7 +179,8 @@ class Prometheus:
         labels = ",".join(f'{name}="{value}"' for name, value in series.labels.items() if name != "__name__")
         selector = f"{series.labels['__name__']}{{{labels}}}"
         [result] = self.query(f"increase({selector}[{last - first + more}ms])", last)
-        return float(result["value"][1]) * (last - first) / (last - first + more)
+        extrapolated = more if series.samples[0][1] > 0 else 0
+        return float(result["value"][1]) * (last - first) / (last - first + extrapolated)
 
     def close(self) -> None:
         """End it."""
