@@ -82,7 +82,9 @@ def late(late_share: float) -> list[Panel]:
             "Why they are late",
             "What the late ranks' nodes show of them and not of the job's other ranks, and since when: the process "
             "(CPU, memory, storage, data loaders), GPU (clocks, errors, others' processes) or NIC; else the program.",
-            Query(f"topk({LISTED}, 1000 * rank:rankwatch_late_cause:seconds{{{JOB}}})"),
+            Query(
+                f"1000 * topk({LISTED}, max by (rank, node, cause, detail) (rank:rankwatch_late_cause:seconds{{{JOB}}}))"
+            ),
             columns=("rank", "node", "cause", "detail"),
             value="since",
             unit="dateTimeAsIso",

@@ -8,13 +8,18 @@ from pathlib import Path
 
 from client_metrics import encode
 
-from agent.api import Family, FaultSeen, Metric, Told, gpu_faults
+from agent.api import Family, FaultSeen, Metric, Told, gpu_families, gpu_faults
 from agent.hardware.fault_table import GpuFault
 from agent.hardware.ledger import NODE, CheckState, Entry, Finding, Subject
+from agent.ranks import families as rank_families
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
+from exporters.netdev import pause
 from exporters.nvml import nvlink
+from exporters.process.foreign import FOREIGN
+from exporters.process.usage import families as usage
+from exporters.rdma import families as rdma
 from exporters.storage import families as storage
 from exporters.storage.probe import FreeSpace, Probe
 
@@ -51,6 +56,17 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))
     yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))
     yield _rows(nvlink.LINK_FLAGGED, (("0", "GPU-0", "3"), 0.6))
+    yield _rows(rank_families.RANK_INFO, ((job_id, rank, "0", "0", "GPU-0", "", "", "1", "", "", ""), 1.0))
+    for family in (gpu_families.SM_ACTIVE, gpu_families.TENSOR_ACTIVE, gpu_families.DRAM_ACTIVE):
+        yield _rows(family, (("0", "GPU-0"), 0.1))
+    yield _rows(FOREIGN, (("0", "GPU-0", "ann"), 1.0))
+    yield _rows(pause.FRAMES, (("eth0", "receive", "3"), 7.0))
+    yield _rows(rdma.SWITCH_INFO, (("mlx5_0", "1", "leaf1", "7"), 1.0))
+    for family in (usage.IO_WAIT, usage.MAJOR_FAULTS, usage.SWAP, usage.CHILDREN_STOPPED):
+        yield _rows(family, ((job_id, rank), 1.0))
+    yield _rows(usage.BLOCKED_THREADS, ((job_id, rank, "nfs"), 2.0))
+    yield _rows(usage.PRESSURE_WAITING, ((job_id, "memory"), 3.0))
+    yield _rows(usage.THROTTLED, ((job_id,), 4.0))
     room = FreeSpace(size_bytes=1000, available_bytes=250, inodes=10, inodes_available=5)
     hung = Probe(HUNG_PATH, ok=True, seconds=0.1, under_way_seconds=60.0, room=room)
     well_answered = Probe("/home", ok=True, seconds=0.1, under_way_seconds=0.0, room=room)

@@ -135,7 +135,7 @@ def test_an_error_that_goes_on_is_still_the_first(tmp_path: Path) -> None:
         "summary": "Hardware of n07 has failed under 1 rank(s): gpu_xid",
         "description": (
             "1 rank(s) on n07 run on hardware that failed under them: 28 of job 7 (gpu_xid). Its driver said: Xid 149 "
-            "(NVLink 14 down, fatal) on GPU 0 at 00:05:00 UTC: GPU reset required. 1 more node(s) of its NVLink domain "
+            "(NVLink 14 down, fatal) on GPU 0 at 00:02:00 UTC: GPU reset required. 1 more node(s) of its NVLink domain "
             "failed with it. Likely cause: that GPU or NIC, its link or driver, or the node, as the checks say. Do "
             "first: drain the node."
         ),
