@@ -17,6 +17,7 @@ FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
 COMM_SIZE = "comm, collective, size"
 PAIRS = f"rankwatch_p2p_slow_pair_bandwidth_bytes_per_second{{{JOB}}}"
 PAIR = "comm, sender, receiver, size"
+CAUSE = ("rank", "node", "cause", "detail")
 
 
 def bandwidth() -> list[Panel]:
@@ -82,10 +83,8 @@ def late(late_share: float) -> list[Panel]:
             "Why they are late",
             "What the late ranks' nodes show of them and not of the job's other ranks, and since when: the process "
             "(CPU, memory, storage, data loaders), GPU (clocks, errors, others' processes) or NIC; else the program.",
-            Query(
-                f"1000 * topk({LISTED}, max by (rank, node, cause, detail) (rank:rankwatch_late_cause:seconds{{{JOB}}}))"
-            ),
-            columns=("rank", "node", "cause", "detail"),
+            Query(f"1000 * topk({LISTED}, max by ({', '.join(CAUSE)}) (rank:rankwatch_late_cause:seconds{{{JOB}}}))"),
+            columns=CAUSE,
             value="since",
             unit="dateTimeAsIso",
             size=Size(24),
