@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.api import Family, Metric, Rows, gpu_families, gpu_faults, pci_address
-from exporters.nvml import clocks, fabric, fields, nvlink
+from exporters.nvml import clocks, fields
 from exporters.nvml.fields import GPU_LABELS
 from exporters.nvml.gpus import GpuView
 from exporters.nvml.judge import RECOVERY_NONE
+from exporters.nvml.nvlinks import fabric, state
 
 DRIVER_HUNG = Family(
     "rankwatch_gpu_driver_hung",
@@ -135,7 +136,7 @@ FAMILIES = (
     FABRIC_STATE,
     FABRIC_INFO,
     FABRIC_ISSUE,
-    *nvlink.FAMILIES,
+    *state.FAMILIES,
 )
 
 
@@ -244,14 +245,14 @@ def _fabric(page: _Page, gpu: GpuView, labels: tuple[str, str], *, all_values: b
 def _links(page: _Page, gpu: GpuView, labels: tuple[str, str], *, each: bool) -> None:
     told = [link.up for link in gpu.links if link.up is not None]
     if told:
-        page.add(nvlink.LINKS_UP, labels, sum(told))
+        page.add(state.LINKS_UP, labels, sum(told))
     for kind, count in () if each else gpu.link_errors.items():
-        page.add(nvlink.LINK_ERRORS, (*labels, "", kind), count)
+        page.add(state.LINK_ERRORS, (*labels, "", kind), count)
     for link in gpu.links:
         number = str(link.number)
         if link.up is not None and (each or not link.up):
-            page.add(nvlink.LINK_UP, (*labels, number), float(link.up))
+            page.add(state.LINK_UP, (*labels, number), float(link.up))
         for kind, count in link.errors.items() if each else ():
-            page.add(nvlink.LINK_ERRORS, (*labels, number, kind), count)
+            page.add(state.LINK_ERRORS, (*labels, number, kind), count)
         if link.flagged_ratio is not None and (each or link.flagged_ratio):
-            page.add(nvlink.LINK_FLAGGED, (*labels, number), link.flagged_ratio)
+            page.add(state.LINK_FLAGGED, (*labels, number), link.flagged_ratio)

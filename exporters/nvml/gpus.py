@@ -15,7 +15,7 @@ from agent.api import CheckState, FaultSeen, SavedCount, SavedSeconds, fault_tab
 from exporters.nvml import judge
 from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible
-from exporters.nvml.nvlink import LinkView, NvLinks
+from exporters.nvml.nvlinks.state import LinkView, NvLinks
 from exporters.nvml.reading import MAX_GPUS, DriverEvent, GpuReading, LookAnswer
 from exporters.nvml.windows import Windows
 

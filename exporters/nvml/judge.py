@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent.api import CheckState, Fault, Told, gpu_faults
-from exporters.nvml import fabric
 from exporters.nvml.clocks import HARDWARE_SLOWDOWN
+from exporters.nvml.nvlinks import fabric
 from exporters.nvml.reading import GpuReading
 
 BUSY_PERCENT = 10

@@ -17,7 +17,7 @@ import pynvml
 from exporters.nvml import queries
 from exporters.nvml.activity import ActivitySampler
 from exporters.nvml.asking import Asker, GpuGone, error_name
-from exporters.nvml.links import Links
+from exporters.nvml.nvlinks.asking import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, DriverEvent, GpuReading, LookAnswer, LookRequest
 
 _EVENT_KINDS = {

@@ -16,7 +16,7 @@ from agent.ranks import health
 from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
 from exporters.netdev import pause
-from exporters.nvml import nvlink
+from exporters.nvml.nvlinks import state as nvlink
 from exporters.process.foreign import FOREIGN
 from exporters.process.usage import families as usage
 from exporters.rdma import families as rdma

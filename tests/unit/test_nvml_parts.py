@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from lent import well
 
 from agent.api import CheckState
-from exporters.nvml import fabric, judge
+from exporters.nvml import judge
 from exporters.nvml.clocks import MAX_ELAPSED_SECONDS, ReasonSeconds, active
 from exporters.nvml.fields import FIELDS, plausible
-from exporters.nvml.nvlink import NvLinks
+from exporters.nvml.nvlinks import fabric
+from exporters.nvml.nvlinks.state import NvLinks
 from exporters.nvml.reading import Fabric, GpuReading, Link
 from exporters.nvml.windows import FLAGGED_LOOKS, LOOKS, Windows
 
