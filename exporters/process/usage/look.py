@@ -66,8 +66,10 @@ class UsageLook:
         """Look at all ranks that run; ``children``: their descendants."""
         self._kept = {key: self._kept.get(key) or _Kept(ThreadTotals(), ChildrenCpu()) for key in ranks}
         chosen = shares(children)
-        attempts = ((key, self._attempt(key, partial(self._paths, key))) for key in ranks)
-        paths = {key: its for key, its in attempts if its is not None}
+        paths = {}
+        for key in ranks:
+            if (paths_of_it := self._attempt(key, partial(self._paths, key))) is not None:
+                paths[key] = paths_of_it
         groups = self._groups.read(paths.values())
         counts_io_wait = self._proc.counts_io_wait()
         found = {}
