@@ -12,6 +12,7 @@ from rules import DEPLOY, RULE_TESTS, RULES, promtools, run_promtool, why_no_pro
 from victoria import dry_run_of_vmalert, why_no_victoria
 
 SCRAPES = sorted((DEPLOY / "scrape").glob("*.yml"))
+OPTIONAL = DEPLOY / "optional" / "nvidia_inspector.yml"
 
 pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 
@@ -33,6 +34,13 @@ def test_rules_are_good_metricsql() -> None:
 def test_alerts(promtool: str, file: Path) -> None:
     """Each alert fires when it should, with the words it should, and not otherwise."""
     assert run_promtool(promtool, "test", "rules", file) == ""
+
+
+@pytest.mark.parametrize("promtool", promtools())
+def test_names_of_nvidias_plugin(promtool: str) -> None:
+    """The optional rules give the names, labels and units that NVIDIA's Grafana template asks for."""
+    assert run_promtool(promtool, "check", "rules", "--lint-fatal", OPTIONAL) == ""
+    assert run_promtool(promtool, "test", "rules", OPTIONAL.with_suffix(".test.yml")) == ""
 
 
 @pytest.mark.parametrize("promtool", promtools())
