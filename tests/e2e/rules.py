@@ -39,6 +39,8 @@ GROUPS = [
     "rankwatch-lateness-long",
     "rankwatch-causes",
     "rankwatch-bandwidth",
+    "rankwatch-goodput",
+    "rankwatch-goodput-long",
     "rankwatch-floor",
     "rankwatch-fabric",
     "rankwatch-usual",

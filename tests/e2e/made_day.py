@@ -1,0 +1,114 @@
+"""A day of one job, minute by minute, and what its GPUs' time went into as it was made: the truth for goodput."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+GPUS = 8
+MINUTES = 24 * 60
+WAITING_SHARE = 0.25
+"""While it trains, half of the ranks wait in a collective for the others, for half of the time."""
+_RATE = 10.0
+"""Operations a second in which they do."""
+_LATE_SECONDS, _WAITING_SECONDS = 0.010, 0.010 + 2 * WAITING_SHARE / _RATE
+
+Minutes = list[float | None]
+
+
+class Stretch(NamedTuple):
+    """What the job does for so many minutes."""
+
+    what: str
+    minutes: int
+
+
+DAY = [
+    Stretch("starts", 12),
+    *[Stretch("trains", 100), Stretch("saves", 8)] * 2,
+    Stretch("stalls", 40),
+    Stretch("trains", 60),
+    Stretch("is dead", 15),
+    Stretch("starts again", 9),
+    Stretch("trains", 170),
+    Stretch("saves", 8),
+    Stretch("is dead", 6),
+    Stretch("starts again", 14),
+    Stretch("trains", 300),
+    Stretch("stalls", 75),
+    Stretch("trains", 140),
+    Stretch("saves", 8),
+]
+"""What is left of the day, it trains. Each save is a checkpoint, which a death throws the job back to."""
+
+
+class Day(NamedTuple):
+    """The series by name, a value for each minute, and the truth: GPU seconds by class."""
+
+    series: dict[str, Minutes]
+    gpu_seconds: dict[str, float]
+
+
+def made_day() -> Day:
+    """Live through the day."""
+    done = sum(stretch.minutes for stretch in DAY)
+    whole = [*DAY, Stretch("trains", MINUTES - done)]
+    labels = '{job_id="7"}'
+    live: Minutes = []
+    death: Minutes = []
+    since: Minutes = []
+    progress: Minutes = []
+    iteration: Minutes = []
+    saving: Minutes = []
+    truth: Counter[str] = Counter()
+    began, worked, died = 0.0, None, 0.0
+    reached, highest, saved = 0, 0, 0
+    for what, minutes in whole:
+        if what == "is dead":
+            died, reached = 60.0 * len(live), saved
+        if what == "starts again":
+            began = 60.0 * len(live)
+        for _ in range(minutes):
+            now = 60.0 * len(live)
+            if what == "trains":
+                worked = now
+                reached += 1
+                _train(truth, is_new=reached > highest)
+                highest = max(highest, reached)
+            else:
+                name = {"starts": "not_started", "saves": "checkpointing", "stalls": "stalled"}.get(what, "down")
+                truth[name] += 60.0 * GPUS
+            live.append(None if what == "is dead" else float(GPUS))
+            death.append(died if what == "is dead" else None)
+            since.append(None if what == "is dead" else began)
+            progress.append(None if what == "is dead" or worked is None or worked < began else worked)
+            iteration.append(float(reached) if worked is not None else None)
+            saving.append(float(what == "saves"))
+        if what == "saves":
+            saved = reached
+    series = {
+        f"job:rankwatch_ranks_live:count{labels}": live,
+        f"job:rankwatch_ranks_expected:max{labels}": [float(GPUS)] * MINUTES,
+        'job:rankwatch_death:seconds{job_id="7",rank="3",node="a"}': death,
+        f"job:rankwatch_running_since:seconds{labels}": since,
+        f"job:rankwatch_progress:seconds{labels}": progress,
+        'rankwatch_train_iteration{job_id="7",node="a"}': iteration,
+        'rankwatch_train_checkpoint_saving{job_id="7",node="a"}': saving,
+        'comm_size:rankwatch_recorded_operations:rate1m{job_id="7",comm="c",collective="AllReduce",size="8"}': [_RATE]
+        * MINUTES,
+        'comm:rankwatch_operations:per_record{job_id="7",comm="c"}': [1.0] * MINUTES,
+    }
+    for rank in range(GPUS):
+        seconds = _WAITING_SECONDS if rank % 2 else _LATE_SECONDS
+        key = f'{{job_id="7",rank="{rank}",comm="c",collective="AllReduce",size="8"}}'
+        series[f"rank:rankwatch_sync_operation:seconds{key}"] = [seconds] * MINUTES
+    return Day(series, dict(truth))
+
+
+def _train(truth: Counter[str], is_new: bool) -> None:
+    """Count a minute of training: done before a death, it is done again."""
+    if is_new:
+        truth["productive"] += (1 - WAITING_SHARE) * 60.0 * GPUS
+        truth["waiting"] += WAITING_SHARE * 60.0 * GPUS
+    else:
+        truth["recomputing"] += 60.0 * GPUS

@@ -1,0 +1,40 @@
+"""What GPUs' time goes into, by the shipped rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fleets import values
+from made_day import GPUS, MINUTES, made_day
+from rules import DEPLOY, promtools, run_promtool, why_no_promtool, write_case
+
+pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+
+WHOLE_SECONDS = 60.0 * (MINUTES - 1) * GPUS
+CLASSES = {"not_started", "down", "recomputing", "checkpointing", "stalled", "waiting", "productive"}
+
+
+@pytest.mark.parametrize("promtool", promtools())
+def test_a_made_up_day(tmp_path: Path, promtool: str) -> None:
+    """Each class has its share of a day of crashes, saves and stalls within five thousandths, and all is counted."""
+    day = made_day()
+    assert day.gpu_seconds.keys() == CLASSES
+    true = {f'class="{name}"': (seconds / WHOLE_SECONDS, 0.005) for name, seconds in day.gpu_seconds.items()}
+    tests = [
+        {
+            "expr": f"abs(sum(job:rankwatch_gpu_seconds:total{{{chosen}}}) / {WHOLE_SECONDS} - {share}) < bool {error}",
+            "eval_time": f"{MINUTES - 1}m",
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for chosen, (share, error) in [*true.items(), ('job_id="7"', (1.0, 0.002))]
+    ]
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": key, "values": values(found)} for key, found in day.series.items()],
+        "promql_expr_test": tests,
+    }
+    file = write_case(
+        tmp_path, [case], "1m", [DEPLOY / "rules" / "goodput.yml"], ["rankwatch-goodput", "rankwatch-goodput-long"]
+    )
+    assert run_promtool(promtool, "test", "rules", file) == ""
