@@ -137,8 +137,9 @@ def lines(
     most: float | None = None,
     steps: Steps | None = None,
     links_to_rank: bool = False,
+    stacked: bool = False,
 ) -> timeseries.Panel:
-    """Return a panel of curves; ``steps`` are drawn as dashed lines."""
+    """Return a panel of curves; ``steps`` are drawn as dashed lines, ``stacked`` are shares of a whole."""
     legend = common.VizLegendOptions().show_legend(True)
     if size.width >= TABLE_LEGEND_FROM:
         legend = legend.display_mode(common_models.LegendDisplayMode.TABLE).calcs(["lastNotNull", "mean"])
@@ -152,10 +153,12 @@ def lines(
         .legend(legend)
         .tooltip(tooltip.sort(common_models.SortOrder.DESCENDING))
         .line_width(1)
-        .fill_opacity(0)
+        .fill_opacity(60 if stacked else 0)
         .show_points(common_models.VisibilityMode.AUTO)
         .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
     )
+    if stacked:
+        panel = panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
     if least is not None:
         panel = panel.min(least)
     if most is not None:
