@@ -98,7 +98,7 @@ HARDWARE_COUNTER = Family(
     "rankwatch_rdma_hardware_counter_total",
     "counter",
     "Other counters of the device's driver for the port, by their names in the folder hw_counters of sysfs: those of "
-    "what was sent again, or every one where the configuration asks for all_counters.",
+    "what was sent again and of congestion, or every one where the configuration asks for all_counters.",
     (*_PORT, "counter"),
     "3 to 5 per port, or about 20 to 60",
 )
@@ -161,9 +161,10 @@ TELLING_OF_DRIVER = frozenset(
         *("retrans_pkts", "tx_pkts"),  # efa
         *("tx_rdma_ack_timeout", "req_rx_pkt_seq_err", "req_rx_rnr_retry_err"),  # ionic
         *("tx_rdma_retx_pkts", "tx_rdma_ucast_pkts"),  # ionic
+        *("rp_cnp_handled", "rx_cnp_pkts"),  # mlx5, bnxt_re: told to slow down
     }
 )
-"""The drivers' counters of what was sent again, and of all packets where its share of them tells."""
+"""The drivers' counters of what was sent again, of all packets where its share of them tells, and of congestion."""
 _NAMED = {
     "port_rcv_data": (RECEIVED, WORD_BYTES),
     "port_xmit_data": (SENT, WORD_BYTES),
