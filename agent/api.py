@@ -27,6 +27,7 @@ from agent.hardware.fault_table import FaultsByPci, FaultSeen
 from agent.hardware.gpu_faults import Fault, Judged, Told
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
+from agent.hardware.unread import PAUSE_FRAMES_UNREAD
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
@@ -44,6 +45,7 @@ from agent.tail.shares import FairTable, Holdings, Share
 __all__ = [
     "COUNT",
     "NODE",
+    "PAUSE_FRAMES_UNREAD",
     "SUM",
     "UNKNOWN_RANK",
     "Admission",

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS
+from agent.hardware.unread import PAUSE_FRAMES_UNREAD, hardware_notes
 from agent.ranks.families import RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE
 from agent.ranks.unseen import notes
 from agent.ranks.usage_unread import UNREAD, usage_notes
@@ -20,6 +21,7 @@ from agent.web.listen import parse_listen_address
 
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 64 * 1024 * 1024
+_ASKED = ("collect[]=ranks", f"name[]={PAUSE_FRAMES_UNREAD.name}")
 _HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "PROGRESS", "ENDED BY")
 
 
@@ -36,7 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     flags = parser.parse_args(list(arguments))
     try:
         address = parse_listen_address(flags.address)
-        text = _fetch(f"http://{address if address.host else f'127.0.0.1:{address.port}'}/metrics?collect[]=ranks")
+        page = f"http://{address if address.host else f'127.0.0.1:{address.port}'}/metrics"
+        text = "".join(_fetch(f"{page}?{asked}") for asked in _ASKED)
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         print(f"rankwatch status: no answer from {flags.address}: {reason}", file=sys.stderr)  # noqa: T201  # its answer
@@ -60,7 +63,7 @@ def table(families: Iterable[Metric], now: float) -> str:
             elif not sample.labels:
                 counts[sample.name] = int(sample.value)
     said = notes(*(counts.get(family.name, 0) for family in (RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_DUPLICATE)))
-    said += usage_notes(unread)
+    said += usage_notes(unread) + hardware_notes(PAUSE_FRAMES_UNREAD.name in counts)
     if not rows:
         return "\n".join(said) or "no ranks"
     lines = [_HEAD]

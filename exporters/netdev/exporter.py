@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, Roots, Spec, SysfsExporter
+from agent.api import PAUSE_FRAMES_UNREAD, Context, ExporterConfig, Metric, NoData, Roots, Spec, SysfsExporter
 from exporters.netdev import devices, pause
 from exporters.netdev.devices import NetworkDevice, read_devices
 from exporters.netdev.pause import Count, PauseReader
 
 INTERVAL_SECONDS = 15.0
-FAMILIES = (*devices.FAMILIES, pause.FRAMES)
+FAMILIES = (*devices.FAMILIES, pause.FRAMES, PAUSE_FRAMES_UNREAD)
 
 
 class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -23,16 +23,17 @@ class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class NetdevFound(msgspec.Struct, frozen=True):
-    """Devices, and their pause frames by name."""
+    """Devices, and their pause frames by name, None where the kernel may not be asked for them."""
 
     devices: tuple[NetworkDevice, ...]
-    pauses: dict[str, tuple[Count, ...]] = {}
+    pauses: dict[str, tuple[Count, ...]] | None
 
 
 class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
     """See the package."""
 
     _pauses: PauseReader | None = None
+    _is_refused = False
 
     async def start(self, ctx: Context) -> None:
         """Prepare; the kernel is asked about its own devices, not about those of a recorded tree."""
@@ -47,15 +48,15 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
             raise NoData
         return NetdevFound(found, self._read_pauses({device.name: device.driver for device in found}))
 
-    def _read_pauses(self, drivers: dict[str, str]) -> dict[str, tuple[Count, ...]]:
+    def _read_pauses(self, drivers: dict[str, str]) -> dict[str, tuple[Count, ...]] | None:
         if self._pauses is None:
-            return {}
+            return None if self._is_refused else {}
         try:
             return self._pauses.read(drivers, self.ctx.clock.monotonic())
         except OSError as error:
-            self._pauses = None
+            self._pauses, self._is_refused = None, True
             self.ctx.log.info("pause frames are not shown, as the kernel cannot be asked by netlink", error=error)
-            return {}
+            return None
 
     def render(self, found: NetdevFound) -> Iterable[Metric]:
         """A series for each value that was read."""
@@ -65,8 +66,10 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
             for family, value in device.values.items():
                 if family in rows:
                     rows[family].add((device.name,), value)
-            for direction, priority, frames in found.pauses.get(device.name, ()):
+            for direction, priority, frames in (found.pauses or {}).get(device.name, ()):
                 rows[pause.FRAMES.name].add((device.name, direction, priority), frames)
+        if found.pauses is None:
+            rows[PAUSE_FRAMES_UNREAD.name].add((), 1)
         return [each.metric for each in rows.values()]
 
 

@@ -47,7 +47,7 @@ def test_the_values_of_the_made_up_node() -> None:
 def test_which_values_have_series(asked: bool, shown: set[str] | None) -> None:
     """By default what rules and dashboards ask for, and whether it is up; with all_values all that was read."""
     found = read_devices(Path(__file__).parents[1] / "data/netdev/sys")
-    rendered = NetdevExporter(NetdevConfig(all_values=asked)).render(NetdevFound(found))
+    rendered = NetdevExporter(NetdevConfig(all_values=asked)).render(NetdevFound(found, {}))
     names = {metric.family.name.removeprefix(PREFIX) for metric in rendered if ("ens1f0np0",) in metric.labels}
     assert names == (values(found[0]).keys() if shown is None else shown)
 

@@ -35,6 +35,14 @@ def test_table() -> None:
     ]
 
 
+def test_what_the_node_does_not_tell_of_its_hardware() -> None:
+    """Where the agent may not ask for pause frames the table says so, and what helps."""
+    unread = "# TYPE rankwatch_netdev_pause_frames_unread gauge\nrankwatch_netdev_pause_frames_unread 1\n"
+    assert table(text_string_to_metric_families(PAGE + unread), 1042.0).splitlines()[3:] == [
+        "not known of network devices: their pause frames; that takes netlink, see 55-hardware.conf"
+    ]
+
+
 def test_what_the_node_does_not_tell_of_ranks() -> None:
     """Below the ranks stands what the node does not tell of what they use, and what helps."""
     unread = """\
@@ -78,9 +86,10 @@ def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     monkeypatch.setattr(urllib.request, "_opener", None)  # urlopen keeps what it found in the environment once
     with HTTPServer(("127.0.0.1", 0), Agent) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         assert main(["--web.listen-address", f"127.0.0.1:{server.server_port}"]) == 0
+        server.shutdown()
     assert "SIGSEGV" in capsys.readouterr().out
