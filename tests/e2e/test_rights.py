@@ -1,0 +1,107 @@
+"""What the agent sees as the shipped unit, with each drop-in and without, and what it says of the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from booted import ROOT, boot, install, layered, why_not_booted
+
+FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
+OTHER_USERS, HARDWARE = "50-other-users.conf", "55-hardware.conf"
+E2E = Path(__file__).parent
+RANK = """\
+[Unit]
+After=slow.service
+[Service]
+User=nobody
+Restart=always
+RestartSec=1
+Environment=SLURM_JOB_ID=77 RANK=0 WORLD_SIZE=2 NCCL_INSPECTOR_DUMP_DIR=/var/lib/rankwatch/inspector
+ExecStart=/opt/rankwatch/bin/python -B /opt/test/tests/e2e/held_rank.py read /mnt/slow/data
+"""
+SLOW = """\
+[Service]
+Type=exec
+Environment=PYTHONPATH=/opt/test/tests/e2e
+ExecStartPre=/bin/mkdir -p /mnt/slow
+ExecStart=/opt/rankwatch/bin/python -B /opt/slow.py
+"""
+SLOWS = """\
+import pathlib, signal
+import slow_files
+with slow_files.slow_file(pathlib.Path("/mnt/slow")):
+    signal.pause()
+"""
+ASKS = """\
+import socket
+try:
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16).close()
+    print("netlink: yes")
+except OSError as error:
+    print("netlink:", error.strerror)
+"""
+LOOK = (
+    "systemctl is-active rankwatch rank slow; /opt/rankwatch/bin/rankwatch status; cat /opt/asked; "
+    "curl -s http://127.0.0.1:19028/metrics; journalctl -u rankwatch --no-pager | tail -20"
+)
+LOOK_SECONDS = 25
+
+pytestmark = [
+    pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1"),
+    pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or ""),
+]
+
+
+class Expected(NamedTuple):
+    """The job by which the rank is known, what its blocked thread is said to wait for, and whether netlink is open."""
+
+    drop_ins: tuple[str, ...]
+    job: str | None
+    blocked_by: str
+    netlink: bool
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "expected",
+    [
+        Expected((), None, "other", netlink=False),
+        Expected((OTHER_USERS,), "77", "fuse", netlink=False),
+        Expected((HARDWARE,), None, "other", netlink=True),
+        Expected((OTHER_USERS, HARDWARE), "77", "fuse", netlink=True),
+    ],
+    ids=lambda expected: "+".join(expected.drop_ins) or "none",
+)
+def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
+    """Another user's rank is named and what it uses is read, as far as the unit may; `status` names what is missing."""
+    with layered(tmp_path) as root:
+        install(root, expected.drop_ins)
+        test = root / "opt/test"
+        (test / "tests/e2e").mkdir(parents=True)
+        shutil.copytree(ROOT / "agent", test / "agent", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("held_rank.py", "slow_files.py"):
+            shutil.copy(E2E / name, test / "tests/e2e")
+        (root / "opt/asks.py").write_text(ASKS)
+        (root / "opt/slow.py").write_text(SLOWS)
+        # The same sandbox as the agent's: the unit, but for what it starts.
+        unit = (root / "etc/systemd/system/rankwatch.service").read_text()
+        start = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+        asks = unit.replace(start, "ExecStart=/opt/rankwatch/bin/python /opt/asks.py\nStandardOutput=file:/opt/asked")
+        asks = asks.replace("Type=notify", "Type=oneshot").replace("Restart=on-failure", "Restart=no")
+        beside = root / "etc/systemd/system/asks.service.d"
+        shutil.copytree(root / "etc/systemd/system/rankwatch.service.d", beside)
+        said = boot(root, {"rank.service": RANK, "slow.service": SLOW, "asks.service": asks}, LOOK, LOOK_SECONDS)
+    assert said.splitlines()[:3] == ["active"] * 3, said
+    assert ("netlink: yes" in said) == expected.netlink, said
+    assert 'rankwatch_exporter_up{exporter="process"} 1' in said, said
+    knows_all = OTHER_USERS in expected.drop_ins
+    assert ("what blocked threads wait for; that takes a right, see 50-other-users.conf" in said) != knows_all, said
+    cpu = [line for line in said.splitlines() if line.startswith("rankwatch_rank_cpu_seconds_total")]
+    assert len(cpu) == 1, said
+    assert expected.job is None or f'job_id="{expected.job}"' in cpu[0], said
+    assert f'wait="{expected.blocked_by}"' in said, said
+    assert "ERROR" not in said, said
