@@ -9,6 +9,7 @@ import msgspec
 
 from agent.api import Family, Metric, Rows, gpu_families
 from exporters.amdgpu.baseline import View
+from exporters.amdgpu.metrics_table import Table
 
 GPU_LABELS = gpu_families.GPU_LABELS
 
@@ -48,7 +49,21 @@ EDGE_TEMPERATURE = Family(
     GPU_LABELS,
     "1 per GPU, only with all_values",
 )
-_DETAILS = gpu_families.DETAILS | {EDGE_TEMPERATURE}
+PCIE_RECOVERIES = Family(
+    "rankwatch_gpu_pcie_recoveries_total",
+    "counter",
+    "Times that the PCIe link of AMD's GPU left its working state (L0) to recover; of tables of version 1.6 and later.",
+    GPU_LABELS,
+    "1 per GPU, only with all_values",
+)
+PCIE_NAKS = Family(
+    "rankwatch_gpu_pcie_naks_total",
+    "counter",
+    "PCIe packets that AMD's GPU refused (transmit) or had refused (receive); of tables of version 1.6 and later.",
+    (*GPU_LABELS, "direction"),
+    "2 per GPU, only with all_values",
+)
+_DETAILS = gpu_families.DETAILS | {EDGE_TEMPERATURE, PCIE_RECOVERIES, PCIE_NAKS}
 
 
 class _Value(NamedTuple):
@@ -91,6 +106,8 @@ FAMILIES = (
     gpu_families.CLOCKS_SECONDS,
     *dict.fromkeys(value.family for value in (*_VALUES.values(), *_SENSORS.values())),
     gpu_families.DRAM_ACTIVE,
+    PCIE_RECOVERIES,
+    PCIE_NAKS,
     RAS_ERRORS,
     XGMI_INFO,
     XGMI_LINKS_UP,
@@ -124,8 +141,8 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
             rows[gpu_families.PROCESSES.name].add(labels, users)
             _numbers(rows, labels, gpu)
             _errors(rows, labels, gpu.raw.errors)
-            if gpu.raw.table is not None and gpu.raw.table.energy_joules is not None:
-                rows[gpu_families.ENERGY.name].add(labels, gpu.raw.table.energy_joules)
+            if gpu.raw.table is not None:
+                _table(rows, labels, gpu.raw.table)
             for reason, seconds in snapshot.lowered_seconds.get(gpu.pci, {}).items():
                 rows[gpu_families.CLOCKS_SECONDS.name].add((*labels, reason), seconds)
             if gpu.pci in snapshot.memory_active:
@@ -145,6 +162,15 @@ def _numbers(rows: Mapping[str, Rows], labels: tuple[str, str], gpu: View) -> No
             shown.setdefault(value.family.name, told[name] * value.scale)
     for family, number in shown.items():
         rows[family].add(labels, number)
+
+
+def _table(rows: Mapping[str, Rows], labels: tuple[str, str], table: Table) -> None:
+    if table.energy_joules is not None:
+        rows[gpu_families.ENERGY.name].add(labels, table.energy_joules)
+    if table.pcie_recoveries is not None:
+        rows[PCIE_RECOVERIES.name].add(labels, table.pcie_recoveries)
+    for direction, count in table.pcie_naks.items():
+        rows[PCIE_NAKS.name].add((*labels, direction), count)
 
 
 def _links(rows: Mapping[str, Rows], labels: tuple[str, str], links: Mapping[int, bool], *, all_values: bool) -> None:

@@ -27,6 +27,13 @@ _LINKS = struct.Struct("<8H")
 _LINK_STATES = {0: False, 1: True}
 
 
+_PCIE = struct.Struct("<Q16xII")
+_NO_PCIE = (_NONE_U64, _NONE_U32, _NONE_U32)
+_DIRECTIONS = ("transmit", "receive")
+_PCIE_AFTER_MEMORY = 24
+"""Where the PCIe link's counts are: recoveries, (replays, and how often these began anew), NAKs sent and received."""
+
+
 class _Layout(NamedTuple):
     """Where in the table each thing is; None: not there. The cycles by reason follow the cycle counter."""
 
@@ -49,7 +56,8 @@ class Table(msgspec.Struct, frozen=True):
     """``energy_joules`` since the driver was loaded; ``cycles`` of the firmware, and in how many a reason held.
 
     ``memory_percents``: the share of the memory's bandwidth that was used, in percent, summed over the cycles.
-    ``links``: by the number of each XGMI link that there is, whether it is up.
+    ``links``: by the number of each XGMI link that there is, whether it is up. ``pcie_recoveries``: how often the PCIe
+    link left its state L0 to recover, ``pcie_naks`` by direction (transmit, receive): packets that were refused.
     """
 
     energy_joules: float | None = None
@@ -57,6 +65,8 @@ class Table(msgspec.Struct, frozen=True):
     lowered_cycles: dict[str, int] = {}
     memory_percents: int | None = None
     links: dict[int, bool] = {}
+    pcie_recoveries: int | None = None
+    pcie_naks: dict[str, int] = {}
 
 
 def read_table(raw: bytes) -> Table | None:
@@ -72,8 +82,10 @@ def read_table(raw: bytes) -> Table | None:
         numbers = struct.unpack_from("<6I", raw, layout.cycles) if layout.cycles is not None else (_NONE_U32,) * 6
         (memory,) = struct.unpack_from("<I", raw, layout.memory) if layout.memory is not None else (_NONE_U32,)
         links = _LINKS.unpack_from(raw, layout.links) if layout.links is not None else ()
+        pcie = _PCIE.unpack_from(raw, layout.memory + _PCIE_AFTER_MEMORY) if layout.memory is not None else _NO_PCIE
     except struct.error:
         return None
+    recoveries, *naks = pcie
     cycles, *lowered = numbers
     return Table(
         energy_joules=energy * _JOULES if energy != _NONE_U64 else None,
@@ -81,6 +93,8 @@ def read_table(raw: bytes) -> Table | None:
         lowered_cycles={reason: count for reason, count in zip(_REASONS, lowered, strict=True) if count != _NONE_U32},
         memory_percents=memory if memory != _NONE_U32 else None,
         links={number: _LINK_STATES[state] for number, state in enumerate(links) if state in _LINK_STATES},
+        pcie_recoveries=recoveries if recoveries != _NONE_U64 else None,
+        pcie_naks={way: count for way, count in zip(_DIRECTIONS, naks, strict=True) if count != _NONE_U32},
     )
 
 

@@ -21,6 +21,7 @@ from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter
 from exporters.amdgpu import tree as module
 from exporters.amdgpu.baseline import Known, View, verdicts
 from exporters.amdgpu.families import AmdgpuSnapshot, render
+from exporters.amdgpu.metrics_table import Table
 from exporters.amdgpu.ras_errors import RasErrors
 from exporters.amdgpu.tree import RawGpu, read_gpus, read_users
 
@@ -75,7 +76,8 @@ def test_the_made_up_node() -> None:
 
 def test_details_are_shown_where_they_are_asked_for() -> None:
     """Limits, energy and what checks judge have series with all_values alone; nothing else depends on it."""
-    gpus = tuple(view(raw) for raw in read_gpus(DATA / "sys"))
+    told = Table(3.0, pcie_recoveries=4, pcie_naks={"transmit": 5, "receive": 6})
+    gpus = tuple(view(msgspec.structs.replace(raw, table=told)) for raw in read_gpus(DATA / "sys"))
     default, whole = (
         {
             each.name.removeprefix("rankwatch_gpu_")
@@ -83,7 +85,8 @@ def test_details_are_shown_where_they_are_asked_for() -> None:
         }
         for asked in (False, True)
     )
-    pcie = {"pcie_link_width", "pcie_link_width_max", "pcie_link_generation", "pcie_link_generation_max"}
+    pcie = {"pcie_recoveries_total", "pcie_naks_total"}
+    pcie |= {"pcie_link_width", "pcie_link_width_max", "pcie_link_generation", "pcie_link_generation_max"}
     limits = {"temperature_slowdown_celsius", "temperature_shutdown_celsius"}
     others = {"memory_utilization_ratio", "energy_joules_total", "memory_clock_hertz"}
     assert (default < whole, whole - default) == (True, pcie | limits | others)

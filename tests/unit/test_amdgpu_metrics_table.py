@@ -27,6 +27,8 @@ CYCLES = struct.pack("<6I", 1000, 1, 2, 3, 4, 5)
 LOWERED = dict(zip(ALL, range(1, 6), strict=True))
 MEMORY = struct.pack("<I", 6000)
 LINKS = struct.pack("<8H", 1, 0, 1, 1, 1, 2, 0xFFFF, 0xFFFF)
+PCIE = struct.pack("<QQQII", 11, 12, 13, 14, 15)
+NAKS = {"transmit": 14, "receive": 15}
 STATES = {0: True, 1: False, 2: True, 3: True, 4: True}
 
 
@@ -38,6 +40,9 @@ STATES = {0: True, 1: False, 2: True, 3: True, 4: True}
         (table(6, {16: ENERGY, 32: CYCLES, 72: MEMORY}), Table(3.0, 1000, LOWERED, 6000)),
         (table(7, {24: ENERGY, 40: CYCLES, 80: MEMORY, 264: LINKS}), Table(3.0, 1000, LOWERED, 6000, STATES)),
         (table(8, {24: ENERGY, 40: CYCLES, 80: MEMORY, 264: LINKS}), Table(3.0, 1000, LOWERED, 6000, STATES)),
+        (table(6, {96: PCIE}), Table(None, None, pcie_recoveries=11, pcie_naks=NAKS)),
+        (table(7, {104: PCIE}), Table(None, None, pcie_recoveries=11, pcie_naks=NAKS)),
+        (table(8, {104: PCIE[:24]}), Table(None, None, pcie_recoveries=11)),
         (table(6, {32: CYCLES[:8]}), Table(None, 1000, {"hw_slowdown": 1})),
         (table(6, {}), Table()),
         (table(3, {24: ENERGY}), None),
