@@ -29,6 +29,8 @@ from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.hardware.unread import PAUSE_FRAMES_UNREAD
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
+from agent.ranks import mark as mark_socket
+from agent.ranks.mark import MarkAnswer, MarkRequest
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
 from agent.ranks.rank.verdict import ExitStatus, RasSilence
@@ -78,6 +80,8 @@ __all__ = [
     "LendHelper",
     "Levels",
     "Logger",
+    "MarkAnswer",
+    "MarkRequest",
     "Membership",
     "Metric",
     "Nic",
@@ -114,6 +118,7 @@ __all__ = [
     "gpu_faults",
     "is_record_file",
     "label_fields",
+    "mark_socket",
     "netlink",
     "pci_address",
     "pci_path",

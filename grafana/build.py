@@ -22,6 +22,17 @@ from grafana.queries import CLUSTER, JOB
 HERE = Path(__file__).resolve().parent
 THRESHOLDS = HERE.parent / "deploy" / "prometheus" / "thresholds.yml"
 TAG = "rankwatch"
+MARKS = {
+    "name": "Marks",
+    "datasource": {"type": "prometheus", "uid": "${datasource}"},
+    "enable": True,
+    "iconColor": "purple",
+    "expr": f"1000 * max by (text) (rankwatch_job_mark_timestamp_seconds{{{JOB}}})",
+    "step": "60s",
+    "titleFormat": "{{text}}",
+    "useValueForTime": "on",
+}
+"""What the job's owner said by `rankwatch mark`, when it was said: the series' value, in milliseconds."""
 
 
 def build(late_share: float) -> dict[str, str]:
@@ -43,7 +54,8 @@ def build(late_share: float) -> dict[str, str]:
         "node.json": _dashboard("Node", about_node, [cluster, host], node.panels()),
         "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share)),
     }
-    return {name: _encode(each) for name, each in dashboards.items()}
+    notes = {"job.json": [MARKS]}
+    return {name: _encode(each, notes.get(name, [])) for name, each in dashboards.items()}
 
 
 def _variable(name: str, label: str, query: str, sort: models.VariableSort) -> builders.QueryVariable:
@@ -89,8 +101,12 @@ def _dashboard(
     return built
 
 
-def _encode(dashboard: models.Dashboard) -> str:
-    return json.dumps(dashboard, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+def _encode(dashboard: models.Dashboard, annotations: Sequence[Mapping[str, object]]) -> str:
+    """As JSON; the SDK knows too little of annotations to have them at a series' value."""
+    whole = json.loads(json.dumps(dashboard, cls=JSONEncoder))
+    if annotations:
+        whole["annotations"] = {"list": list(annotations)}
+    return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def main(directory: Path) -> None:

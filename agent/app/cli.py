@@ -1,4 +1,4 @@
-"""The command line: flags in Prometheus' dotted style, and the commands `simulate` and `status`."""
+"""The command line: flags in Prometheus' dotted style, and the commands `mark`, `simulate` and `status`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agent.app.status import main as status  # noqa: PLC0415  # likewise
 
         return status(given[1:])
+    if given[:1] == ["mark"]:
+        from agent.app.mark import main as mark  # noqa: PLC0415  # likewise
+
+        return mark(given[1:])
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)
     leave_out()
@@ -38,8 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch",
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
-        epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch simulate` runs a "
-        "simulated job.",
+        epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch mark` sets a mark in the "
+        "time line of a job; `rankwatch simulate` runs a simulated job.",
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument(

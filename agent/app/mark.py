@@ -1,0 +1,44 @@
+"""`rankwatch mark`: sets a mark in the time line of a job of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET, MarkAnswer, MarkRequest
+
+TIMEOUT_SECONDS = 5.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Send the mark to the agent of this node; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="rankwatch mark",
+        description="Set a mark in the time line of a job that you have ranks of on this node, for its dashboard.",
+    )
+    parser.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
+    parser.add_argument("--socket", type=Path, default=Path("/run") / SOCKET, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("text", metavar="TEXT", help=f"what happened, {MAX_TEXT} characters at most")
+    flags = parser.parse_args(list(arguments))
+    try:
+        request = msgspec.convert({"job_id": flags.job, "text": flags.text}, MarkRequest)
+        refused = _ask(flags.socket, request).refused
+    except (OSError, msgspec.MsgspecError) as error:
+        refused = str(error)
+    if refused:
+        print(f"rankwatch mark: {refused}", file=sys.stderr)  # noqa: T201  # its answer
+    return 1 if refused else 0
+
+
+def _ask(path: Path, request: MarkRequest) -> MarkAnswer:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+        agent.settimeout(TIMEOUT_SECONDS)
+        agent.connect(str(path))
+        agent.sendall(msgspec.json.encode(request) + b"\n")
+        answer = agent.makefile("rb").readline(MAX_REQUEST_BYTES)
+    return msgspec.json.decode(answer, type=MarkAnswer)

@@ -1,0 +1,113 @@
+"""The marks that are shown: who may set one, and how many there are at most. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from agent.api import FairTable, Family, MarkRequest, Metric, Share
+
+MAX_MARKS = 256
+"""Of all users of a node; beyond it the oldest of whoever has most gives way."""
+MAX_MARKS_PER_JOB = 8
+MARKS_PER_MINUTE = 6
+"""Of one user."""
+MINUTE_SECONDS = 60.0
+SHOWN_SECONDS = 3600.0
+"""A mark is a point in time: it is shown long enough for every scrape."""
+ROOT = 0
+
+MARK = Family(
+    "rankwatch_job_mark_timestamp_seconds",
+    "gauge",
+    "When the job's owner (or root) set a mark in its time line by `rankwatch mark`, with its text; shown for an hour.",
+    ("job_id", "text"),
+    "8 per job at most, 256 per node",
+)
+REFUSED = Family(
+    "rankwatch_job_marks_refused_total",
+    "counter",
+    "Marks that were not set: of other users' jobs, too many, or no text. The sender was told why.",
+    aggregate="sum",
+)
+
+
+class Mark(NamedTuple):
+    """A mark of a job."""
+
+    job_id: str
+    text: str
+
+
+class Marks(NamedTuple):
+    """What is shown: when each mark was set, in seconds since the epoch, and how many were refused."""
+
+    marks: Mapping[Mark, float]
+    refused: int
+
+
+class _Set(NamedTuple):
+    at_seconds: float
+    expires_at: float
+
+
+class MarkBook:
+    """The marks of the last hour; times are the caller's."""
+
+    def __init__(self) -> None:
+        self._marks: dict[Mark, _Set] = {}
+        self._shares: FairTable[Mark] = FairTable()
+        self._lately: dict[int, deque[float]] = {}
+
+    def add(self, request: MarkRequest, uid: int, owners: Mapping[str, frozenset[int]], now: float, at: float) -> str:
+        """Set a mark at time ``at`` since the epoch; return why not, or nothing.
+
+        ``owners``: the users of each job with ranks here. ``now``: monotonic.
+        """
+        if not request.text.isprintable() or not request.text.strip():
+            return "the text is not printable"
+        users = owners.get(request.job_id)
+        if users is None:
+            return f"no rank of job {request.job_id} runs on this node"
+        if uid not in (ROOT, *users):
+            return f"job {request.job_id} is another user's"
+        lately = self._lately.setdefault(uid, deque(maxlen=MARKS_PER_MINUTE))
+        if len(lately) == MARKS_PER_MINUTE and now - lately[0] < MINUTE_SECONDS:
+            return f"more than {MARKS_PER_MINUTE} marks a minute"
+        lately.append(now)
+        self._put(Mark(request.job_id, request.text), Share(uid, request.job_id), _Set(at, now + SHOWN_SECONDS))
+        return ""
+
+    def expire(self, now: float) -> None:
+        """Forget what was shown for long enough."""
+        for mark in [mark for mark, when in self._marks.items() if when.expires_at <= now]:
+            self._drop(mark)
+        self._lately = {uid: times for uid, times in self._lately.items() if now - times[-1] < MINUTE_SECONDS}
+
+    def marks(self) -> dict[Mark, float]:
+        """The marks, and when each was set."""
+        return {mark: when.at_seconds for mark, when in self._marks.items()}
+
+    def _put(self, mark: Mark, share: Share, when: _Set) -> None:
+        self._drop(mark)
+        of_job = [other for other in self._marks if other.job_id == mark.job_id]
+        if len(of_job) >= MAX_MARKS_PER_JOB:
+            self._drop(of_job[0])
+        if len(self._marks) >= MAX_MARKS:
+            self._drop(next(iter(self._shares.of(self._shares.gives_way_to(share)))))
+        self._marks[mark] = when
+        self._shares.put(mark, share)
+
+    def _drop(self, mark: Mark) -> None:
+        if self._marks.pop(mark, None) is not None:
+            self._shares.pop(mark)
+
+
+def render(found: Marks) -> Iterable[Metric]:
+    """The series of marks."""
+    rows = MARK.rows()
+    for mark, seconds in found.marks.items():
+        rows.add(tuple(mark), seconds)
+    yield rows.metric
+    yield REFUSED.single(found.refused)

@@ -1,0 +1,134 @@
+"""The exporter: listens on a socket of the node's users, and shows what they marked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.api import Context, ExporterConfig, MarkAnswer, MarkRequest, Metric, NoData, Spec, mark_socket
+from exporters.marks.book import MARK, REFUSED, MarkBook, Marks, render
+
+MAX_CONNECTIONS = 8
+"""At once; others are closed unheard."""
+ANSWER_SECONDS = 2.0
+"""How long a user may take to send his line."""
+_CREDENTIALS = struct.Struct("3i")
+"""Pid, uid and gid of who opened the socket (SO_PEERCRED, unix(7))."""
+
+
+class MarksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nothing to set."""
+
+
+class MarksExporter:
+    """See the package."""
+
+    def __init__(self, _config: MarksConfig) -> None:
+        self._book = MarkBook()
+        self._server: asyncio.Server | None = None
+        self._connections = 0
+        self._refused = 0
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare; the socket is opened with the first look."""
+        self._ctx = ctx
+        self._path = ctx.roots.run / mark_socket.SOCKET
+        self._thread = ctx.thread("marks")
+
+    async def update(self) -> None:
+        """Listen, and forget old marks; NoData where the service has no directory for the socket."""
+        if self._server is None:
+            if not await self._thread.call(self._path.parent.is_dir):
+                raise NoData
+            if not self._ctx.once:
+                listener = await self._thread.call(self._listener)
+                self._server = await asyncio.start_unix_server(
+                    self._serve, sock=listener, limit=mark_socket.MAX_REQUEST_BYTES
+                )
+        self._book.expire(self._ctx.clock.monotonic())
+
+    def _listener(self) -> socket.socket:
+        """The socket, every user's: the kernel says who it is that opens it. Blocking."""
+        self._path.unlink(missing_ok=True)  # of an agent that was killed
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(self._path))
+            self._path.chmod(0o666)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= MAX_CONNECTIONS:
+            writer.close()
+            return
+        self._connections += 1
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                refused = self._take(await reader.readline(), _uid(writer))
+                writer.write(msgspec.json.encode(MarkAnswer(refused)) + b"\n")
+                await writer.drain()
+        except (TimeoutError, OSError, ValueError):  # too slow, gone, or a line too long
+            pass
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    def _take(self, line: bytes, uid: int) -> str:
+        try:
+            request = msgspec.json.decode(line, type=MarkRequest)
+        except msgspec.MsgspecError as error:
+            self._refused += 1
+            return str(error)
+        clock = self._ctx.clock
+        refused = self._book.add(request, uid, self._owners(), clock.monotonic(), clock.time())
+        self._refused += refused != ""
+        self._ctx.log.info("a mark was set" if not refused else "a mark was refused", job_id=request.job_id, uid=uid)
+        return refused
+
+    def _owners(self) -> dict[str, frozenset[int]]:
+        """The users of each job with ranks here."""
+        found: dict[str, frozenset[int]] = {}
+        for key, process in self._ctx.ranks.processes().items():
+            if process.facts is not None and process.facts.uid is not None:
+                for label in self._ctx.ranks.labels_of(key):
+                    found[label.job_id] = found.get(label.job_id, frozenset()) | {process.facts.uid}
+        return found
+
+    def snapshot(self) -> Marks:
+        """The marks, and when each was set."""
+        return Marks(self._book.marks(), self._refused)
+
+    def families(self, snapshot: Marks) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Close the socket."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            await self._thread.call(lambda: self._path.unlink(missing_ok=True))
+
+
+def _uid(writer: asyncio.StreamWriter) -> int:
+    """Who opened the connection, as the kernel says."""
+    found = writer.get_extra_info("socket")
+    _, uid, _ = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+SPEC = Spec(
+    name="marks",
+    config=MarksConfig,
+    build=MarksExporter,
+    interval_seconds=60.0,
+    deadline_seconds=10.0,
+    families=(MARK, REFUSED),
+    series_cap=300,
+)

@@ -1,0 +1,161 @@
+"""Marks that users set in the time lines of their jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from client_metrics import samples
+from fake_clock import FakeClock
+from lent import lent
+
+from agent.api import MarkRequest, NoData, RankTable
+from agent.app.mark import main
+from agent.core.identity import ProcessKey
+from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
+from agent.ranks.rank.facts import ProcessFacts
+from exporters.marks import MarksConfig, MarksExporter
+from exporters.marks.book import (
+    MARKS_PER_MINUTE,
+    MAX_MARKS,
+    MAX_MARKS_PER_JOB,
+    MINUTE_SECONDS,
+    SHOWN_SECONDS,
+    Mark,
+    MarkBook,
+)
+from exporters.marks.exporter import MAX_CONNECTIONS
+
+ANN, BOB = 1001, 1002
+OWNERS = {"7": frozenset({ANN}), "8": frozenset({BOB})}
+
+
+def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest:
+    """A mark."""
+    return MarkRequest(job_id, text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "uid", "why_not"),
+    [
+        (request(), ANN, ""),
+        (request(), 0, ""),
+        (request(), BOB, "job 7 is another user's"),
+        (request("9"), ANN, "no rank of job 9 runs on this node"),
+        (request(text="two\nlines"), ANN, "the text is not printable"),
+        (request(text="  "), ANN, "the text is not printable"),
+    ],
+)
+def test_who_may_mark_what(asked: MarkRequest, uid: int, why_not: str) -> None:
+    """A user marks jobs of his own with a line of text, root any; everything else is refused with the reason."""
+    book = MarkBook()
+    assert book.add(asked, uid, OWNERS, 1.0, 1000.0) == why_not
+    assert book.marks() == ({} if why_not else {Mark(asked.job_id, asked.text): 1000.0})
+
+
+def test_a_mark_goes_after_an_hour() -> None:
+    """It is shown for an hour, from the last time that it was set."""
+    book = MarkBook()
+    book.add(request(), ANN, OWNERS, 0.0, 1000.0)
+    book.add(request(), ANN, OWNERS, 60.0, 1060.0)
+    book.expire(60.0 + SHOWN_SECONDS - 1)
+    assert book.marks() == {Mark("7", "a new learning rate"): 1060.0}
+    book.expire(60.0 + SHOWN_SECONDS)
+    assert book.marks() == {}
+
+
+def test_marks_are_few() -> None:
+    """One more a minute is refused; one more of a job takes the place of its oldest."""
+    book = MarkBook()
+    said = [
+        book.add(request(text=f"mark {number}"), ANN, OWNERS, 0.0, 1000.0) for number in range(MARKS_PER_MINUTE + 1)
+    ]
+    assert said == [""] * MARKS_PER_MINUTE + [f"more than {MARKS_PER_MINUTE} marks a minute"]
+    for number in range(MARKS_PER_MINUTE, MAX_MARKS_PER_JOB + 1):
+        assert book.add(request(text=f"mark {number}"), ANN, OWNERS, number * MINUTE_SECONDS, 1000.0) == ""
+    assert [mark.text for mark in book.marks()] == [f"mark {number}" for number in range(1, MAX_MARKS_PER_JOB + 1)]
+
+
+def test_who_marks_most_gives_way() -> None:
+    """In a full book a user with thousands of jobs takes no place from another."""
+    book, owners = MarkBook(), {f"a{number}": frozenset({ANN}) for number in range(MAX_MARKS)} | OWNERS
+    for number in range(MAX_MARKS):
+        assert book.add(request(f"a{number}"), ANN, owners, number * MINUTE_SECONDS, 1000.0) == ""
+    assert book.add(request("8"), BOB, owners, 0.0, 1000.0) == ""
+    assert (len(book.marks()), Mark("8", request().text) in book.marks()) == (MAX_MARKS, True)
+    assert Mark("a0", request().text) not in book.marks()
+
+
+def job_of(uid: int, clock: FakeClock) -> RankTable:
+    """A table with rank 0 of job 7, which is this user's."""
+    ranks = RankTable(clock, "here", settle_at_once=True)
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "SLURM_JOB_ID": "7"}
+    ranks.observe_process(ProcessFacts(ProcessKey(77, 1), 1.0, 77, "ann", "thread", environment, uid=uid))
+    ranks.tick()
+    return ranks
+
+
+async def listening(run: Path, uid: int) -> MarksExporter:
+    """An exporter that listens below ``run``."""
+    clock = FakeClock()
+    await asyncio.to_thread((run / SOCKET).parent.mkdir)
+    exporter = MarksExporter(MarksConfig())
+    await exporter.start(lent("marks", clock, run.parent, ranks=job_of(uid, clock)))
+    await exporter.update()
+    return exporter
+
+
+async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rankwatch mark` sets one, of a job of the user's own alone: the kernel says who asks."""
+    await asyncio.to_thread((tmp_path / "run").mkdir)
+    exporter = await listening(tmp_path / "run", os.geteuid())
+    path = str(tmp_path / "run" / SOCKET)
+    try:
+        assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 0
+        assert await asyncio.to_thread(main, ["--job", "8", "--socket", path, "new data"]) == 1
+        assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "x" * (MAX_TEXT + 1)]) == 1
+        found, refused = samples(exporter.families(exporter.snapshot()))
+        assert (found.labels, found.value) == ({"job_id": "7", "text": "new data"}, FakeClock().time())
+        assert (refused.name, refused.value) == ("rankwatch_job_marks_refused_total", 1.0)
+        said = capsys.readouterr().err.splitlines()
+        assert said[0] == "rankwatch mark: no rank of job 8 runs on this node"
+        assert "length <= 80" in said[1]
+    finally:
+        await exporter.drain()
+    assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 1
+
+
+async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
+    """Broken, endless and silent clients, and more than there are places for, keep no other from being heard."""
+    await asyncio.to_thread((tmp_path / "run").mkdir)
+    exporter = await listening(tmp_path / "run", os.geteuid())
+    path = str(tmp_path / "run" / SOCKET)
+    try:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"nonsense\n")
+        assert "malformed" in json.loads(await reader.readline())["refused"]
+        writer.close()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"x" * (MAX_REQUEST_BYTES + 1))
+        assert await reader.read() == b""
+        writer.close()
+        silent = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS + 1)]
+        assert await silent[-1][0].read() == b""
+        for _, each in silent:
+            each.close()
+        while await asyncio.to_thread(main, ["--job", "7", "--socket", path, "heard"]):
+            await asyncio.sleep(0)
+        assert [mark.text for mark in exporter.snapshot().marks] == ["heard"]
+    finally:
+        await exporter.drain()
+
+
+async def test_without_a_directory_for_the_socket_there_are_no_marks(tmp_path: Path) -> None:
+    """Where no service manager made one, the exporter is absent."""
+    exporter = MarksExporter(MarksConfig())
+    await exporter.start(lent("marks", FakeClock(), tmp_path))
+    with pytest.raises(NoData):
+        await exporter.update()
