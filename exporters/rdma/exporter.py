@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from agent.api import CheckState, Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
 from exporters.rdma.baseline import Baseline, ignore, judge, learn
 from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
+from exporters.rdma.resources import Counts, read_resources
 from exporters.rdma.switches import Place, WiringFile
 from exporters.rdma.tree import RdmaDevice, hidden_functions, read_devices
 
@@ -42,6 +44,8 @@ class RdmaExporter:
         self._devices: tuple[RdmaDevice, ...] = ()
         self._baseline = Baseline()
         self._switches: Mapping[Place, Place] = {}
+        self._asks_for_resources = config.all_counters
+        self._resources: Counts = {}
 
     async def start(self, ctx: Context) -> None:
         """Take back what was learnt since the boot."""
@@ -50,12 +54,16 @@ class RdmaExporter:
         self._baseline = ctx.state.restore(Baseline, ctx.log) or Baseline()
         ignore(self._baseline, self._config.ignore_devices)
         self._wiring = WiringFile(self._config.switch_ports, ctx.hostname)
+        if ctx.roots.sys != Path("/sys"):  # the kernel knows its own devices, not those of a recorded tree
+            self._asks_for_resources = False
 
     async def update(self) -> None:
         """Look at every device; NoData when there never was one."""
         functions = tuple(self._baseline.functions)
         devices, hidden = await self._thread.call(lambda: self._look(functions))
         await self._learn_wiring()
+        if devices and self._asks_for_resources:
+            await self._count_resources()
         vanished = self._baseline.vanished
         learn(self._baseline, devices, hidden)
         self._devices = devices
@@ -66,6 +74,14 @@ class RdmaExporter:
         self._ctx.state.publish(msgspec.msgpack.encode(self._baseline))
         if not self._baseline.functions and not self._devices:
             raise NoData
+
+    async def _count_resources(self) -> None:
+        """Ask the kernel; where it cannot be asked that is said once."""
+        try:
+            self._resources = await self._thread.call(read_resources)
+        except OSError as error:
+            self._resources, self._asks_for_resources = {}, False
+            self._ctx.log.info("RDMA resources are not shown, as the kernel cannot be asked by netlink", error=error)
 
     async def _learn_wiring(self) -> None:
         """Read the site's file if it changed; one that cannot be read changes nothing."""
@@ -89,7 +105,9 @@ class RdmaExporter:
     def snapshot(self) -> RdmaSnapshot:
         """Copy what is known: the baseline grows."""
         baseline = msgspec.msgpack.decode(msgspec.msgpack.encode(self._baseline), type=Baseline)
-        return RdmaSnapshot(self._devices, baseline, self._config.all_counters, self._switches)
+        return RdmaSnapshot(
+            self._devices, baseline, self._config.all_counters, self._switches, resources=self._resources
+        )
 
     def families(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -8,6 +8,7 @@ import msgspec
 
 from agent.api import Family, Metric, Rows
 from exporters.rdma.baseline import Baseline
+from exporters.rdma.resources import RESOURCES, Counts
 from exporters.rdma.switches import Place
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
@@ -139,6 +140,7 @@ FAMILIES = (
     COUNTER,
     HARDWARE_COUNTER,
     HARDWARE_VALUE,
+    RESOURCES,
     SWITCH_INFO,
     UNREADABLE,
 )
@@ -182,13 +184,14 @@ _VALUES = ("active_", "watermark_")
 class RdmaSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs. ``all_counters``: every one that there is, not only those that tell of faults.
 
-    ``switches``: a switch and its port by device and port.
+    ``switches``: a switch and its port by device and port. ``resources``: empty unless they are asked for.
     """
 
     devices: tuple[RdmaDevice, ...]
     baseline: Baseline
     all_counters: bool = False
     switches: Mapping[Place, Place] = {}
+    resources: Counts = {}
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
@@ -199,6 +202,8 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
             rows[DEVICE_UP.name].add((expected.device,), 0)
     rows[VANISHED.name].add((), snapshot.baseline.vanished)
     for device in snapshot.devices:
+        for kind, count in snapshot.resources.get(device.name, {}).items():
+            rows[RESOURCES.name].add((device.name, kind), count)
         rows[DEVICE_INFO.name].add((device.name, device.driver, device.firmware, device.board, device.pci), 1)
         for port in device.ports:
             place = (device.name, str(port.number))

@@ -19,6 +19,7 @@ from agent.api import NoData, StateSection
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from exporters.rdma import RdmaConfig, RdmaExporter
+from exporters.rdma import exporter as exporter_module
 from exporters.rdma import tree as module
 from exporters.rdma.baseline import Baseline, judge, learn
 from exporters.rdma.exporter import MAX_IGNORED
@@ -450,3 +451,23 @@ async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
     with pytest.raises(NoData):
         async with bare.under_way():
             pass
+
+
+async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts have series of devices that there are; where the kernel cannot be asked, none, and nobody asks again."""
+    asked = []
+
+    def read() -> dict[str, dict[str, int]]:
+        asked.append(None)
+        if len(asked) > 1:
+            raise PermissionError
+        return {"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}
+
+    monkeypatch.setattr(exporter_module, "read_resources", read)
+    monkeypatch.setattr(exporter_module, "Path", lambda _: root / "sys")
+    node = Node(root, all_counters=True)
+    async with node.under_way() as exporter:
+        for expected in ({"mlx5_0": 3.0}, {}, {}):
+            assert node.series("resources") == expected
+            await exporter.update()
+    assert len(asked) == 2
