@@ -27,6 +27,7 @@ DAY = [
     Stretch("starts", 12),
     *[Stretch("trains", 100), Stretch("saves", 8)] * 2,
     Stretch("stalls", 40),
+    Stretch("trains and saves", 20),
     Stretch("trains", 60),
     Stretch("is dead", 15),
     Stretch("starts again", 9),
@@ -39,7 +40,8 @@ DAY = [
     Stretch("trains", 140),
     Stretch("saves", 8),
 ]
-"""What is left of the day, it trains. Each save is a checkpoint, which a death throws the job back to."""
+"""What is left of the day, it trains. Each save is a checkpoint, which a death throws the job back to; one is written
+beside the work."""
 
 
 class Day(NamedTuple):
@@ -61,16 +63,18 @@ def made_day() -> Day:
     iteration: Minutes = []
     saving: Minutes = []
     truth: Counter[str] = Counter()
-    began, worked, died = 0.0, None, 0.0
+    began, worked, died, save_began = 0.0, None, 0.0, 0.0
     reached, highest, saved = 0, 0, 0
     for what, minutes in whole:
         if what == "is dead":
             died, reached = 60.0 * len(live), saved
         if what == "starts again":
             began = 60.0 * len(live)
+        if "saves" in what:
+            save_began, saved = 60.0 * len(live), reached
         for _ in range(minutes):
             now = 60.0 * len(live)
-            if what == "trains":
+            if "trains" in what:
                 worked = now
                 reached += 1
                 _train(truth, is_new=reached > highest)
@@ -83,9 +87,7 @@ def made_day() -> Day:
             since.append(None if what == "is dead" else began)
             progress.append(None if what == "is dead" or worked is None or worked < began else worked)
             iteration.append(float(reached) if worked is not None else None)
-            saving.append(float(what == "saves"))
-        if what == "saves":
-            saved = reached
+            saving.append(save_began if "saves" in what else None)
     series = {
         f"job:rankwatch_ranks_live:count{labels}": live,
         f"job:rankwatch_ranks_expected:max{labels}": [float(GPUS)] * MINUTES,
@@ -93,7 +95,7 @@ def made_day() -> Day:
         f"job:rankwatch_running_since:seconds{labels}": since,
         f"job:rankwatch_progress:seconds{labels}": progress,
         'rankwatch_train_iteration{job_id="7",node="a"}': iteration,
-        'rankwatch_train_checkpoint_saving{job_id="7",node="a"}': saving,
+        'rankwatch_train_checkpoint_began_timestamp_seconds{job_id="7",node="a"}': saving,
         'comm_size:rankwatch_recorded_operations:rate1m{job_id="7",comm="c",collective="AllReduce",size="8"}': [_RATE]
         * MINUTES,
         'comm:rankwatch_operations:per_record{job_id="7",comm="c"}': [1.0] * MINUTES,
