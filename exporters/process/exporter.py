@@ -76,7 +76,7 @@ PIDFD_ERRORS = Family(
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15.
 
-    ``all_values``: involuntary context switches, too: 1 more per rank.
+    ``all_values``: involuntary context switches and the CPUs that it may run on, too: 2 more per rank.
     """
 
     exit_status_ioctl: bool = True

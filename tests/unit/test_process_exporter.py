@@ -179,13 +179,14 @@ async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
 
 
 async def test_all_values_are_shown_if_asked_for(node: Node, rank: ProcessKey) -> None:
-    """Involuntary context switches have a series where the configuration asks for all values."""
+    """Involuntary context switches and CPUs have a series where the configuration asks for all values."""
     exporter = ProcessExporter(ProcessConfig(all_values=True))
     await exporter.start(node.context)
     await exporter.update()
     node.clock.advance(THREADS_SECONDS)
     node.ranks.tick()
     assert "rank_involuntary_context_switches_total{7,0} 0" in lines(exporter)
+    assert [line for line in lines(exporter) if line.startswith("rank_affinity_info{7,0,")] != []
     await exporter.drain()
 
 

@@ -112,6 +112,14 @@ THROTTLED = Family(
     "up to 1 per job",
     "sum",
 )
+AFFINITY = Family(
+    "rankwatch_rank_affinity_info",
+    "gauge",
+    "The CPUs that the main thread of the rank's process may run on, as a list (0-15,32), and the NUMA nodes that they "
+    "are of; always 1.",
+    (*_RANK, "cpus", "numa_nodes"),
+    "1 per live rank, only with all_values",
+)
 FAMILIES: tuple[Family, ...] = (
     CPU,
     RUN_QUEUE_WAIT,
@@ -123,6 +131,7 @@ FAMILIES: tuple[Family, ...] = (
     BLOCKED_THREADS,
     CHILDREN_STOPPED,
     INVOLUNTARY_SWITCHES,
+    AFFINITY,
     PRESSURE_WAITING,
     THROTTLED,
 )
@@ -137,6 +146,7 @@ def render(
         _rank(page, label, usage)
         if all_values:
             page[INVOLUNTARY_SWITCHES].add(label, usage.involuntary_switches)
+            page[AFFINITY].add((*label, usage.cpus, usage.numa_nodes), 1)
     for job in jobs:
         waited = job.waited
         for resource, microseconds in (("cpu", waited.cpu), ("memory", waited.memory), ("io", waited.io)):

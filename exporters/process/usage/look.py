@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from agent.api import Guard, ProcessKey, ProcFS, Stat
+from exporters.process.usage.affinity import nodes_of, parse_cpus, read_nodes
 from exporters.process.usage.children import ChildrenCpu, shares
 from exporters.process.usage.facts import DELAYACCT, PRESSURE, SCHEDSTAT, WAIT_CHANNEL, GroupTotals, RankUsage
 from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
@@ -61,6 +62,7 @@ class UsageLook:
         self._kept: dict[ProcessKey, _Kept] = {}
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._numa_nodes = read_nodes(sys_root)
 
     def look(self, ranks: Mapping[ProcessKey, SeenRank], children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> Usages:
         """Look at all ranks that run; ``children``: their descendants."""
@@ -112,6 +114,8 @@ class UsageLook:
             children_stopped=sum(child.state == "T" for child in children),
             blocked=blocked,
             groups=paths.throttling,
+            cpus="" if status is None else status.cpus,
+            numa_nodes="" if status is None else nodes_of(parse_cpus(status.cpus), self._numa_nodes),
             unread=frozenset(source for source, silent in unread.items() if silent),
         )
 
