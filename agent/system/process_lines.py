@@ -58,8 +58,8 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 class Status(msgspec.Struct, frozen=True, gc=False):
     """Fields of /proc/PID/status. ``namespace_pids`` runs from our pid namespace inwards.
 
-    ``uid``: the real one; ``root``: all four are 0. ``swap_bytes``: of the process; switches: of the thread. ``cpus``: a
-    list of those that it may run on, 256 characters at most, empty where there is none or it is longer.
+    ``uid``: the real one; ``root``: all four are 0. ``swap_bytes``: of the process; switches: of the thread. ``cpus``:
+    a list of those that it may run on, 256 characters at most, empty where there is none or it is longer.
     """
 
     uid: int
