@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.app.status import table
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "deploy" / "slurm"
@@ -22,9 +25,23 @@ SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
 FOREGROUND_SECONDS = 0.1
 """Processor time that one script may take while Slurm waits for it."""
 AFTERWARDS_SECONDS = 20.0
-SIGTERMED = (
-    "JOB  RANK  STATE   PID  USER  PROGRESS  ENDED BY\n4    0     exited             2s ago    signaled SIGTERM\n"
-)
+LEFT = """\
+rankwatch_rank_state{job_id="4",rank="0",state="STATE"} 1
+rankwatch_rank_exit_info{job_id="4",rank="0",reason="REASON",signal="SIGNAL",code="CODE"} 1
+rankwatch_rank_state{job_id="4",rank="1",state="alive"} 1
+rankwatch_rank_info{job_id="4",rank="1",pid="77",user="alice"} 1
+"""
+
+
+def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
+    """Return what `rankwatch status` prints of a job of which one rank has left and one lives."""
+    text = LEFT.replace('job_id="4"', f'job_id="{job_id}"')
+    for name, value in (("STATE", state), ("REASON", reason), ("SIGNAL", signal), ("CODE", code)):
+        text = text.replace(f'"{name}"', f'"{value}"')
+    return table(text_string_to_metric_families(text), time.time()) + "\n"
+
+
+SIGTERMED = status("exited", "signaled", signal="SIGTERM")
 
 
 def environment(name: str) -> dict[str, str]:
@@ -258,21 +275,38 @@ def test_the_first_node_asks(site: Site, nodes: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "status",
+    "printed",
     [
         "no ranks\n",
-        SIGTERMED.replace("4  ", "44 "),
-        SIGTERMED.replace("signaled SIGTERM", "exited 0"),
-        "4 0 alive 9 root",
+        "rankwatch status: no answer from 127.0.0.1:19028: refused\n",
+        status("finished", "exited", code="0"),
+        status("exited", "signaled", signal="SIGTERM", job_id="44"),
+        status("exited", "signaled", signal="SIGTERM", job_id="4-u1000"),
     ],
 )
-def test_the_agent_says_whether_to_ask(site: Site, status: str) -> None:
+def test_the_agent_says_whether_to_ask(site: Site, printed: str) -> None:
     """Where no rank of the job left otherwise than with status 0, nobody asks Slurm."""
-    site.answer("CANCELLED None\n", status)
+    site.answer("CANCELLED None\n", printed)
     site.run(EPILOG, environment("epilog.4"))
     wait_until_alone(site.jobs)
     assert site.asked.read_text().splitlines() == ["rankwatch status --web.listen-address=127.0.0.1:19028"]
     assert "state" not in site.file()
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        status("dead", "exited", code="10"),
+        status("exited", "exited", code="1"),
+        status("exited", "unknown"),
+        status("dead", "oom_killed", signal="SIGKILL"),
+    ],
+)
+def test_any_other_end_of_a_rank_is_asked_about(site: Site, printed: str) -> None:
+    """A rank that left with a status, for want of memory or nobody knows how may have been sent away."""
+    site.answer("CANCELLED None\n", printed)
+    site.run(EPILOG, environment("epilog.4"))
+    assert site.wait_for_state()["state"] == "CANCELLED"
 
 
 @pytest.mark.parametrize("squeue", ["", "RUNNING None\n", "COMPLETING None\n", "slurm_load_jobs error\n"])
