@@ -31,9 +31,11 @@ from agent.hardware.unread import PAUSE_FRAMES_UNREAD
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks import mark as mark_socket
 from agent.ranks.mark import MarkAnswer, MarkRequest
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
-from agent.ranks.rank.verdict import ExitStatus, RasSilence
+from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
@@ -76,6 +78,7 @@ __all__ = [
     "HelperHung",
     "HelperSpec",
     "Holdings",
+    "JobEnd",
     "Judged",
     "LendHelper",
     "Levels",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from agent.core.checkpoint import SavedCount, SavedSeconds
 from agent.core.identity import WriterKey
-from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.process import RankProcess, TableCounts
 from agent.ranks.writers import WriterRecord
 
 
@@ -21,8 +23,22 @@ class SavedTable(msgspec.Struct):
     schedulers: list[str] = []
 
 
-def encode(table: SavedTable) -> bytes:
-    """Encode the table for the checkpoint."""
+def encode(
+    processes: Iterable[RankProcess],
+    writers: Mapping[WriterKey, WriterRecord],
+    counts: TableCounts,
+    now: float,
+    schedulers: Iterable[str],
+) -> bytes:
+    """Encode the table for the checkpoint, at monotonic time ``now``."""
+    table = SavedTable(
+        processes=list(processes),
+        writer_keys=list(writers.items()),
+        conflicts=counts.conflicts,
+        saved_at=now,
+        owner_conflicts=counts.owner_conflicts,
+        schedulers=sorted(schedulers),
+    )
     return msgspec.msgpack.encode(table)
 
 

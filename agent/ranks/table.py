@@ -14,14 +14,15 @@ from agent.core.clock import Clock
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.hardware.inventory import Hardware
 from agent.ranks import checkpoint, expiry
-from agent.ranks.checkpoint import SavedTable
 from agent.ranks.judging import JobJudge
 from agent.ranks.linking import WriterLinks
 from agent.ranks.naming.binding import RankBinder
 from agent.ranks.rank.environment import KEPT_VARIABLES, kept_settings, read_claim
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.process import RankProcess, TableCounts
-from agent.ranks.rank.verdict import ExitStatus, RasSilence
+from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.snapshot import RankSnapshot, take_snapshot
 
 MAX_PROCESSES = 1024
@@ -138,6 +139,13 @@ class RankTable:
         process.oom_logged = True
         if process.exited_at is not None:
             self.observe_exit(key, None)
+
+    def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
+        """Note how schedulers ended jobs here, one end per job; said again while it is known: exits may come later."""
+        told = {end.job_id: end for end in ends}
+        for process in self._processes.values() if told else ():
+            if process.note_job_end(told.get(process.scheduled_job_id)):
+                self._judge.note_change(process)
 
     def judge_changed(self) -> None:
         """Judge the jobs of which a process left, or its status was learnt, since they were last judged."""
@@ -274,16 +282,8 @@ class RankTable:
 
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
-        return checkpoint.encode(
-            SavedTable(
-                processes=list(self._processes.values()),
-                writer_keys=list(self._links.book.records.items()),
-                conflicts=self._counts.conflicts,
-                saved_at=self._clock.monotonic(),
-                owner_conflicts=self._counts.owner_conflicts,
-                schedulers=sorted(self._binder.owners.schedulers),
-            )
-        )
+        links, schedulers = self._links.book.records, self._binder.owners.schedulers
+        return checkpoint.encode(self._processes.values(), links, self._counts, self._clock.monotonic(), schedulers)
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.

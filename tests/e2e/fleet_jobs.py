@@ -7,7 +7,7 @@ import random
 from fleets import JOB, Fleet, Node, monotonic
 from ras_views import RasAgent, RasNetwork
 
-from agent.ranks.rank.verdict import ExitStatus
+from agent.ranks.rank.exit_status import ExitStatus
 
 STEP_SECONDS = 2.5
 """From one collective to the next."""

@@ -19,8 +19,8 @@ from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
 from agent.ranks import families as rank_families
 from agent.ranks import health
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
 
 SCRAPE_SECONDS = 5

@@ -1,12 +1,14 @@
-"""A process that looks like a rank and only waits: `python idle_rank.py THREAD [END]`.
+"""A process that looks like a rank and only waits: `python idle_rank.py THREAD [END [STATUS]]`.
 
-It has a thread called THREAD, and leaves with status 0 once there is a file END.
+It has a thread called THREAD, and leaves with status 0 once there is a file END. With STATUS it leaves with that, then
+and at SIGTERM.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,16 +17,20 @@ POLL_SECONDS = 0.05
 _PR_SET_NAME = 15
 
 
-def wait(name: str, end: str) -> None:
+def wait(name: str, end: str, status: str) -> None:
     """Bear the name until the end."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
     while not (end and os.path.exists(end)):
         time.sleep(POLL_SECONDS)
+    if status:
+        os._exit(int(status))
 
 
-def main(name: str, end: str = "") -> None:
+def main(name: str, end: str = "", status: str = "") -> None:
     """Run until END is there."""
-    threading.Thread(target=wait, args=(name, end)).start()
+    if status:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(int(status)))
+    threading.Thread(target=wait, args=(name, end, status)).start()
 
 
 if __name__ == "__main__":

@@ -69,19 +69,24 @@ def why_no_slurm() -> str | None:
     return "no Slurm in .cache/slurm: scripts/test fetches it"
 
 
-def idle_rank(thread: str = THREAD, end: Path | None = None) -> list[str]:
-    """Return a command that looks like a rank, and leaves with status 0 once there is a file ``end``."""
-    return [sys.executable, "-S", str(IDLE_RANK), thread, *([str(end)] if end else [])]
+def idle_rank(thread: str = THREAD, end: Path | None = None, status: int | None = None) -> list[str]:
+    """Return a command that looks like a rank, and leaves with status 0 once there is a file ``end``.
+
+    ``status``: it leaves with that instead, then and at SIGTERM.
+    """
+    until = [str(end)] if end else []
+    return [sys.executable, "-S", str(IDLE_RANK), thread, *until, *([] if status is None else [str(status)])]
 
 
 class Slurm:
     """slurmctld, slurmd and munged on ``node``, with their files in ``directory``; jobs are root's.
 
-    A context manager; all that it started ends with it.
+    ``settings``: further lines of slurm.conf. A context manager; all that it started ends with it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: str = "") -> None:
         self.directory = directory
+        self._settings = settings
         self.node = Node("n0")
         self._logs: list[IO[bytes]] = []
         [libraries] = (_PACKAGES / "usr" / "lib").glob("*-linux-gnu")
@@ -110,6 +115,11 @@ class Slurm:
         self.node.close()
         for log in self._logs:
             log.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its commands need."""
+        return dict(self._env)
 
     # -- its jobs --------------------------------------------------------------------------------------------------
 
@@ -156,7 +166,7 @@ class Slurm:
             low=LOW,
             high=HIGH,
         )
-        (self.directory / "slurm.conf").write_text(configuration)
+        (self.directory / "slurm.conf").write_text(configuration + self._settings)
         hosts = self.directory / "hosts"
         hosts.write_text(f"127.0.0.1 localhost\n{_ADDRESS} {self.node.hostname}\n")
         self._prepare("mount", "--bind", str(hosts), "/etc/hosts")  # in the node's mount namespace alone

@@ -10,9 +10,9 @@ import msgspec
 from fake_clock import FakeClock
 
 from agent.core.identity import ProcessKey, RankLabel, WriterKey
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
 
 WORLD = "aaaaaaaaaaaaaa"

@@ -9,8 +9,8 @@ from agent.core.identity import RankLabel
 from agent.ranks.expiry import TOMBSTONE_SECONDS
 from agent.ranks.families import families
 from agent.ranks.rank.environment import group_job_id
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
 
 POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"

@@ -28,7 +28,8 @@ from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.ranks import families as rank_families
 from agent.ranks import health
-from agent.ranks.rank.verdict import ExitStatus, RasSilence
+from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.verdict import RasSilence
 from agent.web.front_page import age_text
 from exporters.amdgpu.baseline import Known
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter

@@ -9,7 +9,7 @@ from rank_table import KILLED, WORLD, Table, environment, writer_key
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
-from agent.ranks.rank.verdict import ExitStatus
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.table import RankTable
 
 

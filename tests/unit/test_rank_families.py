@@ -15,7 +15,7 @@ from agent.export.exposition import Selection
 from agent.export.registry import Registry
 from agent.export.tables import RankSource
 from agent.ranks import families as rank_families
-from agent.ranks.rank.verdict import ExitStatus
+from agent.ranks.rank.exit_status import ExitStatus
 
 
 @pytest.fixture

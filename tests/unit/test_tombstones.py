@@ -9,7 +9,7 @@ from rank_table import KILLED, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks.expiry import FINISHED_SECONDS, TOMBSTONE_SECONDS
-from agent.ranks.rank.verdict import ExitStatus
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.table import MAX_PROCESSES
 
 

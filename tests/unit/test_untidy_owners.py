@@ -15,9 +15,9 @@ from agent.api import ProcFS, Roots
 from agent.core.identity import RankLabel
 from agent.ranks.families import families
 from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.verdict import ExitStatus
 from agent.ranks.table import RankTable
 from exporters.process import ownership
 from exporters.process.ownership import OwnerSearch, group_of

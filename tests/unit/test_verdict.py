@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.verdict import STATES, ExitStatus, ProcessEvidence, RankVerdict, RasSilence, judge_job
+from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.verdict import STATES, ProcessEvidence, RankVerdict, RasSilence, judge_job
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)
@@ -50,6 +51,18 @@ def missed(ago: float, reports: int, contradicted: bool = False, **facts: object
 
 ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     # (what, the judged process first and its peers, state, reason)
+    (
+        "an exit that is the job's end is finished",
+        [left(90, KILL, ended_by_scheduler=True), running()],
+        "finished",
+        "ended_by_scheduler",
+    ),
+    (
+        "it is also after a verdict",
+        [left(90, KILL, ended_by_scheduler=True, before="killed_before_peers")],
+        "finished",
+        "ended_by_scheduler",
+    ),
     ("a process that sleeps is alive", [running(state="S")], "alive", "running"),
     ("a process that runs is alive", [running(state="R")], "alive", "running"),
     ("a process under a debugger is alive", [running(state="t")], "alive", "running"),

@@ -10,9 +10,11 @@ from agent.core.checkpoint import SavedSeconds, saved_sum
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
 from agent.ranks.rank.environment import Claim
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.verdict import ExitStatus, ProcessEvidence, RankVerdict, RasSilence
+from agent.ranks.rank.verdict import ProcessEvidence, RankVerdict, RasSilence
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
@@ -51,7 +53,8 @@ class RankProcess(msgspec.Struct):
     ``shown_job_id``: with the owner's suffix if need be.
     ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. ``oom_logged``: the kernel's log
-    says that the OOM killer sent it SIGKILL. Times ending in ``_at`` or ``_since`` are monotonic.
+    says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: its exit is its
+    job's end, as the scheduler has that. Times ending in ``_at`` or ``_since`` are monotonic.
     """
 
     found_at: SavedSeconds
@@ -77,11 +80,19 @@ class RankProcess(msgspec.Struct):
     silence: RasSilence | None = None
     gpus: tuple[RankGpu, ...] = ()
     oom_logged: bool = False
+    ended_by_scheduler: bool = False
 
     @property
     def owner(self) -> Owner:
         """Whose it is; that of a writer whose process was never seen is not known."""
         return Owner() if self.facts is None else self.facts.owner
+
+    @property
+    def scheduled_job_id(self) -> str:
+        """The id of the scheduler's job that it is of, by the scheduler's proof, else as it claims; empty for none."""
+        if self.owner.scheduler:
+            return self.owner.job_id
+        return self.claim.job_id if self.claim.scheduler else ""
 
     @property
     def world_size(self) -> int | None:
@@ -139,6 +150,13 @@ class RankProcess(msgspec.Struct):
         is_open = self.exit is None or not self.exit.known or self.exit.signal == SIGKILL
         if self.oom_logged and is_open:
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
+
+    def note_job_end(self, end: JobEnd | None) -> bool:
+        """Note how the scheduler ended its job; True where that changes how its exit is judged."""
+        if self.exited_at is None or end is None:
+            return False
+        before, self.ended_by_scheduler = self.ended_by_scheduler, end.explains(self.exited_seconds, self.exit)
+        return self.ended_by_scheduler != before
 
     def note_progress(self, seconds: float) -> None:
         """Note that an operation was completed at this time (epoch seconds); an earlier one changes nothing."""
@@ -207,6 +225,7 @@ class RankProcess(msgspec.Struct):
             unproven_since=self.unproven_since,
             before=None if self.verdict is None else self.verdict.reason,
             silence=self._silence(),
+            ended_by_scheduler=self.ended_by_scheduler,
         )
 
     def _silence(self) -> RasSilence | None:

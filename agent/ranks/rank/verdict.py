@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import msgspec
 
 from agent.core.identity import ProcessKey
+from agent.ranks.rank.exit_status import ExitStatus
 
 State = Literal["alive", "unresponsive", "exited", "dead", "finished", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
@@ -34,6 +35,7 @@ VerdictReason = Literal[
     "finalized",
     "all_left_well",
     "progress_after_exit",
+    "ended_by_scheduler",
 ]
 
 BLOCKED_SECONDS = 60.0
@@ -57,30 +59,6 @@ _FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
 _LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
 
 
-class ExitStatus(msgspec.Struct, frozen=True):
-    """How a process ended. ``known`` False: its status could not be read. ``oom``: the OOM killer sent the signal."""
-
-    known: bool
-    signal: int = 0
-    code: int = 0
-    oom: bool = False
-
-    @classmethod
-    def from_wait(cls, status: int) -> ExitStatus:
-        """Read a status in waitpid's form."""
-        return cls(known=True, signal=status & 0x7F, code=(status >> 8) & 0xFF)
-
-    @property
-    def signal_name(self) -> str:
-        """The name of the signal, such as SIGKILL; its number where it has no name; empty without a signal."""
-        if not self.signal:
-            return ""
-        try:
-            return Signals(self.signal).name
-        except ValueError:
-            return str(self.signal)
-
-
 class RasSilence(msgspec.Struct, frozen=True):
     """RAS reports that miss a process: since when (monotonic, epoch seconds), and how many in a row.
 
@@ -101,7 +79,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True):
     ``progress_after_exit_seconds``: how long after the exit records of it were still written. ``unproven_since``: it
     ran at this time, and was not looked at since (the agent did not run). ``before``: the reason of its last verdict;
     the processes that led to it may have been removed from the table since, or replaced by restarted ones.
-    ``silence``: RAS does not hear it; contradicted where it was heard, or its records went on.
+    ``silence``: RAS does not hear it; contradicted where it was heard, or its records went on. ``ended_by_scheduler``:
+    its exit is the end that the scheduler says the job had.
     """
 
     key: ProcessKey
@@ -116,6 +95,7 @@ class ProcessEvidence(msgspec.Struct, frozen=True):
     unproven_since: float | None = None
     before: VerdictReason | None = None
     silence: RasSilence | None = None
+    ended_by_scheduler: bool = False
 
 
 class RankVerdict(msgspec.Struct, frozen=True):
@@ -164,6 +144,8 @@ def _judge(process: ProcessEvidence, job: _Job) -> RankVerdict:
         return RankVerdict("finished", "finalized")
     if job.all_left_well or process.before == "all_left_well":
         return RankVerdict("finished", "all_left_well")
+    if process.ended_by_scheduler:
+        return RankVerdict("finished", "ended_by_scheduler")
     return _judge_left(process, job)
 
 

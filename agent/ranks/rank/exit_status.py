@@ -1,0 +1,31 @@
+"""How a process ended."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+import msgspec
+
+
+class ExitStatus(msgspec.Struct, frozen=True):
+    """How a process ended. ``known`` False: its status could not be read. ``oom``: the OOM killer sent the signal."""
+
+    known: bool
+    signal: int = 0
+    code: int = 0
+    oom: bool = False
+
+    @classmethod
+    def from_wait(cls, status: int) -> ExitStatus:
+        """Read a status in waitpid's form."""
+        return cls(known=True, signal=status & 0x7F, code=(status >> 8) & 0xFF)
+
+    @property
+    def signal_name(self) -> str:
+        """The name of the signal, such as SIGKILL; its number where it has no name; empty without a signal."""
+        if not self.signal:
+            return ""
+        try:
+            return Signals(self.signal).name
+        except ValueError:
+            return str(self.signal)

@@ -1,0 +1,46 @@
+"""The scheduler's word on the end of a job, and which exits of ranks it explains. Pure."""
+
+from __future__ import annotations
+
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTERM
+
+import msgspec
+
+from agent.ranks.rank.exit_status import ExitStatus
+
+ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
+"""Ends that somebody meant: the scheduler sent the ranks away, by SIGTERM and later SIGKILL."""
+ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
+"""Ends that excuse no exit which speaks for itself: a script may end well, or ask for a new begin, after a crash."""
+TEARDOWN_BEFORE_SECONDS = 300.0
+"""So long before the epilog the first rank is sent away at most: time to save before a preemption, and KillWait."""
+TEARDOWN_AFTER_SECONDS = 60.0
+"""So long after the epilog began an exit may be seen."""
+_FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
+
+
+class JobEnd(msgspec.Struct, frozen=True):
+    """How a scheduler's job ended on this node: when it was here (epoch seconds; start 0: not known), and its state."""
+
+    job_id: str
+    started_seconds: float
+    ended_seconds: float
+    state: str
+
+    def explains(self, exited_seconds: float, status: ExitStatus | None) -> bool:
+        """True for an exit at this time (epoch seconds) that is no more than the end of the job."""
+        late = exited_seconds - self.ended_seconds
+        if not -TEARDOWN_BEFORE_SECONDS <= late <= TEARDOWN_AFTER_SECONDS or exited_seconds < self.started_seconds:
+            return False
+        is_known = status is not None and status.known
+        if self.state in ENDED_BY_SCHEDULER:
+            return not is_known or not _speaks_for_itself(status)
+        return self.state in ENDED_IN_ORDER and (not is_known or _is_in_order(status))
+
+
+def _speaks_for_itself(status: ExitStatus | None) -> bool:
+    return status is not None and (status.oom or status.signal in _FATAL_SIGNALS)
+
+
+def _is_in_order(status: ExitStatus | None) -> bool:
+    return status is not None and status.code == 0 and status.signal in (0, SIGTERM)

@@ -1,0 +1,96 @@
+"""The exporter: looks at the directories once a second and tells the rank table how jobs ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from agent.api import Context, ExporterConfig, JobEnd, Metric, NoData, Spec
+from exporters.jobs.families import FAMILIES, JobsSnapshot, render
+from exporters.jobs.records import ScheduledJob
+from exporters.jobs.sources import JobSources
+
+INTERVAL_SECONDS = 1.0
+MAX_OWNERS = 16
+
+_Path = Annotated[str, msgspec.Meta(pattern=r"^(/[^\0]*)?$", max_length=4096)]
+_Uid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
+
+
+class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: where they are by default.
+
+    There is no default for dcgm-exporter's. ``owner_uids``: whose files are believed, with root's and the agent's own.
+    """
+
+    directory: _Path = ""
+    dcgm_mapping: _Path = ""
+    amd_mapping: _Path = ""
+    owner_uids: Annotated[list[_Uid], msgspec.Meta(max_length=MAX_OWNERS)] = msgspec.field(default_factory=list)
+
+
+class JobsExporter:
+    """See the package."""
+
+    def __init__(self, config: JobsConfig) -> None:
+        self._config = config
+        self._found = JobsSnapshot()
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare; no file is touched yet."""
+        self._ctx = ctx
+        self._thread = ctx.thread("jobs")
+        config, run = self._config, ctx.roots.run
+        self._sources = JobSources(
+            jobs=Path(config.directory) if config.directory else run / "rankwatch/jobs",
+            dcgm=Path(config.dcgm_mapping) if config.dcgm_mapping else None,
+            amd=Path(config.amd_mapping) if config.amd_mapping else run / "exporter",
+            owners={0, os.geteuid(), *config.owner_uids},
+        )
+
+    async def update(self) -> None:
+        """Look once; NoData where none of the directories is there."""
+        now = self._ctx.clock.time()
+        self._found = JobsSnapshot()
+        found = await self._thread.call(lambda: self._sources.look(now))
+        if found is None:
+            raise NoData
+        jobs, refused = found
+        self._found = JobsSnapshot(jobs, dict(refused))
+        self._ctx.ranks.observe_job_ends(ends(jobs))
+
+    def snapshot(self) -> JobsSnapshot:
+        """What the last look gave."""
+        return self._found
+
+    def families(self, snapshot: JobsSnapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Nothing is under way; the thread ends with the lease."""
+
+
+def ends(jobs: Iterable[ScheduledJob]) -> list[JobEnd]:
+    """What the rank table must know of the jobs that ended."""
+    return [
+        JobEnd(job.file.job_id, job.file.started, job.file.ended, job.ending.state)
+        for job in jobs
+        if job.ending is not None and job.file.ended is not None
+    ]
+
+
+SPEC = Spec(
+    name="jobs",
+    config=JobsConfig,
+    build=JobsExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=5.0,
+    families=FAMILIES,
+    series_cap=5_000,
+    checkpoint_bytes=0,
+)

@@ -1,0 +1,119 @@
+"""What is known of the jobs of this node, as metric families; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.api import Family, Metric
+from exporters.jobs.directory import REASONS
+from exporters.jobs.records import ScheduledJob
+
+_RUNNING = "1 per job that the scheduler runs here"
+_ENDED = "1 per job that ended here in the last hour"
+
+ALLOCATION = Family(
+    "rankwatch_job_allocation_info",
+    "gauge",
+    "A job that the scheduler runs on this node, with or without ranks; always 1. scheduler_cluster is the scheduler's "
+    "name of the cluster, nodes how many the job has; labels are empty where the scheduler's files do not say it.",
+    ("job_id", "user", "account", "partition", "scheduler_cluster", "nodes", "array_job_id"),
+    _RUNNING,
+    "max",
+)
+GPU = Family(
+    "rankwatch_job_gpu_info",
+    "gauge",
+    "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a job which runs; always 1.",
+    ("job_id", "gpu"),
+    "1 per GPU given to a job",
+)
+START = Family(
+    "rankwatch_job_start_timestamp_seconds",
+    "gauge",
+    "When the scheduler began the job on this node, by the node's clock.",
+    ("job_id",),
+    _RUNNING,
+    "max",
+)
+REQUEUES = Family(
+    "rankwatch_job_requeues",
+    "gauge",
+    "How often the scheduler has begun the job anew.",
+    ("job_id",),
+    _RUNNING,
+    "max",
+)
+END = Family(
+    "rankwatch_job_end_info",
+    "gauge",
+    "How the scheduler ended a job here in the last hour; always 1. state: BOOT_FAIL, CANCELLED, COMPLETED, DEADLINE, "
+    "FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN where only a status of 0 is "
+    "known, which a cancelled job has too. The scheduler's word is on one node of the job: combine by job_id.",
+    ("job_id", "state", "reason", "code", "signal"),
+    _ENDED,
+)
+END_TIME = Family(
+    "rankwatch_job_end_timestamp_seconds",
+    "gauge",
+    "When the scheduler ended a job here in the last hour, by the node's clock.",
+    ("job_id",),
+    _ENDED,
+    "max",
+)
+REFUSED = Family(
+    "rankwatch_job_files_refused",
+    "gauge",
+    "Files about jobs that are not believed, by reason. directory: others than root may write to theirs (1 for all of "
+    "its files). owner: another user's. kind: no regular file. size, content: no such record. count: too many.",
+    ("reason",),
+    "6 per node",
+    "sum",
+)
+FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, START, REQUEUES, END, END_TIME, REFUSED)
+
+
+class JobsSnapshot(msgspec.Struct, frozen=True):
+    """What the last look gave; nothing where there is no source. ``refused``: None then."""
+
+    jobs: tuple[ScheduledJob, ...] = ()
+    refused: Mapping[str, int] | None = None
+
+
+def render(snapshot: JobsSnapshot) -> Iterable[Metric]:
+    """Render the jobs."""
+    if snapshot.refused is None:
+        return
+    yield from _running([job for job in snapshot.jobs if job.ending is None])
+    yield from _ended(snapshot.jobs)
+    refused = REFUSED.rows()
+    for reason in REASONS:
+        refused.add((reason,), snapshot.refused.get(reason, 0))
+    yield refused.metric
+
+
+def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
+    allocation, gpus, start, requeues = ALLOCATION.rows(), GPU.rows(), START.rows(), REQUEUES.rows()
+    for job in jobs:
+        file = job.file
+        nodes = str(file.nodes) if file.nodes else ""
+        facts = (file.user, file.account, file.partition, file.cluster, nodes, file.array_job_id)
+        allocation.add((file.job_id, *facts), 1.0)
+        for gpu in job.gpus:
+            gpus.add((file.job_id, gpu), 1.0)
+        if file.started:
+            start.add((file.job_id,), file.started)
+            requeues.add((file.job_id,), file.restarts)
+    return [rows.metric for rows in (allocation, gpus, start, requeues)]
+
+
+def _ended(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
+    end, end_time = END.rows(), END_TIME.rows()
+    for job in jobs:
+        if job.ending is None or job.file.ended is None:
+            continue
+        ending = job.ending
+        end.add((job.file.job_id, ending.state, ending.reason, ending.code, ending.signal), 1.0)
+        end_time.add((job.file.job_id,), job.file.ended)
+    return [end.metric, end_time.metric]

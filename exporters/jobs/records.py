@@ -1,0 +1,184 @@
+"""What the files say, typed and bounded, and what follows from it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from signal import Signals
+from typing import Annotated
+
+import msgspec
+
+MAX_TEXT = 256
+MAX_GPUS = 64
+"""That one job has on a node."""
+MAX_GPU_TEXT = 512
+MAX_NUMBER = 1 << 40
+KEPT_SECONDS = 3600.0
+"""So long after its end a job is told of."""
+
+STATES = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REQUEUED",
+        "TIMEOUT",
+    }
+)
+"""How a job ends, in Slurm's words; REQUEUED: it will come back, and nobody says why it went."""
+OTHER, UNKNOWN = "OTHER", "UNKNOWN"
+REASONS = frozenset(
+    {
+        "None",
+        "BeginTime",
+        "JobHeldAdmin",
+        "JobHeldUser",
+        "NodeDown",
+        "NonZeroExitCode",
+        "OutOfMemory",
+        "Preempted",
+        "RaisedSignal",
+        "Requeue",
+        "SystemFailure",
+        "TimeLimit",
+    }
+)
+"""Those of Slurm's reasons that say something of an end."""
+
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+_JobId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.\[\]-]{0,127}$")]
+_GPU_NAME = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3})?", re.ASCII)
+_GPU_RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
+
+
+class JobFile(msgspec.Struct, frozen=True):
+    """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 where they are not known.
+
+    ``ended`` None: it runs. ``derived_code``: the highest of its steps, as waitpid has it. ``state``: the scheduler's
+    word, empty where nobody asked for it.
+    """
+
+    job_id: _JobId
+    user: _Text = ""
+    uid: _Number = 0
+    account: _Text = ""
+    partition: _Text = ""
+    cluster: _Text = ""
+    name: _Text = ""
+    gpus: Annotated[str, msgspec.Meta(max_length=MAX_GPU_TEXT)] = ""
+    array_job_id: _Text = ""
+    array_task_id: _Text = ""
+    nodes: _Number = 0
+    ntasks: _Number = 0
+    restarts: _Number = 0
+    started: _Number = 0
+    ended: _Number | None = None
+    derived_code: _Number = 0
+    exit_code: _Number | None = None
+    exit_signal: _Number = 0
+    state: _Text = ""
+    reason: _Text = ""
+
+
+class AmdFile(msgspec.Struct, frozen=True):
+    """The file of one GPU, as the scripts of AMD's exporter write it: the environment of Slurm's prolog."""
+
+    job_id: Annotated[_JobId, msgspec.Meta()] = msgspec.field(name="SLURM_JOB_ID")
+    user: _Text = msgspec.field(name="SLURM_JOB_USER", default="")
+    partition: _Text = msgspec.field(name="SLURM_JOB_PARTITION", default="")
+    cluster: _Text = msgspec.field(name="SLURM_CLUSTER_NAME", default="")
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a job ended: ``state`` of STATES, OTHER or UNKNOWN; the rest empty where it is not known."""
+
+    state: str
+    reason: str = ""
+    code: str = ""
+    signal: str = ""
+
+
+class ScheduledJob(msgspec.Struct, frozen=True):
+    """One job of this node. ``gpus``: the driver's numbers; empty where nobody says which it has."""
+
+    file: JobFile
+    gpus: tuple[str, ...] = ()
+    ending: Ending | None = None
+
+
+def job_of(file: JobFile) -> ScheduledJob:
+    """What one file says."""
+    return ScheduledJob(file, gpu_numbers(file.gpus), None if file.ended is None else ending(file))
+
+
+def is_over(file: JobFile, now: float) -> bool:
+    """True for a job that ended too long ago to be told of, at ``now`` in epoch seconds."""
+    return file.ended is not None and now - file.ended > KEPT_SECONDS
+
+
+def ending(file: JobFile) -> Ending:
+    """How the job of this file ended.
+
+    Without the scheduler's word a status says that it failed, and one of 0 says nothing: a job that was cancelled has
+    it too.
+    """
+    state = file.state
+    if not state:
+        state = "FAILED" if file.exit_code else UNKNOWN
+    elif state not in STATES:
+        state = OTHER
+    reason = file.reason if file.reason in REASONS else ""
+    code = "" if file.exit_code is None else str(file.exit_code)
+    return Ending(state, "" if reason == "None" else reason, code, signal_name(file.exit_signal))
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, its number where it has none, empty for 0."""
+    if not number:
+        return ""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def gpu_numbers(text: str) -> tuple[str, ...]:
+    """Read a list of GPUs as Slurm writes it ("0,1", "0-3"), MAX_GPUS at most; what is no number is left out."""
+    found: dict[str, None] = {}
+    for word in text.split(","):
+        if among := _GPU_RANGE.fullmatch(word):
+            first, last = int(among[1]), int(among[2])
+            found.update((str(number), None) for number in range(first, min(last, first + MAX_GPUS) + 1))
+        elif is_gpu(word):
+            found[word] = None
+    return tuple(found)[:MAX_GPUS]
+
+
+def is_gpu(name: str) -> bool:
+    """True for the number of a GPU, or of a part of one ("0.1")."""
+    return _GPU_NAME.fullmatch(name) is not None
+
+
+def with_mappings(jobs: Iterable[ScheduledJob], mapped: Iterable[tuple[str, AmdFile]]) -> tuple[ScheduledJob, ...]:
+    """Add what the mappings of GPUs to jobs (GPU, what its file says) know: GPUs of jobs, and jobs that have no file.
+
+    What a job's own file says of its GPUs comes first.
+    """
+    known = {job.file.job_id: job for job in jobs}
+    gpus: dict[str, dict[str, None]] = {}
+    for gpu, said in mapped:
+        known.setdefault(
+            said.job_id, ScheduledJob(JobFile(said.job_id, said.user, 0, "", said.partition, said.cluster))
+        )
+        gpus.setdefault(said.job_id, {})[gpu] = None
+    for job_id, found in gpus.items():
+        if not known[job_id].gpus and known[job_id].ending is None:
+            known[job_id] = msgspec.structs.replace(known[job_id], gpus=tuple(found)[:MAX_GPUS])
+    return tuple(known.values())

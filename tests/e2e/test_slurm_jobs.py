@@ -1,0 +1,249 @@
+"""How jobs of a real Slurm ended, by the word of the scripts of deploy/slurm: the agent's series, and its verdicts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent, Series
+from jobs import ROOT
+from machines import alive
+from nodes import wait_until
+from slurm import END_SECONDS, HIGH, LOW, START_SECONDS, Slurm, idle_rank, why_no_slurm
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(why_no_slurm() is not None, reason=why_no_slurm() or ""),
+    pytest.mark.timeout(240),
+]
+full = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
+
+SCRIPTS = ROOT / "deploy" / "slurm"
+WORD_SECONDS = 20.0
+"""From a job's end until there is a word on it: the epilog's start, its wait, and a busy machine."""
+LIMIT_SECONDS = 150.0
+"""Slurm counts limits in minutes, and looks at them every half."""
+SCRIPT_SECONDS = 1.0
+"""What a script may take on a busy machine; what it computes is bounded in tests/unit."""
+HOOK = """\
+#!/bin/sh
+export RANKWATCH_JOBS_DIR={jobs} RANKWATCH_SQUEUE={squeue} RANKWATCH_COMMAND={directory}/rankwatch
+export LD_LIBRARY_PATH={libraries} PYTHONPATH={root}
+RANKWATCH_ADDRESS=$(cat {directory}/address)
+export RANKWATCH_ADDRESS
+begun=$(date +%s%N)
+{script}
+echo "{name} $? $(($(date +%s%N) - begun))" >> {directory}/took
+"""
+
+
+class Site:
+    """A Slurm whose nodes run the scripts; the files of jobs are in ``jobs``, what jobcomp writes in ``completed``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.jobs = directory / "jobs"
+        self.completed = directory / "completed"
+        hooks = {"Prolog": "prolog.d/50-rankwatch", "Epilog": "epilog.d/50-rankwatch", "JobComp": "jobcomp/rankwatch"}
+        lines = [f"{name}={directory}/{name}" for name in ("Prolog", "Epilog")]
+        lines += ["JobCompType=jobcomp/script", f"JobCompLoc={directory}/JobComp"]
+        for name in hooks:
+            (directory / name).write_text("#!/bin/sh\n")
+            (directory / name).chmod(0o755)
+        self.slurm = Slurm(directory, "\n".join(lines) + "\n")
+        env = self.slurm.environment
+        for name, script in hooks.items():
+            text = HOOK.format(
+                jobs=self.completed if name == "JobComp" else self.jobs,
+                squeue=env["PATH"].split(":")[0] + "/squeue",
+                directory=directory,
+                libraries=env["LD_LIBRARY_PATH"],
+                root=ROOT,
+                script=SCRIPTS / script,
+                name=name,
+            )
+            (directory / name).write_text(text)
+        python = shlex.quote(sys.executable)
+        (directory / "rankwatch").write_text(f'#!/bin/sh\nexec {python} -m agent "$@"\n')
+        (directory / "rankwatch").chmod(0o755)
+        (directory / "address").write_text("127.0.0.1:1\n")
+
+    def took(self) -> list[tuple[str, int, float]]:
+        """Return which scripts ran, with which status, and for how many seconds."""
+        rows = [line.split() for line in (self.directory / "took").read_text().splitlines()]
+        return [(name, int(status), int(nanoseconds) / 1e9) for name, status, nanoseconds in rows]
+
+    def word(self, job_id: str) -> str:
+        """Return the state that jobcomp was told of a job; empty before that."""
+        path = self.completed / f"{job_id}.json"
+        return str(json.loads(path.read_text()).get("state", "")) if path.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Provide a running Slurm with the scripts."""
+    site = Site(tmp_path_factory.mktemp("slurm"))
+    with site.slurm:
+        yield site
+
+
+@pytest.fixture
+def site(running_site: Site) -> Iterator[Site]:
+    """Provide it without jobs; at the end its scripts must all have ended with 0, in time."""
+    yield running_site
+    running_site.slurm.cancel_all()
+    took = running_site.took()
+    assert {name for name, _, _ in took} >= {"Prolog", "Epilog"}
+    assert [each for each in took if each[1] != 0 or each[2] > SCRIPT_SECONDS] == []
+
+
+@pytest.fixture
+def agent(site: Site, tmp_path: Path) -> Iterator[Agent]:
+    """Provide an agent on Slurm's node, which reads the files of jobs."""
+    sections: dict[str, Any] = {
+        "inspector": {"paths": [str(tmp_path / "nothing")]},
+        "jobs": {"directory": str(site.jobs)},
+    }
+    with Agent(tmp_path, {"exporters": sections}, node=site.slurm.node) as agent:
+        (site.directory / "address").write_text(f"127.0.0.1:{agent.port}\n")
+        yield agent
+
+
+def begin(site: Site, agent: Agent, *options: str, end: Path | None = None, status: int | None = None) -> None:
+    """Submit a job of two ranks and wait until they live."""
+    command = shlex.join(idle_rank(end=end, status=status))
+    agent.job_id = site.slurm.submit(f"srun --kill-on-bad-exit {command}", "--ntasks=2", *options)
+    agent.wait_for_states(alive(2), START_SECONDS)
+
+
+def told(agent: Agent) -> list[str]:
+    """Return the states that job_end_info has of the job."""
+    return [each.labels["state"] for each in of_job(agent, "rankwatch_job_end_info")]
+
+
+def of_job(agent: Agent, name: str) -> list[Series]:
+    """Return the series of the job: files of earlier ones are still there."""
+    return agent.samples(name, job_id=agent.job_id or "")
+
+
+def wait_for_end(agent: Agent, state: str, seconds: float = WORD_SECONDS) -> None:
+    """Wait until the job's end is told in this state."""
+    wait_until(lambda: told(agent) == [state], seconds, f"the end {state}")
+
+
+def pid_of(agent: Agent, rank: str) -> int:
+    """Return the pid of a live rank."""
+    [info] = agent.samples("rankwatch_rank_info", rank=rank)
+    return int(info.labels["pid"])
+
+
+def test_a_cancelled_job_is_finished_whatever_its_ranks_leave_with(site: Site, agent: Agent, tmp_path: Path) -> None:
+    """Ranks that leave with status 1 at SIGTERM are finished once Slurm has said that the job was cancelled."""
+    begin(site, agent, end=tmp_path / "never", status=1)
+    [allocated] = of_job(agent, "rankwatch_job_allocation_info")
+    assert (allocated.labels["user"], allocated.labels["partition"], allocated.labels["nodes"]) == ("root", LOW, "1")
+    assert agent.job_id is not None
+    site.slurm.cancel(agent.job_id)
+    wait_for_end(agent, "CANCELLED", END_SECONDS + WORD_SECONDS)
+    agent.wait_for_states({"0": "finished", "1": "finished"})
+    wait_until(lambda: site.word(agent.job_id or "") == "CANCELLED", WORD_SECONDS, "jobcomp's word")
+
+
+@full
+def test_a_job_that_ends_well(site: Site, agent: Agent, tmp_path: Path) -> None:
+    """Its ranks are finished, nobody asks Slurm, and jobcomp is told that it completed."""
+    begin(site, agent, end=tmp_path / "end")
+    (tmp_path / "end").touch()
+    agent.wait_for_states({"0": "finished", "1": "finished"}, END_SECONDS)
+    wait_for_end(agent, "UNKNOWN")
+    wait_until(lambda: site.word(agent.job_id or "") == "COMPLETED", WORD_SECONDS, "jobcomp's word")
+
+
+@full
+def test_a_status_is_a_failure(site: Site, agent: Agent, tmp_path: Path) -> None:
+    """Ranks that leave with status 7 fail the job: one of them is dead, and its code says enough."""
+    begin(site, agent, end=tmp_path / "end", status=7)
+    (tmp_path / "end").touch()
+    wait_for_end(agent, "FAILED", END_SECONDS)
+    assert "dead" in agent.states().values()
+    assert {each.labels["code"] for each in of_job(agent, "rankwatch_job_end_info")} == {"7"}
+
+
+@full
+def test_a_crash_stays_a_death(site: Site, agent: Agent) -> None:
+    """A rank that crashes takes the step along: it is dead, and the job failed with the code of srun's."""
+    begin(site, agent)
+    site.slurm.node.kill(pid_of(agent, "1"), signal.SIGSEGV)
+    wait_for_end(agent, "FAILED", END_SECONDS)
+    assert agent.states()["1"] == "dead"
+    wait_until(lambda: site.word(agent.job_id or "") == "FAILED", WORD_SECONDS, "jobcomp's word")
+
+
+@full
+def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -> None:
+    """Nobody of it is dead, jobcomp is told why it went, and when it runs again its file is that of the new run."""
+    begin(site, agent, f"--partition={LOW}", "--requeue")
+    other = site.slurm.submit("srun sleep infinity", "--ntasks=1", f"--partition={HIGH}", "--exclusive")
+    wait_for_end(agent, "REQUEUED", START_SECONDS + WORD_SECONDS)
+    agent.wait_for_states({"0": "finished", "1": "finished"})
+    wait_until(lambda: site.word(agent.job_id or "") == "PREEMPTED", WORD_SECONDS, "jobcomp's word")
+    site.slurm.cancel(other)
+    agent.wait_for_states(alive(2), 2 * START_SECONDS)
+    assert told(agent) == []
+    assert [each.value for each in of_job(agent, "rankwatch_job_requeues")] == [1]
+
+
+@full
+def test_the_time_limit(site: Site, agent: Agent, tmp_path: Path) -> None:
+    """A job whose time is over is finished, though its ranks leave with status 1."""
+    begin(site, agent, "--time=1", end=tmp_path / "never", status=1)
+    wait_for_end(agent, "TIMEOUT", LIMIT_SECONDS)
+    agent.wait_for_states({"0": "finished", "1": "finished"})
+
+
+@full
+def test_a_job_that_is_requeued_by_hand(site: Site, agent: Agent) -> None:
+    """It comes back with one requeue more; its first run has no dead rank."""
+    begin(site, agent, "--requeue")
+    assert agent.job_id is not None
+    site.slurm.ask("scontrol", "requeue", agent.job_id)
+    wait_until(lambda: [each.value for each in of_job(agent, "rankwatch_job_requeues")] == [1], 2 * START_SECONDS)
+    agent.wait_for_states(alive(2), 2 * START_SECONDS)
+
+
+@full
+def test_tasks_of_an_array(site: Site, agent: Agent) -> None:
+    """Each task of an array is a job of Slurm's, and each has its end."""
+    array = site.slurm.submit(f"srun {shlex.join(idle_rank())}", "--ntasks=1", "--array=0-1")
+    wait_until(lambda: len(agent.samples("rankwatch_job_allocation_info")) == 2, START_SECONDS, "both tasks")
+    wait_until(lambda: len(agent.samples("rankwatch_rank_up")) == 2, START_SECONDS, "both ranks")
+    tasks = {each.labels["job_id"] for each in agent.samples("rankwatch_job_allocation_info")}
+    site.slurm.cancel(array)
+
+    def ends() -> list[str]:
+        found = agent.samples("rankwatch_job_end_info")
+        return [each.labels["state"] for each in found if each.labels["job_id"] in tasks]
+
+    wait_until(lambda: ends() == ["CANCELLED"] * 2, END_SECONDS + WORD_SECONDS, "both ends")
+
+
+@full
+def test_a_broken_directory_harms_no_job(site: Site, agent: Agent, tmp_path: Path) -> None:
+    """Where the files cannot be written, a job runs, ends, and leaves the node idle."""
+    for path in [*site.jobs.glob("*"), site.jobs]:
+        path.rmdir() if path.is_dir() else path.unlink()
+    site.jobs.write_text("")
+    try:
+        begin(site, agent, end=tmp_path / "end")
+        (tmp_path / "end").touch()
+        agent.wait_for_states({"0": "finished", "1": "finished"}, END_SECONDS)
+        wait_until(lambda: "idle" in site.slurm.ask("sinfo", "--noheader", "--format=%T"), END_SECONDS, "an idle node")
+    finally:
+        site.jobs.unlink()

@@ -1,0 +1,154 @@
+"""What the scheduler's word on a job's end makes of the exits of its ranks."""
+
+from __future__ import annotations
+
+from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
+
+import pytest
+from rank_table import Table, environment, facts, owned
+
+from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.job_end import (
+    ENDED_BY_SCHEDULER,
+    TEARDOWN_AFTER_SECONDS,
+    TEARDOWN_BEFORE_SECONDS,
+    JobEnd,
+)
+from agent.ranks.rank.owner import Owner
+
+ENDED = 1.7e9
+TERMINATED = ExitStatus(known=True, signal=SIGTERM)
+KILLED = ExitStatus(known=True, signal=SIGKILL)
+WELL = ExitStatus(known=True)
+FAILED = ExitStatus(known=True, code=1)
+CRASHED = ExitStatus(known=True, signal=SIGSEGV)
+ABORTED = ExitStatus(known=True, signal=SIGABRT)
+OOM = ExitStatus(known=True, signal=SIGKILL, oom=True)
+UNKNOWN = ExitStatus(known=False)
+
+
+@pytest.mark.parametrize("state", sorted(ENDED_BY_SCHEDULER))
+@pytest.mark.parametrize(
+    ("status", "explained"),
+    [
+        (TERMINATED, True),
+        (KILLED, True),
+        (WELL, True),
+        (FAILED, True),
+        (UNKNOWN, True),
+        (None, True),
+        (CRASHED, False),
+        (ABORTED, False),
+        (OOM, False),
+    ],
+)
+def test_a_job_that_was_sent_away(state: str, status: ExitStatus | None, explained: bool) -> None:
+    """A cancel, a preemption or the limit explains every exit but those by a crash or for want of memory."""
+    assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "REQUEUED"])
+@pytest.mark.parametrize(
+    ("status", "explained"),
+    [
+        (TERMINATED, True),
+        (WELL, True),
+        (UNKNOWN, True),
+        (None, True),
+        (KILLED, False),
+        (FAILED, False),
+        (CRASHED, False),
+    ],
+)
+def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explained: bool) -> None:
+    """A script that ends well, or asks to be run again, explains no exit that speaks for itself."""
+    assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "UNKNOWN", "OTHER"])
+def test_other_ends_explain_nothing(state: str) -> None:
+    """A lost node, a failure and an end of which nobody knows explain no exit."""
+    assert not JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, TERMINATED)
+
+
+@pytest.mark.parametrize(
+    ("late", "explained"),
+    [
+        (-TEARDOWN_BEFORE_SECONDS, True),
+        (-TEARDOWN_BEFORE_SECONDS - 1, False),
+        (TEARDOWN_AFTER_SECONDS, True),
+        (TEARDOWN_AFTER_SECONDS + 1, False),
+    ],
+)
+def test_only_exits_near_the_end(late: float, explained: bool) -> None:
+    """What left long before the job was sent away, or after it, did so for another reason."""
+    assert JobEnd("4", 0.0, ENDED, "CANCELLED").explains(ENDED + late, KILLED) is explained
+
+
+def test_an_exit_of_the_run_before() -> None:
+    """A rank that left before the job began here is of another run."""
+    assert not JobEnd("4", ENDED - 10, ENDED, "CANCELLED").explains(ENDED - 11, KILLED)
+
+
+def killed_rank(table: Table, job: str = "4711", owner: Owner | None = None) -> None:
+    """Have rank 0 of a job of two end by SIGKILL, long before its peer."""
+    first = facts(10, environment(0, 2, job)) if owner is None else owned(10, environment(0, 2, job), owner)
+    peer = facts(11, environment(1, 2, job)) if owner is None else owned(11, environment(1, 2, job), owner)
+    key = table.add_facts(first)
+    table.add_facts(peer)
+    table.tick()
+    table.tick(1.0)
+    table.ranks.observe_exit(key, KILLED)
+    table.tick(20.0)
+
+
+def cancelled(table: Table, job: str = "4711") -> list[JobEnd]:
+    """The word that a job was cancelled just now."""
+    return [JobEnd(job, 0.0, table.clock.time(), "CANCELLED")]
+
+
+def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
+    """The word comes after the exits: what was dead is finished, also when the table is read from a checkpoint."""
+    table = Table(once=True)
+    killed_rank(table)
+    assert table.states()["0"] == "dead"
+    table.ranks.observe_job_ends(cancelled(table))
+    assert table.states() == {"0": "finished", "1": "alive"}
+    restored = Table(once=True)
+    restored.clock.now = table.clock.now
+    restored.ranks.load(table.ranks.dump())
+    restored.tick()
+    assert restored.states()["0"] == "finished"
+
+
+def test_the_word_on_another_job_changes_nothing() -> None:
+    """Only ranks of the job are judged by its end; no word at all is none on any job."""
+    table = Table(once=True)
+    killed_rank(table)
+    for ends in (cancelled(table, "4712"), cancelled(table, ""), []):
+        table.ranks.observe_job_ends(ends)
+        assert table.states()["0"] == "dead"
+
+
+def test_a_proven_job_counts_not_the_one_that_is_claimed() -> None:
+    """A rank that claims the id of a cancelled job, and is proven to be of another, is judged by its own."""
+    table = Table(once=True)
+    killed_rank(table, owner=Owner("job", "slurm/5", scheduler="slurm", job_id="5", proof="cgroup"))
+    table.ranks.observe_job_ends(cancelled(table))
+    assert table.states()["0"] == "dead"
+    table.ranks.observe_job_ends(cancelled(table, "5"))
+    assert table.states()["0"] == "finished"
+
+
+def test_ids_of_no_scheduler_have_no_word() -> None:
+    """A launcher's run id that looks like a job's number is none of the scheduler's."""
+    table = Table(once=True)
+    env = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "4711"}
+    key = table.add(10, env)
+    table.add(11, env | {"RANK": "1"})
+    table.tick()
+    table.tick(1.0)
+    table.ranks.observe_exit(key, KILLED)
+    table.tick(20.0)
+    table.ranks.observe_job_ends(cancelled(table))
+    assert table.states()["0"] == "dead"

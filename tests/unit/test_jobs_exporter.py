@@ -1,0 +1,292 @@
+"""Files about jobs: whose are believed, what they say, and how much of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_metrics import encode
+from fake_clock import FakeClock
+from lent import lent
+
+from agent.api import NoData, RankTable
+from exporters.jobs import directory as directories
+from exporters.jobs import records, sources
+from exporters.jobs.directory import TrustedDirectory
+from exporters.jobs.exporter import JobsConfig, JobsExporter
+from exporters.jobs.records import JobFile, ending, gpu_numbers, is_over, job_of
+from exporters.jobs.sources import JobSources
+
+NOW = 1.7e9
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """Provide an empty directory of job files."""
+    path = tmp_path / "run/rankwatch/jobs"
+    path.mkdir(parents=True, mode=0o755)
+    path.chmod(0o755)
+    return path
+
+
+def put(jobs: Path, job_id: str = "4", mode: int = 0o644, **said: Any) -> Path:
+    """Write a job's file."""
+    path = jobs / f"{job_id}.json"
+    path.write_text(json.dumps({"job_id": job_id, **said}))
+    path.chmod(mode)
+    return path
+
+
+def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str, int]]:
+    """Return the ids of the jobs that are believed, and what was refused."""
+    trusted = owners or (os.geteuid(),)
+    found = JobSources(jobs, mapped.get("dcgm"), mapped.get("amd"), trusted).look(NOW)
+    assert found is not None
+    return sorted(job.file.job_id for job in found[0]), {name: count for name, count in found[1].items() if count}
+
+
+def test_a_file_of_root_is_believed(jobs: Path) -> None:
+    """What one of the owners wrote, and nobody else may write to, is a job."""
+    put(jobs)
+    assert look(jobs) == (["4"], {})
+
+
+def test_a_file_of_another_user_is_not(jobs: Path) -> None:
+    """Where the file's owner is not believed it is refused, as is the directory of one who is not."""
+    put(jobs)
+    assert look(jobs, os.geteuid() + 1) == ([], {"directory": 1})
+    jobs_of_another = TrustedDirectory(jobs, [os.geteuid()], lambda name: True, sources.read_job)
+    if os.geteuid() == 0:
+        os.chown(jobs / "4.json", 1000, 1000)
+        assert jobs_of_another.look() == {}
+        assert jobs_of_another.refused["owner"] == 1
+
+
+@pytest.mark.parametrize("mode", [0o646, 0o666])
+def test_a_file_that_others_may_write_is_not(jobs: Path, mode: int) -> None:
+    """A user could have written it."""
+    put(jobs, mode=mode)
+    assert look(jobs) == ([], {"owner": 1})
+
+
+@pytest.mark.parametrize("mode", [0o757, 0o777, 0o1777])
+def test_nothing_of_a_directory_that_others_may_write_is(jobs: Path, mode: int) -> None:
+    """A user could have put a file of root's there by another name."""
+    put(jobs)
+    jobs.chmod(mode)
+    assert look(jobs) == ([], {"directory": 1})
+
+
+def test_the_group_may_write_where_it_is_ours(jobs: Path) -> None:
+    """A file that root's or the agent's own group may write to is believed, another group's is not."""
+    path = put(jobs, mode=0o664)
+    assert look(jobs) == (["4"], {})
+    if os.geteuid() == 0:
+        os.chown(path, 0, 1000)
+        assert look(jobs) == ([], {"owner": 1})
+
+
+def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
+    """A link is not followed, a pipe not waited for, a directory not read."""
+    put(tmp_path, "7")
+    (jobs / "7.json").symlink_to(tmp_path / "7.json")
+    os.mkfifo(jobs / "8.json", 0o644)
+    (jobs / "9.json").mkdir(mode=0o755)
+    assert look(jobs) == ([], {"kind": 3})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"job_id":4}',
+        b'{"job_id":"5"}',
+        b'{"job_id":"4","uid":-1}',
+        b'{"job_id":"4","uid":1e300}',
+        b'{"job_id":"4","user":"\xff"}',
+        b'{"job_id":"4","user":null}',
+        b'{"job_id":"4","x":' + b"[" * 16_000,
+    ],
+)
+def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
+    """A file that is cut, of another job, or has odd values costs itself alone."""
+    put(jobs, "6")
+    put(jobs).write_bytes(content)
+    assert look(jobs) == (["6"], {"content": 1})
+
+
+def test_a_file_is_bounded(jobs: Path) -> None:
+    """One byte more than the bound is refused."""
+    text = '{"job_id":"4"}'
+    put(jobs).write_text(text.ljust(directories.MAX_FILE_BYTES))
+    assert look(jobs) == (["4"], {})
+    put(jobs).write_text(text.ljust(directories.MAX_FILE_BYTES + 1))
+    assert look(jobs) == ([], {"size": 1})
+
+
+def test_texts_are_bounded(jobs: Path) -> None:
+    """A text of one character more than the bound is none of ours."""
+    put(jobs, "5", user="x" * records.MAX_TEXT)
+    put(jobs, "6", user="x" * (records.MAX_TEXT + 1))
+    assert look(jobs) == (["5"], {"content": 1})
+
+
+def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many files are read, and so many names looked at; that there are more is counted."""
+    monkeypatch.setattr(directories, "MAX_FILES", 3)
+    for number in range(1, 4):
+        put(jobs, str(number))
+    assert look(jobs) == (["1", "2", "3"], {})
+    put(jobs, "4")
+    assert look(jobs) == (["1", "2", "3"], {"count": 1})
+    monkeypatch.setattr(directories, "MAX_ENTRIES", 4)
+    assert look(jobs)[1] == {"count": 1}
+    monkeypatch.setattr(directories, "MAX_ENTRIES", 3)
+    assert look(jobs)[1]["count"] == 1
+
+
+def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is read once, and again when another took its place; one that is gone is no job."""
+    put(jobs)
+    read: list[str] = []
+
+    def counting(name: str, content: bytes) -> JobFile:
+        read.append(name)
+        return sources.read_job(name, content)
+
+    trusted = TrustedDirectory(jobs, [os.geteuid()], lambda name: name.endswith(".json"), counting)
+    assert [trusted.look(), trusted.look()] == [{"4.json": JobFile("4")}] * 2
+    assert read == ["4.json"]
+    (jobs / "new").write_text('{"job_id":"4","uid":7}')
+    (jobs / "new").rename(jobs / "4.json")
+    assert trusted.look() == {"4.json": JobFile("4", uid=7)}
+    (jobs / "4.json").unlink()
+    assert trusted.look() == {}
+    jobs.rmdir()
+    assert trusted.look() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ({"exit_code": 0}, "UNKNOWN"),
+        ({}, "UNKNOWN"),
+        ({"exit_code": 7}, "FAILED"),
+        ({"exit_code": 0, "exit_signal": 15}, "UNKNOWN"),
+        ({"exit_code": 0, "state": "CANCELLED"}, "CANCELLED"),
+        ({"exit_code": 7, "state": "TIMEOUT"}, "TIMEOUT"),
+        ({"state": "SPECIAL_EXIT"}, "OTHER"),
+    ],
+)
+def test_states_are_a_closed_set(said: dict[str, Any], state: str) -> None:
+    """The scheduler's word comes first, then a status that is not 0; other words are OTHER."""
+    assert ending(JobFile("4", ended=5, **said)).state == state
+
+
+def test_reasons_and_signals_are_named() -> None:
+    """A reason that is none of Slurm's known ones is left out, and so is None; a signal has its name."""
+    assert ending(JobFile("4", ended=5, state="TIMEOUT", reason="TimeLimit", exit_signal=15)).reason == "TimeLimit"
+    assert ending(JobFile("4", ended=5, state="TIMEOUT", reason="my own")).reason == ""
+    assert ending(JobFile("4", ended=5, state="CANCELLED", reason="None")).reason == ""
+    assert [records.signal_name(number) for number in (0, 15, 9, 999)] == ["", "SIGTERM", "SIGKILL", "999"]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("", ()),
+        ("0", ("0",)),
+        ("0,1,1", ("0", "1")),
+        ("0-2,5", ("0", "1", "2", "5")),
+        ("3-1", ()),
+        ("a,GPU-1,-,1-", ()),
+        ("0-999", tuple(map(str, range(records.MAX_GPUS)))),
+        ("9999", ()),
+    ],
+)
+def test_lists_of_gpus(text: str, numbers: tuple[str, ...]) -> None:
+    """Numbers and ranges are read, what is neither is left out, and no job has more than the bound."""
+    assert gpu_numbers(text) == numbers
+
+
+def test_a_job_is_told_of_for_an_hour_after_its_end() -> None:
+    """Then it is forgotten; one that runs never is."""
+    assert not is_over(JobFile("4", ended=int(NOW - records.KEPT_SECONDS)), NOW)
+    assert is_over(JobFile("4", ended=int(NOW - records.KEPT_SECONDS - 1)), NOW)
+    assert not is_over(JobFile("4", started=1), NOW)
+
+
+def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
+    """A job's own file comes first; one that ended has no GPUs any more; strange files are refused."""
+    dcgm, amd = tmp_path / "dcgm", tmp_path / "amd"
+    for path in (dcgm, amd):
+        path.mkdir(mode=0o755)
+    put(jobs, "1", gpus="5")
+    put(jobs, "2")
+    put(jobs, "3", ended=int(NOW))
+    put(jobs, "4", ended=1)
+    (dcgm / "0").write_text("1\n2\n")
+    (dcgm / "1.3").write_text("3\n4\n6\n")
+    (dcgm / "2").write_text("a b\n;\n")
+    (dcgm / "3").write_text("7\n" * (sources.MAX_JOBS_PER_GPU + 1) + "8\n")
+    (dcgm / "readme").write_text("9")
+    (amd / "4").write_text('{"SLURM_JOB_ID":"9","SLURM_JOB_USER":"bob"}')
+    (amd / "5").write_text("{}")
+    found = JobSources(jobs, dcgm, amd, [os.geteuid()]).look(NOW)
+    assert found is not None
+    gpus = {job.file.job_id: job.gpus for job in found[0]}
+    assert gpus == {"1": ("5",), "2": ("0",), "3": (), "6": ("1.3",), "7": ("3",), "9": ("4",)}
+    assert found[1]["content"] == 2
+
+
+def test_no_directory_is_no_source(tmp_path: Path) -> None:
+    """Where none of the directories is there, there is nothing to say."""
+    assert JobSources(tmp_path / "a", tmp_path / "b", tmp_path / "c", [0]).look(NOW) is None
+    (tmp_path / "c").mkdir()
+    assert JobSources(tmp_path / "a", tmp_path / "b", tmp_path / "c", [0]).look(NOW) is not None
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
+    """Collect what the rank table is told of ends."""
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(RankTable, "observe_job_ends", lambda _, ends: found.extend((e.job_id, e.state) for e in ends))
+    return found
+
+
+def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[tuple[str, str]]) -> None:
+    """Jobs that ended are told with their state, those that run are not; without a directory there is no data."""
+    put(jobs, "1")
+    put(jobs, "2", ended=int(NOW), state="CANCELLED")
+
+    async def run() -> bytes:
+        exporter = JobsExporter(JobsConfig())
+        await exporter.start(lent("jobs", FakeClock(), tmp_path))
+        await exporter.update()
+        text = encode(list(exporter.families(exporter.snapshot()))).body
+        await asyncio.to_thread(shutil.rmtree, jobs)
+        with pytest.raises(NoData):
+            await exporter.update()
+        assert list(exporter.families(exporter.snapshot())) == []
+        return bytes(text)
+
+    text = asyncio.run(run())
+    assert told == [("2", "CANCELLED")]
+    assert b'rankwatch_job_end_info{code="",job_id="2",reason="",signal="",state="CANCELLED"} 1.0' in text
+    assert b'rankwatch_job_allocation_info{account="",array_job_id="",job_id="1"' in text
+
+
+def test_one_job_has_one_record() -> None:
+    """What a file says of a job that runs has no ending, and one that ended has one."""
+    assert job_of(JobFile("4", gpus="0,1")).gpus == ("0", "1")
+    assert job_of(JobFile("4")).ending is None
+    assert job_of(JobFile("4", ended=0)).ending is not None

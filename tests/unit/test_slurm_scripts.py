@@ -1,0 +1,436 @@
+"""The scripts for Slurm's prolog, epilog and jobcomp, run by real shells in environments that a real Slurm gave."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.app.status import table
+
+ROOT = Path(__file__).parents[2]
+SLURM = ROOT / "deploy" / "slurm"
+ENVIRONMENTS = ROOT / "tests" / "data" / "jobs" / "environments"
+PROLOG, EPILOG = SLURM / "prolog.d" / "50-rankwatch", SLURM / "epilog.d" / "50-rankwatch"
+JOBCOMP, TASK_PROLOG = SLURM / "jobcomp" / "rankwatch", SLURM / "task_prolog.d" / "50-rankwatch"
+SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
+FOREGROUND_SECONDS = 0.1
+"""Processor time that one script may take while Slurm waits for it."""
+AFTERWARDS_SECONDS = 20.0
+LEFT = """\
+rankwatch_rank_state{job_id="4",rank="0",state="STATE"} 1
+rankwatch_rank_exit_info{job_id="4",rank="0",reason="REASON",signal="SIGNAL",code="CODE"} 1
+rankwatch_rank_state{job_id="4",rank="1",state="alive"} 1
+rankwatch_rank_info{job_id="4",rank="1",pid="77",user="alice"} 1
+"""
+
+
+def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
+    """Return what `rankwatch status` prints of a job of which one rank has left and one lives."""
+    text = LEFT.replace('job_id="4"', f'job_id="{job_id}"')
+    for name, value in (("STATE", state), ("REASON", reason), ("SIGNAL", signal), ("CODE", code)):
+        text = text.replace(f'"{name}"', f'"{value}"')
+    return table(text_string_to_metric_families(text), time.time()) + "\n"
+
+
+SIGTERMED = status("exited", "signaled", signal="SIGTERM")
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return one of the captured environments."""
+    lines = (ENVIRONMENTS / f"{name}.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+class Site:
+    """A directory of job files, and programs that stand for Slurm's and the agent's."""
+
+    def __init__(self, root: Path, shell: str = "sh") -> None:
+        self.jobs = root / "jobs"
+        self.asked = root / "asked"
+        self._root = root
+        self._shell = shell
+
+    def run(self, script: Path, env: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run a script as Slurm does; it must end with 0 and say nothing."""
+        settings = {
+            "RANKWATCH_JOBS_DIR": str(self.jobs),
+            "RANKWATCH_ASK_AFTER_SECONDS": "0",
+            "RANKWATCH_SQUEUE": str(self._root / "squeue"),
+            "RANKWATCH_COMMAND": str(self._root / "rankwatch"),
+        }
+        argv = [self._shell, str(script)]
+        done = subprocess.run(
+            argv, env={**settings, **env}, capture_output=True, text=True, timeout=30, check=False, **more
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done
+
+    def answer(self, squeue: str, status: str) -> None:
+        """Have squeue and `rankwatch status` print this."""
+        for name, text in (("squeue", squeue), ("rankwatch", status)):
+            program = self._root / name
+            (self._root / f"{name}.txt").write_text(text)
+            program.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.asked}\ncat {self._root}/{name}.txt\n')
+            program.chmod(0o755)
+
+    def file(self, job_id: str = "4") -> dict[str, Any]:
+        """Return what a job's file holds."""
+        found: dict[str, Any] = json.loads((self.jobs / f"{job_id}.json").read_text())
+        return found
+
+    def wait_for_state(self, job_id: str = "4") -> dict[str, Any]:
+        """Wait until a job's file says a state."""
+        until = time.monotonic() + AFTERWARDS_SECONDS
+        while "state" not in (found := self.file(job_id)):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return found
+
+
+@pytest.fixture(params=SHELLS)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    """Provide a site of each shell that there is."""
+    return Site(tmp_path, request.param)
+
+
+@pytest.mark.parametrize("script", [PROLOG, EPILOG, JOBCOMP, TASK_PROLOG], ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_reads_the_scripts(shell: str, script: Path) -> None:
+    """A script may be executed and is free of mistakes of syntax."""
+    assert os.access(script, os.X_OK)
+    subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
+    """The file of a job has what its environment has, for all to read, and nothing is left beside it."""
+    before = int(time.time())
+    site.run(PROLOG, environment("prolog.4"))
+    found = site.file()
+    assert before <= found.pop("started") <= time.time()
+    assert found == {
+        "job_id": "4",
+        "user": "root",
+        "uid": 0,
+        "account": "",
+        "partition": "low",
+        "cluster": "lab",
+        "name": "",
+        "gpus": "",
+        "array_job_id": "",
+        "array_task_id": "",
+        "nodes": 1,
+        "ntasks": 2,
+        "restarts": 0,
+    }
+    assert [path.name for path in site.jobs.iterdir()] == ["4.json"]
+    assert (site.jobs / "4.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_newer_slurms_say_more(site: Site) -> None:
+    """Account, name, GPUs and the place in an array are taken where Slurm gives them."""
+    given = {
+        "SLURM_JOB_ACCOUNT": "physics",
+        "SLURM_JOB_NAME": "train 7b",
+        "SLURM_JOB_GPUS": "0,1,4-7",
+        "SLURM_ARRAY_JOB_ID": "3",
+        "SLURM_ARRAY_TASK_ID": "1",
+    }
+    site.run(PROLOG, environment("prolog.4") | given)
+    found = site.file()
+    names = ("account", "name", "gpus", "array_job_id", "array_task_id")
+    assert [found[name] for name in names] == ["physics", "train 7b", "0,1,4-7", "3", "1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ('","job_id":"5', "?,?job_id?:?5"),
+        ("\\", "?"),
+        ("a\nb\x1b[0m", "a?b??0m"),
+        ("$(touch /tmp/x)`id`%s%n", "??touch /tmp/x??id?%s%n"),
+        ("x" * 257, "x" * 256),
+    ],
+)
+def test_hostile_names_stay_one_string(site: Site, name: str, shown: str) -> None:
+    """What could end a string of JSON is replaced, a long name is cut, and nothing of it is run."""
+    site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_NAME": name, "SLURM_JOB_USER": name})
+    assert (site.file()["name"], site.file()["user"]) == (shown, shown)
+    assert site.file()["job_id"] == "4"
+
+
+def test_names_in_any_encoding_are_json(site: Site) -> None:
+    """Bytes that are no ASCII are replaced one by one."""
+    name = os.fsdecode("学\xff".encode("latin-1", "ignore") + "é".encode())
+    site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_NAME": name})
+    assert set(site.file()["name"]) == {"?"}
+
+
+@pytest.mark.parametrize("job_id", ["", "0", "../4", "4;5", "-4", "007", "1" * 12])
+def test_a_job_without_a_number_has_no_file(site: Site, job_id: str) -> None:
+    """What is no number of a job names no file; 0 is none of Slurm's either, and harmless."""
+    for script in (PROLOG, EPILOG):
+        site.run(script, environment("prolog.4") | {"SLURM_JOB_ID": job_id})
+    found = [path.name for path in site.jobs.iterdir()] if site.jobs.exists() else []
+    assert found == (["0.json"] if job_id == "0" else [])
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "08", "9" * 12, "1e9"])
+def test_what_is_no_number_is_0(site: Site, number: str) -> None:
+    """A number that JSON or the agent would refuse does not cost the file."""
+    site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_UID": number, "SLURM_JOB_RESTART_COUNT": number})
+    assert (site.file()["uid"], site.file()["restarts"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"), [("epilog.1", (0, 0, 0)), ("epilog.2", (7, 0, 1792)), ("epilog.3", (143, 0, 15))]
+)
+def test_the_epilog_adds_the_end(site: Site, name: str, codes: tuple[int, int, int]) -> None:
+    """The job's file keeps what the prolog wrote and gets when it ended and with which codes."""
+    job_id = name.removeprefix("epilog.")
+    site.answer("", "no ranks")
+    site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_ID": job_id})
+    written = site.file(job_id)
+    site.run(EPILOG, environment(name))
+    found = site.file(job_id)
+    assert written["started"] <= found.pop("ended") <= time.time()
+    assert tuple(found.pop(each) for each in ("exit_code", "exit_signal", "derived_code")) == codes
+    assert found == written
+
+
+def test_an_epilog_without_a_prolog(site: Site) -> None:
+    """A job that began before the scripts were there has a file of its end alone."""
+    site.answer("", "no ranks")
+    site.run(EPILOG, environment("epilog.2"))
+    assert site.file("2").keys() == {"job_id", "ended", "derived_code", "exit_code", "exit_signal"}
+
+
+def test_a_second_epilog_says_the_end_once(site: Site) -> None:
+    """Slurm may run the epilog anew: the file has one end, and no state of another one."""
+    site.answer("", "no ranks")
+    site.run(EPILOG, environment("epilog.2"))
+    site.run(EPILOG, environment("epilog.2") | {"SLURM_JOB_EXIT_CODE2": "0:9"})
+    text = (site.jobs / "2.json").read_text()
+    assert text.count('"ended"') == 1
+    assert (site.file("2")["exit_code"], site.file("2")["exit_signal"]) == (0, 9)
+
+
+@pytest.mark.parametrize(
+    ("squeue", "state", "reason"),
+    [
+        ("CANCELLED None\n", "CANCELLED", "None"),
+        ("TIMEOUT TimeLimit\n", "TIMEOUT", "TimeLimit"),
+        ("COMPLETING TimeLimit\n", "TIMEOUT", "TimeLimit"),
+        ("NODE_FAIL NodeDown\n", "NODE_FAIL", "NodeDown"),
+        ("PENDING BeginTime\n", "REQUEUED", "BeginTime"),
+        ('CANCELLED "},{"\n', "CANCELLED", ""),
+    ],
+)
+def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, reason: str) -> None:
+    """A rank left by a signal though the codes are those of success: Slurm is asked once, and its word is added."""
+    site.answer(squeue, SIGTERMED)
+    site.run(PROLOG, environment("prolog.4"))
+    site.run(EPILOG, environment("epilog.4"))
+    found = site.wait_for_state()
+    assert (found["state"], found["reason"]) == (state, reason)
+    assert found["partition"] == "low"
+    asked = [line for line in site.asked.read_text().splitlines() if line.startswith("squeue")]
+    assert asked == ["squeue --noheader --states=all --jobs=4 --format=%T %r"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"SLURM_JOB_EXIT_CODE2": "7:0"},
+        {"SLURM_JOB_DERIVED_EC": "15"},
+        {"SLURM_NODELIST": "a[1-3],n0"},
+        {"SLURM_NODELIST": "m0,n0"},
+    ],
+)
+def test_slurm_is_not_asked_without_need(site: Site, changed: dict[str, str]) -> None:
+    """Codes that are not those of success say enough, and of several nodes the first one asks."""
+    site.answer("CANCELLED None\n", SIGTERMED)
+    site.run(EPILOG, environment("epilog.4") | changed)
+    wait_until_alone(site.jobs)
+    assert not site.asked.exists()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "name"),
+    [("n0", "n0"), ("gpu[004-007,9],x", "gpu004"), ("gpu[7,9]-ib,x1", "gpu7-ib"), ("a1,b[2-3]", "a1")],
+)
+def test_the_first_node_asks(site: Site, nodes: str, name: str) -> None:
+    """The first node of a list is found in every form of Slurm's."""
+    site.answer("CANCELLED None\n", SIGTERMED)
+    site.run(EPILOG, environment("epilog.4") | {"SLURM_NODELIST": nodes, "SLURMD_NODENAME": name})
+    assert site.wait_for_state()["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "no ranks\n",
+        "rankwatch status: no answer from 127.0.0.1:19028: refused\n",
+        status("finished", "exited", code="0"),
+        status("exited", "signaled", signal="SIGTERM", job_id="44"),
+        status("exited", "signaled", signal="SIGTERM", job_id="4-u1000"),
+    ],
+)
+def test_the_agent_says_whether_to_ask(site: Site, printed: str) -> None:
+    """Where no rank of the job left otherwise than with status 0, nobody asks Slurm."""
+    site.answer("CANCELLED None\n", printed)
+    site.run(EPILOG, environment("epilog.4"))
+    wait_until_alone(site.jobs)
+    assert site.asked.read_text().splitlines() == ["rankwatch status --web.listen-address=127.0.0.1:19028"]
+    assert "state" not in site.file()
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        status("dead", "exited", code="10"),
+        status("exited", "exited", code="1"),
+        status("exited", "unknown"),
+        status("dead", "oom_killed", signal="SIGKILL"),
+    ],
+)
+def test_any_other_end_of_a_rank_is_asked_about(site: Site, printed: str) -> None:
+    """A rank that left with a status, for want of memory or nobody knows how may have been sent away."""
+    site.answer("CANCELLED None\n", printed)
+    site.run(EPILOG, environment("epilog.4"))
+    assert site.wait_for_state()["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize("squeue", ["", "RUNNING None\n", "COMPLETING None\n", "slurm_load_jobs error\n"])
+def test_an_answer_that_says_nothing_adds_nothing(site: Site, squeue: str) -> None:
+    """The file stays as the epilog wrote it."""
+    site.answer(squeue, SIGTERMED)
+    site.run(EPILOG, environment("epilog.4"))
+    wait_until_alone(site.jobs)
+    assert "squeue" in site.asked.read_text()
+    assert "state" not in site.file()
+
+
+def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None:
+    """The word on the run before is not written into the file of a job that has begun anew meanwhile."""
+    site.answer("CANCELLED None\n", SIGTERMED)
+    env = environment("epilog.4")
+    later = {"RANKWATCH_ASK_AFTER_SECONDS": "0.3"}
+    site.run(EPILOG, env | later)
+    site.run(PROLOG, environment("prolog.4"))
+    wait_until_alone(site.jobs)
+    assert "ended" not in site.file()
+
+
+def test_files_of_jobs_that_ended_long_ago_go(site: Site) -> None:
+    """An hour after its last change the file of an ended job is removed, that of one that runs is not."""
+    site.answer("", "no ranks")
+    site.jobs.mkdir()
+    two_hours_ago = time.time() - 7200
+    for name, text in (("1", '{"job_id":"1"}'), ("2", '{"job_id":"2","ended":5}')):
+        (site.jobs / f"{name}.json").write_text(text)
+        os.utime(site.jobs / f"{name}.json", (two_hours_ago, two_hours_ago))
+    site.run(EPILOG, environment("epilog.4"))
+    wait_until_alone(site.jobs)
+    assert sorted(path.name for path in site.jobs.iterdir()) == ["1.json", "4.json"]
+
+
+def test_a_directory_that_cannot_be_made_harms_nobody(tmp_path: Path) -> None:
+    """Where a file stands in the directory's place the scripts end with 0 all the same."""
+    site = Site(tmp_path)
+    site.jobs.write_text("")
+    for script in (PROLOG, EPILOG, JOBCOMP):
+        site.run(script, environment("epilog.4") | {"JOBID": "4", "JOBSTATE": "FAILED"})
+    assert site.jobs.read_text() == ""
+
+
+def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
+    """Where nothing can be written, a job's file stays as it was and no part of a new one is left."""
+    site.answer("", "no ranks")
+    site.run(PROLOG, environment("prolog.4"))
+    before = site.file()
+    for script in (PROLOG, EPILOG):
+        full_disk = f"ulimit -f 0; exec {site._shell} {script}"  # its own
+        env = {"RANKWATCH_JOBS_DIR": str(site.jobs), "RANKWATCH_COMMAND": "false"} | environment("epilog.4")
+        argv = ["sh", "-c", f"trap '' XFSZ; {full_disk}"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert site.file() == before
+    assert [path.name for path in site.jobs.iterdir()] == ["4.json"]
+
+
+def test_the_scripts_take_no_time(site: Site) -> None:
+    """Slurm waits for a prolog and an epilog: of ten runs the quickest takes a tenth of a second of processor time."""
+    site.answer("", "no ranks")
+    for script, name in ((PROLOG, "prolog.4"), (EPILOG, "epilog.4")):
+        took = []
+        for _ in range(10):
+            before = os.times()
+            site.run(script, environment(name))
+            after = os.times()
+            took.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        assert min(took) < FOREGROUND_SECONDS
+
+
+def test_the_epilog_does_not_wait_for_what_it_asks(tmp_path: Path) -> None:
+    """Slurm that does not answer holds nobody up: the epilog is over while the question is open."""
+    site = Site(tmp_path)
+    site.answer("", SIGTERMED)
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 30\n")
+    site.run(EPILOG, environment("epilog.4"), close_fds=True)
+    until = time.monotonic() + AFTERWARDS_SECONDS
+    while not (tmp_path / "begun").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert "state" not in site.file()
+
+
+@pytest.mark.parametrize(("state", "written"), [("PREEMPTED", True), ("", False), ('X"', False), ("x" * 30, False)])
+def test_jobcomp_is_told_the_state(site: Site, state: str, written: bool) -> None:
+    """Where Slurm runs a script for each job that is over, the file has the state, and nobody asks for it."""
+    site.run(JOBCOMP, {"JOBID": "5", "JOBSTATE": state, "EXITCODE": "0"})
+    if not written:
+        assert not site.jobs.exists()
+        return
+    assert site.file("5").keys() == {"job_id", "ended", "state"}
+    assert site.file("5")["state"] == state
+
+
+def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
+    """Each task is told to write its records into the job's own directory; what the job sets itself stays."""
+    script = tmp_path / "task_prolog"
+    script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(tmp_path)))
+    env = environment("prolog.4") | {"NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "5"}
+    done = Site(tmp_path).run(script, env)
+    assert dict(line.removeprefix("export ").split("=", 1) for line in done.stdout.splitlines()) == {
+        "NCCL_PROFILER_PLUGIN": "libnccl-profiler-inspector.so",
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "5",
+        "NCCL_INSPECTOR_DUMP_DIR": f"{tmp_path}/4",
+    }
+    assert (tmp_path / "4").stat().st_mode & 0o777 == 0o700
+    assert Site(tmp_path).run(script, env | {"RANKWATCH_INSPECTOR": "0"}).stdout == ""
+
+
+def wait_until_alone(jobs: Path) -> None:
+    """Wait until no process is left that was started for this directory."""
+    until = time.monotonic() + AFTERWARDS_SECONDS
+    needle = f"RANKWATCH_JOBS_DIR={jobs}".encode()
+
+    def runs(path: Path) -> bool:
+        try:
+            return needle in path.read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+    while any(runs(path) for path in Path("/proc").glob("[0-9]*/environ")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
