@@ -1,0 +1,1 @@
+"""NVRx: restart cycles."""
