@@ -39,7 +39,9 @@ from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
 from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower, ShareOf, share_of
+from agent.tail.patterns import compiled as compiled_path_pattern
 from agent.tail.shares import FairTable, Holdings, Share
+from agent.tail.text_files import TextFiles, TextLines
 
 __all__ = [
     "COUNT",
@@ -103,9 +105,12 @@ __all__ = [
     "StateSection",
     "Subject",
     "SysfsExporter",
+    "TextFiles",
+    "TextLines",
     "Told",
     "WriterKey",
     "comm_label",
+    "compiled_path_pattern",
     "ethtool",
     "fault_table",
     "gpu_families",
