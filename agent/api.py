@@ -21,6 +21,7 @@ from agent.core.metrics import COUNT, SUM, Family, Metric, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
+from agent.export.job_texts import JobLines, JobTexts, PathPatterns, SavedPositions
 from agent.export.sysfs_exporter import SysfsExporter
 from agent.hardware import fault_table, gpu_families, gpu_faults
 from agent.hardware.fault_table import FaultsByPci, FaultSeen
@@ -28,6 +29,7 @@ from agent.hardware.gpu_faults import Fault, Judged, Told
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
+from agent.ranks.job_users import JobUsers
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
 from agent.ranks.rank.verdict import ExitStatus, RasSilence
@@ -74,6 +76,9 @@ __all__ = [
     "HelperHung",
     "HelperSpec",
     "Holdings",
+    "JobLines",
+    "JobTexts",
+    "JobUsers",
     "Judged",
     "LendHelper",
     "Levels",
@@ -86,6 +91,7 @@ __all__ = [
     "OwnThread",
     "Owner",
     "OwnerKind",
+    "PathPatterns",
     "Position",
     "ProcFS",
     "ProcessFacts",
@@ -97,6 +103,7 @@ __all__ = [
     "Roots",
     "Rows",
     "SavedCount",
+    "SavedPositions",
     "SavedSeconds",
     "Share",
     "ShareOf",
