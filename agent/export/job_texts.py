@@ -25,7 +25,8 @@ HOLDERS_SECONDS = 15.0
 """How often it is asked who writes the files that are nobody's yet."""
 MAX_OURS = 4096
 """Files that a process of this node was seen to write, remembered after it has closed them."""
-MAX_POSITIONS = 4096
+MAX_POSITIONS = 128
+"""Saved: a file beyond these is read anew after a restart of the agent."""
 MAX_JOBS = 256
 """Of which an exporter keeps what files said."""
 
@@ -81,8 +82,9 @@ class JobTexts:
         return found
 
     def positions(self) -> list[Position]:
-        """Where reading stands, for the checkpoint."""
-        return self._files.positions()[:MAX_POSITIONS]
+        """Where reading stands in what is ours, for the checkpoint; of too many files in those found last."""
+        found = (one for one in self._files.positions() if (one.device, one.inode) in self._ours)
+        return list(found)[-MAX_POSITIONS:]
 
     def files(self, users: JobUsers) -> list[tuple[str, FollowedFile]]:
         """The files that are ours, each with its job."""

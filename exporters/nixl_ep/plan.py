@@ -39,20 +39,19 @@ class Plan(msgspec.Struct, frozen=True):
         """The ranks that take part in a phase to its end; none in one that the plan has not."""
         return self.phases[phase].expected if 0 <= phase < len(self.phases) else frozenset()
 
-    def is_planned_exit(self, rank: int, phase: int) -> bool:
-        """Whether a rank whose last phase is this one leaves as planned: killed in it, or removed as the next begins.
+    def is_killed(self, rank: int, phase: int) -> bool:
+        """Whether the plan kills a rank in this phase."""
+        return 0 <= phase < len(self.phases) and rank in self.phases[phase].killed
 
-        After the last phase every rank leaves.
-        """
+    def is_removed_after(self, rank: int, phase: int) -> bool:
+        """Whether a rank is removed as the phase after this one begins; after the last one all are."""
         if not 0 <= phase < len(self.phases):
             return False
-        if phase == len(self.phases) - 1:
-            return True
-        return rank in self.phases[phase].killed or rank in self.phases[phase + 1].removed
+        return phase == len(self.phases) - 1 or rank in self.phases[phase + 1].removed
 
     def is_planned_failure(self, rank: int, phase: int) -> bool:
         """Whether peers in this phase miss a rank as planned: it is killed in it, or was in the one before."""
-        return any(0 <= each < len(self.phases) and rank in self.phases[each].killed for each in (phase - 1, phase))
+        return self.is_killed(rank, phase - 1) or self.is_killed(rank, phase)
 
 
 class _NamedPhase(msgspec.Struct):

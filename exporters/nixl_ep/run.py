@@ -61,7 +61,7 @@ class Launch(msgspec.Struct):
     ranks: dict[_Number, _Number] = {}
 
 
-class Run(msgspec.Struct):
+class NodeRun(msgspec.Struct):
     """What one log of a node says. ``failures``: reports of missed ranks, by rank and whether the plan has it so."""
 
     ranks: dict[_Number, RankRun] = {}
@@ -82,14 +82,6 @@ class Run(msgspec.Struct):
     def phase(self) -> int | None:
         """The phase that a rank of this log began last."""
         return max((rank.phase for rank in self.ranks.values() if rank.phase is not None), default=None)
-
-    def planned_exits(self, plan: Plan) -> frozenset[int]:
-        """The ranks that leave as planned, in the phase they are in or as the next begins, or said that they do."""
-        return frozenset(
-            number
-            for number, rank in self.ranks.items()
-            if rank.phase is not None and plan.is_planned_exit(number, rank.phase)
-        )
 
     def _rank(self, number: int) -> RankRun | None:
         if number not in self.ranks and len(self.ranks) >= MAX_RANKS:
@@ -121,6 +113,16 @@ class Run(msgspec.Struct):
                 self.failures[key] = saved_sum(self.failures.get(key, 0))
 
 
+def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
+    """Whether a rank's end is planned: it said so, is killed in its phase, or has ended the one it is removed after."""
+    if rank.left:
+        return True
+    if plan is None or rank.phase is None:
+        return False
+    has_ended = rank.ended == rank.phase
+    return plan.is_killed(number, rank.phase) or (has_ended and plan.is_removed_after(number, rank.phase))
+
+
 def _update(rank: RankRun, record: PhaseEdge | Left | Bandwidth | SendReceive, seconds: float) -> None:
     if isinstance(record, PhaseEdge):
         _enter(rank, record, seconds)
@@ -147,5 +149,5 @@ def _enter(rank: RankRun, record: PhaseEdge, seconds: float) -> None:
         rank.phase, rank.began_seconds, rank.left = record.phase, seconds, ""
         return
     rank.ended = record.phase
-    if rank.phase == record.phase:
-        rank.phase_seconds = max(seconds - rank.began_seconds, 0.0)
+    if rank.phase == record.phase and seconds > rank.began_seconds:  # not where both were found at once
+        rank.phase_seconds = seconds - rank.began_seconds

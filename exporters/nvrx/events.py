@@ -18,7 +18,7 @@ from exporters.nvrx.lines import (
 
 MAX_RANKS = 1024
 """With timeouts, warnings or scores, of one job; those beyond are left out."""
-MAX_LAUNCHERS = 16_384
+MAX_LAUNCHERS = 2048
 """Whose last event is remembered, for the phases."""
 MAX_PHASE_SECONDS = 86_400.0
 MAX_RECOVERY_SECONDS = 86_400.0

@@ -63,7 +63,7 @@ class SavedLines(msgspec.Struct):
     jobs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobEvents] = {}
 
 
-class LineReader:
+class LauncherLines:
     """The lines, by job. Belongs to the exporter's thread."""
 
     def __init__(self, ctx: Context, paths: list[str], saved: SavedLines) -> None:
@@ -108,7 +108,7 @@ class NvrxExporter:
 
     def __init__(self, config: NvrxConfig) -> None:
         self._config = config
-        self._reader: LineReader | None = None
+        self._reader: LauncherLines | None = None
         self._cycles: dict[str, Cycle] = {}
         self._cycles_at = float("-inf")
         self._shown = NvrxSnapshot()
@@ -121,7 +121,7 @@ class NvrxExporter:
         ctx.ranks.keep_variables(frozenset({LINK, LOCAL_SIZE}))
         if self._config.paths:
             saved = ctx.state.restore(SavedLines, ctx.log) or SavedLines()
-            self._reader = await self._thread.call(partial(LineReader, ctx, self._config.paths, saved))
+            self._reader = await self._thread.call(partial(LauncherLines, ctx, self._config.paths, saved))
 
     async def update(self) -> None:
         """Look once; NoData where no rank names a cycle file and no configured path is there."""
@@ -214,5 +214,5 @@ SPEC = Spec(
     deadline_seconds=5.0,
     families=FAMILIES,
     series_cap=10_000,
-    checkpoint_bytes=1024 * 1024,
+    checkpoint_bytes=256 * 1024,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 from fake_clock import FakeClock
 from lent import lent
@@ -20,7 +19,6 @@ from agent.system.file_holders import held_for_writing
 from agent.system.procfs import ProcFS
 
 ME = os.getuid()
-OWNER = Owner("user", str(ME))
 
 
 def users_of(*jobs: tuple[int, str, int]) -> JobUsers:
@@ -101,6 +99,21 @@ def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     texts.close()
 
 
+def test_saved_positions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files that are ours so many positions are saved, and not one more; of others none."""
+    monkeypatch.setattr(job_texts, "MAX_POSITIONS", 2)
+    proc = ProcTree(tmp_path / "proc")
+    for number in range(3):
+        log = tmp_path / f"{number + 1}_4711.log"
+        log.write_text("line\n")
+        hold(proc, 10 + number, log, ME, "0100001")
+    (tmp_path / "9_4711.log").write_text("line\n")
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
+    assert len(texts.turn(users_of((10, "4711", ME)))) == 3
+    assert len(texts.positions()) == 2
+    texts.close()
+
+
 def test_recorded_data_are_read_whole(tmp_path: Path) -> None:
     """In a single pass every file is read to its end, of a job by its name or of one that was recorded."""
     (tmp_path / "4711.log").write_text("line\n" * 400_000)
@@ -110,5 +123,4 @@ def test_recorded_data_are_read_whole(tmp_path: Path) -> None:
     found = texts.turn(JobUsers())
     assert sum(len(each.lines) for each in found) == 400_001
     assert {each.job_id for each in found} == {"4711", "recorded"}
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(texts.positions()))
     texts.close()

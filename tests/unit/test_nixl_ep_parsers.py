@@ -22,7 +22,7 @@ from exporters.nixl_ep.records import (
     WorkersFailed,
     read_records,
 )
-from exporters.nixl_ep.run import Launch, Run
+from exporters.nixl_ep.run import Launch, NodeRun, is_leaving
 
 PHASES = [[0, 1, 2, 3], [*range(8)], [0, 1, 2, 3, 4, -6, 7], [*range(8)]]
 ME = "global_rank=5, local_rank=1 -> "
@@ -35,9 +35,9 @@ def planned(phases: object) -> Plan:
     return found
 
 
-def taken(lines: list[str], known: Plan | None = None, seconds: float = 100.0) -> Run:
+def taken(lines: list[str], known: Plan | None = None, seconds: float = 100.0) -> NodeRun:
     """A run of these lines, one a second."""
-    found = Run()
+    found = NodeRun()
     for second, line in enumerate(lines):
         for record in read_records(line):
             found.take(record, seconds + second, known)
@@ -53,22 +53,19 @@ def test_plan_of_growth_and_contraction() -> None:
     assert found.expected(4) == found.expected(-1) == frozenset()
 
 
+@pytest.mark.parametrize(("rank", "phase", "killed"), [(6, 2, True), (6, 1, False), (5, 2, False), (6, 4, False)])
+def test_planned_kills(rank: int, phase: int, killed: bool) -> None:
+    """A rank is killed in the phase that lists it as a negative one."""
+    assert planned(PHASES).is_killed(rank, phase) is killed
+
+
 @pytest.mark.parametrize(
-    ("rank", "phase", "is_planned"),
-    [
-        (6, 2, True),
-        (6, 1, False),
-        (5, 1, True),
-        (5, 0, False),
-        (0, 2, False),
-        (0, 3, True),
-        (0, 4, False),
-        (0, -1, False),
-    ],
+    ("rank", "phase", "removed"),
+    [(5, 1, True), (5, 0, False), (6, 1, False), (0, 2, False), (0, 3, True), (0, 4, False), (0, -1, False)],
 )
-def test_planned_exits(rank: int, phase: int, is_planned: bool) -> None:
-    """Planned is a kill in the phase, a removal as the next begins, and the end of the last one."""
-    assert planned(PHASES).is_planned_exit(rank, phase) is is_planned
+def test_planned_removals(rank: int, phase: int, removed: bool) -> None:
+    """A rank is removed after the last phase that lists it in a row, and each after the last of all."""
+    assert planned(PHASES).is_removed_after(rank, phase) is removed
 
 
 def test_planned_failures() -> None:
@@ -218,16 +215,32 @@ def test_crash_is_no_planned_failure() -> None:
     assert taken(made.logs[0][:40]).failures[3, "unknown"] == 7
 
 
+def leaving(lines: list[str], known: Plan | None) -> set[int]:
+    """The ranks that are to leave after these lines."""
+    return {number for number, rank in taken(lines, known).ranks.items() if is_leaving(number, rank, known)}
+
+
 def test_planned_exits_follow_the_phase_of_a_rank() -> None:
-    """A rank is marked from the start of the phase in which the plan ends it; one that came back is not."""
+    """A rank is to leave from the start of the phase that kills it, and from the end of the one it is removed after."""
     known = planned(PHASES)
     lines = [f"global_rank={rank}, local_rank={rank} -> start phase 1" for rank in range(8)]
-    assert taken(lines, known).planned_exits(known) == {5}
+    assert leaving(lines, known) == set()
+    lines += [f"global_rank={rank}, local_rank={rank} -> end phase 1" for rank in range(8)]
+    assert leaving(lines, known) == {5}
     lines += [f"global_rank={rank}, local_rank={rank} -> start phase 2" for rank in (0, 1, 2, 3, 4, 6, 7)]
-    assert taken(lines, known).planned_exits(known) == {5, 6}
+    assert leaving(lines, known) == {5, 6}
     lines += ["Process 0 -> global_rank=6, local_rank=6", "Process 1 -> global_rank=5, local_rank=5"]
-    assert taken(lines, known).planned_exits(known) == frozenset()
+    assert leaving(lines, known) == set()
     assert taken(lines, known).phase() == 2
+
+
+def test_ranks_that_say_that_they_leave() -> None:
+    """Without a plan a rank is to leave when it says so, and no more when it begins another phase."""
+    lines = [f"{ME}start phase 1", f"{ME}this rank is being removed in this phase, exiting"]
+    assert leaving(lines, None) == {5}
+    assert leaving([*lines, f"{ME}start phase 3"], None) == set()
+    assert leaving([f"{ME}start phase 0", f"{ME}end phase 0"], planned([[5]])) == {5}
+    assert leaving([f"{ME}start phase 0"], planned([[5]])) == set()
 
 
 def test_times_of_phases() -> None:
@@ -327,7 +340,7 @@ def test_garbage_does_no_harm() -> None:
     chance = random.Random(3)  # noqa: S311  # not for secrets
     made = make_run(PHASES)
     pieces = [line[a : a + 30] for lines in made.logs.values() for line in lines for a in range(0, len(line), 7)]
-    found = Run()
+    found = NodeRun()
     for _ in range(2000):
         for record in read_records("".join(chance.choices(pieces, k=4))):
             found.take(record, 1.0, None)
