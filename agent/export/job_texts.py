@@ -1,4 +1,7 @@
-"""Lines of the text files of jobs, each with its job. A file is read by the node of its writer, for its user's jobs.
+"""Lines of the text files of jobs, each with its job. A file is read by the node of its writer.
+
+It is of the job whose control group its writer is in (ranks in a container mostly are another user's than the job is),
+or of one of its user's jobs.
 
 ``JobTexts`` blocks and belongs to the thread of its exporter.
 """
@@ -12,7 +15,7 @@ import msgspec
 
 from agent.export.exporter import Context
 from agent.ranks.job_users import JobUsers
-from agent.system.file_holders import held_for_writing
+from agent.system.file_holders import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import FollowedFile, Position
 from agent.tail.text_files import TextFiles
@@ -54,7 +57,8 @@ class JobTexts:
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
         self._files = TextFiles(patterns, ctx.clock.monotonic, resume=resume, from_beginning=ctx.once)
-        self._ours: dict[tuple[int, int], None] = {(one.device, one.inode): None for one in resume}
+        self._ours: dict[tuple[int, int], str] = {(one.device, one.inode): "" for one in resume}
+        self._resumed = set(self._ours)
         self._known: list[FollowedFile] = []
         self._look_at = self._ask_at = float("-inf")
 
@@ -102,14 +106,17 @@ class JobTexts:
         wanted = {file.path: file.share.uid for file in self._known if self._is_wanted(file, users)}
         if wanted and now >= self._ask_at:
             self._ask_at = now + HOLDERS_SECONDS
-            for identity in held_for_writing(self._proc, wanted):
-                self._ours[identity] = None
+            self._ours.update(writers_of(self._proc, wanted))
+            self._resumed.difference_update(file.identity for file in self._known)
             while len(self._ours) > MAX_OURS:
                 del self._ours[next(iter(self._ours))]
 
     def _is_wanted(self, file: FollowedFile, users: JobUsers) -> bool:
-        """Whether nobody knows yet who writes the file of a job here."""
-        return not self._ctx.once and file.identity not in self._ours and bool(self._job(file, users))
+        """Whether it is not known yet who writes a file that may be of a job here."""
+        if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
+            return False
+        named = self._files.job_id(file)
+        return bool(self._job(file, users)) or named is None or named in users.jobs()
 
     def _is_ours(self, file: FollowedFile, users: JobUsers) -> bool:
         return (self._ctx.once or file.identity in self._ours) and bool(self._job(file, users))
@@ -118,4 +125,7 @@ class JobTexts:
         named = self._files.job_id(file)
         if self._ctx.once:  # recorded data, of jobs that are nobody's
             return named or "recorded"
+        proven = self._ours.get(file.identity, "")
+        if proven and proven in users.jobs() and named in (None, proven):  # also where its ranks are another user's
+            return proven
         return users.job_of(file.share.uid, named)

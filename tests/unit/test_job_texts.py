@@ -15,7 +15,7 @@ from agent.api import JobTexts, JobUsers
 from agent.export import job_texts
 from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
 from agent.ranks.rank.owner import Owner
-from agent.system.file_holders import held_for_writing
+from agent.system.file_holders import writers_of
 from agent.system.procfs import ProcFS
 
 ME = os.getuid()
@@ -59,8 +59,43 @@ def test_who_writes_a_file(tmp_path: Path) -> None:
     hold(proc, 2, files[1], 7, "0100000")
     hold(proc, 3, files[2], 8, "0100001")
     hold(proc, 4, files[3], 0, "0102002")
-    found = held_for_writing(ProcFS(proc.root), {str(file): 7 for file in files})
-    assert found == {(file.stat().st_dev, file.stat().st_ino) for file in (files[0], files[3])}
+    found = writers_of(ProcFS(proc.root), {str(file): 7 for file in files})
+    assert found == {(file.stat().st_dev, file.stat().st_ino): "" for file in (files[0], files[3])}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "job_id"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n", "4711"),
+        ("0::/system.slice/n1_slurmstepd.scope/job_4711\n", "4711"),
+        ("4:memory:/slurm/uid_1000/job_4711/step_batch\n0::/\n", "4711"),
+        ("0::/user.slice/user-7.slice/user@7.service/system.slice/slurmstepd.scope/job_4711\n", ""),
+        ("0::/system.slice/slurmstepd.scope/job_4711x\n", ""),
+        ("0::/../slurm/uid_7/job_4711\n", ""),
+    ],
+)
+def test_for_which_job_a_file_is_written(tmp_path: Path, cgroup: str, job_id: str) -> None:
+    """The job of a file is that whose control group its writer is in; none that a user can make counts."""
+    proc = ProcTree(tmp_path / "proc")
+    log = tmp_path / "out"
+    log.touch()
+    hold(proc, 1, log, 7, "0100001")
+    (proc.root / "1/cgroup").write_text(cgroup)
+    assert list(writers_of(ProcFS(proc.root), {str(log): 7}).values()) == [job_id]
+
+
+def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
+    """A file is of the job whose control group its writer is in, though the job's ranks are root's in a container."""
+    proc = ProcTree(tmp_path / "proc")
+    files = [tmp_path / "4711.log", tmp_path / "4712.log"]
+    for number, file in enumerate(files):
+        file.write_text("line\n")
+        hold(proc, 10 + number, file, ME, "0100001")
+        (proc.root / str(10 + number) / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711\n")
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/%j.log"])
+    found = texts.turn(users_of((10, "4711", ME + 1), (11, "4712", ME + 1)))
+    assert [(each.job_id, each.path) for each in found] == [("4711", str(files[0]))]
+    texts.close()
 
 
 def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
