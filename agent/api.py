@@ -21,6 +21,7 @@ from agent.core.metrics import COUNT, SUM, Family, Metric, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
+from agent.export.job_texts import JobLines, JobTexts, PathPatterns, SavedPositions
 from agent.export.sysfs_exporter import SysfsExporter
 from agent.hardware import fault_table, gpu_families, gpu_faults
 from agent.hardware.fault_table import FaultsByPci, FaultSeen
@@ -30,6 +31,7 @@ from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.hardware.unread import PAUSE_FRAMES_UNREAD
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks import mark as mark_socket
+from agent.ranks.job_users import JobUsers
 from agent.ranks.mark import MarkAnswer, MarkRequest
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
@@ -44,7 +46,9 @@ from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
 from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower, ShareOf, share_of
+from agent.tail.patterns import compiled as compiled_path_pattern
 from agent.tail.shares import FairTable, Holdings, Share
+from agent.tail.text_files import TextFiles, TextLines
 
 __all__ = [
     "COUNT",
@@ -79,6 +83,9 @@ __all__ = [
     "HelperSpec",
     "Holdings",
     "JobEnd",
+    "JobLines",
+    "JobTexts",
+    "JobUsers",
     "Judged",
     "LendHelper",
     "Levels",
@@ -93,6 +100,7 @@ __all__ = [
     "OwnThread",
     "Owner",
     "OwnerKind",
+    "PathPatterns",
     "Position",
     "ProcFS",
     "ProcessFacts",
@@ -104,6 +112,7 @@ __all__ = [
     "Roots",
     "Rows",
     "SavedCount",
+    "SavedPositions",
     "SavedSeconds",
     "Share",
     "ShareOf",
@@ -112,9 +121,12 @@ __all__ = [
     "StateSection",
     "Subject",
     "SysfsExporter",
+    "TextFiles",
+    "TextLines",
     "Told",
     "WriterKey",
     "comm_label",
+    "compiled_path_pattern",
     "ethtool",
     "fault_table",
     "gpu_families",

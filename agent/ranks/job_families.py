@@ -53,6 +53,15 @@ JOB_RESTARTS_LEFT = Family(
     "1 per job under torchrun",
     "max",
 )
+JOB_RESTARTS = Family(
+    "rankwatch_job_restarts",
+    "gauge",
+    "How often torchrun or NVRx has started the job's ranks anew (TORCHELASTIC_RESTART_COUNT), also after they left, "
+    "until their records expire; absent under other launchers.",
+    ("job_id",),
+    "1 per job under torchrun",
+    "max",
+)
 COMMUNICATOR_INFO = Family(
     "rankwatch_communicator_info",
     "gauge",
@@ -76,6 +85,7 @@ FAMILIES: tuple[Family, ...] = (
     JOB_TASKS,
     JOB_INFO,
     JOB_RESTARTS_LEFT,
+    JOB_RESTARTS,
     COMMUNICATOR_INFO,
     COMMUNICATOR_MEMBER,
 )
@@ -96,7 +106,7 @@ def state_of(process: RankProcess) -> str:
 
 def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
     by_state, expected, tasks, info = JOB_RANKS.rows(), JOB_EXPECTED.rows(), JOB_TASKS.rows(), JOB_INFO.rows()
-    restarts = JOB_RESTARTS_LEFT.rows()
+    left_rows, restarts = JOB_RESTARTS_LEFT.rows(), JOB_RESTARTS.rows()
     jobs: defaultdict[str, list[RankProcess]] = defaultdict(list)
     for view in ranks:
         jobs[view.label.job_id].append(view.process)
@@ -104,7 +114,9 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         for name, count in sorted(Counter(map(state_of, members)).items()):
             by_state.add((job_id, name), count)
         if (left := _restarts_left(members)) is not None:
-            restarts.add((job_id,), left)
+            left_rows.add((job_id,), left)
+        if counts := [(p.found_at, p.claim.restarted) for p in members if p.claim.restarted is not None]:
+            restarts.add((job_id,), max(counts)[1])  # what the newest says
         live = [p for p in members if p.exited_at is None]
         if not live:
             continue
@@ -114,7 +126,7 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         if step_tasks := max((p.claim.tasks or 0 for p in live), default=0):
             tasks.add((job_id,), step_tasks)
         info.add((job_id, *_facts(live), *_scheduled(live)), 1.0)
-    return [by_state.metric, expected.metric, tasks.metric, info.metric, restarts.metric]
+    return [by_state.metric, expected.metric, tasks.metric, info.metric, left_rows.metric, restarts.metric]
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:

@@ -73,13 +73,14 @@ class FollowedFile:
     ``size_bytes`` is the size last seen, ``from_start`` whether reading began at the first byte; ``caught_up`` is
     False only while a resumed file has lines that were there when it was found again. ``share`` says whose it is, as it
     was first found; ``shared`` whether others than its user may write to it or replace it. ``written_ns`` is its
-    modification time, or when it was seen if that time is still to come.
+    modification time, or when it was seen if that time is still to come. ``passed_bytes``: how many bytes were left
+    out where reading began (again). ``returns_end_lines``: a carriage return ends a line too, and is read as a newline.
     """
 
     __slots__ = (
         "caught_up", "descriptor", "device", "drained", "fingerprint", "from_start", "generation", "grown_at", "inode",
-        "modified_ns", "offset", "path", "scanned", "share", "shared", "size_at_start", "size_bytes", "start_at_end",
-        "tail", "unlinked", "written_by", "written_ns",
+        "modified_ns", "offset", "passed_bytes", "path", "returns_end_lines", "scanned", "share", "shared",
+        "size_at_start", "size_bytes", "start_at_end", "tail", "unlinked", "written_by", "written_ns",
     )  # fmt: skip
 
     def __init__(self, device: int, inode: int, path: str, size_bytes: int, now: float) -> None:
@@ -98,6 +99,8 @@ class FollowedFile:
         self.written_by = -1  # the modification time that written_ns is of
         self.from_start = True
         self.start_at_end = False
+        self.passed_bytes = 0
+        self.returns_end_lines = False
         self.caught_up = True
         self.drained = False  # nothing whole is left at this size and modification time
         self.scanned = 0  # bytes after offset known to hold no end of the overlong line there
@@ -167,20 +170,20 @@ def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
     containers) writes at an offset of its own. What it puts before ours is lost, but nothing is read again.
     """
     start = file.offset - len(file.tail)
-    return file.tail != b"" and os.pread(descriptor, len(file.tail), start) == file.tail
+    return file.tail != b"" and _read_at(descriptor, len(file.tail), start, file) == file.tail
 
 
 def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk | None:
     """Read from the file's offset on and move it; None when no whole line is there."""
     want = min(CHUNK_BYTES, budget_bytes)
-    raw = os.pread(descriptor, want, file.offset)
+    raw = _read_at(descriptor, want, file.offset, file)
     hole_bytes = 0
     if raw.startswith(b"\0"):
         hole_bytes = _skip_hole(descriptor, file)
-        raw = os.pread(descriptor, want, file.offset)
+        raw = _read_at(descriptor, want, file.offset, file)
     if b"\n" not in raw and len(raw) == want and not file.scanned:
         want = MAX_LINE_BYTES + 1
-        raw = os.pread(descriptor, want, file.offset)
+        raw = _read_at(descriptor, want, file.offset, file)
         raw = raw[: raw.find(b"\n") + 1] or raw  # one long line and no more: a chunk's cost stays bounded
     end = 0 if file.scanned else raw.rfind(b"\n") + 1
     if end:
@@ -190,6 +193,12 @@ def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk 
     if len(raw) == want:
         return _skip_overlong(descriptor, file, raw, hole_bytes)
     return Chunk(b"", 0, hole_bytes) if hole_bytes else None
+
+
+def _read_at(descriptor: int, want: int, offset: int, file: FollowedFile) -> bytes:
+    """Read, with a newline for each carriage return where that ends a line."""
+    raw = os.pread(descriptor, want, offset)
+    return raw.replace(b"\r", b"\n") if file.returns_end_lines else raw
 
 
 def _last_line(raw: bytes, end: int) -> bytes:
@@ -234,7 +243,7 @@ def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: 
         return Chunk(raw[:nul] + b"\n", 0, hole_bytes)
     position = file.offset + max(file.scanned, len(raw))
     for _ in range(SCAN_BYTES // MAX_LINE_BYTES):
-        piece = os.pread(descriptor, MAX_LINE_BYTES, position)
+        piece = _read_at(descriptor, MAX_LINE_BYTES, position, file)
         end = piece.find(b"\n") + 1
         if end:
             file.offset = position + end
@@ -248,8 +257,9 @@ def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: 
     return Chunk(b"", 0, hole_bytes)
 
 
-def end_of_lines(descriptor: int, size_bytes: int) -> int:
+def end_of_lines(descriptor: int, size_bytes: int, *, returns_end_lines: bool = False) -> int:
     """Offset after the last newline below ``size_bytes``; ``size_bytes`` itself when a line is overlong there."""
     low = max(0, size_bytes - MAX_LINE_BYTES)
-    end = os.pread(descriptor, size_bytes - low, low).rfind(b"\n") + 1
+    raw = os.pread(descriptor, size_bytes - low, low)
+    end = max(raw.rfind(b"\n"), raw.rfind(b"\r") if returns_end_lines else -1) + 1
     return low + end if end or not low else size_bytes

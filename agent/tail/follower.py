@@ -12,13 +12,14 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from agent.tail.crowd import Crowd
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
 from agent.tail.left import LeftPositions
-from agent.tail.listing import Directory, FollowLimits, Listing
-from agent.tail.reader import DIRECTORY_FLAGS, LineReader, closing, error_name
+from agent.tail.listing import Directory, Entry, FollowLimits, Listing, ListingOf
+from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share
 
 IDLE_SECONDS = 60.0
@@ -49,6 +50,10 @@ class Follower:
     more files than ``limits`` allows, each user, and each directory of one user, has a fair share of the places, and of
     a share those written to last are followed: a time that is still to come (by ``wall_clock``) counts as now.
 
+    ``listing`` makes another one than that of ``root``. ``returns_end_lines``: a carriage return ends a line too.
+    ``backlog_bytes``: of what a file holds when it is taken up at most so many are read, and the rest of their first
+    line.
+
     ``available`` says whether the directory was there at the last look, ``looked`` whether one look was complete;
     ``passed_over`` counts the files that the last look left alone at its caller's word.
     """
@@ -66,8 +71,12 @@ class Follower:
         limits: FollowLimits = FollowLimits(),  # noqa: B008  # immutable
         wall_clock: Callable[[], float] = time.time,
         share_of: ShareOf = share_of,
+        listing: ListingOf | None = None,
+        returns_end_lines: bool = False,
+        backlog_bytes: int | None = None,
     ) -> None:
-        self._root = root
+        self._returns_end_lines = returns_end_lines
+        self._backlog_bytes = backlog_bytes
         self._matches = matches
         self._clock = clock
         self._resume = {(position.device, position.inode): position for position in resume}
@@ -83,8 +92,8 @@ class Follower:
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
         self._left = LeftPositions(left, self.skipped)
-        self._listing = Listing(root, limits, self.skipped, self._take, self._skip)
-        self._reader = LineReader(root, clock, limits.open_files, self.skipped)
+        self._listing = (listing or partial(Listing, root))(limits, self.skipped, self._take, self._skip)
+        self._reader = LineReader(self._listing.roots, clock, limits.open_files, self.skipped)
         self.available = False
         self.looked = False
         self.passed_over = 0
@@ -117,16 +126,7 @@ class Follower:
         self._now_ns = int(self._wall_clock() * 1e9)
         self._files.begin_look()
         self.passed_over = 0
-        try:
-            root = os.open(self._root, DIRECTORY_FLAGS)
-        except OSError as error:
-            self.available = False
-            if error.errno != errno.ENOENT:
-                self._skip(error)
-        else:
-            self.available = True
-            with closing(root):
-                self._listing.look(root, self._now_ns)
+        self.available = self._listing.look(self._now_ns)
         self._release()
         if self._whole:
             self.looked = True
@@ -156,12 +156,12 @@ class Follower:
 
     # The directories.
 
-    def _take(self, directory: Directory, entry: os.DirEntry[str]) -> None:
+    def _take(self, directory: Directory, entry: Entry) -> None:
         """Look at one entry that is no directory, and take it up if it is a file to be followed."""
         if self._matches(entry.name) and not self._is_passed_over(entry, directory.device):
             self._take_entry(entry, directory)
 
-    def _is_passed_over(self, entry: os.DirEntry[str], device: int) -> bool:
+    def _is_passed_over(self, entry: Entry, device: int) -> bool:
         identity = (device, entry.inode())
         if identity in self._files or identity in self._resume or not self._foreign(entry.name, identity):
             return False
@@ -174,7 +174,7 @@ class Follower:
         if self._start_at_end and len(self._old) < MAX_FORGOTTEN:
             self._old.add(identity)
 
-    def _take_entry(self, entry: os.DirEntry[str], directory: Directory) -> None:
+    def _take_entry(self, entry: Entry, directory: Directory) -> None:
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError as error:
@@ -205,6 +205,7 @@ class Follower:
             return None
         file = FollowedFile(*identity, path, status.st_size, self._clock())
         file.share = share
+        file.returns_end_lines = self._returns_end_lines
         file.modified_ns = status.st_mtime_ns
         file.note_written(status.st_mtime_ns, self._now_ns)
         file.generation = self._generations.pop(identity, 0)
@@ -219,6 +220,10 @@ class Follower:
             file.caught_up = resumed is None
         elif self._start_at_end or identity in self._old:
             file.start_at_end = True
+            file.from_start = False
+        if self._backlog_bytes is not None and status.st_size - file.offset > self._backlog_bytes:
+            file.start_at_end = True
+            file.size_at_start = status.st_size - self._backlog_bytes
             file.from_start = False
         self._old.discard(identity)
         self._files.put(file)

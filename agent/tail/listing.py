@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from agent.tail.reader import DIRECTORY_FLAGS, closing
 
@@ -36,10 +37,47 @@ class Directory(NamedTuple):
     shared: bool
 
 
-class _Subdirectory(NamedTuple):
+class Subdirectory(NamedTuple):
+    """A directory below the one looked at: its name there, whose it is, when files were made in it last."""
+
     name: str
     uid: int
     modified_ns: int
+
+
+class Entry(Protocol):
+    """What is needed of an os.DirEntry."""
+
+    @property
+    def name(self) -> str:
+        """The file's name in its directory."""
+        ...
+
+    def inode(self) -> int:
+        """The inode's number."""
+        ...
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """The file's status."""
+        ...
+
+
+class Look(Protocol):
+    """Finds files: one way to look for them."""
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """The directories that may be links."""
+        ...
+
+    def look(self, now_ns: int) -> bool:
+        """Hand over all that is there; False when no directory is."""
+        ...
+
+
+Take = Callable[[Directory, Entry], None]
+Skip = Callable[[OSError], None]
+ListingOf = Callable[[FollowLimits, Counter[str], Take, Skip], Look]
 
 
 class Listing:
@@ -50,17 +88,29 @@ class Listing:
         root: Path,
         limits: FollowLimits,
         skipped: Counter[str],
-        take: Callable[[Directory, os.DirEntry[str]], None],
-        skip: Callable[[OSError], None],
+        take: Take,
+        skip: Skip,
     ) -> None:
         self._prefix = str(root)
+        self.roots = frozenset({self._prefix})
         self._limits = limits
         self._skipped = skipped
         self._take = take
         self._skip = skip
 
-    def look(self, root: int, now_ns: int) -> None:
-        """Look at the entries of the open directory ``root``, then at those of its subdirectories."""
+    def look(self, now_ns: int) -> bool:
+        """Look at the entries of the directory, then at those of its subdirectories; False when it is not there."""
+        try:
+            root = os.open(self._prefix, DIRECTORY_FLAGS)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                self._skip(error)
+            return False
+        with closing(root):
+            self._look_below(root, now_ns)
+        return True
+
+    def _look_below(self, root: int, now_ns: int) -> None:
         names: list[str] = []
         _, whole = self._scan(root, self._prefix, 0, self._limits.entries, names)
         self._skipped["entry_limit"] += not whole
@@ -69,7 +119,7 @@ class Listing:
         self._skipped["directory_limit"] += len(found) - len(chosen)
         self._look_into(root, chosen)
 
-    def _look_into(self, root: int, chosen: list[_Subdirectory]) -> None:
+    def _look_into(self, root: int, chosen: list[Subdirectory]) -> None:
         """Look at as many entries of each as its share is: what one leaves is shared out among the others."""
         taken = dict.fromkeys(chosen, 0)
         room = self._limits.entries
@@ -86,15 +136,15 @@ class Listing:
                     del taken[one]
         self._skipped["entry_limit"] += len(taken)
 
-    def _subdirectory(self, root: int, name: str, now_ns: int) -> _Subdirectory | None:
+    def _subdirectory(self, root: int, name: str, now_ns: int) -> Subdirectory | None:
         try:
             status = os.stat(name, dir_fd=root, follow_symlinks=False)
         except OSError as error:
             self._skip(error)
             return None
-        return _Subdirectory(name, status.st_uid, min(now_ns, status.st_mtime_ns))
+        return Subdirectory(name, status.st_uid, min(now_ns, status.st_mtime_ns))
 
-    def _open(self, root: int, one: _Subdirectory, start: int, count: int) -> tuple[int, bool]:
+    def _open(self, root: int, one: Subdirectory, start: int, count: int) -> tuple[int, bool]:
         try:
             directory = os.open(one.name, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=root)
         except OSError as error:
@@ -126,7 +176,7 @@ class Listing:
         return seen, True
 
 
-def fairly_chosen(found: list[_Subdirectory], limit: int) -> list[_Subdirectory]:
+def fairly_chosen(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
     """As many directories as there may be: each user's in turn, those first in which files were made last."""
     if len(found) <= limit:
         return found

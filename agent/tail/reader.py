@@ -8,7 +8,6 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from agent.tail.file import (
     FINGERPRINT_BYTES,
@@ -28,14 +27,16 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_
 
 
 class LineReader:
-    """Reads the files below ``root``, ``open_files`` of them open; one read to its end gives way to another.
+    """Reads the files below ``roots``, ``open_files`` of them open; one read to its end gives way to another.
     Where they are too few, one of whoever has most of them open gives way, whether or not it is read to its end.
 
     Counts in ``skipped`` by reason what could not be opened or read. No OSError leaves this class.
     """
 
-    def __init__(self, root: Path, clock: Callable[[], float], open_files: int, skipped: Counter[str]) -> None:
-        self._root = root
+    def __init__(
+        self, roots: frozenset[str], clock: Callable[[], float], open_files: int, skipped: Counter[str]
+    ) -> None:
+        self._roots = roots
         self._clock = clock
         self._open_files = open_files
         self._skipped = skipped
@@ -88,8 +89,7 @@ class LineReader:
             return False
         # By way of its directory, so that no link is followed below the root.
         directory, name = os.path.split(file.path)
-        at_root = directory == str(self._root)
-        parent = os.open(directory, DIRECTORY_FLAGS | (0 if at_root else os.O_NOFOLLOW))
+        parent = os.open(directory, DIRECTORY_FLAGS | (0 if directory in self._roots else os.O_NOFOLLOW))
         with closing(parent):
             descriptor = os.open(name, _FILE_FLAGS, dir_fd=parent)
         status = os.fstat(descriptor)
@@ -134,7 +134,10 @@ class LineReader:
         elif verdict is FileChange.TRUNCATED:
             file.begin_anew()
         if file.start_at_end:
-            file.offset = end_of_lines(descriptor, min(file.size_at_start, file.size_bytes))
+            size_bytes = min(file.size_at_start, file.size_bytes)
+            start = end_of_lines(descriptor, size_bytes, returns_end_lines=file.returns_end_lines)
+            file.passed_bytes += max(0, start - file.offset)
+            file.offset = max(start, file.offset)
             file.start_at_end = False
             file.from_start = file.offset == 0
         start, tail, unchanged = file.offset, file.tail, False

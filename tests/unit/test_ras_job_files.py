@@ -13,10 +13,11 @@ from fake_clock import FakeClock
 
 from agent.api import Logger, OwnThread, ProcessKey
 from agent.helper.client import Helpers
+from agent.system import inside
+from agent.system.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
 from exporters.ras.asking import files
 from exporters.ras.asking.files import FILE_READER, JobFiles
-from exporters.ras.local import inside, job_files
-from exporters.ras.local.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
+from exporters.ras.local import job_files
 from exporters.ras.local.job_files import FileFacts, FileRequest, read_files
 from exporters.ras.local.listeners import ListenerSearch
 

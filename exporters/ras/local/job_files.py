@@ -13,8 +13,8 @@ from collections import defaultdict
 
 import msgspec
 
+from agent.system.inside import open_inside, open_regular
 from exporters.ras.local.elf_version import version_in
-from exporters.ras.local.inside import open_inside, open_regular
 from exporters.ras.local.nccl_conf import read_conf
 
 GRACE_SECONDS = 1.0

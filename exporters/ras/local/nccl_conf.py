@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from exporters.ras.local.inside import open_inside
+from agent.system.inside import open_inside
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_LINE = 4096

@@ -1,0 +1,133 @@
+"""Lines of a madengine run: how far the task of a node came, what it measured, who was missing. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+MAX_LINE_CHARACTERS = 4096
+"""What lies beyond is not looked at."""
+MAX_NODES = 65_536
+MAX_METRIC_CHARACTERS = 64
+MAX_NUMBER = 1e18
+MAX_CODE = 255
+
+Step = Literal["started", "running", "returned", "exited"]
+_STEPS: dict[str, Step] = {
+    "task script started": "started",
+    "about to run madengine": "running",
+    "madengine exited": "returned",
+    "task script exiting": "exited",
+}
+_N = r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?"
+_MARKER = re.compile(
+    r"\[DEBUG\] (\S{1,64}) Node ([0-9]{1,6}) \([^()]{1,255}\): "
+    r"(?:(task script started|about to run madengine)|"
+    r"(madengine exited|task script exiting) with code ([0-9]{1,3}))\s*$",
+    re.ASCII,
+)
+_PERFORMANCE = re.compile(
+    rf"performance:\s{{1,8}}({_N})(?:,?\s{{0,8}}/[A-Za-z]{{1,16}}\s{{0,8}},?|,)?\s{{1,8}}([^\s,]+)"
+)
+_TRAINED = re.compile(rf"\b(train_samples_per_second)['\"]?\s{{0,8}}[:=]\s{{0,8}}({_N})", re.ASCII)
+_DURATION = re.compile(rf"\btest_duration:\s{{0,8}}({_N})s?\b", re.ASCII)
+_BARRIER = re.compile(
+    r"TCP barrier timeout on (?:master: accepted=([0-9]{1,6})/([0-9]{1,6})\b|worker rank=([0-9]{1,6})\b)", re.ASCII
+)
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """A step of a node's task. ``at``: epoch seconds, None where its time is none; ``code`` of the last two steps."""
+
+    node_rank: int
+    step: Step
+    at: float | None
+    code: int | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a run measured, in the unit that ``metric`` names."""
+
+    metric: str
+    value: float
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """How long the test took, in seconds."""
+
+    seconds: float
+
+
+class BarrierTimeout(msgspec.Struct, frozen=True):
+    """Nodes did not find each other: the master's word (``missing``: how many did not come), or a worker's.
+
+    ``node_rank``: the worker's, None of the master.
+    """
+
+    node_rank: int | None
+    missing: int | None = None
+
+
+MadLine = Marker | Result | Duration | BarrierTimeout
+
+
+def read_line(line: str) -> MadLine | None:
+    """What a line tells; None for nearly all."""
+    text = line[:MAX_LINE_CHARACTERS]
+    if "[DEBUG] " in text and (marker := _marker(text)) is not None:
+        return marker
+    if "TCP barrier timeout" in text:
+        return _barrier(text)
+    return _measured(text)
+
+
+def _marker(text: str) -> Marker | None:
+    found = _MARKER.search(text)
+    if found is None or int(found[2]) >= MAX_NODES:
+        return None
+    code = None if found[5] is None else int(found[5])
+    if code is not None and code > MAX_CODE:
+        return None
+    return Marker(int(found[2]), _STEPS[found[3] or found[4]], _seconds(found[1]), code)
+
+
+def _barrier(text: str) -> BarrierTimeout | None:
+    found = _BARRIER.search(text)
+    if found is None:
+        return None
+    if found[3] is not None:
+        return BarrierTimeout(int(found[3])) if int(found[3]) < MAX_NODES else None
+    missing = int(found[2]) - int(found[1])
+    return BarrierTimeout(None, missing) if 0 <= missing < MAX_NODES else None
+
+
+def _measured(text: str) -> Result | Duration | None:
+    if "performance:" in text and (found := _PERFORMANCE.search(text)) is not None:
+        return _result(found[2], found[1])
+    if "train_samples_per_second" in text and (found := _TRAINED.search(text)) is not None:
+        return _result(found[1], found[2])
+    if "test_duration:" in text and (found := _DURATION.search(text)) is not None:
+        seconds = float(found[1])
+        return Duration(seconds) if 0 <= seconds <= MAX_NUMBER else None
+    return None
+
+
+def _result(metric: str, number: str) -> Result | None:
+    value = float(number)
+    return Result(as_label(metric), value) if abs(value) <= MAX_NUMBER else None
+
+
+def as_label(text: str) -> str:
+    """A job's word as a label's value: printable, MAX_METRIC_CHARACTERS at most."""
+    return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_METRIC_CHARACTERS])
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment.timestamp()

@@ -1,0 +1,117 @@
+"""All that the files of one job's NIXL-EP run say. Pure, but for the plan, which its caller reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+
+from agent.api import JobLines, SavedSeconds
+from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, read_failure
+from exporters.nixl_ep.plan import Plan
+from exporters.nixl_ep.records import read_records
+from exporters.nixl_ep.run import Launch, NodeRun, RankRun
+
+MAX_LOGS = 4096
+SETTLE_SECONDS = 10.0
+"""So long after srun's last line its end is whole: until then it may yet prove planned."""
+OF_SRUN = ("srun_error", "exit_code")
+"""Failures that a planned end looks like."""
+_NODE_LOG = re.compile(r"nixl-ep-node-[0-9]{1,6}\.log", re.ASCII)
+
+_Path = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class NodeLog(msgspec.Struct):
+    """What one file says; ``generation`` changes when it is begun anew."""
+
+    generation: int = 0
+    run: NodeRun = msgspec.field(default_factory=NodeRun)
+
+
+class JobRun(msgspec.Struct):
+    """A run of a job: of the directory that was written to last. Times since the epoch."""
+
+    directory: _Path = ""
+    seconds: SavedSeconds = 0.0
+    logs: dict[_Path, NodeLog] = {}
+    failures: set[Annotated[str, msgspec.Meta(max_length=32)]] = set()
+    srun: SrunEnd = msgspec.field(default_factory=SrunEnd)
+    srun_seconds: SavedSeconds = 0.0
+
+    def take(self, found: JobLines, plan: Plan | None) -> None:
+        """Take in lines of a file; those of an older directory than the current one are passed over."""
+        directory = os.path.dirname(found.path)
+        if directory != self.directory:
+            if found.seconds < self.seconds:
+                return
+            self.directory, self.logs, self.failures = directory, {}, set()
+            self.srun, self.srun_seconds = SrunEnd(), 0.0
+        self.seconds = max(self.seconds, found.seconds)
+        log = self._log(found)
+        for line in found.lines:
+            if log is not None:
+                for record in read_records(line):
+                    log.run.take(record, found.seconds, plan)
+            self._take_failure(line, found.seconds)
+
+    def ranks(self) -> dict[int, RankRun]:
+        """Where each rank stands: by the log in which it is furthest."""
+        best: dict[int, RankRun] = {}
+        for log in self.logs.values():
+            for number, rank in log.run.ranks.items():
+                known = best.get(number)
+                if known is None or _progress(rank) > _progress(known):
+                    best[number] = rank
+        return best
+
+    def phase(self) -> int | None:
+        """The phase that a rank began last."""
+        return max((found for log in self.logs.values() if (found := log.run.phase()) is not None), default=None)
+
+    def missed(self) -> Counter[tuple[int, str]]:
+        """How many reports miss a rank, by rank and whether the plan has it so."""
+        found: Counter[tuple[int, str]] = Counter()
+        for log in self.logs.values():
+            found.update(log.run.failures)
+        return found
+
+    def launches(self) -> list[Launch] | None:
+        """What was started on this node, in order; None where there are logs of several nodes."""
+        found = [log.run.launches for log in self.logs.values() if log.run.launches]
+        return found[0] if len(found) == 1 else None
+
+    def failure(self, plan: Plan | None, now: float) -> str:
+        """The category by which the run failed; empty while it did not, or ended as planned."""
+        kills = plan is not None and any(phase.killed for phase in plan.phases)
+        is_open = now - self.srun_seconds < SETTLE_SECONDS and not self.srun.others
+        is_planned = self.srun.is_planned(plan_kills=kills) or (kills and is_open)
+        for category in CATEGORIES:
+            if category in self.failures and not (category in OF_SRUN and is_planned):
+                return category
+        return ""
+
+    def _log(self, found: JobLines) -> NodeLog | None:
+        """The log of a node; None for what the launcher prints."""
+        if not _NODE_LOG.fullmatch(os.path.basename(found.path)):
+            return None
+        log = self.logs.get(found.path)
+        if log is None and len(self.logs) >= MAX_LOGS:
+            return None
+        if log is None or log.generation != found.generation:
+            log = self.logs[found.path] = NodeLog(found.generation)
+        return log
+
+    def _take_failure(self, line: str, seconds: float) -> None:
+        if "srun: " in line:
+            self.srun.take(line)
+            self.srun_seconds = max(self.srun_seconds, seconds)
+        if category := read_failure(line):
+            self.failures.add(category)
+
+
+def _progress(rank: RankRun) -> tuple[int, float]:
+    return (-1 if rank.phase is None else rank.phase), rank.began_seconds

@@ -1,0 +1,153 @@
+"""Where the ranks of one NIXL-EP run stand, from what they printed in order. Pure.
+
+Lines have no time: the caller says when each was seen. A measurement is of the phase that its rank began last.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from agent.api import SavedCount, SavedSeconds, saved_sum
+from exporters.nixl_ep.plan import Plan
+from exporters.nixl_ep.records import (
+    Bandwidth,
+    Identity,
+    Left,
+    PeersFailed,
+    PhaseEdge,
+    Record,
+    SendReceive,
+)
+
+MAX_RANKS = 4096
+"""Of one run; those beyond are left out."""
+MAX_LAUNCHES = 64
+"""Of one node: the newest."""
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+
+
+class StageTimes(msgspec.Struct, frozen=True):
+    """One stage of a rank as measured last; seconds, bytes per second; None where it was not told."""
+
+    bytes_per_second: SavedSeconds | None = None
+    mean_seconds: SavedSeconds | None = None
+    min_seconds: SavedSeconds | None = None
+    max_seconds: SavedSeconds | None = None
+    send_seconds: SavedSeconds | None = None
+    receive_seconds: SavedSeconds | None = None
+
+
+class RankRun(msgspec.Struct):
+    """One rank. ``phase``: begun last, ``ended``: ended last; ``began_seconds``: when, since the epoch.
+
+    ``phase_seconds``: how long the phase took that it ended last. ``left``: what it said as it left, empty before that.
+    """
+
+    phase: _Number | None = None
+    ended: _Number | None = None
+    began_seconds: SavedSeconds = 0.0
+    phase_seconds: SavedSeconds | None = None
+    left: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    stages: dict[Annotated[str, msgspec.Meta(max_length=16)], StageTimes] = {}
+
+
+class Launch(msgspec.Struct):
+    """What was started at once on a node: the rank of each process by its number; ``seconds``: when that was seen."""
+
+    seconds: SavedSeconds
+    ranks: dict[_Number, _Number] = {}
+
+
+class NodeRun(msgspec.Struct):
+    """What one log of a node says. ``failures``: reports of missed ranks, by rank and whether the plan has it so."""
+
+    ranks: dict[_Number, RankRun] = {}
+    launches: list[Launch] = []
+    failures: dict[tuple[_Number, Annotated[str, msgspec.Meta(max_length=8)]], SavedCount] = {}
+
+    def take(self, record: Record, seconds: float, plan: Plan | None) -> None:
+        """Take in a record that was seen at this time (epoch seconds)."""
+        if isinstance(record, Identity):
+            self._identify(record, seconds)
+        elif isinstance(record, PeersFailed):
+            self._miss(record, plan)
+        elif isinstance(record, PhaseEdge | Left | Bandwidth | SendReceive):
+            rank = self._rank(record.rank)
+            if rank is not None:
+                _update(rank, record, seconds)
+
+    def phase(self) -> int | None:
+        """The phase that a rank of this log began last."""
+        return max((rank.phase for rank in self.ranks.values() if rank.phase is not None), default=None)
+
+    def _rank(self, number: int) -> RankRun | None:
+        if number not in self.ranks and len(self.ranks) >= MAX_RANKS:
+            return None
+        return self.ranks.setdefault(number, RankRun())
+
+    def _identify(self, record: Identity, seconds: float) -> None:
+        """A number that is there already begins another launch; a rank that is given anew is another process."""
+        if not self.launches or record.process in self.launches[-1].ranks:
+            self.launches = [*self.launches, Launch(seconds)][-MAX_LAUNCHES:]
+        if len(self.launches[-1].ranks) < MAX_RANKS:
+            self.launches[-1].ranks[record.process] = record.rank
+        if record.rank in self.ranks or len(self.ranks) < MAX_RANKS:
+            self.ranks[record.rank] = RankRun()
+
+    def _miss(self, record: PeersFailed, plan: Plan | None) -> None:
+        reporter = self.ranks.get(record.rank)
+        phase = record.phase if reporter is None or record.phase is not None else reporter.phase
+        if record.why == "missing":
+            return  # those that should have gone and did not
+        for rank in record.ranks:
+            planned = "unknown"
+            if record.why == "unexpected":
+                planned = "no"
+            elif plan is not None and phase is not None:
+                planned = "yes" if plan.is_planned_failure(rank, phase) else "no"
+            key = (rank, planned)
+            if key in self.failures or len(self.failures) < MAX_RANKS:
+                self.failures[key] = saved_sum(self.failures.get(key, 0))
+
+
+def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
+    """Whether a rank's end is planned: it said so, is killed in its phase, or has ended the one it is removed after."""
+    if rank.left:
+        return True
+    if plan is None or rank.phase is None:
+        return False
+    has_ended = rank.ended == rank.phase
+    return plan.is_killed(number, rank.phase) or (has_ended and plan.is_removed_after(number, rank.phase))
+
+
+def _update(rank: RankRun, record: PhaseEdge | Left | Bandwidth | SendReceive, seconds: float) -> None:
+    if isinstance(record, PhaseEdge):
+        _enter(rank, record, seconds)
+    elif isinstance(record, Left):
+        rank.left = record.why
+    elif isinstance(record, Bandwidth):
+        known = rank.stages.get(record.stage, StageTimes())
+        rank.stages[record.stage] = msgspec.structs.replace(
+            known,
+            bytes_per_second=record.bytes_per_second,
+            mean_seconds=record.mean_seconds,
+            min_seconds=record.min_seconds,
+            max_seconds=record.max_seconds,
+        )
+    else:
+        known = rank.stages.get(record.stage, StageTimes())
+        rank.stages[record.stage] = msgspec.structs.replace(
+            known, send_seconds=record.send_seconds, receive_seconds=record.receive_seconds
+        )
+
+
+def _enter(rank: RankRun, record: PhaseEdge, seconds: float) -> None:
+    if record.edge == "start":
+        rank.phase, rank.began_seconds, rank.left = record.phase, seconds, ""
+        return
+    rank.ended = record.phase
+    if rank.phase == record.phase and seconds > rank.began_seconds:  # not where both were found at once
+        rank.phase_seconds = seconds - rank.began_seconds

@@ -1,0 +1,70 @@
+"""Slurm's short form of host names and numbers, such as ``n[004-006,008],login1``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+MAX_HOSTS = 65_536
+"""A text that stands for more is not believed."""
+MAX_TEXT_CHARACTERS = 1 << 20
+_MAX_DIGITS = 9
+_RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
+_BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """The names that ``text`` stands for, in its order; ValueError where it is no such text or names too many."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise ValueError("a list of hosts that is too long")
+    found: list[str] = []
+    for part in _parts(text):
+        found += _names(part, MAX_HOSTS - len(found))
+    return tuple(found)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The numbers of a list such as ``0-3,7``; ValueError like ``hosts``."""
+    return tuple(int(each) for each in hosts(f"[{text}]")) if text.strip() else ()
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What stands between the commas that are in no brackets."""
+    start, depth = 0, 0
+    for index, character in enumerate(text):
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if depth not in (0, 1):
+            raise ValueError("brackets that do not match")
+        if character == "," and not depth:
+            yield text[start:index].strip()
+            start = index + 1
+    if depth:
+        raise ValueError("brackets that do not match")
+    if text[start:].strip():
+        yield text[start:].strip()
+
+
+def _names(part: str, room: int) -> list[str]:
+    """The names of one part: each prefix with each number of the brackets that follow it."""
+    found = [""]
+    for prefix, inside in _BRACKETS.findall(part):
+        tails = list(_inside(inside, room)) if inside else [""]
+        if len(found) * len(tails) > room:
+            raise ValueError(f"more than {MAX_HOSTS} hosts")
+        found = [f"{name}{prefix}{tail}" for name in found for tail in tails]
+    if "" in found or len(found) > room:
+        raise ValueError("an empty name, or too many")
+    return found
+
+
+def _inside(text: str, room: int) -> Iterable[str]:
+    """The numbers of one pair of brackets, as wide as they are written."""
+    for part in text.split(","):
+        found = _RANGE.fullmatch(part.strip())
+        if found is None:
+            raise ValueError("no range of numbers")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not 0 <= last - first < room:
+            raise ValueError(f"a range of more than {MAX_HOSTS} numbers, or one that falls")
+        room -= last - first + 1
+        yield from (str(number).zfill(len(found[1])) for number in range(first, last + 1))

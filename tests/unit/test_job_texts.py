@@ -1,0 +1,161 @@
+"""Text files of jobs: whose they are, and which node reads them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from lent import lent
+from proc_tree import ProcTree
+from rank_table import Table, environment, owned
+
+from agent.api import JobTexts, JobUsers
+from agent.export import job_texts
+from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
+from agent.ranks.rank.owner import Owner
+from agent.system.file_holders import writers_of
+from agent.system.procfs import ProcFS
+
+ME = os.getuid()
+
+
+def users_of(*jobs: tuple[int, str, int]) -> JobUsers:
+    """A node with a rank of each job: pid, job id, user."""
+    table = Table(once=True)
+    for pid, job, uid in jobs:
+        table.add_facts(owned(pid, environment(0, job=job, port=str(pid)), Owner("user", str(uid)), uid=uid))
+    table.tick()
+    return JobUsers(table.ranks.snapshot())
+
+
+def hold(proc: ProcTree, pid: int, path: Path, uid: int, flags: str) -> None:
+    """Add a process that holds a file open."""
+    proc.add(pid, uid=uid, files={1: path})
+    (proc.root / str(pid) / "fdinfo").mkdir()
+    (proc.root / str(pid) / "fdinfo/1").write_text(f"flags:\t{flags}\n")
+
+
+def test_a_name_is_of_its_users_jobs_alone() -> None:
+    """A file with a job id is of that job where its user has it here; without one, where he has one job."""
+    users = users_of((1, "4711", 7), (2, "4712", 7), (3, "4713", 8))
+    assert users.job_of(7, "4711") == "4711"
+    assert users.job_of(8, "4711") == ""
+    assert users.job_of(7, "9") == users.job_of(9, "9") == ""
+    assert users.job_of(7, None) == users.job_of(9, None) == ""
+    assert users.job_of(8, None) == "4713"
+    assert users.jobs() == {"4711", "4712", "4713"}
+    assert users.uids == {7, 8}
+
+
+def test_who_writes_a_file(tmp_path: Path) -> None:
+    """A file is held by a process of its user or of root that can write to it, by nobody else and by no reader."""
+    proc = ProcTree(tmp_path / "proc")
+    files = [tmp_path / f"{number}.log" for number in range(4)]
+    for file in files:
+        file.write_text("x")
+    hold(proc, 1, files[0], 7, "0100001")
+    hold(proc, 2, files[1], 7, "0100000")
+    hold(proc, 3, files[2], 8, "0100001")
+    hold(proc, 4, files[3], 0, "0102002")
+    found = writers_of(ProcFS(proc.root), {str(file): 7 for file in files})
+    assert found == {(file.stat().st_dev, file.stat().st_ino): "" for file in (files[0], files[3])}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "job_id"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n", "4711"),
+        ("0::/system.slice/n1_slurmstepd.scope/job_4711\n", "4711"),
+        ("4:memory:/slurm/uid_1000/job_4711/step_batch\n0::/\n", "4711"),
+        ("0::/user.slice/user-7.slice/user@7.service/system.slice/slurmstepd.scope/job_4711\n", ""),
+        ("0::/system.slice/slurmstepd.scope/job_4711x\n", ""),
+        ("0::/../slurm/uid_7/job_4711\n", ""),
+    ],
+)
+def test_for_which_job_a_file_is_written(tmp_path: Path, cgroup: str, job_id: str) -> None:
+    """The job of a file is that whose control group its writer is in; none that a user can make counts."""
+    proc = ProcTree(tmp_path / "proc")
+    log = tmp_path / "out"
+    log.touch()
+    hold(proc, 1, log, 7, "0100001")
+    (proc.root / "1/cgroup").write_text(cgroup)
+    assert list(writers_of(ProcFS(proc.root), {str(log): 7}).values()) == [job_id]
+
+
+def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
+    """A file is of the job whose control group its writer is in, though the job's ranks are root's in a container."""
+    proc = ProcTree(tmp_path / "proc")
+    files = [tmp_path / "4711.log", tmp_path / "4712.log"]
+    for number, file in enumerate(files):
+        file.write_text("line\n")
+        hold(proc, 10 + number, file, ME, "0100001")
+        (proc.root / str(10 + number) / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711\n")
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/%j.log"])
+    found = texts.turn(users_of((10, "4711", ME + 1), (11, "4712", ME + 1)))
+    assert [(each.job_id, each.path) for each in found] == [("4711", str(files[0]))]
+    texts.close()
+
+
+def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
+    """A file is read once a process here was seen to write it, and to its end after that process has gone."""
+    proc = ProcTree(tmp_path / "proc")
+    log = tmp_path / "4711.log"
+    log.write_text("first\n")
+    clock = FakeClock()
+    texts = JobTexts(lent("x", clock, tmp_path), [f"{tmp_path}/%j.log"])
+    users = users_of((10, "4711", ME))
+    assert texts.turn(users) == []
+    hold(proc, 10, log, ME, "0100001")
+    clock.advance(HOLDERS_SECONDS)
+    [found] = texts.turn(users)
+    assert (found.job_id, found.lines, found.path) == ("4711", ["first"], str(log))
+    proc.remove(10)
+    with log.open("a") as file:
+        file.write("last\n")
+    clock.advance(LOOK_SECONDS)
+    assert [each.lines for each in texts.turn(users)] == [["last"]]
+    assert texts.turn(users_of((10, "4712", ME))) == []
+    assert [job_id for job_id, _ in texts.files(users)] == ["4711"]
+    texts.close()
+
+
+def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many files are remembered as ours, and not one more."""
+    monkeypatch.setattr(job_texts, "MAX_OURS", 2)
+    proc = ProcTree(tmp_path / "proc")
+    for number in range(3):
+        log = tmp_path / f"{number + 1}_4711.log"
+        log.write_text("line\n")
+        hold(proc, 10 + number, log, ME, "0100001")
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
+    assert len(texts.turn(users_of((10, "4711", ME)))) == 2
+    texts.close()
+
+
+def test_saved_positions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files that are ours so many positions are saved, and not one more; of others none."""
+    monkeypatch.setattr(job_texts, "MAX_POSITIONS", 2)
+    proc = ProcTree(tmp_path / "proc")
+    for number in range(3):
+        log = tmp_path / f"{number + 1}_4711.log"
+        log.write_text("line\n")
+        hold(proc, 10 + number, log, ME, "0100001")
+    (tmp_path / "9_4711.log").write_text("line\n")
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
+    assert len(texts.turn(users_of((10, "4711", ME)))) == 3
+    assert len(texts.positions()) == 2
+    texts.close()
+
+
+def test_recorded_data_are_read_whole(tmp_path: Path) -> None:
+    """In a single pass every file is read to its end, of a job by its name or of one that was recorded."""
+    (tmp_path / "4711.log").write_text("line\n" * 400_000)
+    (tmp_path / "out").write_text("word\n")
+    ctx = lent("x", FakeClock(), tmp_path, once=True)
+    texts = JobTexts(ctx, [f"{tmp_path}/%j.log", f"{tmp_path}/out"])
+    found = texts.turn(JobUsers())
+    assert sum(len(each.lines) for each in found) == 400_001
+    assert {each.job_id for each in found} == {"4711", "recorded"}
+    texts.close()

@@ -1,0 +1,316 @@
+"""madengine: lines, patterns, perf.csv, and how the task of a node went."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from lent import lent
+from madengine_runs import Fate, make_task
+from proc_tree import ProcTree
+from rank_table import environment, owned
+
+from agent.api import ExitStatus, NoData, RankTable, StateSection
+from agent.ranks.rank.environment import read_claim
+from agent.ranks.rank.owner import Owner
+from exporters.madengine import lines, perf_csv, task
+from exporters.madengine.exporter import MadengineConfig, MadengineExporter
+from exporters.madengine.lines import BarrierTimeout, Duration, MadLine, Marker, Result, read_line
+from exporters.madengine.patterns import patterns, read_failure
+from exporters.madengine.perf_csv import PerfRow, read_rows
+from exporters.madengine.task import LOST_SECONDS, NodeTask, TaskFile, read_name
+
+ME = os.getuid()
+AT = 1795307782.0
+MARK = "[DEBUG] 2026-11-22T00:36:22+00:00 Node 1 (vm): "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{MARK}task script started", Marker(1, "started", AT)),
+        (f"{MARK}about to run madengine", Marker(1, "running", AT)),
+        (f"{MARK}madengine exited with code 0", Marker(1, "returned", AT, 0)),
+        (f"{MARK}task script exiting with code 3", Marker(1, "exited", AT, 3)),
+        (f"{MARK}task script exiting with code 256", None),
+        (f"{MARK}task script exiting with code", None),
+        ("[DEBUG] yesterday Node 1 (vm): task script started", Marker(1, "started", None)),
+        (f"[DEBUG] x Node {lines.MAX_NODES} (vm): task script started", None),
+        ("performance: 14164.5 samples_per_second", Result("samples_per_second", 14164.5)),
+        ("performance: 3.2e3/s tokens", Result("tokens", 3200.0)),
+        ("performance: .5, tokens,", Result("tokens", 0.5)),
+        ("performance: 12, /s, tokens", Result("tokens", 12.0)),
+        ("performance: fast", None),
+        ("performance: 1e19 tokens", None),
+        ("{'train_samples_per_second': 12.5, 'x': 1}", Result("train_samples_per_second", 12.5)),
+        ("test_duration: 93.1s", Duration(93.1)),
+        ("RuntimeError: TCP barrier timeout on master: accepted=1/3 port=43012", BarrierTimeout(None, 2)),
+        ("TCP barrier timeout on worker rank=2 master=n1 ports=[43000] attempts=12 last_error=x", BarrierTimeout(2)),
+        ("TCP barrier timeout on master: accepted=4/3 port=43012", None),
+        (" " * lines.MAX_LINE_CHARACTERS + "performance: 1 x", None),
+        ("iteration 4", None),
+    ],
+)
+def test_lines(text: str, expected: MadLine | None) -> None:
+    """Markers, results, durations and barriers are read with their numbers, and what is out of bounds is not."""
+    assert read_line(text) == expected
+
+
+def test_metrics_are_labels() -> None:
+    """The name of a metric is cut and printable."""
+    found = read_line(f"performance: 1 {'m' * lines.MAX_METRIC_CHARACTERS}x")
+    assert found == Result("m" * lines.MAX_METRIC_CHARACTERS, 1.0)
+    assert read_line("performance: 1 a\x01b") == Result("a?b", 1.0)
+
+
+def test_patterns_fit_their_examples() -> None:
+    """Each failure has lines that it fits first, and no benign line is a failure without its pattern's help."""
+    found = patterns()
+    assert len({each.name for each in found.failures}) == len(found.failures) == 13
+    first = {each.name: [read_failure(line) for line in each.examples] for each in found.failures}
+    assert first.pop("out_of_memory") == ["out_of_memory"]
+    assert all(names == [name] for name, names in first.items())
+    lines_ = [line for each in found.benign for line in each.examples]
+    assert len(lines_) >= len(found.benign)
+    assert [line for line in lines_ if read_failure(line)] == []
+    assert [line for line in lines_ if not any(each.contains in line for each in found.failures)] == []
+
+
+def test_names_of_files() -> None:
+    """The name of a node's output holds model, job and the node's number."""
+    assert read_name("/o/madengine-a_b_812_node_3.out") == TaskFile("a_b", "812", 3, is_output=True)
+    assert read_name("/o/madengine-a_b_812_node_3.err") == TaskFile("a_b", "812", 3, is_output=False)
+    assert read_name("/o/madengine-a_b_812_0.out") is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("fate", ["ends", "fails", "killed", "silent"])
+@pytest.mark.parametrize("node_rank", [0, 1])
+def test_made_up_tasks(node_rank: int, fate: Fate, seed: int) -> None:
+    """How a made-up task ended, what madengine makes of it and where that is wrong is known from its files."""
+    made = make_task(node_rank, fate, seed)
+    found = NodeTask("m")
+    for text in made.err[:2]:
+        found.take(text, 10.0, is_output=False)
+    for text in made.out:
+        found.take(text, 20.0, is_output=True)
+    for text in made.err[2:]:
+        found.take(text, 30.0, is_output=False)
+    now = 31.0 + LOST_SECONDS
+    state = found.state(now, has_live_ranks=False)
+    assert state == ("lost" if fate == "killed" else "exited")
+    assert found.code == made.code
+    assert found.failures == made.failures
+    assert found.verdict(node_rank) == made.verdict
+    assert found.contradiction(node_rank, state, has_dead_ranks=False) == made.contradiction
+    if fate == "ends" and node_rank == 0:
+        assert found.results == {"samples_per_second": 1000.5 + seed}
+        assert found.test_seconds == 93.1
+
+
+def test_a_task_that_runs_is_not_lost() -> None:
+    """A task without a last line runs while a rank of its job does, and for a minute after its last word."""
+    found = NodeTask()
+    assert found.state(0.0, has_live_ranks=False) is None
+    found.take(f"{MARK}about to run madengine", 10.0, is_output=False)
+    assert found.state(10.0 + LOST_SECONDS, has_live_ranks=False) == "running"
+    assert found.state(11.0 + LOST_SECONDS, has_live_ranks=True) == "running"
+    assert found.state(11.0 + LOST_SECONDS, has_live_ranks=False) == "lost"
+
+
+def test_a_dead_rank_contradicts_a_success() -> None:
+    """A success on a node where a rank of the job died is none; a failure needs no contradiction."""
+    found = NodeTask()
+    found.take(f"{MARK}task script exiting with code 0", 1.0, is_output=False)
+    assert found.contradiction(1, "exited", has_dead_ranks=True) == "rank_dead"
+    assert found.contradiction(1, "exited", has_dead_ranks=False) is None
+    assert found.contradiction(0, "exited", has_dead_ranks=True) is None
+
+
+def test_a_requeued_task_begins_anew() -> None:
+    """A task that starts again in the same file has no result, failure or code of the one before it."""
+    found = NodeTask()
+    for text in ("performance: 1 x", "ValueError: x", f"{MARK}task script exiting with code 1"):
+        found.take(text, 1.0, is_output=True)
+    found.take(f"{MARK}task script started", 2.0, is_output=False)
+    assert (found.results, found.failures, found.code, found.step) == ({}, {}, None, "started")
+
+
+def test_metrics_of_a_task_are_bounded() -> None:
+    """A task has so many metrics, and not one more."""
+    found = NodeTask()
+    for number in range(task.MAX_METRICS + 1):
+        found.take(f"performance: 1 m{number}", 1.0, is_output=True)
+    assert len(found.results) == task.MAX_METRICS
+
+
+def test_barrier_counts() -> None:
+    """Each side's time-outs are counted, and how many nodes did not come is what the master said last."""
+    found = NodeTask()
+    for text in ("accepted=0/3 port=1", "accepted=1/3 port=2"):
+        found.take(f"TCP barrier timeout on master: {text}", 1.0, is_output=True)
+    found.take("TCP barrier timeout on worker rank=2 master=n1 ports=[]", 1.0, is_output=True)
+    assert (found.barrier.master, found.barrier.worker, found.barrier.missing) == (2, 1, 2)
+
+
+HEADER = "model, n_gpus ,performance,metric,status,dataname"
+
+
+def test_rows_of_perf_csv() -> None:
+    """The newest row of each model and metric counts; blanks around cells and names of columns do not."""
+    rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
+    text = f"{HEADER}\n{rows}"
+    assert read_rows(text.encode()) == [
+        PerfRow("n", "tok", None, "FAILURE"),
+        PerfRow("m", "tok", 2.5, "SUCCESS"),
+        PerfRow("m", "x", None, "other"),
+    ]
+    for raw in (b"", b"a,b\n1,2\n", b"\xff\x00\n"):
+        assert read_rows(raw) is None
+
+
+def test_bounds_of_perf_csv() -> None:
+    """So many bytes and results are read, and not one more."""
+    rows = "".join(f"m{number},8,1,tok,SUCCESS,\n" for number in range(perf_csv.MAX_RESULTS + 1))
+    found = read_rows(f"{HEADER}\n{rows}".encode())
+    assert found is not None
+    assert (len(found), found[0].model) == (perf_csv.MAX_RESULTS, "m1")
+    assert read_rows(f"{HEADER}\n".encode().ljust(perf_csv.MAX_CSV_BYTES, b"\n")) == []
+    assert read_rows(f"{HEADER}\n".encode().ljust(perf_csv.MAX_CSV_BYTES + 1, b"\n")) is None
+
+
+def test_job_id_of_madengine() -> None:
+    """A rank's job is what madengine passes on of Slurm's id, before the hash of its rendezvous."""
+    found = read_claim({"MAD_SLURM_JOB_ID": "812", "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "RANK": "1"}, "here")
+    assert (found.job_id, found.scheduler) == ("812", "slurm")
+
+
+class MadNode:
+    """A node with one rank of job 812, root's in a container, and the exporter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runner = asyncio.Runner()
+        self.folder = folder
+        self.proc = ProcTree(folder / "proc")
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        self.ctx = lent("madengine", self.clock, folder, ranks=self.ranks)
+        self.config = MadengineConfig(
+            paths=[f"{folder}/madengine-*_%j_node_*.out", f"{folder}/madengine-*_%j_node_*.err"],
+            results=[f"{folder}/perf.csv"],
+        )
+        self.exporter = MadengineExporter(self.config)
+        facts = owned(10, environment(0, job="812", port="1"), Owner("user", "0"), uid=ME + 1)
+        self.ranks.observe_process(facts)
+        self.ranks.tick()
+        self.key = facts.key
+
+    def write(self, node_rank: int, fate: Fate) -> None:
+        """Write the files of a task, which a process of the job's own user holds open."""
+        made = make_task(node_rank, fate)
+        files = {1: made.out, 2: made.err}
+        paths = {
+            1: self.folder / f"madengine-m_812_node_{node_rank}.out",
+            2: self.folder / f"madengine-m_812_node_{node_rank}.err",
+        }
+        for number, texts in files.items():
+            paths[number].write_text("".join(f"{text}\n" for text in texts))
+        pid = 20 + node_rank
+        self.proc.add(pid, uid=ME, files=paths, cgroup="0::/system.slice/slurmstepd.scope/job_812/step_0\n")
+        (self.proc.root / str(pid) / "fdinfo").mkdir()
+        for number in paths:
+            (self.proc.root / f"{pid}/fdinfo/{number}").write_text("flags:\t0100001\n")
+
+    def start(self) -> None:
+        self.runner.run(self.exporter.start(self.ctx))
+
+    def look(self, seconds: float = 20.0) -> dict[str, float]:
+        """Let time pass, look, and return what is shown, by name and label values."""
+        self.clock.advance(seconds)
+        self.runner.run(self.exporter.update())
+        return {
+            "/".join((metric.family.name.removeprefix("rankwatch_madengine_"), *labels)): value
+            for metric in self.exporter.families(self.exporter.snapshot())
+            for labels, value in zip(metric.labels, metric.values, strict=True)
+        }
+
+    def end(self) -> None:
+        self.runner.run(self.exporter.drain())
+
+
+def test_task_of_a_job_in_a_container(tmp_path: Path) -> None:
+    """The files of a job are its own though its ranks are root's: its task's control group says whose they are."""
+    node = MadNode(tmp_path)
+    node.write(0, "ends")
+    node.start()
+    assert node.look() == {
+        "task_state/812/0/exited": 1.0,
+        "task_exit_code/812/0": 0.0,
+        "status/812/0/m/SUCCESS": 1.0,
+        "performance/812/0/m/samples_per_second": 1001.5,
+        "test_seconds/812/0": 93.1,
+    }
+    node.end()
+
+
+def test_worker_that_died_silently(tmp_path: Path) -> None:
+    """A worker that was killed is a success to madengine, and lost by what is seen of it."""
+    node = MadNode(tmp_path)
+    node.write(1, "killed")
+    node.start()
+    assert node.look() == {"task_state/812/1/running": 1.0}
+    node.ranks.observe_exit(node.key, ExitStatus(known=True, signal=9))
+    node.ranks.tick()
+    assert node.look(LOST_SECONDS + 1) == {
+        "task_state/812/1/lost": 1.0,
+        "status/812/1/m/SUCCESS": 1.0,
+        "contradicted/812/1/lost": 1.0,
+    }
+    node.end()
+
+
+def test_tasks_go_on_after_a_restart(tmp_path: Path) -> None:
+    """After a restart of the agent a task stands where it stood, and what came meanwhile is read."""
+    node = MadNode(tmp_path)
+    node.write(1, "killed")
+    node.start()
+    node.look()
+    node.end()
+    with (tmp_path / "madengine-m_812_node_1.err").open("a") as file:
+        file.write(f"{MARK}task script exiting with code 143\n")
+    node.ctx = lent(
+        "madengine", node.clock, tmp_path, ranks=node.ranks, state=StateSection("madengine", node.ctx.state.published)
+    )
+    node.exporter = MadengineExporter(node.config)
+    node.start()
+    shown = node.look()
+    assert shown["task_exit_code/812/1"] == 143.0
+    assert shown["contradicted/812/1/exit_code"] == 1.0
+    node.end()
+
+
+def test_results_of_a_site(tmp_path: Path) -> None:
+    """Rows of perf.csv are shown while it is there, also without any job, and read again when it changes."""
+    node = MadNode(tmp_path)
+    node.start()
+    (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,\n")
+    assert node.look() == {"performance///m/tok": 1.5, "status///m/SUCCESS": 1.0}
+    with (tmp_path / "perf.csv").open("a") as file:
+        file.write("m,8,,tok,FAILURE,\n")
+    assert node.look(60.0) == {"status///m/FAILURE": 1.0}
+    (tmp_path / "perf.csv").unlink()
+    assert node.look(60.0) == {}
+    node.end()
+
+
+def test_nothing_is_no_data(tmp_path: Path) -> None:
+    """Without configuration there is no such source."""
+    exporter = MadengineExporter(MadengineConfig())
+    with asyncio.Runner() as runner:
+        runner.run(exporter.start(lent("madengine", FakeClock(), tmp_path)))
+        with pytest.raises(NoData):
+            runner.run(exporter.update())
+        runner.run(exporter.drain())

@@ -1,0 +1,251 @@
+"""NIXL-EP: what is shown of a job's run, and which ranks are to leave by the plan."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from lent import lent
+from nixl_ep_runs import make_run
+from proc_tree import ProcTree
+from rank_table import environment, owned
+
+from agent.api import JobLines, NoData, RankTable, StateSection
+from agent.ranks.rank.owner import Owner
+from exporters.nixl_ep.binding import StartedGroup, bind
+from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, planned_names
+from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
+from exporters.nixl_ep.plan import Plan, read_plan
+from exporters.nixl_ep.run import Launch
+
+ME = os.getuid()
+PHASES = [[0, 1, 2, 3], [0, 1, 2, -3], [0, 1]]
+
+
+def plan_of(phases: list[list[int]]) -> Plan:
+    """A readable plan."""
+    found = read_plan(json.dumps(phases).encode())
+    assert found is not None
+    return found
+
+
+def lines(*texts: str, path: str = "/o/nixl-ep-node-0.log", seconds: float = 100.0, generation: int = 0) -> JobLines:
+    """What a file was read to say."""
+    return JobLines("4711", path, (1, 1), generation, seconds, list(texts))
+
+
+def edge(rank: int, what: str, phase: int) -> str:
+    """A rank's word on a phase."""
+    return f"global_rank={rank}, local_rank={rank} -> {what} phase {phase}"
+
+
+class EpNode:
+    """A node with ranks 0 to 3 of job 4711, which write one log, and the exporter."""
+
+    def __init__(self, folder: Path, names: str = "nixl-ep-node-*.log") -> None:
+        self.runner = asyncio.Runner()
+        self.folder = folder / "out"
+        self.folder.mkdir()
+        self.log = self.folder / "nixl-ep-node-0.log"
+        self.log.touch()
+        self.proc = ProcTree(folder / "proc")
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        self.ctx = lent("nixl_ep", self.clock, folder, ranks=self.ranks)
+        self.config = NixlEpConfig(paths=[f"{self.folder}/{names}"])
+        self.exporter = NixlEpExporter(self.config)
+        for rank in range(4):
+            given = owned(10 + rank, environment(rank, port="1"), Owner("user", str(ME)), uid=ME)
+            self.ranks.observe_process(given)
+            self.proc.add(10 + rank, uid=ME, files={1: self.log})
+            (self.proc.root / str(10 + rank) / "fdinfo").mkdir()
+            (self.proc.root / str(10 + rank) / "fdinfo/1").write_text("flags:\t0100001\n")
+        self.ranks.tick()
+
+    def say(self, *texts: str) -> None:
+        """Add lines to the node's log."""
+        with self.log.open("a") as file:
+            file.writelines(f"{text}\n" for text in texts)
+
+    def start(self) -> None:
+        self.runner.run(self.exporter.start(self.ctx))
+
+    def look(self, seconds: float = 5.0) -> dict[str, float]:
+        """Let time pass, look, and return what is shown, by name and label values."""
+        self.clock.advance(seconds)
+        self.runner.run(self.exporter.update())
+        return {
+            "/".join((metric.family.name.removeprefix("rankwatch_"), *labels)): value
+            for metric in self.exporter.families(self.exporter.snapshot())
+            for labels, value in zip(metric.labels, metric.values, strict=True)
+        }
+
+    def end(self) -> None:
+        self.runner.run(self.exporter.drain())
+
+
+def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
+    """A rank that the plan kills is marked from the start of that phase on, and no other one is."""
+    node = EpNode(tmp_path)
+    (node.folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
+    node.start()
+    node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
+    assert [name for name in node.look() if "planned" in name] == []
+    node.say(*(edge(rank, "start", 1) for rank in range(4)))
+    shown = node.look()
+    assert [name for name in shown if "planned" in name] == ["planned_exit/4711/3"]
+    assert shown["nixl_ep_expected_ranks/4711"] == 3.0
+    assert shown["nixl_ep_phase/4711/3"] == 1.0
+    assert shown["nixl_ep_phase_ended/4711/3"] == 0.0
+    node.end()
+
+
+def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
+    """A plan that is being written anew leaves the one before it, and one of somebody else is no plan."""
+    node = EpNode(tmp_path)
+    plan = node.folder / "nixl-ep-plan.json"
+    plan.write_text(json.dumps([[0, 1, 2, -3]]))
+    node.start()
+    node.say(edge(3, "start", 0))
+    assert "planned_exit/4711/3" in node.look()
+    plan.write_text("[[0, 1")
+    assert "planned_exit/4711/3" in node.look()
+    plan.write_text(json.dumps([[0, 1, 2, 3]]))
+    assert "planned_exit/4711/3" not in node.look()
+    node.end()
+
+
+def test_plan_that_is_a_link_is_none(tmp_path: Path) -> None:
+    """No link is followed to a plan, and nothing but a file is read."""
+    node = EpNode(tmp_path)
+    (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
+    (node.folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
+    node.start()
+    node.say(edge(3, "start", 0))
+    assert [name for name in node.look() if "planned" in name] == []
+    node.end()
+
+
+def test_nothing_is_no_data(tmp_path: Path) -> None:
+    """Without configured paths, or where none is there, there is no such source."""
+    for config in (NixlEpConfig(), NixlEpConfig(paths=[f"{tmp_path}/gone/*.log"])):
+        node = NixlEpExporter(config)
+        with asyncio.Runner() as runner:
+            runner.run(node.start(lent("nixl_ep", FakeClock(), tmp_path)))
+            with pytest.raises(NoData):
+                runner.run(node.update())
+            runner.run(node.drain())
+
+
+def test_runs_go_on_after_a_restart(tmp_path: Path) -> None:
+    """After a restart of the agent a rank still stands where it stood, and reports are not counted twice."""
+    node = EpNode(tmp_path)
+    node.start()
+    node.say(edge(0, "start", 2), "global_rank=0, local_rank=0 -> detected rank failures: {3}, cleaning up...")
+    before = node.look()
+    assert before["nixl_ep_missed_total/4711/3/unknown"] == 1.0
+    node.end()
+    node.ctx = lent(
+        "nixl_ep", node.clock, tmp_path, ranks=node.ranks, state=StateSection("nixl_ep", node.ctx.state.published)
+    )
+    node.exporter = NixlEpExporter(node.config)
+    node.start()
+    assert node.look() == before
+    node.end()
+
+
+def test_two_nodes_of_a_run() -> None:
+    """The logs of several nodes are of one run; what each rank measured last is found in its node's."""
+    made = make_run([[0, 1, 2, 3], [0, 1, 2, -3], [0, 1, 2]], ranks_per_node=2, seed=5)
+    run = JobRun()
+    for node, texts in made.logs.items():
+        run.take(lines(*texts, path=f"/o/nixl-ep-node-{node}.log"), None)
+    found = run.ranks()
+    assert {number: (rank.phase, rank.left) for number, rank in found.items()} == {
+        number: (rank.phase, rank.left) for number, rank in made.ranks.items()
+    }
+    assert run.phase() == 2
+    assert sum(run.missed().values()) == sum(made.missed.values())
+    assert run.launches() is None
+
+
+def test_newest_directory_counts() -> None:
+    """A run in another directory takes the place of the one before it, and older files say nothing more."""
+    run = JobRun()
+    run.take(lines(edge(0, "start", 7)), None)
+    run.take(lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0), None)
+    run.take(lines(edge(2, "start", 7), seconds=100.0), None)
+    assert set(run.ranks()) == {1}
+
+
+def test_log_that_is_begun_anew() -> None:
+    """A log that was cut is another run's: what it said before is forgotten."""
+    run = JobRun()
+    run.take(lines(edge(0, "start", 7)), None)
+    run.take(lines(edge(1, "start", 0), generation=1), None)
+    assert set(run.ranks()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("texts", "kills", "seconds", "category"),
+    [
+        (("Traceback (most recent call last):", "Timed out waiting for phase 2 to complete"), False, 0.0, "traceback"),
+        (("Timed out waiting for phase 2 to complete", "Traceback (most recent call last):"), False, 0.0, "traceback"),
+        (("srun: error: n2: tasks 0: Terminated",), False, 0.0, "srun_error"),
+        (("srun: error: n2: tasks 0: Terminated",), True, 0.0, ""),
+        (("srun: error: n2: tasks 0: Terminated",), True, SETTLE_SECONDS, "srun_error"),
+        (
+            (
+                "srun: error: n2: tasks 0: Terminated",
+                "srun: Terminating StepId=1.3",
+                "srun: Force Terminated StepId=1.3",
+            ),
+            True,
+            SETTLE_SECONDS,
+            "",
+        ),
+        (("srun: error: n2: task 0: Exited with exit code 1",), True, 0.0, "srun_error"),
+        (("All NIXL EP launches completed successfully",), False, 0.0, ""),
+    ],
+)
+def test_failure_of_a_run(texts: tuple[str, ...], kills: bool, seconds: float, category: str) -> None:
+    """A run failed by the first category of the list that any line is of; an srun that the plan ends is no failure."""
+    run = JobRun()
+    run.take(lines(*texts, path="/o/stdout.txt"), None)
+    assert run.failure(plan_of([[0, 1], [0, -1]] if kills else [[0, 1]]), 100.0 + seconds) == category
+
+
+def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, started: float = 90.0) -> LocalRank:
+    """A rank of this node."""
+    return LocalRank("4711", rank, source, parent, (pid, pid), started)
+
+
+def test_ranks_named_by_their_order() -> None:
+    """Where ranks are named by the order of their starts, the launch says which is the one that the plan kills."""
+    run, plan = JobRun(), plan_of([[0, 1, -2]])
+    run.take(lines(*(f"Process {p} -> global_rank={r}, local_rank={p}" for p, r in ((0, 2), (1, 0), (2, 1)))), plan)
+    run.take(lines(*(edge(rank, "start", 0) for rank in range(3))), plan)
+    own = [local(str(index), 10 + index) for index in range(3)]
+    assert list(planned_names("4711", run, plan, own)) == [("4711", "0")]
+    assert list(planned_names("4711", run, plan, [each._replace(source="environment") for each in own])) == [
+        ("4711", "2")
+    ]
+    assert list(planned_names("4711", run, plan, own[:2])) == []
+    assert list(planned_names("4711", run, plan, [each._replace(started=200.0) for each in own])) == []
+    run.take(lines("Process 0 -> global_rank=9, local_rank=0", path="/o/nixl-ep-node-1.log"), plan)
+    assert list(planned_names("4711", run, plan, own)) == []
+
+
+def test_launches_and_groups() -> None:
+    """Each group is of the last launch of its size that was seen after it was started; later groups come first."""
+    first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})
+    both = [StartedGroup(99.0, ("a", "b")), StartedGroup(199.0, ("c", "d"))]
+    assert bind([first, second], both) == {"a": 1, "b": 0, "c": 3, "d": 2}
+    assert bind([first], both) == {"a": 1, "b": 0}
+    assert bind([first, second], both[1:]) == {"c": 3, "d": 2}
+    assert bind([first, second], [StartedGroup(99.0, ("a",))]) == {}
+    assert bind([Launch(100.0, {1: 1, 2: 0})], both) == {}

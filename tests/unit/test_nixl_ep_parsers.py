@@ -1,0 +1,346 @@
+"""NIXL-EP: plans, what ranks and launchers print, and where a run stands."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from nixl_ep_runs import make_run
+
+from exporters.nixl_ep import launcher, plan, records, run
+from exporters.nixl_ep.launcher import LauncherStep, SrunEnd, read_failure, read_step
+from exporters.nixl_ep.plan import Phase, Plan, read_plan
+from exporters.nixl_ep.records import (
+    Bandwidth,
+    Identity,
+    Left,
+    PeersFailed,
+    PhaseEdge,
+    Record,
+    SendReceive,
+    WorkersFailed,
+    read_records,
+)
+from exporters.nixl_ep.run import Launch, NodeRun, is_leaving
+
+PHASES = [[0, 1, 2, 3], [*range(8)], [0, 1, 2, 3, 4, -6, 7], [*range(8)]]
+ME = "global_rank=5, local_rank=1 -> "
+
+
+def planned(phases: object) -> Plan:
+    """A plan that must be readable."""
+    found = read_plan(json.dumps(phases).encode())
+    assert found is not None
+    return found
+
+
+def taken(lines: list[str], known: Plan | None = None, seconds: float = 100.0) -> NodeRun:
+    """A run of these lines, one a second."""
+    found = NodeRun()
+    for second, line in enumerate(lines):
+        for record in read_records(line):
+            found.take(record, seconds + second, known)
+    return found
+
+
+def test_plan_of_growth_and_contraction() -> None:
+    """A rank that is not listed any more is removed, a negative one is killed, and both may come back."""
+    found = planned(PHASES)
+    assert found.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
+    assert found.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())
+    assert found.expected(1) == frozenset(range(8))
+    assert found.expected(4) == found.expected(-1) == frozenset()
+
+
+@pytest.mark.parametrize(("rank", "phase", "killed"), [(6, 2, True), (6, 1, False), (5, 2, False), (6, 4, False)])
+def test_planned_kills(rank: int, phase: int, killed: bool) -> None:
+    """A rank is killed in the phase that lists it as a negative one."""
+    assert planned(PHASES).is_killed(rank, phase) is killed
+
+
+@pytest.mark.parametrize(
+    ("rank", "phase", "removed"),
+    [(5, 1, True), (5, 0, False), (6, 1, False), (0, 2, False), (0, 3, True), (0, 4, False), (0, -1, False)],
+)
+def test_planned_removals(rank: int, phase: int, removed: bool) -> None:
+    """A rank is removed after the last phase that lists it in a row, and each after the last of all."""
+    assert planned(PHASES).is_removed_after(rank, phase) is removed
+
+
+def test_planned_failures() -> None:
+    """Peers miss a rank as planned in the phase in which it is killed and in the one after it."""
+    found = planned(PHASES)
+    assert [found.is_planned_failure(6, phase) for phase in range(5)] == [False, False, True, True, False]
+    assert not found.is_planned_failure(7, 2)
+
+
+def test_phases_with_names() -> None:
+    """A phase may have its ranks and those to be killed by name; -0 is 0, which stays."""
+    named = [{"ranks": [0, 1, 2]}, {"ranks": [0, 1, 2], "killed": [2]}, {"ranks": [0, -1]}]
+    assert planned(named).phases == planned([[0, 1, 2], [0, 1, -2], [0, -1]]).phases
+    assert planned([[-0, 1]]).phases[0].expected == frozenset({0, 1})
+
+
+def test_bounds_of_plans() -> None:
+    """So many phases, so large ranks and so many bytes are read, and not one more."""
+    assert read_plan(json.dumps([[0]] * plan.MAX_PHASES).encode()) is not None
+    assert read_plan(json.dumps([[0]] * (plan.MAX_PHASES + 1)).encode()) is None
+    assert read_plan(json.dumps([[plan.MAX_RANK - 1]]).encode()) is not None
+    assert read_plan(json.dumps([[plan.MAX_RANK]]).encode()) is None
+    assert read_plan(b"[[0]]".ljust(plan.MAX_PLAN_BYTES)) is not None
+    assert read_plan(b"[[0]]".ljust(plan.MAX_PLAN_BYTES + 1)) is None
+    assert read_plan(json.dumps([[*range(plan.MAX_RANKS)]] * 17).encode()) is None
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b"[[0, 1.5]]", b"[[0", b'[["0"]]', b'[{"killed": [1]}]', b"\xff"])
+def test_what_is_no_plan(raw: bytes) -> None:
+    """Half a plan, an empty one and other text are none."""
+    assert read_plan(raw) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Process 1 -> global_rank=5, local_rank=1", [Identity(1, 5, 1)]),
+        (f"{ME}start phase 0", [PhaseEdge(5, "start", 0)]),
+        (f"{ME}end phase 12", [PhaseEdge(5, "end", 12)]),
+        (f"{ME}end phase 1{ME}end phase 10", [PhaseEdge(5, "end", 1), PhaseEdge(5, "end", 10)]),
+        (f"{ME}this rank is being removed in this phase, exiting", [Left(5, "removed")]),
+        (f"{ME}done", [Left(5, "done")]),
+        ("[rank 2] Killing rank during dispatch/combine", [Left(2, "killed")]),
+        (
+            "Process 0 -> no plan phases were found for rank 8 after phase None, exiting",
+            [Left(8, "no_phase")],
+        ),
+        (f"{ME}detected rank failures: {{6}}, cleaning up...", [PeersFailed(5, (6,))]),
+        (f"{ME}detected unexpected rank failures: {{7, 6}}, cleaning up...", [PeersFailed(5, (6, 7))]),
+        (
+            "AssertionError: rank 0, local_rank=0 phase 2: unexpected failures {3}",
+            [PeersFailed(0, (3,), "unexpected", 2)],
+        ),
+        (
+            "AssertionError: rank 0, local_rank=0 phase 2: missing expected failures {3, 4}",
+            [PeersFailed(0, (3, 4), "missing", 2)],
+        ),
+        (
+            "RuntimeError: Worker processes failed: worker 1 (exit code -11), worker 3 (exit code 1)",
+            [WorkersFailed(((1, -11), (3, 1)))],
+        ),
+        (f"{ME}adding connections to [4, 5]", []),
+        (f"{ME}start phase 12345678", []),
+        ("a word of the job", []),
+    ],
+)
+def test_records(line: str, expected: list[Record]) -> None:
+    """Each kind of record is read with its numbers, several on one line in their order."""
+    assert read_records(line) == expected
+    assert read_records(f"[0] {line} trailing") == expected or expected == []
+
+
+def test_measurements() -> None:
+    """Bandwidths are bytes per second and times are seconds, of one stage or of each; no mean need be told."""
+    sample = "[rank 1] Dispatch + combine bandwidth: 1.5e1 GB/s, avg_t=2.00 us, min_t=3.00 us, max_t=4.00 us"
+    first, second = read_records(sample + sample.replace("rank 1", "rank 2"))
+    assert isinstance(first, Bandwidth)
+    assert isinstance(second, Bandwidth)
+    assert (first.rank, second.rank, first.stage) == (1, 2, "combined")
+    assert first.bytes_per_second == pytest.approx(15e9)
+    assert (first.mean_seconds, first.min_seconds, first.max_seconds) == pytest.approx((2e-6, 3e-6, 4e-6))
+    stages = read_records("[rank 0] Dispatch bandwidth: 40.0 GB/s | Combine bandwidth: 50.0 GB/s, avg_t=43.2 us")
+    assert stages == [Bandwidth(0, "dispatch", 40e9), Bandwidth(0, "combine", 50e9, pytest.approx(43.2e-6))]
+    line = "[rank 5] Dispatch send/recv time: 27.20 + 7.70 us | Combine send/recv time: 32.40 + 9.40 us"
+    assert read_records(line) == [
+        SendReceive(5, "dispatch", pytest.approx(27.2e-6), pytest.approx(7.7e-6)),
+        SendReceive(5, "combine", pytest.approx(32.4e-6), pytest.approx(9.4e-6)),
+    ]
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "-1.0", "1e30"])
+def test_measurements_out_of_bounds(number: str) -> None:
+    """A bandwidth that is no number, negative or absurd is left out, and the record beside it stays."""
+    sample = "[rank 1] Dispatch + combine bandwidth: {} GB/s, avg_t=2.00 us, min_t=3.00 us, max_t=4.00 us"
+    assert [
+        each.rank for each in read_records(sample.format(number) + sample.format("1.0")) if isinstance(each, Bandwidth)
+    ] == [1]
+
+
+def test_bounds_of_lines() -> None:
+    """So many characters, records and ranks of a line are looked at, and not one more."""
+    edge = f"{ME}start phase 1 "
+    assert len(read_records(edge * (records.MAX_RECORDS + 1))) == records.MAX_RECORDS
+    assert read_records(" " * records.MAX_LINE_CHARACTERS + edge) == []
+    assert read_records(f"global_rank={records.MAX_RANK}, local_rank=1 -> start phase 1") == []
+    assert read_records(f"global_rank=1, local_rank=1 -> start phase {records.MAX_PHASE + 1}") == []
+    names = ", ".join(map(str, range(records.MAX_SET + 1)))
+    [found] = read_records(f"{ME}detected rank failures: {{{names}}}, cleaning up...")
+    assert isinstance(found, PeersFailed)
+    assert len(found.ranks) == records.MAX_SET
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("phases", [PHASES, [[0, 1]] * 12, [[0, 1, 2], [0, -1, 2], [0, 1, 2]]])
+def test_made_up_runs(phases: list[list[int]], seed: int) -> None:
+    """Of a run whose lines are joined and in any order it is known where each rank stands and what it measured last."""
+    made = make_run(phases, seed=seed)
+    known = planned(phases)
+    logs = [taken(lines, known) for _, lines in sorted(made.logs.items())]
+    found = {number: rank for log in logs for number, rank in log.ranks.items()}
+    assert found.keys() == made.ranks.keys()
+    for number, expected in made.ranks.items():
+        rank = found[number]
+        assert (rank.phase, rank.ended, rank.left) == (expected.phase, expected.ended, expected.left)
+        if expected.combined_gbs:
+            stage = rank.stages["combined"]
+            assert stage.bytes_per_second == pytest.approx(expected.combined_gbs * 1e9)
+            assert stage.mean_seconds == pytest.approx(expected.mean_us / 1e6)
+            assert rank.stages["dispatch"].bytes_per_second == pytest.approx(expected.dispatch_gbs * 1e9)
+            assert rank.stages["combine"].bytes_per_second == pytest.approx(expected.combine_gbs * 1e9)
+    reports = {rank: 0 for rank, _ in made.missed}
+    for (rank, _), count in made.missed.items():
+        reports[rank] += count
+    told = dict.fromkeys(reports, 0)
+    for log in logs:
+        for (rank, is_planned), count in log.failures.items():
+            assert is_planned == "yes"
+            told[rank] += count
+    assert told == reports
+
+
+def test_crash_is_no_planned_failure() -> None:
+    """Survivors miss a rank that crashed, and that is not planned; without a plan nobody knows."""
+    made = make_run(PHASES, ranks_per_node=8, crash=(3, 1))
+    found = taken(made.logs[0][:40], planned(PHASES))
+    assert found.failures[3, "no"] == made.missed[3, 1] == 7
+    assert taken(made.logs[0][:40]).failures[3, "unknown"] == 7
+
+
+def leaving(lines: list[str], known: Plan | None) -> set[int]:
+    """The ranks that are to leave after these lines."""
+    return {number for number, rank in taken(lines, known).ranks.items() if is_leaving(number, rank, known)}
+
+
+def test_planned_exits_follow_the_phase_of_a_rank() -> None:
+    """A rank is to leave from the start of the phase that kills it, and from the end of the one it is removed after."""
+    known = planned(PHASES)
+    lines = [f"global_rank={rank}, local_rank={rank} -> start phase 1" for rank in range(8)]
+    assert leaving(lines, known) == set()
+    lines += [f"global_rank={rank}, local_rank={rank} -> end phase 1" for rank in range(8)]
+    assert leaving(lines, known) == {5}
+    lines += [f"global_rank={rank}, local_rank={rank} -> start phase 2" for rank in (0, 1, 2, 3, 4, 6, 7)]
+    assert leaving(lines, known) == {5, 6}
+    lines += ["Process 0 -> global_rank=6, local_rank=6", "Process 1 -> global_rank=5, local_rank=5"]
+    assert leaving(lines, known) == set()
+    assert taken(lines, known).phase() == 2
+
+
+def test_ranks_that_say_that_they_leave() -> None:
+    """Without a plan a rank is to leave when it says so, and no more when it begins another phase."""
+    lines = [f"{ME}start phase 1", f"{ME}this rank is being removed in this phase, exiting"]
+    assert leaving(lines, None) == {5}
+    assert leaving([*lines, f"{ME}start phase 3"], None) == set()
+    assert leaving([f"{ME}start phase 0", f"{ME}end phase 0"], planned([[5]])) == {5}
+    assert leaving([f"{ME}start phase 0"], planned([[5]])) == set()
+
+
+def test_times_of_phases() -> None:
+    """A phase took from its start to its end, as they were seen."""
+    found = taken([f"{ME}start phase 1", "", "", f"{ME}end phase 1"])
+    assert found.ranks[5].phase_seconds == 3.0
+    assert found.ranks[5].began_seconds == 100.0
+
+
+def test_launches_of_a_node() -> None:
+    """A process number that comes again is of the next launch; the newest launches are kept."""
+    lines = ["Process 0 -> global_rank=3, local_rank=0", "Process 1 -> global_rank=2, local_rank=1"]
+    lines.append("Process 0 -> global_rank=7, local_rank=2")
+    assert taken(lines).launches == [Launch(100.0, {0: 3, 1: 2}), Launch(102.0, {0: 7})]
+    many = taken(["Process 0 -> global_rank=7, local_rank=2"] * (run.MAX_LAUNCHES + 1))
+    assert len(many.launches) == run.MAX_LAUNCHES
+
+
+def test_ranks_of_a_run_are_bounded() -> None:
+    """So many ranks, and reports of so many, are kept, and not one more."""
+    found = taken([f"global_rank={rank}, local_rank=0 -> start phase 0" for rank in range(run.MAX_RANKS + 1)])
+    assert len(found.ranks) == run.MAX_RANKS
+    found = taken([f"{ME}detected rank failures: {{{rank}}}, cleaning up..." for rank in range(run.MAX_RANKS + 1)])
+    assert len(found.failures) == run.MAX_RANKS
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Detected completion of phase 1 in /o/nixl-ep-node-0.log", LauncherStep("phase_completed", 1)),
+        ("Detected completion of phase 10 in /o/nixl-ep-node-0.log", LauncherStep("phase_completed", 10)),
+        ("Starting launches for phase 2...", LauncherStep("phase_started", 2)),
+        ("All NIXL EP launches completed successfully", LauncherStep("all_completed")),
+        ("Ignoring provisional NIXL EP planned-rank-removal exit 143", LauncherStep("planned_removal")),
+        ("NIXL EP master services are ready on 10.0.0.1", LauncherStep("services_ready")),
+        ("Waiting for phase 1 before starting phase 2...", None),
+    ],
+)
+def test_steps_of_the_launcher(line: str, expected: LauncherStep | None) -> None:
+    """The launcher's steps are read with the phase that they name."""
+    assert read_step(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        ("Primary NIXL EP launch exited before phase 0 completed", "primary_exited"),
+        ("python3: can't open file '/x.py': [Errno 2]", "no_script"),
+        ("Traceback (most recent call last):", "traceback"),
+        ("Timed out waiting for NIXL EP master services on 10.0.0.1", "services_timeout"),
+        ("Process 0 -> no plan phases were found for rank 8 after phase None, exiting", "no_plan_phase"),
+        ("RuntimeError: recvValueWithTimeout failed", "receive_timeout"),
+        ("watchdog timed out after 300000ms", "collective_timeout"),
+        ("Failed to prepare remote memory view", "remote_memory"),
+        ("Timed out waiting for phase 2 to complete", "phase_timeout"),
+        ("Detected an early NIXL EP failure while waiting for phase 3", "early_failure"),
+        ("srun: error: n1: task 0: Exited with exit code 1", "srun_error"),
+        ("n1: Exited with exit code 1", "exit_code"),
+        ("All NIXL EP launches completed successfully", ""),
+    ],
+)
+def test_failures_of_the_launcher(line: str, category: str) -> None:
+    """A line is a failure of one category, the first that fits."""
+    assert read_failure(line) == category
+    assert set(launcher.CATEGORIES) >= {category} - {""}
+
+
+TRIPLE = (
+    "srun: error: n[1,3-4]: tasks 2,4-5: Terminated",
+    "srun: Terminating StepId=4711.3",
+    "srun: Force Terminated StepId=4711.3",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kills", "is_planned"),
+    [
+        (TRIPLE, True, True),
+        (TRIPLE, False, False),
+        (TRIPLE[:2], True, False),
+        (TRIPLE[1:], True, False),
+        ((*TRIPLE, "srun: error: n1: task 0: Exited with exit code 1"), True, False),
+        ((*TRIPLE, "a line of the job"), True, True),
+        ((), True, False),
+    ],
+)
+def test_srun_that_the_plan_ends(lines: tuple[str, ...], kills: bool, is_planned: bool) -> None:
+    """The three lines of a planned end, each and no other of srun's, are planned where the plan kills ranks."""
+    found = SrunEnd()
+    for line in lines:
+        found.take(line)
+    assert found.is_planned(plan_kills=kills) is is_planned
+
+
+def test_garbage_does_no_harm() -> None:
+    """Text of any kind, also from pieces of records, is read without an error."""
+    chance = random.Random(3)  # noqa: S311  # not for secrets
+    made = make_run(PHASES)
+    pieces = [line[a : a + 30] for lines in made.logs.values() for line in lines for a in range(0, len(line), 7)]
+    found = NodeRun()
+    for _ in range(2000):
+        for record in read_records("".join(chance.choices(pieces, k=4))):
+            found.take(record, 1.0, None)

@@ -1,0 +1,264 @@
+"""NVRx: whose cycle files are believed, what is shown of a job, and what a restart of the agent keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_clock import FakeClock
+from lent import lent, stop_all
+from proc_tree import ProcTree
+from rank_table import environment, owned
+
+from agent.api import Context, ExitStatus, NoData, RankTable, StateSection
+from agent.helper.client import Helpers
+from agent.ranks.rank.owner import Owner
+from exporters.nvrx import reading
+from exporters.nvrx.exporter import LINK, LOCAL_SIZE, NvrxConfig, NvrxExporter
+from exporters.nvrx.reading import CycleRequest, read_cycles, read_one
+
+ME = os.getuid()
+RUNNING = {
+    "job_id": "4700",
+    "cycle_number": 2,
+    "cycle_start_time": "2026-11-22T00:34:20Z",
+    "cycle_end_time": "",
+    "active_nodes": "n[01-03]",
+    "standby_nodes": "n[04-05]",
+}
+EVENT = "x - Cycle: 1 Event: {} Node: n01_7_0 Rank: 1 Time: 2023-11-14 22:13:{:06.3f} UTC"  # 1.7e9 is 22:13:20
+
+
+class Node:
+    """A node with one rank of job 4711, whose process sees ``inside`` as its root, and the exporter."""
+
+    def __init__(self, folder: Path, paths: list[str] | None = None) -> None:
+        self.runner = asyncio.Runner()
+        self.proc = ProcTree(folder / "proc")
+        self.inside = folder / "inside"
+        (self.inside / "nvrx").mkdir(parents=True)
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        self.helpers = Helpers(self.clock)
+        self.ctx: Context = lent("nvrx", self.clock, folder, ranks=self.ranks, helper=self.helpers.lend)
+        self.config = NvrxConfig(paths=paths or [])
+        self.exporter = NvrxExporter(self.config)
+
+    def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME, **more: str) -> Any:
+        """A rank whose environment names a cycle file."""
+        self.proc.add(pid, uid=uid)
+        (self.proc.root / str(pid) / "root").symlink_to(self.inside)
+        (self.proc.root / str(pid) / "fdinfo").mkdir()
+        given = {LINK: "/nvrx/cycle_info.4700.current", LOCAL_SIZE: "8"} | more
+        facts = owned(pid, environment(rank, job=job, port="1") | given, Owner("user", str(uid)), uid=uid)
+        self.ranks.observe_process(facts)
+        self.ranks.tick()
+        return facts.key
+
+    def write(self, number: int = 2, **changed: object) -> Path:
+        """A cycle file, with the link to it."""
+        path = self.inside / f"nvrx/cycle_info.4700.0.{number}"
+        path.write_text(json.dumps(RUNNING | {"cycle_number": number} | changed))
+        link = self.inside / "nvrx/cycle_info.4700.current"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+        return path
+
+    def hold(self, path: Path, flags: str = "0100001", pid: int = 10) -> None:
+        """Have a process hold a file open."""
+        (self.proc.root / str(pid) / "fd/1").symlink_to(path)
+        (self.proc.root / str(pid) / "fdinfo/1").write_text(f"pos:\t0\nflags:\t{flags}\n")
+
+    def look(self, seconds: float = 5.0) -> dict[str, float]:
+        """Let time pass, look, and return what is shown, by name and label values."""
+        self.clock.advance(seconds)
+        self.runner.run(self.exporter.update())
+        found = {}
+        for metric in self.exporter.families(self.exporter.snapshot()):
+            for labels, value in zip(metric.labels, metric.values, strict=True):
+                found["/".join((metric.family.name.removeprefix("rankwatch_"), *labels))] = value
+        return found
+
+    def start(self) -> None:
+        """Have the ranks' variables kept, as before any rank is found."""
+        self.runner.run(self.exporter.start(self.ctx))
+
+    def drain(self) -> None:
+        """Stop the exporter."""
+        self.runner.run(self.exporter.drain())
+
+    def end(self) -> None:
+        """Stop all."""
+        self.drain()
+        self.runner.run(stop_all(self.helpers))
+        self.runner.close()
+
+
+def test_cycle_that_a_rank_names(tmp_path: Path) -> None:
+    """A rank's environment leads to the cycle of its job, whatever id the file has; standby nodes are not expected."""
+    node = Node(tmp_path)
+    node.start()
+    node.add_rank()
+    node.write()
+    shown = node.look()
+    assert shown == {
+        "nvrx_cycle/4711": 2.0,
+        "nvrx_cycle_start_timestamp_seconds/4711": 1795307660.0,
+        "nvrx_cycle_running/4711": 1.0,
+        "nvrx_nodes/4711/active": 3.0,
+        "nvrx_nodes/4711/standby": 2.0,
+        "nvrx_expected_ranks/4711": 24.0,
+    }
+    node.end()
+
+
+def test_nothing_is_no_data(tmp_path: Path) -> None:
+    """Without a rank that names a file, and without configured paths, there is no such source."""
+    node = Node(tmp_path)
+    node.start()
+    with pytest.raises(NoData):
+        node.look()
+    assert not any(helper.calls for helper in node.helpers.all())
+    node.end()
+
+
+def test_half_written_cycle_leaves_the_last(tmp_path: Path) -> None:
+    """While the next cycle is half written the last good one is shown; an older one never comes back."""
+    node = Node(tmp_path)
+    node.start()
+    node.add_rank()
+    node.write(2)
+    node.look()
+    path = node.write(3)
+    whole = path.read_text()
+    path.write_text(whole[:40])
+    assert (node.look())["nvrx_cycle/4711"] == 2.0
+    path.write_text(whole)
+    assert (node.look())["nvrx_cycle/4711"] == 3.0
+    node.write(1)
+    assert (node.look())["nvrx_cycle/4711"] == 3.0
+    node.end()
+
+
+def test_cycle_without_live_ranks_does_not_run(tmp_path: Path) -> None:
+    """A cycle whose end nobody wrote runs no longer when no rank of its job does."""
+    node = Node(tmp_path)
+    node.start()
+    key = node.add_rank()
+    node.write()
+    assert (node.look())["nvrx_cycle_running/4711"] == 1.0
+    node.ranks.observe_exit(key, ExitStatus(known=True, signal=9))
+    assert (node.look(0.0))["nvrx_cycle_running/4711"] == 0.0
+    node.end()
+
+
+def test_lines_of_the_job(tmp_path: Path) -> None:
+    """Lines of a file that a process of the job writes count for the job; progress of its ranks ends its recovery."""
+    log = tmp_path / "logs/4711.log"
+    log.parent.mkdir()
+    log.write_text(f"{EVENT.format('failure_detected', 21)}\n{EVENT.format('worker_start_completed', 30.5)}\n")
+    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
+    node.start()
+    key = node.add_rank()
+    with pytest.raises(KeyError):
+        (node.look())["nvrx_events_total/4711/failure_detected"]
+    node.hold(log)
+    shown = node.look(20.0)
+    assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
+    assert shown["recovery_seconds/4711/workers_started"] == pytest.approx(9.5)
+    assert "recovery_seconds/4711/progress" not in shown
+    process = node.ranks.processes()[key]
+    process.note_progress(1.7e9 + 10.4)
+    assert "recovery_seconds/4711/progress" not in node.look()
+    process.note_progress(1.7e9 + 14.0)
+    assert (node.look())["recovery_seconds/4711/progress"] == pytest.approx(13.0)
+    node.end()
+
+
+def test_files_that_are_not_the_jobs(tmp_path: Path) -> None:
+    """A file that is only read here, that nobody holds, or of a job that its user has not, says nothing."""
+    (tmp_path / "logs").mkdir()
+    for name in ("4711", "4712", "4713"):
+        (tmp_path / f"logs/{name}.log").write_text(f"{EVENT.format('failure_detected', 21)}\n")
+    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
+    node.start()
+    node.add_rank()
+    node.hold(tmp_path / "logs/4711.log", "0100000")
+    node.add_rank(11, job="4712", uid=ME + 1)
+    node.hold(tmp_path / "logs/4712.log", pid=11)
+    assert [name for name in node.look(20.0) if "total" in name] == []
+    node.end()
+
+
+def test_counts_go_on_after_a_restart(tmp_path: Path) -> None:
+    """After a restart of the agent no line is counted twice, and none that came meanwhile is lost."""
+    log = tmp_path / "logs/4711.log"
+    log.parent.mkdir()
+    log.write_text(f"{EVENT.format('failure_detected', 21)}\n")
+    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
+    node.start()
+    node.add_rank()
+    node.hold(log)
+    node.look()
+    node.drain()
+    with log.open("a") as file:
+        file.write(f"{EVENT.format('worker_terminated', 22)}\n")
+    node.ctx = lent(
+        "nvrx", node.clock, tmp_path, ranks=node.ranks, helper=node.helpers.lend,
+        state=StateSection("nvrx", node.ctx.state.published),
+    )  # fmt: skip
+    node.exporter = NvrxExporter(node.config)
+    (node.proc.root / "10/fd/1").unlink()  # its writer has closed it
+    node.start()
+    shown = node.look()
+    assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
+    assert shown["nvrx_events_total/4711/worker_terminated"] == 1.0
+    assert shown["nvrx_phase_seconds_total/4711/stop"] == pytest.approx(1.0)
+    node.end()
+
+
+def test_a_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    """A cycle file counts for a rank only where its owner is the rank's user."""
+    node = Node(tmp_path)
+    node.proc.add(10)
+    (node.proc.root / "10/root").symlink_to(node.inside)
+    node.write()
+    request = CycleRequest("/nvrx/cycle_info.4700.current", str(node.proc.root), 10, ME)
+    assert [found.cycle.cycle for found in read_one(request)] == [2]
+    assert read_one(CycleRequest(request.path, request.proc_root, 10, ME + 1)) == []
+
+
+def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    """A path out of the job's root, to no regular file, or with a NUL in it is no cycle."""
+    node = Node(tmp_path)
+    node.proc.add(10)
+    (node.proc.root / "10/root").symlink_to(node.inside)
+    (tmp_path / "secret").write_text(json.dumps(RUNNING))
+    (node.inside / "out").symlink_to(tmp_path / "secret")
+    os.mkfifo(node.inside / "fifo")
+    for path in ("/../secret", "/out", "/fifo", "/nvrx", "/gone", "/a\0b"):
+        assert read_one(CycleRequest(path, str(node.proc.root), 10, ME)) == []
+
+
+def test_directories_of_a_site(tmp_path: Path) -> None:
+    """Of each job the newest readable cycle is found, by numbers and not by text; links and scratch files are not."""
+    for number in (2, 9, 10):
+        (tmp_path / f"cycle_info.1.0.{number}").write_text(json.dumps(RUNNING | {"cycle_number": number}))
+    (tmp_path / "cycle_info.1.0.11").write_text('{"cycle')
+    (tmp_path / "cycle_info.2.0.0").symlink_to("cycle_info.1.0.2")
+    [found] = read_cycles([CycleRequest(str(tmp_path))], b"")
+    assert [each.cycle.cycle for each in found or ()] == [10]
+    assert read_cycles([CycleRequest(str(tmp_path / "gone"))], b"") == [[]]
+
+
+def test_jobs_of_a_directory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many jobs of a directory are looked at, and not one more."""
+    monkeypatch.setattr(reading, "MAX_FOUND", 3)
+    for number in range(4):
+        (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING))
+    [found] = read_cycles([CycleRequest(str(tmp_path))], b"")
+    assert len(found or ()) == 3

@@ -1,0 +1,234 @@
+"""Text files by patterns: which are found, whose they are, and their lines, whatever their writers do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.tail import patterns, text_files
+from agent.tail.file import MAX_LINE_BYTES
+from agent.tail.listing import FollowLimits
+from agent.tail.patterns import MAX_PATTERN_PARTS, compiled
+from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, TextFiles, TextLines
+
+ENOUGH = 1 << 30
+
+
+def files_of(root: Path, *patterns_: str, limits: FollowLimits = text_files.TEXT_LIMITS) -> TextFiles:
+    """The files below ``root`` that fit."""
+    return TextFiles([f"{root}/{pattern}" for pattern in patterns_], lambda: 0.0, limits=limits)
+
+
+def read(files: TextFiles) -> list[TextLines]:
+    """All that there is to read."""
+    return list(files.read(ENOUGH))
+
+
+def lines(files: TextFiles) -> list[bytes]:
+    """All lines that there are to read."""
+    return [line for found in read(files) for line in found.lines()]
+
+
+def write(path: Path, text: bytes, mode: str = "ab") -> None:
+    """Add to a file, making its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open(mode) as file:
+        file.write(text)
+
+
+def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
+    """A star is a part of one name, %j the job id; what fits no pattern is left alone."""
+    for name in ("a/4711.out", "b/4712.out", "b/4712.err", "a/deep/4713.out", "job_7.log", "a/x4714.out"):
+        write(tmp_path / name, b"line\n")
+    files = files_of(tmp_path, "*/%j.out", "job_*.log")
+    files.discover()
+    found = {(found.file.path.removeprefix(f"{tmp_path}/"), found.job_id) for found in read(files)}
+    assert found == {("a/4711.out", "4711"), ("b/4712.out", "4712"), ("job_7.log", None)}
+    assert {found.share.uid for found in files.discover()} == {os.getuid()}
+
+
+def test_patterns_with_directories_between(tmp_path: Path) -> None:
+    """Several parts may vary, and fixed ones may lie between them."""
+    for name in ("pods/ns_p_1/main/0.log", "pods/ns_p_1/side/0.log", "pods/ns_q_2/main/1.log", "pods/0.log"):
+        write(tmp_path / name, b"line\n")
+    files = files_of(tmp_path, "pods/*/main/*.log")
+    assert sorted(Path(file.path).parent.parent.name for file in files.discover()) == ["ns_p_1", "ns_q_2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "relative/*.log",
+        "/",
+        "/a/",
+        "/a//b",
+        "/a/../b",
+        "/a/**/b",
+        "/%j/%j",
+        "/a\0b",
+        "/a" * (MAX_PATTERN_PARTS + 1),
+    ],
+)
+def test_what_is_no_pattern(text: str) -> None:
+    """A pattern is absolute, of names, without a way up, and has at most one job id."""
+    with pytest.raises(ValueError, match=r"not an absolute path|more than"):
+        compiled(text)
+
+
+def test_carriage_returns_end_lines(tmp_path: Path) -> None:
+    """A progress bar's states are lines of their own, also where no newline ever comes."""
+    write(tmp_path / "a.log", b" 1%\r 2%\r\nnext\rrest")
+    files = files_of(tmp_path, "*.log")
+    files.discover()
+    assert lines(files) == [b" 1%", b" 2%", b"next"]
+    write(tmp_path / "a.log", b"\r" + b"".join(b"%d%%\r" % number for number in range(300_000)))
+    files.discover()
+    found = lines(files)
+    assert (found[0], found[-1], len(found)) == (b"rest", b"299999%", 300_001)
+    assert files.overlong == 0
+
+
+def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
+    """A long line is cut, one beyond the tailer's bound is left out and counted, and bytes stay bytes."""
+    exact = b"x" * MAX_TEXT_BYTES
+    write(tmp_path / "a.log", exact + b"\n" + exact + b"y\n" + b"z" * (MAX_LINE_BYTES + 1) + b"\n\xff\x80\n")
+    files = files_of(tmp_path, "*.log")
+    files.discover()
+    assert lines(files) == [exact, exact, b"\xff\x80"]
+    assert files.overlong == 1
+
+
+def test_old_content_is_passed_over(tmp_path: Path) -> None:
+    """Of a large file the last 16 MiB are read, from a line's start on; what was left out is counted."""
+    line = b"0123456789abcde\n"
+    write(tmp_path / "exact.log", line * (BACKLOG_BYTES // len(line)))
+    write(tmp_path / "more.log", line * (BACKLOG_BYTES // len(line) + 1))
+    files = files_of(tmp_path, "*.log")
+    files.discover()
+    sizes = {Path(found.file.path).name: 0 for found in read(files) if found}
+    assert set(sizes) == {"exact.log", "more.log"}
+    assert files.passed_bytes == len(line)
+
+
+def test_resuming_reads_on(tmp_path: Path) -> None:
+    """With the positions of an earlier life reading goes on there; a gap of more than 16 MiB is passed over."""
+    write(tmp_path / "a.log", b"first\n")
+    files = files_of(tmp_path, "*.log")
+    files.discover()
+    assert lines(files) == [b"first"]
+    write(tmp_path / "a.log", b"second\n")
+    again = TextFiles([f"{tmp_path}/*.log"], lambda: 0.0, resume=files.positions())
+    again.discover()
+    assert lines(again) == [b"second"]
+    positions = again.positions()
+    write(tmp_path / "a.log", b"old line\n" + b"0123456789abcde\n" * (BACKLOG_BYTES // 16))
+    third = TextFiles([f"{tmp_path}/*.log"], lambda: 0.0, resume=positions)
+    third.discover()
+    assert b"old line" not in lines(third)
+    assert third.passed_bytes == len(b"old line\n")
+
+
+def test_rotation_and_truncation(tmp_path: Path) -> None:
+    """A file that was renamed is read to its end, one that was cut from its first byte on, under a new generation."""
+    log = tmp_path / "a.log"
+    write(log, b"first\n")
+    files = files_of(tmp_path, "*.log")
+    files.discover()
+    assert lines(files) == [b"first"]
+    write(log, b"last\n")
+    log.rename(tmp_path / "a.log.1")
+    write(log, b"new file\n")
+    files.discover()
+    assert sorted(lines(files)) == [b"last", b"new file"]
+    write(log, b"cut\n", "wb")
+    files.discover()
+    assert [(found.lines(), found.generation) for found in read(files)] == [([b"cut"], 1)]
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """Links to files or directories of others are not followed; the base, which a site names, may be one."""
+    secret = tmp_path / "secret/x.log"
+    write(secret, b"secret\n")
+    write(tmp_path / "real/user/a.log", b"line\n")
+    (tmp_path / "real/user/b.log").symlink_to(secret)
+    (tmp_path / "real/other").symlink_to(tmp_path / "secret")
+    (tmp_path / "base").symlink_to(tmp_path / "real")
+    files = files_of(tmp_path, "base/*/*.log")
+    files.discover()
+    assert lines(files) == [b"line"]
+    assert files.skipped["not_a_regular_file"] == 1
+
+
+def test_named_files_are_followed_too(tmp_path: Path) -> None:
+    """Files named in a look are followed like those found; the bound holds for them."""
+    write(tmp_path / "x/stdout", b"line\n")
+    files = files_of(tmp_path, "*.log")
+    assert [file.path for file in files.discover([f"{tmp_path}/x/stdout", f"{tmp_path}/gone"])] == [
+        f"{tmp_path}/x/stdout"
+    ]
+    assert lines(files) == [b"line"]
+    files.discover([f"{tmp_path}/gone"] * MAX_NAMED + [f"{tmp_path}/x/second"])
+    assert not +files.skipped
+
+
+def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look's budget goes to one file of each user after another, and the next call goes on where it ended."""
+    for number in range(4):
+        write(tmp_path / f"{number}.log", b"x" * 99 + b"\n")
+    monkeypatch.setattr(text_files, "PIECE_BYTES", 100)
+    files = files_of(tmp_path, "*.log")
+    for file in files.discover():
+        file.share = file.share._replace(uid=1 if file.path.endswith("3.log") else 0)
+    first = [found.uid for found in files.read(200)]
+    assert sorted(first) == [0, 1]
+    assert files.waiting
+    assert [found.uid for found in files.read(ENOUGH)] == [0, 0]
+    assert not files.waiting
+
+
+def test_ten_thousand_files_and_directories(tmp_path: Path) -> None:
+    """More files or directories than the bounds are counted as refused, and none is read twice."""
+    limits = FollowLimits(files=20, directories=3, entries=1000, open_files=2)
+    for number in range(21):
+        write(tmp_path / "d0" / f"{number}.log", b"line\n")
+    files = files_of(tmp_path, "*/*.log", limits=limits)
+    assert len(files.discover()) == 20
+    assert len(lines(files)) == 20
+    assert files.skipped["file_limit"] == 1
+    for number in range(1, 4):
+        (tmp_path / f"d{number}").mkdir()
+    files.discover()
+    assert files.skipped["directory_limit"] == 1
+    assert lines(files) == []
+
+
+def test_entries_are_bounded(tmp_path: Path) -> None:
+    """Of a directory with more entries than the bound the rest is counted as refused."""
+    for number in range(11):
+        write(tmp_path / f"{number}.log", b"line\n")
+    assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=11)).discover()) == 11
+    bounded = files_of(tmp_path, "*.log", limits=FollowLimits(entries=10))
+    assert len(bounded.discover()) == 10
+    assert bounded.skipped["entry_limit"] == 1
+
+
+def test_only_ours_are_read(tmp_path: Path) -> None:
+    """Files that are not ours to read cost nothing and stay unread."""
+    write(tmp_path / "mine.log", b"mine\n")
+    write(tmp_path / "other.log", b"other\n")
+    files = files_of(tmp_path, "*.log")
+    files.discover()
+    found = list(files.read(ENOUGH, lambda file: file.path.endswith("mine.log")))
+    assert [one.lines() for one in found] == [[b"mine"]]
+    assert lines(files) == [b"other"]
+
+
+def test_a_job_id_is_bounded() -> None:
+    """A job id in a name has at most 20 digits."""
+    pattern = compiled("/logs/%j.out")
+    assert pattern.job_id("/logs/" + "1" * 20 + ".out") == "1" * 20
+    assert pattern.job_id("/logs/" + "1" * 21 + ".out") is None
+    assert patterns.compiled("/logs/*.out").job_id("/logs/1.out") is None
