@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -13,17 +14,21 @@ from typing import Any
 import pytest
 from client_metrics import encode
 from fake_clock import FakeClock
+from hypothesis import given, settings
 from lent import lent
+from odd_values import damaged, shown
 
 from agent.api import NoData, RankTable
 from exporters.jobs import directory as directories
 from exporters.jobs import records, sources
 from exporters.jobs.directory import TrustedDirectory
 from exporters.jobs.exporter import JobsConfig, JobsExporter
+from exporters.jobs.families import JobsSnapshot, render
 from exporters.jobs.records import JobFile, ending, gpu_numbers, is_over, job_of
 from exporters.jobs.sources import JobSources
 
 NOW = 1.7e9
+DATA = Path(__file__).parents[1] / "data" / "jobs"
 
 
 @pytest.fixture
@@ -283,6 +288,24 @@ def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[t
     assert told == [("2", "CANCELLED")]
     assert b'rankwatch_job_end_info{code="",job_id="2",reason="",signal="",state="CANCELLED"} 1.0' in text
     assert b'rankwatch_job_allocation_info{account="",array_job_id="",job_id="1"' in text
+
+
+KNOWN = [path.read_bytes() for path in sorted((DATA / "run/rankwatch/jobs").glob("[0-9].json"))]
+AMD = (DATA / "run/exporter/3").read_bytes()
+
+
+@settings(max_examples=200, deadline=None)
+@given(content=damaged(*KNOWN, AMD, b"20\n21\n"))
+def test_any_file_is_a_record_or_none(content: bytes) -> None:
+    """A damaged file is refused, or what it says can be shown."""
+    found = {}
+    for read in (sources.read_job, sources.read_amd, sources.read_dcgm):
+        with contextlib.suppress(ValueError, RecursionError):
+            found[read.__name__] = read("4.json", content)
+    jobs = [job_of(each) for each in found.values() if isinstance(each, JobFile)]
+    mapped = [("0", each) for each in found.values() if isinstance(each, records.AmdFile)]
+    mapped += [("1", each) for several in found.values() if isinstance(several, list) for each in several]
+    shown(render(JobsSnapshot(records.with_mappings(jobs, mapped), {})))
 
 
 def test_one_job_has_one_record() -> None:

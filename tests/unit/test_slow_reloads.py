@@ -14,6 +14,7 @@ from rank_table import environment, facts
 import agent.app.daemon as daemon_module
 from agent.api import Context, ExporterConfig, Roots, Spec
 from agent.app.daemon import Daemon, Options, load
+from agent.app.discovery import exporter_names
 from agent.app.running import Running
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
@@ -99,8 +100,7 @@ async def test_a_stop_in_the_middle_of_a_reload_waits_for_its_drains() -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A configuration with every exporter off."""
-    names = ("amdgpu", "inspector", "kernel_log", "netdev", "nvml", "process", "ras", "rdma", "storage")
-    off = "".join(f"  {name}: {{enabled: false}}\n" for name in names)
+    off = "".join(f"  {name}: {{enabled: false}}\n" for name in exporter_names())
     path = tmp_path / "rankwatch.yml"
     path.write_text(f'web: {{listen_address: "127.0.0.1:0"}}\nstate: {{path: ""}}\nexporters:\n{off}')
     return path

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +91,8 @@ class Site:
 
     def wait_for_state(self, job_id: str = "4") -> dict[str, Any]:
         """Wait until a job's file says a state."""
-        until = time.monotonic() + AFTERWARDS_SECONDS
-        while "state" not in (found := self.file(job_id)):
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        return found
+        wait_until(lambda: "state" in self.file(job_id))
+        return self.file(job_id)
 
 
 @pytest.fixture(params=SHELLS)
@@ -319,6 +318,19 @@ def test_an_answer_that_says_nothing_adds_nothing(site: Site, squeue: str) -> No
     assert "state" not in site.file()
 
 
+def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
+    """While another one asks, nobody else starts the agent's command; then the question is asked all the same."""
+    site.answer("CANCELLED None\n", SIGTERMED)
+    site.run(PROLOG, environment("prolog.4"))
+    other = os.open(site.jobs, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    site.run(EPILOG, environment("epilog.4"))
+    wait_until(lambda: b"flock" in commands(site.jobs))
+    assert not site.asked.exists()
+    os.close(other)
+    assert site.wait_for_state()["state"] == "CANCELLED"
+
+
 def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None:
     """The word on the run before is not written into the file of a job that has begun anew meanwhile."""
     site.answer("CANCELLED None\n", SIGTERMED)
@@ -386,10 +398,7 @@ def test_the_epilog_does_not_wait_for_what_it_asks(tmp_path: Path) -> None:
     site.answer("", SIGTERMED)
     (tmp_path / "squeue").write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 30\n")
     site.run(EPILOG, environment("epilog.4"), close_fds=True)
-    until = time.monotonic() + AFTERWARDS_SECONDS
-    while not (tmp_path / "begun").exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until((tmp_path / "begun").exists)
     assert "state" not in site.file()
 
 
@@ -420,17 +429,25 @@ def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
     assert Site(tmp_path).run(script, env | {"RANKWATCH_INSPECTOR": "0"}).stdout == ""
 
 
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + AFTERWARDS_SECONDS
+    while not reached():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def wait_until_alone(jobs: Path) -> None:
     """Wait until no process is left that was started for this directory."""
-    until = time.monotonic() + AFTERWARDS_SECONDS
+    wait_until(lambda: not commands(jobs))
+
+
+def commands(jobs: Path) -> set[bytes]:
+    """Return the names of the processes that were started for this directory."""
     needle = f"RANKWATCH_JOBS_DIR={jobs}".encode()
-
-    def runs(path: Path) -> bool:
-        try:
-            return needle in path.read_bytes().split(b"\0")
-        except OSError:
-            return False
-
-    while any(runs(path) for path in Path("/proc").glob("[0-9]*/environ")):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if needle in (path / "environ").read_bytes().split(b"\0"):
+                found.add((path / "comm").read_bytes().strip())
+    return found
