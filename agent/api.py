@@ -33,6 +33,7 @@ from agent.ranks.job_users import JobUsers
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
 from agent.ranks.rank.verdict import ExitStatus, RasSilence
+from agent.ranks.snapshot import RankSnapshot
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
@@ -98,6 +99,7 @@ __all__ = [
     "ProcessKey",
     "Proof",
     "RankLabel",
+    "RankSnapshot",
     "RankTable",
     "RasSilence",
     "Roots",

@@ -152,7 +152,7 @@ def test_cycle_without_live_ranks_does_not_run(tmp_path: Path) -> None:
     node.write()
     assert (node.look())["nvrx_cycle_running/4711"] == 1.0
     node.ranks.observe_exit(key, ExitStatus(known=True, signal=9))
-    assert (node.look(0.0))["nvrx_cycle_running/4711"] == 0.0
+    assert (node.look())["nvrx_cycle_running/4711"] == 0.0
     node.end()
 
 
