@@ -209,6 +209,12 @@ def test_log_that_is_begun_anew() -> None:
             "",
         ),
         (("srun: error: n2: task 0: Exited with exit code 1",), True, 0.0, "srun_error"),
+        (
+            ("srun: error: n2: task 0: Terminated", "Ignoring provisional NIXL EP planned-rank-removal exit 143"),
+            False,
+            SETTLE_SECONDS,
+            "",
+        ),
         (("All NIXL EP launches completed successfully",), False, 0.0, ""),
     ],
 )
@@ -217,6 +223,18 @@ def test_failure_of_a_run(texts: tuple[str, ...], kills: bool, seconds: float, c
     run = JobRun()
     run.take(lines(*texts, path="/o/stdout.txt"), None)
     assert run.failure(plan_of([[0, 1], [0, -1]] if kills else [[0, 1]]), 100.0 + seconds) == category
+
+
+def test_launcher_of_a_run() -> None:
+    """The phase that the launcher saw completed last is known, and what workers' parents say of them."""
+    run = JobRun()
+    texts = [f"Detected completion of phase {phase} in /o/nixl-ep-node-0.log" for phase in (9, 10)]
+    run.take(lines(*texts, path="/o/stdout.txt"), None)
+    assert run.completed == 10
+    identity = "Process 1 -> global_rank=5, local_rank=1"
+    run.take(lines(identity, "RuntimeError: Worker processes failed: worker 1 (exit code -11)"), None)
+    assert run.exits() == {5: -11}
+    assert run.failure(None, 100.0) == ""
 
 
 def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, started: float = 90.0) -> LocalRank:
