@@ -35,7 +35,7 @@ class NodeLog(msgspec.Struct):
 class JobRun(msgspec.Struct):
     """A run of a job: of the directory that was written to last. Times since the epoch.
 
-    ``completed``: the phase that the launcher saw completed last; ``excused``: it says that what srun ended was planned.
+    ``completed``: the phase that the launcher saw completed last; ``excused``: it says that srun's end was planned.
     """
 
     directory: _Path = ""

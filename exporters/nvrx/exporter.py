@@ -141,7 +141,7 @@ class NvrxExporter:
             process, job_id = view.process, view.label.job_id
             if process.exited_at is None:
                 running.add(job_id)
-                size = _local_size(process.facts.environment if process.facts is not None else None)
+                size = local_size(process.facts.environment if process.facts is not None else None)
                 if size:
                     sizes[job_id] = size
             if process.progress_seconds is not None:
@@ -206,7 +206,7 @@ def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
     return found
 
 
-def _local_size(environment: Mapping[str, str] | None) -> int:
+def local_size(environment: Mapping[str, str] | None) -> int:
     """How many ranks a node has, by a rank's environment; 0 where that is not told."""
     text = (environment or {}).get(LOCAL_SIZE, "")
     size = int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else 0

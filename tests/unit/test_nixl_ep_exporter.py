@@ -16,6 +16,7 @@ from rank_table import environment, owned
 
 from agent.api import JobLines, NoData, RankTable, StateSection
 from agent.ranks.rank.owner import Owner
+from exporters.nixl_ep import job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, planned_names
 from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
@@ -180,6 +181,16 @@ def test_newest_directory_counts() -> None:
     run.take(lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0), None)
     run.take(lines(edge(2, "start", 7), seconds=100.0), None)
     assert set(run.ranks()) == {1}
+
+
+def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run has so many logs, and not one more; the launcher's output is none."""
+    monkeypatch.setattr(job_run, "MAX_LOGS", 2)
+    run = JobRun()
+    for node in range(3):
+        run.take(lines(edge(node, "start", 0), path=f"/o/nixl-ep-node-{node}.log"), None)
+    run.take(lines(edge(9, "start", 0), path="/o/stdout.txt"), None)
+    assert set(run.ranks()) == {0, 1}
 
 
 def test_log_that_is_begun_anew() -> None:
