@@ -40,6 +40,7 @@ from agent.system import ethtool, netlink, sysfs
 from agent.system.pci import pci_address, pci_path
 from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
+from agent.system.whole_file import FilePlace, read_changed
 from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower, ShareOf, share_of
 from agent.tail.patterns import compiled as compiled_path_pattern
@@ -65,6 +66,7 @@ __all__ = [
     "Fault",
     "FaultSeen",
     "FaultsByPci",
+    "FilePlace",
     "FollowedFile",
     "Follower",
     "Gpu",
@@ -129,6 +131,7 @@ __all__ = [
     "netlink",
     "pci_address",
     "pci_path",
+    "read_changed",
     "saved_sum",
     "share_of",
     "sysfs",

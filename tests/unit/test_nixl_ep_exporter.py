@@ -16,7 +16,7 @@ from rank_table import environment, owned
 
 from agent.api import JobLines, NoData, RankTable, StateSection
 from agent.ranks.rank.owner import Owner
-from exporters.nixl_ep import job_run
+from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, planned_names
 from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
@@ -106,7 +106,7 @@ def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
 
 
 def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
-    """A plan that is being written anew leaves the one before it, and one of somebody else is no plan."""
+    """A plan that is being written anew leaves the one before it."""
     node = EpNode(tmp_path)
     plan = node.folder / "nixl-ep-plan.json"
     plan.write_text(json.dumps([[0, 1, 2, -3]]))
@@ -117,6 +117,17 @@ def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
     assert "planned_exit/4711/3" in node.look()
     plan.write_text(json.dumps([[0, 1, 2, 3]]))
     assert "planned_exit/4711/3" not in node.look()
+    node.end()
+
+
+def test_plan_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is asked for as a file of the log's own user."""
+    asked: list[object] = []
+    monkeypatch.setattr(exporter, "read_changed", lambda *given: asked.append(given[-1]))
+    node = EpNode(tmp_path)
+    node.start()
+    node.look()
+    assert asked == [ME]
     node.end()
 
 
