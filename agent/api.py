@@ -37,13 +37,19 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
+<<<<<<< HEAD
 from agent.ranks.rank.verdict import RasSilence
+=======
+from agent.ranks.rank.verdict import ExitStatus, RasSilence
+from agent.ranks.snapshot import RankSnapshot
+>>>>>>> refs/heads/b16c
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
 from agent.system.pci import pci_address, pci_path
 from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
+from agent.system.whole_file import FilePlace, read_changed
 from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower, ShareOf, share_of
 from agent.tail.patterns import compiled as compiled_path_pattern
@@ -70,6 +76,7 @@ __all__ = [
     "Fault",
     "FaultSeen",
     "FaultsByPci",
+    "FilePlace",
     "FollowedFile",
     "Follower",
     "Gpu",
@@ -107,6 +114,7 @@ __all__ = [
     "ProcessKey",
     "Proof",
     "RankLabel",
+    "RankSnapshot",
     "RankTable",
     "RasSilence",
     "Roots",
@@ -137,6 +145,7 @@ __all__ = [
     "netlink",
     "pci_address",
     "pci_path",
+    "read_changed",
     "saved_sum",
     "share_of",
     "sysfs",

@@ -41,9 +41,10 @@ EXPORTER_LAST_SUCCESS = Family(
 EXPORTER_LATE = Family(
     "rankwatch_exporter_updates_late_total",
     "counter",
-    "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile.",
+    "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
+    "Absent where the exporter has no source and was never late.",
     ("exporter",),
-    "1 per exporter",
+    "1 per exporter with a source",
 )
 EXPORTER_FAILED = Family(
     "rankwatch_exporter_updates_failed_total",
@@ -129,7 +130,8 @@ def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
             duration.add(name, exporter.duration_seconds)
         if exporter.last_success_seconds is not None:
             success.add(name, exporter.last_success_seconds)
-        late.add(name, exporter.late)
+        if exporter.present or not exporter.up or exporter.late:
+            late.add(name, exporter.late)
         if exporter.failures:
             failed.add(name, exporter.failures)
         if exporter.skipped:

@@ -30,8 +30,6 @@ MAX_OURS = 4096
 """Files that a process of this node was seen to write, remembered after it has closed them."""
 MAX_POSITIONS = 128
 """Saved: a file beyond these is read anew after a restart of the agent."""
-MAX_JOBS = 256
-"""Of which an exporter keeps what files said."""
 
 PathPattern = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 PathPatterns = Annotated[list[PathPattern], msgspec.Meta(max_length=32)]

@@ -19,11 +19,6 @@ class JobUsers:
                 names = self._jobs[facts.uid].setdefault(view.label.job_id, set())
                 names.update(_names(view))
 
-    @property
-    def uids(self) -> frozenset[int]:
-        """The users with jobs here."""
-        return frozenset(self._jobs)
-
     def jobs(self) -> frozenset[str]:
         """The labels of all jobs here."""
         return frozenset(job_id for jobs in self._jobs.values() for job_id in jobs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -13,6 +11,7 @@ import msgspec
 from agent.api import (
     Context,
     ExporterConfig,
+    FilePlace,
     JobLines,
     JobTexts,
     JobUsers,
@@ -21,6 +20,7 @@ from agent.api import (
     PathPatterns,
     SavedPositions,
     Spec,
+    read_changed,
 )
 from exporters.madengine.families import FAMILIES, MadSnapshot, ShownTask, render
 from exporters.madengine.patterns import patterns
@@ -32,7 +32,6 @@ RESULTS_SECONDS = 30.0
 """How often perf.csv is looked at."""
 MAX_TASKS = 256
 """Of jobs on the node, that are followed."""
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 _File = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 _Task = tuple[Annotated[str, msgspec.Meta(max_length=256)], Annotated[int, msgspec.Meta(ge=0)]]
@@ -108,7 +107,7 @@ class ResultReader:
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
-        self._read: dict[str, tuple[int, int, int]] = {}
+        self._read: dict[str, FilePlace] = {}
         self._rows: dict[str, list[PerfRow]] = {}
 
     def look(self) -> tuple[PerfRow, ...]:
@@ -123,15 +122,10 @@ class ResultReader:
         return tuple(found.values())[-MAX_RESULTS:]
 
     def _look_at(self, path: str) -> None:
-        fd = os.open(path, _FLAGS)
-        with os.fdopen(fd, "rb") as file:
-            status = os.fstat(file.fileno())
-            place = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if not stat.S_ISREG(status.st_mode) or self._read.get(path) == place:
-                return
-            rows = read_rows(file.read(MAX_CSV_BYTES + 1))
-        if rows is not None:
-            self._rows[path], self._read[path] = rows, place
+        found = read_changed(path, MAX_CSV_BYTES, self._read.get(path))
+        rows = None if found is None else read_rows(found[1])
+        if found is not None and rows is not None:
+            self._read[path], self._rows[path] = found[0], rows
 
 
 class MadengineExporter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ import msgspec
 from agent.api import (
     Context,
     ExporterConfig,
+    FilePlace,
     JobLines,
     JobTexts,
     JobUsers,
@@ -22,6 +22,7 @@ from agent.api import (
     PathPatterns,
     SavedPositions,
     Spec,
+    read_changed,
 )
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
@@ -35,7 +36,6 @@ MAX_JOBS = 16
 PLAN = "nixl-ep-plan.json"
 BY_INDEX = frozenset({"local_index", "title"})
 """Sources of a rank's name that are not the run's number."""
-_PLAN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,7 +81,7 @@ class RunReader:
         self._once = ctx.once
         self._runs = saved.runs
         self._plans: dict[str, Plan] = {}
-        self._read: dict[str, tuple[int, int, int]] = {}
+        self._read: dict[str, FilePlace] = {}
 
     def turn(self, users: JobUsers, ranks: Sequence[LocalRank]) -> EpTurn:
         """Read on in the plans and the logs."""
@@ -127,18 +127,12 @@ class RunReader:
 
     def _read_plan(self, job_id: str, path: str, uid: int) -> None:
         try:
-            fd = os.open(path, _PLAN_FLAGS)
+            found = read_changed(path, MAX_PLAN_BYTES, self._read.get(job_id), uid)
         except OSError:
             return
-        with os.fdopen(fd, "rb") as file:
-            status = os.fstat(file.fileno())
-            place = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or self._read.get(job_id) == place:
-                return
-            plan = read_plan(file.read(MAX_PLAN_BYTES + 1))
-        if plan is not None:  # half written: the one before
-            self._plans[job_id] = plan
-            self._read[job_id] = place
+        plan = None if found is None else read_plan(found[1])
+        if found is not None and plan is not None:  # else half written: the one before stays
+            self._read[job_id], self._plans[job_id] = found[0], plan
 
 
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[LocalRank]) -> Iterable[tuple[str, str]]:

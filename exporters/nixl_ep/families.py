@@ -75,6 +75,22 @@ MISSED = Family(
     "1 per rank that was missed",
     "sum",
 )
+COMPLETED = Family(
+    "rankwatch_nixl_ep_phase_completed",
+    "gauge",
+    "The phase that the launcher saw completed last, from 0.",
+    ("job_id",),
+    "1 per NIXL-EP run with a launcher's output",
+    "max",
+)
+WORKER_FAILED = Family(
+    "rankwatch_nixl_ep_worker_failed_info",
+    "gauge",
+    "Ranks whose parent says that they failed, with the exit code (negative: the signal); always 1.",
+    (*_RANK, "code"),
+    "1 per rank that failed",
+    "max",
+)
 FAILED = Family(
     "rankwatch_nixl_ep_failure_info",
     "gauge",
@@ -83,7 +99,20 @@ FAILED = Family(
     "1 per run that failed",
     "max",
 )
-FAMILIES = (BANDWIDTH, SECONDS, PHASE, ENDED, BEGAN, TOOK, EXPECTED, PLANNED_EXIT, MISSED, FAILED)
+FAMILIES = (
+    BANDWIDTH,
+    SECONDS,
+    PHASE,
+    ENDED,
+    BEGAN,
+    TOOK,
+    EXPECTED,
+    COMPLETED,
+    PLANNED_EXIT,
+    MISSED,
+    WORKER_FAILED,
+    FAILED,
+)
 
 _TIMES = {
     "mean": "mean_seconds",
@@ -145,14 +174,19 @@ def _phases(ranks: list[tuple[tuple[str, str], RankRun]]) -> Iterable[Metric]:
 
 def _jobs(snapshot: EpSnapshot, runs: list[tuple[str, JobRun]]) -> Iterable[Metric]:
     expected, planned, missed, failed = EXPECTED.rows(), PLANNED_EXIT.rows(), MISSED.rows(), FAILED.rows()
+    completed, workers = COMPLETED.rows(), WORKER_FAILED.rows()
     for job_id, run in runs:
         plan, phase = snapshot.plans.get(job_id), run.phase()
         if plan is not None and phase is not None:
             expected.add((job_id,), len(plan.expected(phase)))
+        if run.completed is not None:
+            completed.add((job_id,), run.completed)
+        for number, code in sorted(run.exits().items()):
+            workers.add((job_id, str(number), str(code)), 1.0)
         for (number, is_planned), count in sorted(run.missed().items()):
             missed.add((job_id, str(number), is_planned), count)
         if category := run.failure(plan, snapshot.now):
             failed.add((job_id, category), 1.0)
     for label in sorted(snapshot.planned):
         planned.add(label, 1.0)
-    return [rows.metric for rows in (expected, planned, missed, failed)]
+    return [rows.metric for rows in (expected, completed, planned, missed, workers, failed)]

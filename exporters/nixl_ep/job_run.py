@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from agent.api import JobLines, SavedSeconds
-from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, read_failure
+from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, read_failure, read_step
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.records import read_records
 from exporters.nixl_ep.run import Launch, NodeRun, RankRun
@@ -33,7 +33,10 @@ class NodeLog(msgspec.Struct):
 
 
 class JobRun(msgspec.Struct):
-    """A run of a job: of the directory that was written to last. Times since the epoch."""
+    """A run of a job: of the directory that was written to last. Times since the epoch.
+
+    ``completed``: the phase that the launcher saw completed last; ``excused``: it says that srun's end was planned.
+    """
 
     directory: _Path = ""
     seconds: SavedSeconds = 0.0
@@ -41,6 +44,8 @@ class JobRun(msgspec.Struct):
     failures: set[Annotated[str, msgspec.Meta(max_length=32)]] = set()
     srun: SrunEnd = msgspec.field(default_factory=SrunEnd)
     srun_seconds: SavedSeconds = 0.0
+    completed: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    excused: bool = False
 
     def take(self, found: JobLines, plan: Plan | None) -> None:
         """Take in lines of a file; those of an older directory than the current one are passed over."""
@@ -50,12 +55,15 @@ class JobRun(msgspec.Struct):
                 return
             self.directory, self.logs, self.failures = directory, {}, set()
             self.srun, self.srun_seconds = SrunEnd(), 0.0
+            self.completed, self.excused = None, False
         self.seconds = max(self.seconds, found.seconds)
         log = self._log(found)
         for line in found.lines:
             if log is not None:
                 for record in read_records(line):
                     log.run.take(record, found.seconds, plan)
+            else:
+                self._take_step(line)
             self._take_failure(line, found.seconds)
 
     def ranks(self) -> dict[int, RankRun]:
@@ -88,7 +96,7 @@ class JobRun(msgspec.Struct):
         """The category by which the run failed; empty while it did not, or ended as planned."""
         kills = plan is not None and any(phase.killed for phase in plan.phases)
         is_open = now - self.srun_seconds < SETTLE_SECONDS and not self.srun.others
-        is_planned = self.srun.is_planned(plan_kills=kills) or (kills and is_open)
+        is_planned = self.excused or self.srun.is_planned(plan_kills=kills) or (kills and is_open)
         for category in CATEGORIES:
             if category in self.failures and not (category in OF_SRUN and is_planned):
                 return category
@@ -104,6 +112,17 @@ class JobRun(msgspec.Struct):
         if log is None or log.generation != found.generation:
             log = self.logs[found.path] = NodeLog(found.generation)
         return log
+
+    def exits(self) -> dict[int, int]:
+        """The exit codes of ranks whose parent told of one, negative ones being signals."""
+        return {rank: code for log in self.logs.values() for rank, code in log.run.exits.items()}
+
+    def _take_step(self, line: str) -> None:
+        step = read_step(line)
+        if step is not None and step.phase is not None:
+            self.completed = step.phase
+        elif step is not None:
+            self.excused = True
 
     def _take_failure(self, line: str, seconds: float) -> None:
         if "srun: " in line:

@@ -15,7 +15,7 @@ MAX_LINE_CHARACTERS = 4096
 MAX_PHASE = 1 << 20
 MAX_SRUN_LINES = 65_536
 
-Step = Literal["phase_completed", "phase_started", "all_completed", "planned_removal", "services_ready"]
+Step = Literal["phase_completed", "all_completed", "planned_removal"]
 
 CATEGORIES = (
     "primary_exited",
@@ -49,10 +49,8 @@ _FAILURES: tuple[tuple[str, str], ...] = (
 
 _STEPS: tuple[tuple[Step, re.Pattern[str]], ...] = (
     ("phase_completed", re.compile(r"Detected completion of phase ([0-9]{1,7})(?![0-9])", re.ASCII)),
-    ("phase_started", re.compile(r"Starting launches for phase ([0-9]{1,7})(?![0-9])", re.ASCII)),
     ("all_completed", re.compile(r"All NIXL EP launches completed successfully()")),
     ("planned_removal", re.compile(r"Ignoring provisional NIXL EP planned-rank-removal exit 143()")),
-    ("services_ready", re.compile(r"NIXL EP master services are ready on ()")),
 )
 _TERMINATED = re.compile(r"srun: error: [\w.\[\],-]{1,4096}: tasks? [0-9,-]{1,4096}: Terminated\s*$", re.ASCII)
 _TERMINATING = "srun: Terminating StepId="

@@ -19,6 +19,7 @@ from exporters.nixl_ep.records import (
     PhaseEdge,
     Record,
     SendReceive,
+    WorkersFailed,
 )
 
 MAX_RANKS = 4096
@@ -62,11 +63,16 @@ class Launch(msgspec.Struct):
 
 
 class NodeRun(msgspec.Struct):
-    """What one log of a node says. ``failures``: reports of missed ranks, by rank and whether the plan has it so."""
+    """What one log of a node says.
+
+    ``failures``: reports of missed ranks, by rank and whether the plan has it so. ``exits``: exit codes of ranks by the
+    word of who started them; a negative one is a signal.
+    """
 
     ranks: dict[_Number, RankRun] = {}
     launches: list[Launch] = []
     failures: dict[tuple[_Number, Annotated[str, msgspec.Meta(max_length=8)]], SavedCount] = {}
+    exits: dict[_Number, Annotated[int, msgspec.Meta(ge=-99_999, le=99_999)]] = {}
 
     def take(self, record: Record, seconds: float, plan: Plan | None) -> None:
         """Take in a record that was seen at this time (epoch seconds)."""
@@ -74,6 +80,8 @@ class NodeRun(msgspec.Struct):
             self._identify(record, seconds)
         elif isinstance(record, PeersFailed):
             self._miss(record, plan)
+        elif isinstance(record, WorkersFailed):
+            self._end(record)
         elif isinstance(record, PhaseEdge | Left | Bandwidth | SendReceive):
             rank = self._rank(record.rank)
             if rank is not None:
@@ -96,6 +104,14 @@ class NodeRun(msgspec.Struct):
             self.launches[-1].ranks[record.process] = record.rank
         if record.rank in self.ranks or len(self.ranks) < MAX_RANKS:
             self.ranks[record.rank] = RankRun()
+        self.exits.pop(record.rank, None)
+
+    def _end(self, record: WorkersFailed) -> None:
+        """Numbers are of a launch: of the newest that has such a one."""
+        for process, code in record.workers:
+            rank = next((each.ranks[process] for each in reversed(self.launches) if process in each.ranks), None)
+            if rank is not None:
+                self.exits[rank] = code
 
     def _miss(self, record: PeersFailed, plan: Plan | None) -> None:
         reporter = self.ranks.get(record.rank)

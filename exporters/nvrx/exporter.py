@@ -17,6 +17,7 @@ from agent.api import (
     Metric,
     NoData,
     PathPatterns,
+    RankSnapshot,
     SavedPositions,
     Spec,
 )
@@ -111,6 +112,7 @@ class NvrxExporter:
         self._reader: LauncherLines | None = None
         self._cycles: dict[str, Cycle] = {}
         self._cycles_at = float("-inf")
+        self._available = False
         self._shown = NvrxSnapshot()
 
     async def start(self, ctx: Context) -> None:
@@ -125,7 +127,13 @@ class NvrxExporter:
 
     async def update(self) -> None:
         """Look once; NoData where no rank names a cycle file and no configured path is there."""
-        views = self._ctx.ranks.snapshot()
+        is_due = self._ctx.clock.monotonic() - self._cycles_at >= CYCLES_SECONDS
+        if self._reader is not None or is_due:
+            await self._look(self._ctx.ranks.snapshot(), is_due=is_due)
+        if not self._cycles and not self._available:
+            raise NoData
+
+    async def _look(self, views: RankSnapshot, *, is_due: bool) -> None:
         users = JobUsers(views)
         progress: dict[str, tuple[float, ...]] = {}
         running, sizes = set(), {}
@@ -133,31 +141,29 @@ class NvrxExporter:
             process, job_id = view.process, view.label.job_id
             if process.exited_at is None:
                 running.add(job_id)
-                size = _local_size(process.facts.environment if process.facts is not None else None)
+                size = local_size(process.facts.environment if process.facts is not None else None)
                 if size:
                     sizes[job_id] = size
             if process.progress_seconds is not None:
                 progress[job_id] = (*progress.get(job_id, ()), process.progress_seconds)
-        await self._look_at_cycles(users)
-        available, events = False, self._shown.events
+        events = self._shown.events
         if self._reader is not None:
-            available, events, section = await self._thread.call(partial(self._reader.turn, users, progress))
+            self._available, events, section = await self._thread.call(partial(self._reader.turn, users, progress))
             self._ctx.state.publish(section)
-        self._shown = NvrxSnapshot(dict(self._cycles), frozenset(running), sizes, events)
-        if not self._cycles and not available:
-            raise NoData
+        self._shown = NvrxSnapshot(self._shown.cycles, frozenset(running), sizes, events)
+        if is_due:  # last: a helper that fails costs no lines
+            self._cycles_at = self._ctx.clock.monotonic()
+            await self._look_at_cycles(users, named_by(views, str(self._ctx.roots.proc)))
+            self._shown = msgspec.structs.replace(self._shown, cycles=dict(self._cycles))
 
-    async def _look_at_cycles(self, users: JobUsers) -> None:
+    async def _look_at_cycles(self, users: JobUsers, named: Mapping[str, CycleRequest]) -> None:
         """Ask for the cycle files that ranks name and for a site's; what is half written leaves the last good one."""
         here = users.jobs()
         if not self._ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
-        now = self._ctx.clock.monotonic()
-        named = self._named()
         requests = [*named.values(), *(CycleRequest(path) for path in self._config.cycle_directories)]
-        if not requests or now - self._cycles_at < CYCLES_SECONDS:
+        if not requests:
             return
-        self._cycles_at = now
         answers = await self._helper.call(requests, HELPER_SECONDS)
         for job_id, answer in zip(named, answers, strict=False):
             for found in answer or ():
@@ -173,18 +179,6 @@ class NvrxExporter:
         if (known is None and len(self._cycles) < MAX_JOBS) or (known is not None and cycle.order >= known.order):
             self._cycles[job_id] = cycle
 
-    def _named(self) -> dict[str, CycleRequest]:
-        """By job, the request for the file that its ranks name, MAX_JOBS at most."""
-        found: dict[str, CycleRequest] = {}
-        for view in self._ctx.ranks.snapshot().ranks:
-            facts, job_id = view.process.facts, view.label.job_id
-            if facts is None or facts.uid is None or view.process.exited_at is not None or job_id in found:
-                continue
-            path = (facts.environment or {}).get(LINK, "")
-            if path.startswith("/") and len(found) < MAX_JOBS:
-                found[job_id] = CycleRequest(path, str(self._ctx.roots.proc), facts.key.pid, facts.uid)
-        return found
-
     def snapshot(self) -> NvrxSnapshot:
         """What the last look gave."""
         return self._shown
@@ -199,7 +193,20 @@ class NvrxExporter:
             await self._thread.call(self._reader.close)
 
 
-def _local_size(environment: Mapping[str, str] | None) -> int:
+def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
+    """By job, the request for the file that its live ranks name, MAX_JOBS at most."""
+    found: dict[str, CycleRequest] = {}
+    for view in views.ranks:
+        facts, job_id = view.process.facts, view.label.job_id
+        if facts is None or facts.uid is None or view.process.exited_at is not None or job_id in found:
+            continue
+        path = (facts.environment or {}).get(LINK, "")
+        if path.startswith("/") and len(found) < MAX_JOBS:
+            found[job_id] = CycleRequest(path, proc_root, facts.key.pid, facts.uid)
+    return found
+
+
+def local_size(environment: Mapping[str, str] | None) -> int:
     """How many ranks a node has, by a rank's environment; 0 where that is not told."""
     text = (environment or {}).get(LOCAL_SIZE, "")
     size = int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else 0

@@ -15,6 +15,7 @@ from agent.api import JobTexts, JobUsers
 from agent.export import job_texts
 from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
 from agent.ranks.rank.owner import Owner
+from agent.system import file_holders
 from agent.system.file_holders import writers_of
 from agent.system.procfs import ProcFS
 
@@ -46,7 +47,6 @@ def test_a_name_is_of_its_users_jobs_alone() -> None:
     assert users.job_of(7, None) == users.job_of(9, None) == ""
     assert users.job_of(8, None) == "4713"
     assert users.jobs() == {"4711", "4712", "4713"}
-    assert users.uids == {7, 8}
 
 
 def test_who_writes_a_file(tmp_path: Path) -> None:
@@ -147,6 +147,32 @@ def test_saved_positions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(texts.turn(users_of((10, "4711", ME)))) == 3
     assert len(texts.positions()) == 2
     texts.close()
+
+
+def test_a_look_reads_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look reads about as much as it may, and the next one goes on."""
+    monkeypatch.setattr(job_texts, "TURN_BYTES", 100_000)
+    proc = ProcTree(tmp_path / "proc")
+    log = tmp_path / "4711.log"
+    log.write_text("0123456789abcde\n" * 30_000)
+    hold(proc, 10, log, ME, "0100001")
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/%j.log"])
+    users = users_of((10, "4711", ME))
+    turns = [sum(len(each.lines) for each in texts.turn(users)) for _ in range(5)]
+    assert sum(turns) == 30_000
+    assert 0 < turns[0] <= 20_000
+    texts.close()
+
+
+def test_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many processes are looked at for who writes a file, and not one more."""
+    monkeypatch.setattr(file_holders, "MAX_PROCESSES", 2)
+    proc = ProcTree(tmp_path / "proc")
+    logs = [tmp_path / f"{number}.log" for number in range(3)]
+    for number, log in enumerate(logs):
+        log.touch()
+        hold(proc, 10 + number, log, ME, "0100001")
+    assert len(writers_of(ProcFS(proc.root), {str(log): ME for log in logs})) == 2
 
 
 def test_recorded_data_are_read_whole(tmp_path: Path) -> None:

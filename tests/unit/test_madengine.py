@@ -16,7 +16,7 @@ from rank_table import environment, owned
 from agent.api import ExitStatus, NoData, RankTable, StateSection
 from agent.ranks.rank.environment import read_claim
 from agent.ranks.rank.owner import Owner
-from exporters.madengine import lines, perf_csv, task
+from exporters.madengine import exporter, lines, perf_csv, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
 from exporters.madengine.lines import BarrierTimeout, Duration, MadLine, Marker, Result, read_line
 from exporters.madengine.patterns import patterns, read_failure
@@ -182,6 +182,16 @@ def test_bounds_of_perf_csv() -> None:
     assert read_rows(f"{HEADER}\n".encode().ljust(perf_csv.MAX_CSV_BYTES + 1, b"\n")) is None
 
 
+def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many rows are looked at, and not one more; a cell that is too long makes a file none."""
+    monkeypatch.setattr(perf_csv, "MAX_ROWS", 2)
+    found = read_rows(f"{HEADER}\na,8,1,x,SUCCESS,\nb,8,1,x,SUCCESS,\nc,8,1,x,SUCCESS,\n".encode())
+    assert [row.model for row in found or ()] == ["a", "b"]
+    cell = "m" * perf_csv.MAX_CELL_CHARACTERS
+    assert read_rows(f"{HEADER}\n{cell},8,1,x,SUCCESS,\n".encode()) is not None
+    assert read_rows(f"{HEADER}\n{cell}m,8,1,x,SUCCESS,\n".encode()) is None
+
+
 def test_job_id_of_madengine() -> None:
     """A rank's job is what madengine passes on of Slurm's id, before the hash of its rendezvous."""
     found = read_claim({"MAD_SLURM_JOB_ID": "812", "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "RANK": "1"}, "here")
@@ -292,6 +302,17 @@ def test_tasks_go_on_after_a_restart(tmp_path: Path) -> None:
     node.end()
 
 
+def test_tasks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many tasks are followed, and not one more."""
+    monkeypatch.setattr(exporter, "MAX_TASKS", 1)
+    node = MadNode(tmp_path)
+    node.write(0, "ends")
+    node.write(1, "ends")
+    node.start()
+    assert len([name for name in node.look() if name.startswith("task_state/")]) == 1
+    node.end()
+
+
 def test_results_of_a_site(tmp_path: Path) -> None:
     """Rows of perf.csv are shown while it is there, also without any job, and read again when it changes."""
     node = MadNode(tmp_path)
@@ -308,9 +329,9 @@ def test_results_of_a_site(tmp_path: Path) -> None:
 
 def test_nothing_is_no_data(tmp_path: Path) -> None:
     """Without configuration there is no such source."""
-    exporter = MadengineExporter(MadengineConfig())
+    idle = MadengineExporter(MadengineConfig())
     with asyncio.Runner() as runner:
-        runner.run(exporter.start(lent("madengine", FakeClock(), tmp_path)))
+        runner.run(idle.start(lent("madengine", FakeClock(), tmp_path)))
         with pytest.raises(NoData):
-            runner.run(exporter.update())
-        runner.run(exporter.drain())
+            runner.run(idle.update())
+        runner.run(idle.drain())

@@ -16,6 +16,7 @@ from rank_table import environment, owned
 
 from agent.api import JobLines, NoData, RankTable, StateSection
 from agent.ranks.rank.owner import Owner
+from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, planned_names
 from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
@@ -105,7 +106,7 @@ def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
 
 
 def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
-    """A plan that is being written anew leaves the one before it, and one of somebody else is no plan."""
+    """A plan that is being written anew leaves the one before it."""
     node = EpNode(tmp_path)
     plan = node.folder / "nixl-ep-plan.json"
     plan.write_text(json.dumps([[0, 1, 2, -3]]))
@@ -116,6 +117,17 @@ def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
     assert "planned_exit/4711/3" in node.look()
     plan.write_text(json.dumps([[0, 1, 2, 3]]))
     assert "planned_exit/4711/3" not in node.look()
+    node.end()
+
+
+def test_plan_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is asked for as a file of the log's own user."""
+    asked: list[object] = []
+    monkeypatch.setattr(exporter, "read_changed", lambda *given: asked.append(given[-1]))
+    node = EpNode(tmp_path)
+    node.start()
+    node.look()
+    assert asked == [ME]
     node.end()
 
 
@@ -182,6 +194,16 @@ def test_newest_directory_counts() -> None:
     assert set(run.ranks()) == {1}
 
 
+def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run has so many logs, and not one more; the launcher's output is none."""
+    monkeypatch.setattr(job_run, "MAX_LOGS", 2)
+    run = JobRun()
+    for node in range(3):
+        run.take(lines(edge(node, "start", 0), path=f"/o/nixl-ep-node-{node}.log"), None)
+    run.take(lines(edge(9, "start", 0), path="/o/stdout.txt"), None)
+    assert set(run.ranks()) == {0, 1}
+
+
 def test_log_that_is_begun_anew() -> None:
     """A log that was cut is another run's: what it said before is forgotten."""
     run = JobRun()
@@ -209,6 +231,12 @@ def test_log_that_is_begun_anew() -> None:
             "",
         ),
         (("srun: error: n2: task 0: Exited with exit code 1",), True, 0.0, "srun_error"),
+        (
+            ("srun: error: n2: task 0: Terminated", "Ignoring provisional NIXL EP planned-rank-removal exit 143"),
+            False,
+            SETTLE_SECONDS,
+            "",
+        ),
         (("All NIXL EP launches completed successfully",), False, 0.0, ""),
     ],
 )
@@ -217,6 +245,18 @@ def test_failure_of_a_run(texts: tuple[str, ...], kills: bool, seconds: float, c
     run = JobRun()
     run.take(lines(*texts, path="/o/stdout.txt"), None)
     assert run.failure(plan_of([[0, 1], [0, -1]] if kills else [[0, 1]]), 100.0 + seconds) == category
+
+
+def test_launcher_of_a_run() -> None:
+    """The phase that the launcher saw completed last is known, and what workers' parents say of them."""
+    run = JobRun()
+    texts = [f"Detected completion of phase {phase} in /o/nixl-ep-node-0.log" for phase in (9, 10)]
+    run.take(lines(*texts, path="/o/stdout.txt"), None)
+    assert run.completed == 10
+    identity = "Process 1 -> global_rank=5, local_rank=1"
+    run.take(lines(identity, "RuntimeError: Worker processes failed: worker 1 (exit code -11)"), None)
+    assert run.exits() == {5: -11}
+    assert run.failure(None, 100.0) == ""
 
 
 def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, started: float = 90.0) -> LocalRank:

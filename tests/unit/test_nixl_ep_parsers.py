@@ -259,6 +259,16 @@ def test_launches_of_a_node() -> None:
     assert len(many.launches) == run.MAX_LAUNCHES
 
 
+def test_workers_that_failed() -> None:
+    """A worker's exit code is of the rank that the newest launch with its number has, until that is started anew."""
+    lines = ["Process 0 -> global_rank=3, local_rank=0", "Process 1 -> global_rank=2, local_rank=1"]
+    lines += ["Process 0 -> global_rank=7, local_rank=2"]
+    failed = "worker 0 (exit code -11), worker 1 (exit code 1), worker 9 (exit code 1)"
+    lines += [f"RuntimeError: Worker processes failed: {failed}"]
+    assert taken(lines).exits == {7: -11, 2: 1}
+    assert taken([*lines, "Process 1 -> global_rank=2, local_rank=1"]).exits == {7: -11}
+
+
 def test_ranks_of_a_run_are_bounded() -> None:
     """So many ranks, and reports of so many, are kept, and not one more."""
     found = taken([f"global_rank={rank}, local_rank=0 -> start phase 0" for rank in range(run.MAX_RANKS + 1)])
@@ -272,10 +282,8 @@ def test_ranks_of_a_run_are_bounded() -> None:
     [
         ("Detected completion of phase 1 in /o/nixl-ep-node-0.log", LauncherStep("phase_completed", 1)),
         ("Detected completion of phase 10 in /o/nixl-ep-node-0.log", LauncherStep("phase_completed", 10)),
-        ("Starting launches for phase 2...", LauncherStep("phase_started", 2)),
         ("All NIXL EP launches completed successfully", LauncherStep("all_completed")),
         ("Ignoring provisional NIXL EP planned-rank-removal exit 143", LauncherStep("planned_removal")),
-        ("NIXL EP master services are ready on 10.0.0.1", LauncherStep("services_ready")),
         ("Waiting for phase 1 before starting phase 2...", None),
     ],
 )
@@ -333,6 +341,15 @@ def test_srun_that_the_plan_ends(lines: tuple[str, ...], kills: bool, is_planned
     for line in lines:
         found.take(line)
     assert found.is_planned(plan_kills=kills) is is_planned
+
+
+def test_lines_of_srun_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of srun are counted up to a bound."""
+    monkeypatch.setattr(launcher, "MAX_SRUN_LINES", 2)
+    found = SrunEnd()
+    for line in [*TRIPLE, "srun: other"] * 3:
+        found.take(line)
+    assert (found.terminated, found.terminating, found.forced, found.others) == (2, 2, 2, 2)
 
 
 def test_garbage_does_no_harm() -> None:

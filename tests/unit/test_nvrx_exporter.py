@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rank_table import environment, owned
 from agent.api import Context, ExitStatus, NoData, RankTable, StateSection
 from agent.helper.client import Helpers
 from agent.ranks.rank.owner import Owner
-from exporters.nvrx import reading
+from exporters.nvrx import exporter, reading
 from exporters.nvrx.exporter import LINK, LOCAL_SIZE, NvrxConfig, NvrxExporter
 from exporters.nvrx.reading import CycleRequest, read_cycles, read_one
 
@@ -152,7 +153,7 @@ def test_cycle_without_live_ranks_does_not_run(tmp_path: Path) -> None:
     node.write()
     assert (node.look())["nvrx_cycle_running/4711"] == 1.0
     node.ranks.observe_exit(key, ExitStatus(known=True, signal=9))
-    assert (node.look(0.0))["nvrx_cycle_running/4711"] == 0.0
+    assert (node.look())["nvrx_cycle_running/4711"] == 0.0
     node.end()
 
 
@@ -253,6 +254,60 @@ def test_directories_of_a_site(tmp_path: Path) -> None:
     [found] = read_cycles([CycleRequest(str(tmp_path))], b"")
     assert [each.cycle.cycle for each in found or ()] == [10]
     assert read_cycles([CycleRequest(str(tmp_path / "gone"))], b"") == [[]]
+
+
+def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many jobs of a node are followed, in cycles and in lines, and not one more."""
+    monkeypatch.setattr(exporter, "MAX_JOBS", 1)
+    (tmp_path / "logs").mkdir()
+    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
+    node.start()
+    node.write()
+    for pid, job in ((10, "4711"), (11, "4712")):
+        node.add_rank(pid, job=job)
+        log = tmp_path / f"logs/{job}.log"
+        log.write_text(f"{EVENT.format('failure_detected', 21)}\n")
+        node.hold(log, pid=pid)
+    shown = node.look(20.0)
+    assert len([name for name in shown if name.startswith("nvrx_cycle/")]) == 1
+    assert len([name for name in shown if name.startswith("nvrx_events_total/")]) == 1
+    node.end()
+
+
+@pytest.mark.parametrize(("text", "size"), [("1024", 1024), ("1025", 0), ("-1", 0), ("x", 0), ("00008", 0), ("", 0)])
+def test_local_sizes_are_bounded(text: str, size: int) -> None:
+    """How many ranks a node has is a number in bounds, or not known."""
+    assert exporter.local_size({LOCAL_SIZE: text}) == size
+    assert exporter.local_size(None) == 0
+
+
+def test_entries_of_a_directory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many entries of a directory are looked at, and not one more."""
+    monkeypatch.setattr(reading, "MAX_ENTRIES", 2)
+    for number in range(3):
+        (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING))
+    assert len(read_one(CycleRequest(str(tmp_path)))) == 2
+
+
+def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a read hangs its user gets no answer, others do; above so many hanging reads nobody does."""
+    hangs = threading.Event()
+
+    def read(request: CycleRequest) -> list[reading.FoundCycle]:
+        if request.uid < 3:
+            hangs.wait(30.0)
+        return []
+
+    monkeypatch.setattr(reading, "read_one", read)
+    monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(reading, "MAX_WAITING", 3)
+    monkeypatch.setattr(reading, "_waiting", {})
+    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
+    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
+    assert (
+        read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0), CycleRequest("/b", uid=5)], b"")[2] is None
+    )
+    hangs.set()
 
 
 def test_jobs_of_a_directory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -320,6 +320,27 @@ def test_phases_of_each_launcher_add_up() -> None:
     assert set(found.phase_seconds) < set(events.PHASES)
 
 
+def test_launchers_and_times_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many launchers have phases, and no phase and no recovery is longer than a day."""
+    monkeypatch.setattr(events, "MAX_LAUNCHERS", 1)
+    found = heard(
+        event("failure_detected", 10),
+        event("failure_detected", 10, host="n08"),
+        event("worker_terminated", 11, host="n08"),
+    )
+    assert (list(found.last), found.phase_seconds) == (["n07_991"], {})
+    monkeypatch.setattr(events, "MAX_PHASE_SECONDS", 5.0)
+    assert heard(event("failure_detected", 10), event("worker_terminated", 15)).phase_seconds == {"stop": 5.0}
+    assert heard(event("failure_detected", 10), event("worker_terminated", 15.1)).phase_seconds == {}
+    monkeypatch.setattr(events, "MAX_RECOVERY_SECONDS", 5.0)
+    found = heard(event("failure_detected", 10), event("worker_start_completed", 11))
+    base = datetime(2026, 11, 22, 0, 33, tzinfo=UTC).timestamp()
+    found.progress(base + 15.1)
+    assert "progress" not in found.recovery_seconds()
+    found.progress(base + 15)
+    assert found.recovery_seconds()["progress"] == pytest.approx(5.0)
+
+
 def test_scores_follow_their_heading() -> None:
     """Scores are of the kind that stands above them, six at most, and a new report replaces the one before."""
     report = ["GPU relative performance:", *(f"  Rank={rank} Node=n Score=0.{rank}" for rank in range(1, 8))]
