@@ -37,12 +37,8 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
-<<<<<<< HEAD
 from agent.ranks.rank.verdict import RasSilence
-=======
-from agent.ranks.rank.verdict import ExitStatus, RasSilence
 from agent.ranks.snapshot import RankSnapshot
->>>>>>> refs/heads/b16c
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
