@@ -139,6 +139,14 @@ def test_a_requeued_task_begins_anew() -> None:
     assert (found.results, found.failures, found.code, found.step) == ({}, {}, None, "started")
 
 
+def test_a_result_that_is_read_before_the_first_marker_stays() -> None:
+    """A task's output and its markers are in two files, which are read in any order."""
+    found = NodeTask()
+    found.take("performance: 1 x", 1.0, is_output=True)
+    found.take(f"{MARK}task script started", 2.0, is_output=False)
+    assert (found.results, found.step) == ({"x": 1.0}, "started")
+
+
 def test_metrics_of_a_task_are_bounded() -> None:
     """A task has so many metrics, and not one more."""
     found = NodeTask()
