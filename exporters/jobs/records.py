@@ -16,6 +16,9 @@ MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0
 """So long after its end a job is told of."""
+MAX_RUNNING = 512
+MAX_ENDED = 128
+"""Those that ended last: of more than that in an hour, short jobs, the word on the others has been heard."""
 
 STATES = frozenset(
     {
@@ -117,6 +120,15 @@ def job_of(file: JobFile) -> ScheduledJob:
 def is_over(file: JobFile, now: float) -> bool:
     """True for a job that ended too long ago to be told of, at ``now`` in epoch seconds."""
     return file.ended is not None and now - file.ended > KEPT_SECONDS
+
+
+def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int]:
+    """MAX_RUNNING jobs that run and the MAX_ENDED that ended last; and how many that run are left out."""
+    found = list(jobs)
+    running = [job for job in found if job.file.ended is None]
+    ended = [job for job in found if job.file.ended is not None]
+    ended.sort(key=lambda job: (-(job.file.ended or 0), job.file.job_id))
+    return (*running[:MAX_RUNNING], *ended[:MAX_ENDED]), max(len(running) - MAX_RUNNING, 0)
 
 
 def ending(file: JobFile) -> Ending:

@@ -230,6 +230,18 @@ def test_a_job_is_told_of_for_an_hour_after_its_end() -> None:
     assert not is_over(JobFile("4", started=1), NOW)
 
 
+def test_jobs_are_bounded() -> None:
+    """So many that run are shown, and of those that ended the last ones; what runs and is left out is counted."""
+    running = [job_of(JobFile(f"r{number}")) for number in range(records.MAX_RUNNING + 1)]
+    ended = [job_of(JobFile(f"e{number}", ended=number)) for number in range(records.MAX_ENDED + 1)]
+    shown_jobs, left_out = records.bounded([*ended, *running])
+    names = {job.file.job_id for job in shown_jobs}
+    assert (len(shown_jobs), left_out) == (records.MAX_RUNNING + records.MAX_ENDED, 1)
+    assert f"e{records.MAX_ENDED}" in names
+    assert "e0" not in names
+    assert records.bounded(running[1:]) == (tuple(running[1:]), 0)
+
+
 def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
     """A job's own file comes first; one that ended has no GPUs any more; strange files are refused."""
     dcgm, amd = tmp_path / "dcgm", tmp_path / "amd"
