@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
-MAX_FILES = 1024
-MAX_ENTRIES = 4096
+MAX_FILES = 4096
+MAX_ENTRIES = 8192
 """Names that are looked at in one look."""
 MAX_FILE_BYTES = 16 * 1024
 

@@ -18,7 +18,7 @@ ALLOCATION = Family(
     "gauge",
     "A job that the scheduler runs on this node, with or without ranks; always 1. scheduler_cluster is the scheduler's "
     "name of the cluster, nodes how many the job has; labels are empty where the scheduler's files do not say it.",
-    ("job_id", "user", "account", "partition", "scheduler_cluster", "nodes", "array_job_id"),
+    ("job_id", "user", "account", "partition", "scheduler_cluster", "name", "nodes", "array_job_id", "array_task_id"),
     _RUNNING,
     "max",
 )
@@ -98,8 +98,8 @@ def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
     for job in jobs:
         file = job.file
         nodes = str(file.nodes) if file.nodes else ""
-        facts = (file.user, file.account, file.partition, file.cluster, nodes, file.array_job_id)
-        allocation.add((file.job_id, *facts), 1.0)
+        who = (file.user, file.account, file.partition, file.cluster, file.name)
+        allocation.add((file.job_id, *who, nodes, file.array_job_id, file.array_task_id), 1.0)
         for gpu in job.gpus:
             gpus.add((file.job_id, gpu), 1.0)
         if file.started:

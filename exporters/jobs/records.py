@@ -16,6 +16,9 @@ MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0
 """So long after its end a job is told of."""
+MAX_RUNNING = 512
+MAX_ENDED = 128
+"""Those that ended last: of more than that in an hour, short jobs, the word on the others has been heard."""
 
 STATES = frozenset(
     {
@@ -61,13 +64,11 @@ _GPU_RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 class JobFile(msgspec.Struct, frozen=True):
     """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 where they are not known.
 
-    ``ended`` None: it runs. ``derived_code``: the highest of its steps, as waitpid has it. ``state``: the scheduler's
-    word, empty where nobody asked for it.
+    ``ended`` None: it runs. ``state``: the scheduler's word, empty where nobody asked for it. The files have more.
     """
 
     job_id: _JobId
     user: _Text = ""
-    uid: _Number = 0
     account: _Text = ""
     partition: _Text = ""
     cluster: _Text = ""
@@ -76,11 +77,9 @@ class JobFile(msgspec.Struct, frozen=True):
     array_job_id: _Text = ""
     array_task_id: _Text = ""
     nodes: _Number = 0
-    ntasks: _Number = 0
     restarts: _Number = 0
     started: _Number = 0
     ended: _Number | None = None
-    derived_code: _Number = 0
     exit_code: _Number | None = None
     exit_signal: _Number = 0
     state: _Text = ""
@@ -90,7 +89,7 @@ class JobFile(msgspec.Struct, frozen=True):
 class AmdFile(msgspec.Struct, frozen=True):
     """The file of one GPU, as the scripts of AMD's exporter write it: the environment of Slurm's prolog."""
 
-    job_id: Annotated[_JobId, msgspec.Meta()] = msgspec.field(name="SLURM_JOB_ID")
+    job_id: _JobId = msgspec.field(name="SLURM_JOB_ID")
     user: _Text = msgspec.field(name="SLURM_JOB_USER", default="")
     partition: _Text = msgspec.field(name="SLURM_JOB_PARTITION", default="")
     cluster: _Text = msgspec.field(name="SLURM_CLUSTER_NAME", default="")
@@ -121,6 +120,15 @@ def job_of(file: JobFile) -> ScheduledJob:
 def is_over(file: JobFile, now: float) -> bool:
     """True for a job that ended too long ago to be told of, at ``now`` in epoch seconds."""
     return file.ended is not None and now - file.ended > KEPT_SECONDS
+
+
+def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int]:
+    """MAX_RUNNING jobs that run and the MAX_ENDED that ended last; and how many that run are left out."""
+    found = list(jobs)
+    running = [job for job in found if job.file.ended is None]
+    ended = [job for job in found if job.file.ended is not None]
+    ended.sort(key=lambda job: (-(job.file.ended or 0), job.file.job_id))
+    return (*running[:MAX_RUNNING], *ended[:MAX_ENDED]), max(len(running) - MAX_RUNNING, 0)
 
 
 def ending(file: JobFile) -> Ending:
@@ -174,9 +182,8 @@ def with_mappings(jobs: Iterable[ScheduledJob], mapped: Iterable[tuple[str, AmdF
     known = {job.file.job_id: job for job in jobs}
     gpus: dict[str, dict[str, None]] = {}
     for gpu, said in mapped:
-        known.setdefault(
-            said.job_id, ScheduledJob(JobFile(said.job_id, said.user, 0, "", said.partition, said.cluster))
-        )
+        stub = JobFile(said.job_id, user=said.user, partition=said.partition, cluster=said.cluster)
+        known.setdefault(said.job_id, ScheduledJob(stub))
         gpus.setdefault(said.job_id, {})[gpu] = None
     for job_id, found in gpus.items():
         if not known[job_id].gpus and known[job_id].ending is None:

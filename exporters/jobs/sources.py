@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from exporters.jobs.directory import TrustedDirectory
-from exporters.jobs.records import AmdFile, JobFile, ScheduledJob, is_gpu, is_over, job_of, with_mappings
+from exporters.jobs.records import AmdFile, JobFile, ScheduledJob, bounded, is_gpu, is_over, job_of, with_mappings
 
 MAX_JOBS_PER_GPU = 16
 """Of one GPU in dcgm-exporter's mapping."""
@@ -42,7 +42,9 @@ class JobSources:
         for directory in (self._jobs, self._dcgm, self._amd):
             if directory is not None:
                 refused.update(directory.refused)
-        return with_mappings(own, [(gpu, said) for gpu, said in mapped if said.job_id not in over]), refused
+        shown, left_out = bounded(with_mappings(own, [each for each in mapped if each[1].job_id not in over]))
+        refused["count"] += left_out
+        return shown, refused
 
 
 def read_job(name: str, content: bytes) -> JobFile:

@@ -115,8 +115,8 @@ def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
         b"{}",
         b'{"job_id":4}',
         b'{"job_id":"5"}',
-        b'{"job_id":"4","uid":-1}',
-        b'{"job_id":"4","uid":1e300}',
+        b'{"job_id":"4","nodes":-1}',
+        b'{"job_id":"4","nodes":1e300}',
         b'{"job_id":"4","user":"\xff"}',
         b'{"job_id":"4","user":null}',
         b'{"job_id":"4","x":' + b"[" * 16_000,
@@ -171,9 +171,9 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
     trusted = TrustedDirectory(jobs, [os.geteuid()], lambda name: name.endswith(".json"), counting)
     assert [trusted.look(), trusted.look()] == [{"4.json": JobFile("4")}] * 2
     assert read == ["4.json"]
-    (jobs / "new").write_text('{"job_id":"4","uid":7}')
+    (jobs / "new").write_text('{"job_id":"4","restarts":7}')
     (jobs / "new").rename(jobs / "4.json")
-    assert trusted.look() == {"4.json": JobFile("4", uid=7)}
+    assert trusted.look() == {"4.json": JobFile("4", restarts=7)}
     (jobs / "4.json").unlink()
     assert trusted.look() == {}
     jobs.rmdir()
@@ -228,6 +228,18 @@ def test_a_job_is_told_of_for_an_hour_after_its_end() -> None:
     assert not is_over(JobFile("4", ended=int(NOW - records.KEPT_SECONDS)), NOW)
     assert is_over(JobFile("4", ended=int(NOW - records.KEPT_SECONDS - 1)), NOW)
     assert not is_over(JobFile("4", started=1), NOW)
+
+
+def test_jobs_are_bounded() -> None:
+    """So many that run are shown, and of those that ended the last ones; what runs and is left out is counted."""
+    running = [job_of(JobFile(f"r{number}")) for number in range(records.MAX_RUNNING + 1)]
+    ended = [job_of(JobFile(f"e{number}", ended=number)) for number in range(records.MAX_ENDED + 1)]
+    shown_jobs, left_out = records.bounded([*ended, *running])
+    names = {job.file.job_id for job in shown_jobs}
+    assert (len(shown_jobs), left_out) == (records.MAX_RUNNING + records.MAX_ENDED, 1)
+    assert f"e{records.MAX_ENDED}" in names
+    assert "e0" not in names
+    assert records.bounded(running[1:]) == (tuple(running[1:]), 0)
 
 
 def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
@@ -287,7 +299,7 @@ def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[t
     text = asyncio.run(run())
     assert told == [("2", "CANCELLED")]
     assert b'rankwatch_job_end_info{code="",job_id="2",reason="",signal="",state="CANCELLED"} 1.0' in text
-    assert b'rankwatch_job_allocation_info{account="",array_job_id="",job_id="1"' in text
+    assert b'rankwatch_job_allocation_info{account="",array_job_id="",array_task_id="",job_id="1"' in text
 
 
 KNOWN = [path.read_bytes() for path in sorted((DATA / "run/rankwatch/jobs").glob("[0-9].json"))]

@@ -53,8 +53,8 @@ class RankProcess(msgspec.Struct):
     ``shown_job_id``: with the owner's suffix if need be.
     ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. ``oom_logged``: the kernel's log
-    says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: its exit is its
-    job's end, as the scheduler has that. Times ending in ``_at`` or ``_since`` are monotonic.
+    says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: its exit is its job's end, as the scheduler has
+    that. Times ending in ``_at`` or ``_since`` are monotonic.
     """
 
     found_at: SavedSeconds
