@@ -7,6 +7,7 @@ from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
 from agent.core.fair_budget import FairBudget, Group
 from agent.core.guard import Guard
+from agent.core.hosts import hosts as expand_hosts
 from agent.core.identity import (
     UNKNOWN_RANK,
     Membership,
@@ -132,6 +133,7 @@ __all__ = [
     "comm_label",
     "compiled_path_pattern",
     "ethtool",
+    "expand_hosts",
     "fault_table",
     "gpu_families",
     "gpu_faults",

@@ -8,7 +8,7 @@ or of one of its user's jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -37,6 +37,10 @@ PathPatterns = Annotated[list[PathPattern], msgspec.Meta(max_length=32)]
 SavedPositions = Annotated[list[Position], msgspec.Meta(max_length=MAX_POSITIONS)]
 
 
+Claim = Callable[[str, str], bool | None]
+"""Whether a file (its path) of a job is this node's to read; None leaves that to who writes it."""
+
+
 class JobLines(NamedTuple):
     """Whole lines of one file, in order. ``seconds``: when they were written at the latest, since the epoch."""
 
@@ -49,11 +53,15 @@ class JobLines(NamedTuple):
 
 
 class JobTexts:
-    """The files of ``patterns``; ``resume``: positions of an earlier life, whose files are ours as before."""
+    """The files of ``patterns``; ``resume``: positions of an earlier life, whose files are ours as before.
+
+    ``claim`` may be set by an exporter whose files say of which node they are.
+    """
 
     def __init__(self, ctx: Context, patterns: Sequence[str], resume: Sequence[Position] = ()) -> None:
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
+        self.claim: Claim = lambda _path, _job_id: None
         self._files = TextFiles(patterns, ctx.clock.monotonic, resume=resume, from_beginning=ctx.once)
         self._ours: dict[tuple[int, int], str] = {(one.device, one.inode): "" for one in resume}
         self._resumed = set(self._ours)
@@ -113,11 +121,18 @@ class JobTexts:
         """Whether it is not known yet who writes a file that may be of a job here."""
         if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
             return False
-        named = self._files.job_id(file)
-        return bool(self._job(file, users)) or named is None or named in users.jobs()
+        named, job_id = self._files.job_id(file), self._job(file, users)
+        if job_id and self.claim(file.path, job_id) is not None:
+            return False
+        return bool(job_id) or named is None or named in users.jobs()
 
     def _is_ours(self, file: FollowedFile, users: JobUsers) -> bool:
-        return (self._ctx.once or file.identity in self._ours) and bool(self._job(file, users))
+        job_id = self._job(file, users)
+        claimed = None if self._ctx.once or not job_id else self.claim(file.path, job_id)
+        if claimed:
+            self._ours.setdefault(file.identity, "")
+        is_ours = self._ctx.once or file.identity in self._ours
+        return bool(job_id) and (is_ours if claimed is None else claimed)
 
     def _job(self, file: FollowedFile, users: JobUsers) -> str:
         named = self._files.job_id(file)

@@ -48,7 +48,7 @@ class Marker(msgspec.Struct, frozen=True):
     code: int | None = None
 
 
-class Result(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
     """What a run measured, in the unit that ``metric`` names."""
 
     metric: str
@@ -71,7 +71,7 @@ class BarrierTimeout(msgspec.Struct, frozen=True):
     missing: int | None = None
 
 
-MadLine = Marker | Result | Duration | BarrierTimeout
+MadLine = Marker | Measured | Duration | BarrierTimeout
 
 
 def read_line(line: str) -> MadLine | None:
@@ -104,7 +104,7 @@ def _barrier(text: str) -> BarrierTimeout | None:
     return BarrierTimeout(None, missing) if 0 <= missing < MAX_NODES else None
 
 
-def _measured(text: str) -> Result | Duration | None:
+def _measured(text: str) -> Measured | Duration | None:
     if "performance:" in text and (found := _PERFORMANCE.search(text)) is not None:
         return _result(found[2], found[1])
     if "train_samples_per_second" in text and (found := _TRAINED.search(text)) is not None:
@@ -115,9 +115,9 @@ def _measured(text: str) -> Result | Duration | None:
     return None
 
 
-def _result(metric: str, number: str) -> Result | None:
+def _result(metric: str, number: str) -> Measured | None:
     value = float(number)
-    return Result(as_label(metric), value) if abs(value) <= MAX_NUMBER else None
+    return Measured(as_label(metric), value) if abs(value) <= MAX_NUMBER else None
 
 
 def as_label(text: str) -> str:

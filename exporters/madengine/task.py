@@ -17,7 +17,7 @@ from exporters.madengine.lines import (
     BarrierTimeout,
     Duration,
     Marker,
-    Result,
+    Measured,
     as_label,
     read_line,
 )
@@ -73,7 +73,7 @@ class NodeTask(msgspec.Struct):
         found = read_line(line)
         if isinstance(found, Marker):
             self._take_marker(found)
-        elif isinstance(found, Result):
+        elif isinstance(found, Measured):
             if len(self.results) < MAX_METRICS:
                 self.results.setdefault(found.metric, found.value)
         elif isinstance(found, Duration):

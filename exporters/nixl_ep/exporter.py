@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -20,13 +20,15 @@ from agent.api import (
     Metric,
     NoData,
     PathPatterns,
+    RankSnapshot,
     SavedPositions,
     Spec,
+    expand_hosts,
     read_changed,
 )
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
-from exporters.nixl_ep.job_run import JobRun
+from exporters.nixl_ep.job_run import JobRun, node_of
 from exporters.nixl_ep.plan import MAX_PLAN_BYTES, Plan, read_plan
 from exporters.nixl_ep.run import Launch, is_leaving
 
@@ -34,6 +36,7 @@ INTERVAL_SECONDS = 1.0
 MAX_JOBS = 16
 """Of a node, that are followed."""
 PLAN = "nixl-ep-plan.json"
+NODES = "SLURM_JOB_NODELIST"
 BY_INDEX = frozenset({"local_index", "title"})
 """Sources of a rank's name that are not the run's number."""
 
@@ -83,8 +86,9 @@ class RunReader:
         self._plans: dict[str, Plan] = {}
         self._read: dict[str, FilePlace] = {}
 
-    def turn(self, users: JobUsers, ranks: Sequence[LocalRank]) -> EpTurn:
-        """Read on in the plans and the logs."""
+    def turn(self, users: JobUsers, ranks: Sequence[LocalRank], places: Mapping[str, int]) -> EpTurn:
+        """Read on in the plans and the logs; ``places``: by job, this node's number among the job's nodes."""
+        self._texts.claim = partial(is_ours, places)
         found = self._texts.turn(users)
         self._read_plans(users)
         for lines in found:
@@ -135,6 +139,23 @@ class RunReader:
             self._read[job_id], self._plans[job_id] = found[0], plan
 
 
+def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
+    """Whether a log is that of this node; None where that is not known, or the file is none of a node's."""
+    node, own = node_of(path), places.get(job_id)
+    return None if node is None or own is None else node == own
+
+
+@lru_cache(maxsize=256)
+def place_in(nodes: str, hostname: str) -> int | None:
+    """The number of a node in Slurm's list of a job's nodes; None where it is not in it."""
+    try:
+        names = [name.partition(".")[0] for name in expand_hosts(nodes)]
+    except ValueError:
+        return None
+    short = hostname.partition(".")[0]
+    return names.index(short) if names.count(short) == 1 else None
+
+
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[LocalRank]) -> Iterable[tuple[str, str]]:
     """Which ranks of a job are to leave, as the rank table names them.
 
@@ -172,6 +193,7 @@ class NixlEpExporter:
         self._thread = ctx.thread("nixl_ep")
         self._reader: RunReader | None = None
         if self._config.paths:
+            ctx.ranks.keep_variables(frozenset({NODES}))
             saved = ctx.state.restore(SavedRuns, ctx.log) or SavedRuns()
             self._reader = await self._thread.call(partial(RunReader, ctx, self._config.paths, saved))
 
@@ -191,11 +213,22 @@ class NixlEpExporter:
             for view in views.ranks
             if view.process.facts is not None
         ]
-        turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks))
+        turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks, self._places(views)))
         self._ctx.state.publish(turn.section)
         self._shown = EpSnapshot(turn.runs, turn.plans, turn.planned, self._ctx.clock.time())
         if not turn.available:
             raise NoData
+
+    def _places(self, views: RankSnapshot) -> dict[str, int]:
+        """By job, this node's number among the job's nodes, where a rank's environment tells it."""
+        found: dict[str, int] = {}
+        for view in views.ranks:
+            environment = view.process.facts.environment if view.process.facts is not None else None
+            nodes = (environment or {}).get(NODES, "")
+            place = place_in(nodes, self._ctx.hostname) if nodes else None
+            if place is not None:
+                found[view.label.job_id] = place
+        return found
 
     def snapshot(self) -> EpSnapshot:
         """What the last look gave."""

@@ -20,7 +20,7 @@ SETTLE_SECONDS = 10.0
 """So long after srun's last line its end is whole: until then it may yet prove planned."""
 OF_SRUN = ("srun_error", "exit_code")
 """Failures that a planned end looks like."""
-_NODE_LOG = re.compile(r"nixl-ep-node-[0-9]{1,6}\.log", re.ASCII)
+_NODE_LOG = re.compile(r"nixl-ep-node-([0-9]{1,6})\.log", re.ASCII)
 
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
 
@@ -104,7 +104,7 @@ class JobRun(msgspec.Struct):
 
     def _log(self, found: JobLines) -> NodeLog | None:
         """The log of a node; None for what the launcher prints."""
-        if not _NODE_LOG.fullmatch(os.path.basename(found.path)):
+        if node_of(found.path) is None:
             return None
         log = self.logs.get(found.path)
         if log is None and len(self.logs) >= MAX_LOGS:
@@ -130,6 +130,12 @@ class JobRun(msgspec.Struct):
             self.srun_seconds = max(self.srun_seconds, seconds)
         if category := read_failure(line):
             self.failures.add(category)
+
+
+def node_of(path: str) -> int | None:
+    """The number of the node whose log it is, in the order of the job's nodes; None of what the launcher prints."""
+    found = _NODE_LOG.fullmatch(os.path.basename(path))
+    return None if found is None else int(found[1])
 
 
 def _progress(rank: RankRun) -> tuple[int, float]:

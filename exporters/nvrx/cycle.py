@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from exporters.nvrx.hosts import hosts, numbers
+from agent.core.hosts import hosts, numbers
 
 MAX_CYCLE_BYTES = 256 * 1024
 """Of a file: 10,000 nodes whose names have no ranges take 150 KB."""

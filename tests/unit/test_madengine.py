@@ -18,7 +18,7 @@ from agent.ranks.rank.environment import read_claim
 from agent.ranks.rank.owner import Owner
 from exporters.madengine import exporter, lines, perf_csv, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
-from exporters.madengine.lines import BarrierTimeout, Duration, MadLine, Marker, Result, read_line
+from exporters.madengine.lines import BarrierTimeout, Duration, MadLine, Marker, Measured, read_line
 from exporters.madengine.patterns import patterns, read_failure
 from exporters.madengine.perf_csv import PerfRow, read_rows
 from exporters.madengine.task import LOST_SECONDS, NodeTask, TaskFile, read_name
@@ -39,13 +39,13 @@ MARK = "[DEBUG] 2026-11-22T00:36:22+00:00 Node 1 (vm): "
         (f"{MARK}task script exiting with code", None),
         ("[DEBUG] yesterday Node 1 (vm): task script started", Marker(1, "started", None)),
         (f"[DEBUG] x Node {lines.MAX_NODES} (vm): task script started", None),
-        ("performance: 14164.5 samples_per_second", Result("samples_per_second", 14164.5)),
-        ("performance: 3.2e3/s tokens", Result("tokens", 3200.0)),
-        ("performance: .5, tokens,", Result("tokens", 0.5)),
-        ("performance: 12, /s, tokens", Result("tokens", 12.0)),
+        ("performance: 14164.5 samples_per_second", Measured("samples_per_second", 14164.5)),
+        ("performance: 3.2e3/s tokens", Measured("tokens", 3200.0)),
+        ("performance: .5, tokens,", Measured("tokens", 0.5)),
+        ("performance: 12, /s, tokens", Measured("tokens", 12.0)),
         ("performance: fast", None),
         ("performance: 1e19 tokens", None),
-        ("{'train_samples_per_second': 12.5, 'x': 1}", Result("train_samples_per_second", 12.5)),
+        ("{'train_samples_per_second': 12.5, 'x': 1}", Measured("train_samples_per_second", 12.5)),
         ("test_duration: 93.1s", Duration(93.1)),
         ("RuntimeError: TCP barrier timeout on master: accepted=1/3 port=43012", BarrierTimeout(None, 2)),
         ("TCP barrier timeout on worker rank=2 master=n1 ports=[43000] attempts=12 last_error=x", BarrierTimeout(2)),
@@ -62,8 +62,8 @@ def test_lines(text: str, expected: MadLine | None) -> None:
 def test_metrics_are_labels() -> None:
     """The name of a metric is cut and printable."""
     found = read_line(f"performance: 1 {'m' * lines.MAX_METRIC_CHARACTERS}x")
-    assert found == Result("m" * lines.MAX_METRIC_CHARACTERS, 1.0)
-    assert read_line("performance: 1 a\x01b") == Result("a?b", 1.0)
+    assert found == Measured("m" * lines.MAX_METRIC_CHARACTERS, 1.0)
+    assert read_line("performance: 1 a\x01b") == Measured("a?b", 1.0)
 
 
 def test_patterns_fit_their_examples() -> None:

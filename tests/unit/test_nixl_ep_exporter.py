@@ -18,7 +18,7 @@ from agent.api import JobLines, NoData, RankTable, StateSection
 from agent.ranks.rank.owner import Owner
 from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
-from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, planned_names
+from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, place_in, planned_names
 from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
 from exporters.nixl_ep.plan import Plan, read_plan
 from exporters.nixl_ep.run import Launch
@@ -278,6 +278,28 @@ def test_ranks_named_by_their_order() -> None:
     assert list(planned_names("4711", run, plan, [each._replace(started=200.0) for each in own])) == []
     run.take(lines("Process 0 -> global_rank=9, local_rank=0", path="/o/nixl-ep-node-1.log"), plan)
     assert list(planned_names("4711", run, plan, own)) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "place"),
+    [("n[1-3]", 1), ("n2.cluster,n1", 0), ("m[1-3]", None), ("n2,n2", None), ("n[1", None), ("", None)],
+)
+def test_place_of_a_node(nodes: str, place: int | None) -> None:
+    """A node's number is its place in Slurm's list, by its short name, where that is there once."""
+    assert place_in(nodes, "n2.site") == place
+
+
+def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
+    """Where ranks know their job's nodes, a node reads its own log, whoever writes it, and no other's."""
+    node = EpNode(tmp_path)
+    node.start()
+    given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "there,here"}
+    node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
+    node.ranks.tick()
+    node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
+    (node.folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
+    assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4"]
+    node.end()
 
 
 def test_launches_and_groups() -> None:

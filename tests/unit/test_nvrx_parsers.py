@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from exporters.nvrx import cycle, events, hosts, lines, notices
+from agent.core import hosts
+from agent.core.hosts import MAX_HOSTS
+from exporters.nvrx import cycle, events, lines, notices
 from exporters.nvrx.cycle import MAX_CYCLE_BYTES, CycleName, read_cycle, read_name
 from exporters.nvrx.events import JobEvents
-from exporters.nvrx.hosts import MAX_HOSTS
 from exporters.nvrx.lines import HeartbeatTimeout, LauncherEvent, Score, ScoreHeading, Stragglers, read_line
 
 WRITTEN = {
