@@ -30,7 +30,9 @@ from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
+from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import ExitStatus, RasSilence
+from agent.ranks.snapshot import RankView
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
@@ -92,7 +94,9 @@ __all__ = [
     "ProcessKey",
     "Proof",
     "RankLabel",
+    "RankProcess",
     "RankTable",
+    "RankView",
     "RasSilence",
     "Roots",
     "Rows",
