@@ -119,15 +119,20 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
         )
         for entry in entries()
     )
-    progress = tuple(
-        Rule(one.kind, "", weak=False, contains=(one.contains.encode(),), patterns=(_compiled(one.pattern),))
-        for one in (*own, *progress_patterns())
-    )
-    for rule in progress[: len(own)]:
-        if rule.category == ITERATION and "iteration" not in rule.patterns[0].groupindex:
-            raise ValueError("a pattern of iterations needs a group named iteration")
-    found = (*progress, *rules)
+    found = (*rules_of_progress(own), *rules_of_progress(progress_patterns()), *rules)
     return Catalogue(tuple(_anchor(text.encode(), found) for text in dict.fromkeys(anchors)), found)
+
+
+def rules_of_progress(patterns: Sequence[ProgressPattern]) -> tuple[Rule, ...]:
+    """Compile patterns of progress; ValueError for one that makes no sense."""
+    rules = tuple(
+        Rule(one.kind, "", weak=False, contains=(one.contains.encode(),), patterns=(_compiled(one.pattern),))
+        for one in patterns
+    )
+    for rule in rules:
+        if rule.category == ITERATION and ITERATION not in rule.patterns[0].groupindex:
+            raise ValueError("a pattern of iterations needs a group named iteration")
+    return rules
 
 
 def _anchor(text: bytes, rules: Sequence[Rule]) -> Anchor:

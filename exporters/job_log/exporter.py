@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from agent.api import Context, ExporterConfig, Metric, NoData, Spec, compiled_path_pattern
-from exporters.job_log.catalogue import ProgressPattern, catalogue
+from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
 from exporters.job_log.families import FAMILIES, render
 from exporters.job_log.jobs import Job, jobs_of
 from exporters.job_log.reader import JobLogReader, Published, Section
@@ -41,7 +41,7 @@ class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
         """Refuse patterns that are none."""
         for path in self.paths:
             compiled_path_pattern(path)
-        catalogue(self.progress)
+        rules_of_progress(self.progress)
 
 
 class JobLogExporter:
