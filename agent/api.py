@@ -36,6 +36,7 @@ from agent.ranks.snapshot import RankView
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
+from agent.system.outputs import Outputs
 from agent.system.pci import pci_address, pci_path
 from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
@@ -85,6 +86,7 @@ __all__ = [
     "Nic",
     "NoData",
     "OpenFile",
+    "Outputs",
     "OwnThread",
     "Owner",
     "OwnerKind",

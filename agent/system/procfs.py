@@ -6,11 +6,9 @@ are bounded and decoded leniently. A file that vanished, or that we may not read
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,41 +211,6 @@ class ProcFS:
             device, inode = (info.st_dev, info.st_ino) if info else (0, 0)
             found.append(OpenFile(int(number), target, device, inode))
         return found
-
-    def outputs(self, pid: int) -> list[OpenFile]:
-        """The process' standard output and error as far as they are regular files that it may write to.
-
-        Waits where a file system hangs.
-        """
-        found = []
-        for number in (1, 2):
-            link = f"{self._root}/{pid}/fd/{number}"
-            try:
-                target, info = os.readlink(link), os.stat(link)
-            except OSError:
-                continue
-            file = OpenFile(number, target, info.st_dev, info.st_ino)
-            if stat.S_ISREG(info.st_mode) and target.startswith("/") and self.may_write(pid, file):
-                found.append(file)
-        return found
-
-    def open_outputs(self, paths: set[str]) -> frozenset[str]:
-        """Which of ``paths`` some process has for its standard output or error, or is open in a srun.
-
-        Only links are read, which waits for no file system.
-        """
-        found = set()
-        for pid in self.pids():
-            folder = f"{self._root}/{pid}/fd"
-            numbers = self._list(f"{pid}/fd")[:MAX_FILES_READ] if self._text(f"{pid}/comm") == "srun\n" else ["1", "2"]
-            for number in numbers:
-                with contextlib.suppress(OSError):
-                    found.add(os.readlink(f"{folder}/{number}"))
-        return frozenset(found & paths)
-
-    def path_in_root(self, pid: int, path: str) -> str:
-        """Where a process' absolute ``path`` is found by way of its own root."""
-        return f"{self._root}/{pid}/root{path}"
 
     def holds(self, pid: int, file: OpenFile) -> bool | None:
         """True when the process still holds ``file`` under that descriptor; None when it may not be read.

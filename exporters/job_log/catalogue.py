@@ -19,7 +19,7 @@ MIN_ANCHOR_BYTES = 4
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CategoryEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An entry of categories.yml, which says what each key means."""
 
     category: str
@@ -42,7 +42,7 @@ class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class _Categories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     anchors: list[str]
     words: dict[str, str]
-    entries: list[Entry]
+    entries: list[CategoryEntry]
     deduced: dict[str, Role]
 
 
@@ -55,7 +55,7 @@ class _BuiltIn(ProgressPattern, frozen=True, forbid_unknown_fields=True, kw_only
     contains: str
 
 
-class Rule(NamedTuple):
+class LineRule(NamedTuple):
     """What makes an event of a line: one entry or pattern of progress. ``role`` is empty for progress."""
 
     category: str
@@ -65,7 +65,7 @@ class Rule(NamedTuple):
     patterns: tuple[re.Pattern[bytes], ...]
 
 
-class Anchor(NamedTuple):
+class SearchedText(NamedTuple):
     """A few letters that are searched for in all the text. ``rules``: the bits of the rules that they can lead to.
 
     ``last_only``: these are of iterations alone, of which the last ones count.
@@ -79,12 +79,12 @@ class Anchor(NamedTuple):
 class Catalogue(NamedTuple):
     """What a matcher looks for: ``rules`` in the order in which they are tried, those of progress first."""
 
-    anchors: tuple[Anchor, ...]
-    rules: tuple[Rule, ...]
+    anchors: tuple[SearchedText, ...]
+    rules: tuple[LineRule, ...]
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CategoryEntry, ...]:
     """The entries of categories.yml, in their order."""
     return tuple(_categories().entries)
 
@@ -110,7 +110,7 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
     """Compile everything; ``own``: a site's patterns of progress, tried first. ValueError where one makes no sense."""
     anchors = [*_categories().anchors, *_progress().anchors, *(one.contains for one in own)]
     rules = tuple(
-        Rule(
+        LineRule(
             entry.category,
             entry.role,
             entry.weak,
@@ -123,10 +123,10 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
     return Catalogue(tuple(_anchor(text.encode(), found) for text in dict.fromkeys(anchors)), found)
 
 
-def rules_of_progress(patterns: Sequence[ProgressPattern]) -> tuple[Rule, ...]:
+def rules_of_progress(patterns: Sequence[ProgressPattern]) -> tuple[LineRule, ...]:
     """Compile patterns of progress; ValueError for one that makes no sense."""
     rules = tuple(
-        Rule(one.kind, "", weak=False, contains=(one.contains.encode(),), patterns=(_compiled(one.pattern),))
+        LineRule(one.kind, "", weak=False, contains=(one.contains.encode(),), patterns=(_compiled(one.pattern),))
         for one in patterns
     )
     for rule in rules:
@@ -135,10 +135,10 @@ def rules_of_progress(patterns: Sequence[ProgressPattern]) -> tuple[Rule, ...]:
     return rules
 
 
-def _anchor(text: bytes, rules: Sequence[Rule]) -> Anchor:
+def _anchor(text: bytes, rules: Sequence[LineRule]) -> SearchedText:
     leads_to = [number for number, rule in enumerate(rules) if any(text in word for word in rule.contains)]
     last_only = all(rules[number].category == ITERATION for number in leads_to)
-    return Anchor(text, sum(1 << number for number in leads_to), last_only)
+    return SearchedText(text, sum(1 << number for number in leads_to), last_only)
 
 
 def _words(contains: str | list[str]) -> list[str]:

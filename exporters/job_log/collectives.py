@@ -30,7 +30,7 @@ Call = tuple[str, int, int]
 """An operation: its type, and its elements in and out (-1: not told)."""
 
 
-class Position(NamedTuple):
+class WorkPosition(NamedTuple):
     """How far one rank was in a group, by the group's numbers of its work."""
 
     group: str
@@ -72,13 +72,13 @@ class Collectives:
             calls[rank] = (kind, *sizes)
         return _minority(calls)
 
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[WorkPosition, ...]:
         """Of each group the ranks that had enqueued least, SHOWN_LEAST at most, and the one that had most."""
         found = []
         for group, ranks in self._positions.items():
             ordered = sorted((position, rank) for rank, position in ranks.items())
             shown = ordered[:SHOWN_LEAST] + ordered[SHOWN_LEAST:][-1:]
-            found += [Position(group, rank, *position) for position, rank in shown]
+            found += [WorkPosition(group, rank, *position) for position, rank in shown]
         return tuple(found)
 
 

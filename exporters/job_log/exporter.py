@@ -12,8 +12,8 @@ import msgspec
 from agent.api import Context, ExporterConfig, Metric, NoData, Spec, compiled_path_pattern
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
 from exporters.job_log.families import FAMILIES, render
-from exporters.job_log.jobs import Job, jobs_of
-from exporters.job_log.reader import JobLogReader, Published, Section
+from exporters.job_log.jobs import LoggedJob, jobs_of
+from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
 INTERVAL_SECONDS = 1.0
 WAIT_SECONDS = 0.8
@@ -49,17 +49,17 @@ class JobLogExporter:
 
     def __init__(self, config: JobLogConfig) -> None:
         self._config = config
-        self._running: asyncio.Task[Published] | None = None
+        self._running: asyncio.Task[PublishedLogs] | None = None
         self._began_at = float("-inf")
-        self._published = Published()
+        self._published = PublishedLogs()
         self._section = b""
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, LoggedJob] = {}
 
     async def start(self, ctx: Context) -> None:
         """Make the reader; what the checkpoint holds is given back to it."""
         self._ctx = ctx
         self._thread = ctx.thread("job_log")
-        section = Section() if ctx.once else ctx.state.restore(Section, ctx.log) or Section()
+        section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
         self._reader = await self._thread.call(
             lambda: JobLogReader(
                 self._config.paths,
@@ -90,12 +90,12 @@ class JobLogExporter:
         if not self._published.available:
             raise NoData
 
-    def snapshot(self) -> Published:
+    def snapshot(self) -> PublishedLogs:
         """What the last turn published; nothing while a turn hangs."""
         hangs = self._running is not None and self._ctx.clock.monotonic() - self._began_at > STALE_SECONDS
-        return Published() if hangs else self._published
+        return PublishedLogs() if hangs else self._published
 
-    def families(self, snapshot: Published) -> Iterable[Metric]:
+    def families(self, snapshot: PublishedLogs) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.api import Family, Metric
-from exporters.job_log.reader import Published
-from exporters.job_log.tally import First
+from exporters.job_log.reader import PublishedLogs
+from exporters.job_log.tally import FirstEvent
 
 EVENTS = Family(
     "rankwatch_job_log_events_total",
@@ -120,7 +120,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def render(found: Published) -> Iterable[Metric]:
+def render(found: PublishedLogs) -> Iterable[Metric]:
     """Turn what was published into families."""
     yield from _of_events(found)
     yield from _of_training(found)
@@ -136,7 +136,7 @@ def render(found: Published) -> Iterable[Metric]:
     yield LAG.single(found.lag_bytes)
 
 
-def _of_events(found: Published) -> Iterable[Metric]:
+def _of_events(found: PublishedLogs) -> Iterable[Metric]:
     events, work, seconds = EVENTS.rows(), LAST_WORK.rows(), FIRST_ROOT_SECONDS.rows()
     roots, cascades = FIRST_ROOT.rows(), FIRST_CASCADE.rows()
     for job in found.jobs:
@@ -154,11 +154,11 @@ def _of_events(found: Published) -> Iterable[Metric]:
         yield rows.metric
 
 
-def _labels(job_id: str, first: First) -> tuple[str, ...]:
+def _labels(job_id: str, first: FirstEvent) -> tuple[str, ...]:
     return job_id, first.category, first.rank, first.host
 
 
-def _of_training(found: Published) -> Iterable[Metric]:
+def _of_training(found: PublishedLogs) -> Iterable[Metric]:
     told = {
         ITERATION: "iteration",
         ITERATION_SECONDS: "iteration_seconds",

@@ -19,7 +19,7 @@ class RankHere(NamedTuple):
     running: bool
 
 
-class Job(NamedTuple):
+class LoggedJob(NamedTuple):
     """One job with ranks here.
 
     ``uids``: whose its processes are. ``ids``: what its scheduler or launcher calls it. ``world_size``: 0 where it is
@@ -37,7 +37,7 @@ class Job(NamedTuple):
     ranks: tuple[RankHere, ...] = ()
 
     @classmethod
-    def unknown(cls, job_id: str, world_size: int) -> Job:
+    def unknown(cls, job_id: str, world_size: int) -> LoggedJob:
         """A job of which nothing is known."""
         nothing: frozenset[str] = frozenset()
         return cls(job_id, frozenset(), nothing, nothing, world_size, tasks_are_ranks=False)
@@ -53,7 +53,7 @@ class Job(NamedTuple):
         return any(one.rank == "0" for one in self.ranks)
 
 
-def jobs_of(views: Iterable[RankView]) -> dict[str, Job]:
+def jobs_of(views: Iterable[RankView]) -> dict[str, LoggedJob]:
     """The jobs of published ranks, those that have left included, by the label ``job_id``."""
     by_job: dict[str, list[RankView]] = {}
     for view in views:
@@ -62,7 +62,7 @@ def jobs_of(views: Iterable[RankView]) -> dict[str, Job]:
     return {job_id: _job(job_id, found) for job_id, found in by_job.items()}
 
 
-def _job(job_id: str, views: list[RankView]) -> Job:
+def _job(job_id: str, views: list[RankView]) -> LoggedJob:
     facts = [view.process.facts for view in views if view.process.facts is not None]
     claims = [view.process.claim for view in views]
     sizes = [size for view in views if (size := view.process.world_size) is not None]
@@ -77,7 +77,7 @@ def _job(job_id: str, views: list[RankView]) -> Job:
             pids[pid] = rank if pids.get(pid, rank) == rank else UNKNOWN_RANK  # two containers may use the same number
         ranks.append(RankHere(known.key.pid, known.parent_pid, rank, view.process.exited_at is None))
     started = [one.start_seconds for one, view in zip(facts, views, strict=True) if view.process.exited_at is None]
-    return Job(
+    return LoggedJob(
         job_id=job_id,
         uids=frozenset(one.uid for one in facts if one.uid is not None),
         ids=frozenset(name for one in claims if (name := one.job_id)) | {one.owner.job_id for one in facts} - {""},

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from exporters.job_log.catalogue import Catalogue, Rule
+from exporters.job_log.catalogue import Catalogue, LineRule
 from exporters.job_log.speaker import Speaker, speaker_of
 
 MAX_LINE_BYTES = 8 * 1024
@@ -20,7 +20,7 @@ _CONTAINER = re.compile(rb"\d{4}-\d\d-\d\dT\S{8,32} std(?:out|err) [FP] ")
 class LogEvent(NamedTuple):
     """``named``: what its pattern's groups hold. ``rule.role`` is empty where it is of progress."""
 
-    rule: Rule
+    rule: LineRule
     speaker: Speaker
     named: dict[str, bytes]
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agent.api import UNKNOWN_RANK, OpenFile, ProcFS
-from exporters.job_log.jobs import Job
+from agent.api import UNKNOWN_RANK, Outputs, ProcFS
+from exporters.job_log.jobs import LoggedJob
 
 MAX_ANCESTORS = 6
 """A rank's launcher, the shell of its script, a container's first process: whose output is the job's too."""
@@ -28,7 +28,7 @@ _MOUNT = re.compile(rb"^\d{1,10} \d{1,10} (\d{1,10}):(\d{1,10}) [^\n]*? - ([^ \n
 Identity = tuple[int, int]
 
 
-class Held(NamedTuple):
+class HeldOutput(NamedTuple):
     """An output of a job's process. ``rank``: that of the only rank that writes there, else UNKNOWN_RANK."""
 
     path: str
@@ -36,36 +36,36 @@ class Held(NamedTuple):
     rank: str
 
 
-class Claimed(NamedTuple):
+class ClaimedLog(NamedTuple):
     """A file that is read for a job."""
 
     job_id: str
     rank: str = UNKNOWN_RANK
 
 
-def outputs(procfs: ProcFS, jobs: Iterable[Job]) -> dict[Identity, Held]:
+def held_outputs(outputs: Outputs, procfs: ProcFS, jobs: Iterable[LoggedJob]) -> dict[Identity, HeldOutput]:
     """The regular files that the running ranks of ``jobs``, and those who started them, write their output to.
 
     A file that two jobs' processes write to is nobody's. Blocks where a file system hangs.
     """
-    found: dict[Identity, Held] = {}
+    found: dict[Identity, HeldOutput] = {}
     doubtful: set[Identity] = set()
     for job in jobs:
         for pid, rank in _writers(procfs, job).items():
-            for file in procfs.outputs(pid):
-                path = _path(procfs, pid, file)
+            for file in outputs.of(pid):
+                path = outputs.path_of(pid, file)
                 identity = (file.device, file.inode)
                 known = found.get(identity)
                 if known is not None and known.job_id != job.job_id:
                     doubtful.add(identity)
                 elif path is not None:
-                    found[identity] = Held(
+                    found[identity] = HeldOutput(
                         path, job.job_id, rank if known is None or known.rank == rank else UNKNOWN_RANK
                     )
     return {identity: held for identity, held in found.items() if identity not in doubtful}
 
 
-def _writers(procfs: ProcFS, job: Job) -> dict[int, str]:
+def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
     """The job's running ranks, and its other processes above them."""
     ranks = {one.pid: one.rank for one in job.ranks if one.running}
     above: dict[int, str] = {}
@@ -82,32 +82,25 @@ def _writers(procfs: ProcFS, job: Job) -> dict[int, str]:
     return above | ranks
 
 
-def _path(procfs: ProcFS, pid: int, file: OpenFile) -> str | None:
-    """Where the agent finds a process' file: by the name that the process has for it, in its own tree else."""
-    for path in (file.target, procfs.path_in_root(pid, file.target)):
-        try:
-            status = os.stat(path, follow_symlinks=False)
-        except (OSError, ValueError):
-            continue
-        if (status.st_dev, status.st_ino) == (file.device, file.inode):
-            return path
-    return None
-
-
 def claimed(
-    path: str, uid: int, job_id: str | None, held: Held | None, jobs: Mapping[str, Job], by_id: Mapping[str, list[Job]]
-) -> Claimed | None:
+    path: str,
+    uid: int,
+    job_id: str | None,
+    held: HeldOutput | None,
+    jobs: Mapping[str, LoggedJob],
+    by_id: Mapping[str, list[LoggedJob]],
+) -> ClaimedLog | None:
     """The job that a file of ``uid`` is of; ``job_id``: that in its name. None where none is proven."""
     if held is not None and (job := jobs.get(held.job_id)) is not None and _may_be_of(uid, job):
-        return Claimed(held.job_id, held.rank)
+        return ClaimedLog(held.job_id, held.rank)
     named = by_id.get(job_id, []) if job_id is not None else []
     if uid == ROOT_UID and (pod := _POD_UID.search(path)) is not None:
         named = [job for job in jobs.values() if pod[1] in job.pods]
     fitting = [job for job in named if _may_be_of(uid, job)]
-    return Claimed(fitting[0].job_id) if len(fitting) == 1 else None
+    return ClaimedLog(fitting[0].job_id) if len(fitting) == 1 else None
 
 
-def _may_be_of(uid: int, job: Job) -> bool:
+def _may_be_of(uid: int, job: LoggedJob) -> bool:
     return uid == ROOT_UID or uid in job.uids
 
 

@@ -16,7 +16,7 @@ MAX_ITERATION = 10**15
 MAX_CHECKPOINT_SECONDS = 86_400.0
 
 
-class Progress(msgspec.Struct):
+class TrainingProgress(msgspec.Struct):
     """What is shown of one job, None before the first line that tells it.
 
     ``of``: the last iteration that there is to be. ``checkpoint_began``: when the checkpoint under way was begun.
@@ -33,8 +33,8 @@ class Progress(msgspec.Struct):
 class Training:
     """Takes in the lines of one job."""
 
-    def __init__(self, shown: Progress | None = None) -> None:
-        self.shown = shown or Progress()
+    def __init__(self, shown: TrainingProgress | None = None) -> None:
+        self.shown = shown or TrainingProgress()
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
 
     def take(self, event: LogEvent, seconds: float) -> bool:

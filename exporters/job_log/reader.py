@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import UNKNOWN_RANK, Clock, FollowedFile, Guard, Position, ProcFS, TextFiles, TextLines
+from agent.api import UNKNOWN_RANK, Clock, FollowedFile, Guard, Outputs, Position, ProcFS, TextFiles, TextLines
 from exporters.job_log.catalogue import Catalogue
-from exporters.job_log.jobs import MAX_RANKS, Job
+from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.matcher import events
-from exporters.job_log.ownership import Claimed, Held, Identity, claimed, outputs, shared_devices
-from exporters.job_log.tally import Saved, Shown, Tally
+from exporters.job_log.ownership import ClaimedLog, HeldOutput, Identity, claimed, held_outputs, shared_devices
+from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 
 DISCOVER_SECONDS = 2.0
 MAX_DISCOVER_SECONDS = 60.0
@@ -35,17 +35,17 @@ MAX_CLAIMED = 1024
 """Files that are read; those beyond are counted."""
 
 
-class Section(msgspec.Struct):
+class LogSection(msgspec.Struct):
     """What the checkpoint holds: where reading stands, and what each job's log adds up to."""
 
     positions: list[Position] = []
-    jobs: dict[str, Saved] = {}
+    jobs: dict[str, SavedLog] = {}
 
 
-class Published(NamedTuple):
+class PublishedLogs(NamedTuple):
     """What a turn gave. ``files``: how many there are by what is done with them; the rest counts since the start."""
 
-    jobs: tuple[Shown, ...] = ()
+    jobs: tuple[ShownLog, ...] = ()
     files: Mapping[str, int] = {}
     available: bool = False
     skipped: Mapping[str, int] = {}
@@ -71,13 +71,14 @@ class JobLogReader:
         hostname: str,
         admit: Callable[[str], bool],
         guard: Guard,
-        section: Section,
+        section: LogSection,
         *,
         everyone: bool = False,
     ) -> None:
         self._catalogue = catalogue
         self._proc = proc
         self._procfs = ProcFS(proc)
+        self._outputs = Outputs(proc)
         self._clock = clock
         self._hostname = hostname
         self._admit = admit
@@ -93,13 +94,15 @@ class JobLogReader:
         self._saved = dict(section.jobs)
         self._restored = frozenset((one.device, one.inode) for one in section.positions)
         self._made_at = self._save_at = clock.monotonic()
-        self._tallies: dict[str, Tally] = {}
-        self._claims: dict[Identity, Claimed] = {}
+        self._tallies: dict[str, JobTally] = {}
+        self._claims: dict[Identity, ClaimedLog] = {}
         self._files: dict[str, int] = {}
         self._open_here: frozenset[str] = frozenset()
         self._holders_at = self._discover_at = float("-inf")
 
-    def look(self, jobs: Mapping[str, Job], hostnames: frozenset[str], told: Mapping[str, str] = {}) -> Published:
+    def look(
+        self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str], told: Mapping[str, str] = {}
+    ) -> PublishedLogs:
         """Look for files when that is due, and read for a bounded time. ``told``: logs by path, with their job's id."""
         for job_id in self._tallies.keys() - jobs.keys() if not self._everyone else ():
             del self._tallies[job_id]
@@ -125,7 +128,7 @@ class JobLogReader:
         """Close all files."""
         self._texts.close()
 
-    def _take(self, found: TextLines, claim: Claimed, job: Job, hostnames: frozenset[str]) -> None:
+    def _take(self, found: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
         tally = self._tally(claim.job_id)
         now = self._clock.time()
         written = found.file.written_ns / 1e9
@@ -133,25 +136,25 @@ class JobLogReader:
         for event in events(found.data, self._catalogue):
             tally.take(event, job, claim.rank, hostnames, seconds)
 
-    def _tally(self, job_id: str) -> Tally:
+    def _tally(self, job_id: str) -> JobTally:
         tally = self._tallies.get(job_id)
         if tally is None:
             saved = self._saved.pop(job_id, None)
-            tally = self._tallies[job_id] = Tally(job_id, self._hostname, self._admit, saved)
+            tally = self._tallies[job_id] = JobTally(job_id, self._hostname, self._admit, saved)
         return tally
 
-    def _jobs_here(self, job_id: str, jobs: Mapping[str, Job]) -> Job | None:
+    def _jobs_here(self, job_id: str, jobs: Mapping[str, LoggedJob]) -> LoggedJob | None:
         if self._everyone:
-            return Job.unknown(job_id, MAX_RANKS)
+            return LoggedJob.unknown(job_id, MAX_RANKS)
         return jobs.get(job_id)
 
     # Which files are ours.
 
-    def _discover(self, jobs: Mapping[str, Job], told: Mapping[str, str]) -> None:
+    def _discover(self, jobs: Mapping[str, LoggedJob], told: Mapping[str, str]) -> None:
         began = self._clock.monotonic()
-        held = {} if self._everyone else outputs(self._procfs, jobs.values())
+        held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values())
         files = self._texts.discover([*(one.path for one in held.values()), *told])
-        by_id: dict[str, list[Job]] = {}
+        by_id: dict[str, list[LoggedJob]] = {}
         for job in jobs.values():
             for name in job.ids:
                 by_id.setdefault(name, []).append(job)
@@ -171,14 +174,14 @@ class JobLogReader:
     def _claim(
         self,
         file: FollowedFile,
-        held: Mapping[Identity, Held],
-        jobs: Mapping[str, Job],
-        by_id: Mapping[str, list[Job]],
+        held: Mapping[Identity, HeldOutput],
+        jobs: Mapping[str, LoggedJob],
+        by_id: Mapping[str, list[LoggedJob]],
         told: Mapping[str, str],
-    ) -> Claimed | None:
+    ) -> ClaimedLog | None:
         job_id = told.get(file.path) or self._texts.job_id(file)
         if self._everyone:
-            return None if job_id is None else Claimed(job_id, UNKNOWN_RANK)
+            return None if job_id is None else ClaimedLog(job_id, UNKNOWN_RANK)
         before = self._claims.get(file.identity)
         if before is not None and before.job_id in jobs:  # ranks that have left hold nothing open any more
             return before
@@ -187,9 +190,9 @@ class JobLogReader:
     def _read_elsewhere(
         self,
         files: Sequence[FollowedFile],
-        found: Mapping[Identity, Claimed],
-        held: Mapping[Identity, Held],
-        jobs: Mapping[str, Job],
+        found: Mapping[Identity, ClaimedLog],
+        held: Mapping[Identity, HeldOutput],
+        jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
         """Files of our jobs that another node reads: on a shared file system, and nobody here holds them open.
 
@@ -208,7 +211,7 @@ class JobLogReader:
         ]
         if doubtful and self._clock.monotonic() >= self._holders_at:
             self._holders_at = self._clock.monotonic() + HOLDERS_SECONDS
-            self._open_here = self._procfs.open_outputs({file.path for file in doubtful})
+            self._open_here = self._outputs.open_among(file.path for file in doubtful)
         return {
             file.identity
             for file in doubtful
@@ -223,9 +226,9 @@ class JobLogReader:
 
     # What is told.
 
-    def _published(self) -> Published:
+    def _published(self) -> PublishedLogs:
         now = self._clock.time()
-        return Published(
+        return PublishedLogs(
             jobs=tuple(tally.shown(now) for tally in self._tallies.values()),
             files=dict(self._files),
             available=bool(self._claims or self._tallies),
@@ -251,4 +254,4 @@ class JobLogReader:
         kept = self._claims.keys() | self._restored
         positions = [one for one in self._texts.positions() if (one.device, one.inode) in kept]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
-        return msgspec.msgpack.encode(Section(positions, jobs))
+        return msgspec.msgpack.encode(LogSection(positions, jobs))

@@ -12,10 +12,10 @@ import msgspec
 
 from agent.api import UNKNOWN_RANK, SavedCount, SavedSeconds, saved_sum
 from exporters.job_log.catalogue import deduced
-from exporters.job_log.collectives import Collectives, Position
-from exporters.job_log.jobs import Job
+from exporters.job_log.collectives import Collectives, WorkPosition
+from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.matcher import LogEvent
-from exporters.job_log.progress import Progress, Training
+from exporters.job_log.progress import Training, TrainingProgress
 
 ROOT, CASCADE = "root", "cascade"
 MISMATCH = "collective_mismatch"
@@ -35,7 +35,7 @@ Admit = Callable[[str], bool]
 """Whether there is room for one more series of a job."""
 
 
-class First(msgspec.Struct, frozen=True):
+class FirstEvent(msgspec.Struct, frozen=True):
     """The first event of a role; ``rank`` UNKNOWN_RANK or ``host`` empty where the line does not tell."""
 
     category: str
@@ -45,38 +45,38 @@ class First(msgspec.Struct, frozen=True):
     weak: bool = False
 
 
-class Saved(msgspec.Struct):
+class SavedLog(msgspec.Struct):
     """What the checkpoint holds of a job."""
 
     events: dict[Kind, SavedCount] = {}
-    root: First | None = None
-    cascade: First | None = None
-    progress: Progress = msgspec.field(default_factory=Progress)
+    root: FirstEvent | None = None
+    cascade: FirstEvent | None = None
+    progress: TrainingProgress = msgspec.field(default_factory=TrainingProgress)
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownLog(msgspec.Struct, frozen=True):
     """What is rendered of a job."""
 
     job_id: str
     events: dict[Kind, int]
-    root: First | None
-    cascade: First | None
-    positions: tuple[Position, ...]
-    progress: Progress
+    root: FirstEvent | None
+    cascade: FirstEvent | None
+    positions: tuple[WorkPosition, ...]
+    progress: TrainingProgress
 
 
-class Tally:
+class JobTally:
     """One job's log. ``hostnames``: this node's and its containers', which all stand for ``hostname``."""
 
-    def __init__(self, job_id: str, hostname: str, admit: Admit, saved: Saved | None = None) -> None:
-        self.saved = saved or Saved()
+    def __init__(self, job_id: str, hostname: str, admit: Admit, saved: SavedLog | None = None) -> None:
+        self.saved = saved or SavedLog()
         self._job_id = job_id
         self._hostname = hostname
         self._admit = admit
         self._training = Training(self.saved.progress)
         self._collectives = Collectives()
 
-    def take(self, event: LogEvent, job: Job, rank: str, hostnames: frozenset[str], seconds: float) -> None:
+    def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> None:
         """Take in an event of a file that ``rank`` alone writes, or UNKNOWN_RANK."""
         if not event.rule.role:
             if self._training.take(event, seconds):
@@ -87,7 +87,7 @@ class Tally:
         named = speaker if blamed == UNKNOWN_RANK else blamed
         host = self._host(event, rank, hostnames)
         self._count(named, event.rule.category, event.rule.role)
-        self._note_first(event.rule.role, First(event.rule.category, named, host, seconds, event.rule.weak))
+        self._note_first(event.rule.role, FirstEvent(event.rule.category, named, host, seconds, event.rule.weak))
         self._deduce(event, speaker, seconds)
 
     def begin(self, started_seconds: float) -> None:
@@ -96,7 +96,7 @@ class Tally:
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()
 
-    def shown(self, now: float) -> Shown:
+    def shown(self, now: float) -> ShownLog:
         """What there is to show at this time."""
         saved = self.saved
         cascade = saved.cascade
@@ -104,7 +104,7 @@ class Tally:
             cascade = None
         progress = msgspec.structs.replace(saved.progress)
         positions = self._collectives.positions()
-        return Shown(self._job_id, dict(saved.events), saved.root, cascade, positions, progress)
+        return ShownLog(self._job_id, dict(saved.events), saved.root, cascade, positions, progress)
 
     def _deduce(self, event: LogEvent, speaker: str, seconds: float) -> None:
         """What several lines say together; a rank that cannot be told is of no use here."""
@@ -116,7 +116,7 @@ class Tally:
             for rank in self._collectives.note_call(event, speaker)[:1]:
                 if not any(category == MISMATCH for _, category, _ in self.saved.events):
                     self._count(rank, MISMATCH, deduced()[MISMATCH])
-                self._note_first(ROOT, First(MISMATCH, rank, "", seconds))
+                self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
 
     def _count(self, rank: str, category: str, role: str) -> None:
         kind = (rank, category, role)
@@ -125,7 +125,7 @@ class Tally:
             kind = (UNKNOWN_RANK, category, role)
         events[kind] = saved_sum(events.get(kind, 0))
 
-    def _note_first(self, role: str, first: First) -> None:
+    def _note_first(self, role: str, first: FirstEvent) -> None:
         """The first one counts; but one that can follow from another gives way to one that cannot."""
         known = self.saved.root
         if role == ROOT and (known is None or (known.weak and not first.weak)):
@@ -143,7 +143,7 @@ class Tally:
         self.saved.root = self.saved.cascade = None
         self._collectives = Collectives()
 
-    def _rank(self, event: LogEvent, job: Job, rank: str, hostnames: frozenset[str]) -> str:
+    def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
         """The global rank of who wrote a line, UNKNOWN_RANK where nothing tells it."""
         speaker = event.speaker
         found = job.valid_rank(speaker.rank)

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from exporters.job_log.catalogue import catalogue
-from exporters.job_log.jobs import Job, RankHere
+from exporters.job_log.jobs import LoggedJob, RankHere
 from exporters.job_log.matcher import LogEvent, classify
 
 CATALOGUE = catalogue()
@@ -14,7 +14,7 @@ OWNER = os.getuid() or 1000
 """Whose jobs and logs are: not root's, as nobody doubts root's."""
 
 
-def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> Job:
+def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
     """A job whose ranks 0 to 3 are processes 4000 to 4003 of this node."""
     here = tuple(RankHere(4000 + rank, 1, str(rank), running=True) for rank in range(4))
     fields: dict[str, Any] = {
@@ -26,7 +26,7 @@ def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> Job:
         "pids": {one.pid: one.rank for one in here},
         "ranks": here,
     }
-    return Job(job_id, **(fields | more))
+    return LoggedJob(job_id, **(fields | more))
 
 
 def event(line: str) -> LogEvent:

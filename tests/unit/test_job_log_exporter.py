@@ -20,7 +20,7 @@ from exporters.job_log import JobLogConfig, JobLogExporter
 from exporters.job_log import exporter as exporters
 from exporters.job_log.catalogue import entries
 from exporters.job_log.jobs import jobs_of
-from exporters.job_log.reader import Section
+from exporters.job_log.reader import LogSection
 
 
 class Running:
@@ -111,7 +111,7 @@ async def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes)
     assert "rankwatch_job_log_events_total" in await node.update()
     await node.exporter.drain()
     assert node.state.published is not None
-    assert msgspec.msgpack.decode(node.state.published, type=Section).positions
+    assert msgspec.msgpack.decode(node.state.published, type=LogSection).positions
 
 
 async def test_a_hung_file_system_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

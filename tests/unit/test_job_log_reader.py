@@ -12,11 +12,11 @@ import pytest
 from fake_clock import FakeClock
 from job_log_jobs import CATALOGUE, OWNER, job
 
-from agent.api import UNKNOWN_RANK, Guard, Logger, OpenFile, ProcFS
-from exporters.job_log import ownership, reader
-from exporters.job_log.jobs import Job
-from exporters.job_log.ownership import Claimed, Held, claimed, shared_devices
-from exporters.job_log.reader import JobLogReader, Published, Section
+from agent.api import UNKNOWN_RANK, Guard, Logger, OpenFile, Outputs
+from exporters.job_log import reader
+from exporters.job_log.jobs import LoggedJob
+from exporters.job_log.ownership import ClaimedLog, HeldOutput, claimed, shared_devices
+from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
 LINE = "[rank1]: ValueError: x\n"
 STATUS = "Pid:\t1\nSigPnd:\t0\nShdPnd:\t0\nvoluntary_ctxt_switches:\t1\nnonvoluntary_ctxt_switches:\t1\n"
@@ -26,7 +26,7 @@ POD = "11111111-2222-3333-4444-555555555555"
 class Node:
     """A reader over a tree of logs, and the processes of a made-up /proc."""
 
-    def __init__(self, root: Path, *patterns: str, section: Section | None = None, everyone: bool = False) -> None:
+    def __init__(self, root: Path, *patterns: str, section: LogSection | None = None, everyone: bool = False) -> None:
         self.root = root
         self.logs = root / "logs"
         self.proc = root / "proc"
@@ -41,7 +41,7 @@ class Node:
             "here",
             lambda _: True,
             Guard(Logger("test")),
-            section or Section(),
+            section or LogSection(),
             everyone=everyone,
         )
 
@@ -66,13 +66,13 @@ class Node:
         (folder / "stat").write_text(f"{pid} ({comm}) S {parent} " + "0 " * 48)
         (folder / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\n{STATUS}")
 
-    def look(self, *jobs: Job, told: Mapping[str, str] | None = None) -> Published:
+    def look(self, *jobs: LoggedJob, told: Mapping[str, str] | None = None) -> PublishedLogs:
         """A look when it is due."""
         self.clock.advance(reader.DISCOVER_SECONDS)
         return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}), told or {})
 
 
-def counts(found: Published) -> dict[tuple[str, str], int]:
+def counts(found: PublishedLogs) -> dict[tuple[str, str], int]:
     """Events by job and rank."""
     return {(one.job_id, kind[0]): count for one in found.jobs for kind, count in one.events.items()}
 
@@ -97,28 +97,28 @@ def test_nobody_forges_anothers_log(tmp_path: Path) -> None:
     assert counts(node.look(others, job("4712"))) == {}
 
 
-def held(path: str = "/x", rank: str = "2") -> Held:
+def held(path: str = "/x", rank: str = "2") -> HeldOutput:
     """An output of a process of job 4711."""
-    return Held(path, "4711", rank)
+    return HeldOutput(path, "4711", rank)
 
 
 @pytest.mark.parametrize(
     ("uid", "name_id", "holds", "path", "claim"),
     [
-        (1000, "4711", None, "/x", Claimed("4711")),
-        (0, "4711", None, "/x", Claimed("4711")),
+        (1000, "4711", None, "/x", ClaimedLog("4711")),
+        (0, "4711", None, "/x", ClaimedLog("4711")),
         (1001, "4711", None, "/x", None),
         (1000, "99", None, "/x", None),
         (1000, None, None, "/x", None),
-        (1000, None, held(), "/x", Claimed("4711", "2")),
+        (1000, None, held(), "/x", ClaimedLog("4711", "2")),
         (1001, None, held(), "/x", None),
-        (0, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", Claimed("4711")),
+        (0, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", ClaimedLog("4711")),
         (1000, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", None),
         (0, None, None, f"/var/log/pods/ns_p_{POD.replace('1', '2')}/main/0.log", None),
     ],
 )
 def test_what_proves_whose_a_log_is(
-    uid: int, name_id: str | None, holds: Held | None, path: str, claim: Claimed | None
+    uid: int, name_id: str | None, holds: HeldOutput | None, path: str, claim: ClaimedLog | None
 ) -> None:
     """A rank that writes there, the id in its name, or its pod's folder; each time of the job's user or of root."""
     known = job(uids=frozenset({1000}), pods=frozenset({POD}))
@@ -162,8 +162,8 @@ def test_what_is_open_for_reading_is_no_output(tmp_path: Path) -> None:
     (node.proc / "4000/fdinfo/1").write_text("flags:\t0100000\n")
     (node.proc / "4000/fd/2").unlink()
     (node.proc / "4000/fd/2").symlink_to("/dev/null")
-    assert ProcFS(node.proc).outputs(4000) == []
-    assert ProcFS(node.proc).outputs(9) == []
+    assert Outputs(node.proc).of(4000) == []
+    assert Outputs(node.proc).of(9) == []
 
 
 def test_a_log_stays_its_jobs_after_its_ranks_left(tmp_path: Path) -> None:
@@ -228,11 +228,11 @@ def test_an_srun_holds_its_output_by_any_descriptor(tmp_path: Path) -> None:
     log = node.write("4711.out")
     node.run(78, Path("/dev/null"), comm="srun")
     node.run(79, Path("/dev/null"))
-    procfs = ProcFS(node.proc)
+    outputs = Outputs(node.proc)
     (node.proc / "79/fd/9").symlink_to(log)
-    assert procfs.open_outputs({str(log)}) == frozenset()
+    assert outputs.open_among({str(log)}) == frozenset()
     (node.proc / "78/fd/9").symlink_to(log)
-    assert procfs.open_outputs({str(log)}) == {str(log)}
+    assert outputs.open_among({str(log)}) == {str(log)}
 
 
 def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
     assert counts(node.look()) == {("4711", "1"): 3}
     node.write("4711.out", "[rank2]: ValueError: cut\n", "wb")
     assert counts(node.look())["4711", "2"] == 1
-    section = msgspec.msgpack.decode(node.reader.section(), type=Section)
+    section = msgspec.msgpack.decode(node.reader.section(), type=LogSection)
     again = Node(tmp_path, section=section)
     assert counts(again.look()) == {("4711", "1"): 3, ("4711", "2"): 1}
     node.write("4711.out", LINE)
@@ -259,13 +259,13 @@ def test_what_was_saved_waits_for_its_job(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.write("4711.out")
     node.look()
-    section = msgspec.msgpack.decode(node.reader.section(), type=Section)
+    section = msgspec.msgpack.decode(node.reader.section(), type=LogSection)
     again = Node(tmp_path, section=section)
     again.look(job("5000"))
-    assert msgspec.msgpack.decode(again.reader.section(), type=Section).positions != []
+    assert msgspec.msgpack.decode(again.reader.section(), type=LogSection).positions != []
     again.clock.advance(reader.FORGET_SECONDS + 1)
     again.look(job("5000"))
-    assert msgspec.msgpack.decode(again.reader.section(), type=Section) == Section()
+    assert msgspec.msgpack.decode(again.reader.section(), type=LogSection) == LogSection()
 
 
 def test_a_job_that_is_gone_shows_nothing(tmp_path: Path) -> None:
@@ -344,6 +344,6 @@ def test_a_path_in_a_container_is_found_by_the_process_root(tmp_path: Path) -> N
     (node.proc / "4000/root").symlink_to(tmp_path / "image")
     status = inside.stat()
     file = OpenFile(1, "/logs/out.txt", status.st_dev, status.st_ino)
-    procfs = ProcFS(node.proc)
-    assert ownership._path(procfs, 4000, file) == f"{node.proc}/4000/root/logs/out.txt"
-    assert ownership._path(procfs, 4000, OpenFile(1, "/logs/gone", 1, 1)) is None
+    outputs = Outputs(node.proc)
+    assert outputs.path_of(4000, file) == f"{node.proc}/4000/root/logs/out.txt"
+    assert outputs.path_of(4000, OpenFile(1, "/logs/gone", 1, 1)) is None

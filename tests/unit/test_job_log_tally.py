@@ -10,8 +10,8 @@ from job_log_jobs import event, job
 from agent.api import UNKNOWN_RANK
 from exporters.job_log import tally as tallies
 from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
-from exporters.job_log.jobs import MAX_RANKS, Job
-from exporters.job_log.tally import CASCADE_SECONDS, RECOVERED_SECONDS, STARTED_SECONDS, Shown, Tally
+from exporters.job_log.jobs import MAX_RANKS, LoggedJob
+from exporters.job_log.tally import CASCADE_SECONDS, RECOVERED_SECONDS, STARTED_SECONDS, JobTally, ShownLog
 
 ECC = "[rank{rank}]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
 TIMEOUT = (
@@ -33,16 +33,16 @@ ITERATION = "iteration {} / 1000 | consumed samples: 1 |"
 class Log:
     """One job's tally, fed with lines."""
 
-    def __init__(self, of: Job | None = None, admits: bool = True) -> None:
+    def __init__(self, of: LoggedJob | None = None, admits: bool = True) -> None:
         self.job = of or job()
-        self.tally = Tally("4711", "here", lambda _: admits)
+        self.tally = JobTally("4711", "here", lambda _: admits)
 
     def write(self, line: str, seconds: float = 1000.0, rank: str = UNKNOWN_RANK) -> Log:
         """Take in one line, written at this time into a file of ``rank``."""
         self.tally.take(event(line), self.job, rank, frozenset({"here", "pod-a"}), seconds)
         return self
 
-    def shown(self, now: float = 1000.0 + CASCADE_SECONDS) -> Shown:
+    def shown(self, now: float = 1000.0 + CASCADE_SECONDS) -> ShownLog:
         """What there is to show."""
         return self.tally.shown(now)
 
