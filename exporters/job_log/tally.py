@@ -19,6 +19,8 @@ from exporters.job_log.progress import Training, TrainingProgress
 
 ROOT, CASCADE = "root", "cascade"
 MISMATCH = "collective_mismatch"
+POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
+"""What says how far a rank was. Who hangs elsewhere has no timeout of its own, but dumps at the others' signal."""
 CASCADE_SECONDS = 60.0
 """So long a cascade waits for a root, which a slower log may bring, before it is named in its place."""
 RECOVERED_SECONDS = 60.0
@@ -110,7 +112,7 @@ class JobTally:
         """What several lines say together; a rank that cannot be told is of no use here."""
         if speaker == UNKNOWN_RANK:
             return
-        if event.rule.category == "watchdog_position":
+        if event.rule.category in POSITIONS:
             self._collectives.note_position(event, speaker)
         elif event.rule.category == "collective_timeout":
             for rank in self._collectives.note_call(event, speaker)[:1]:

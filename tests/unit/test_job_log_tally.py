@@ -175,6 +175,17 @@ def test_positions_of_the_least_and_the_farthest() -> None:
     assert {(one.group, one.completed) for one in shown} == {("5", 10)}
 
 
+def test_a_rank_that_dumps_at_the_signal_of_others_tells_how_far_it_was() -> None:
+    """Who keeps the others waiting has no timeout of its own: how far it was it says when it dumps."""
+    line = (
+        "[rank5]:[E1 ProcessGroupNCCL.cpp:7] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a "
+        "collective timeout from rank 2 and we will try our best to dump the debug info. Last enqueued NCCL work: 6, "
+        "last completed NCCL work: 6."
+    )
+    (position,) = Log().write(line).shown().positions
+    assert (position.group, position.rank, position.enqueued, position.completed) == ("0", "5", 6, 6)
+
+
 def test_groups_have_short_names() -> None:
     """A group's label is a number, or a hash where its name is a text: no text of a log gets into a label."""
     log = Log()
