@@ -38,11 +38,13 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
+from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import RasSilence
-from agent.ranks.snapshot import RankSnapshot
+from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
+from agent.system.outputs import Outputs
 from agent.system.pci import pci_address, pci_path
 from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
@@ -101,6 +103,7 @@ __all__ = [
     "Nic",
     "NoData",
     "OpenFile",
+    "Outputs",
     "OwnThread",
     "Owner",
     "OwnerKind",
@@ -111,8 +114,10 @@ __all__ = [
     "ProcessKey",
     "Proof",
     "RankLabel",
+    "RankProcess",
     "RankSnapshot",
     "RankTable",
+    "RankView",
     "RasSilence",
     "Roots",
     "Rows",

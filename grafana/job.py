@@ -164,6 +164,27 @@ def _events() -> list[Panel]:
             size=HALF,
             sort_by="alertstate",
         ),
+        rows(
+            "By its own log",
+            "Lines of the job's log that tell of a failure or an end, by what they mean. root: can be the cause, "
+            "cascade: follows from another's failure. The job's user writes them.",
+            Query(f"topk({LISTED}, max by (role, category, rank) (rankwatch_job_log_events_total{{{JOB}}}))"),
+            columns=("role", "category", "rank"),
+            value="lines",
+            size=HALF,
+            sort_by="lines",
+            descending=True,
+        ),
+        stats(
+            "First cause by its own log",
+            "The first line that can be the cause, or, where none can, that it was planned or that others failed.",
+            Query(f"job:rankwatch_log_cause:info{{{JOB}}}", "{{category}}, rank {{rank}} {{host}}"),
+            unit="none",
+            size=HALF,
+            steps=Steps("yellow", {}),
+            names_only=True,
+            nothing="no cause",
+        ),
     ]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from agent.tail.crowd import Crowd
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
 from agent.tail.left import LeftPositions
-from agent.tail.listing import Directory, Entry, FollowLimits, Listing, ListingOf
+from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, ListingOf
 from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share
 
@@ -156,12 +156,12 @@ class Follower:
 
     # The directories.
 
-    def _take(self, directory: Directory, entry: Entry) -> None:
+    def _take(self, directory: Directory, entry: FoundEntry) -> None:
         """Look at one entry that is no directory, and take it up if it is a file to be followed."""
         if self._matches(entry.name) and not self._is_passed_over(entry, directory.device):
             self._take_entry(entry, directory)
 
-    def _is_passed_over(self, entry: Entry, device: int) -> bool:
+    def _is_passed_over(self, entry: FoundEntry, device: int) -> bool:
         identity = (device, entry.inode())
         if identity in self._files or identity in self._resume or not self._foreign(entry.name, identity):
             return False
@@ -174,7 +174,7 @@ class Follower:
         if self._start_at_end and len(self._old) < MAX_FORGOTTEN:
             self._old.add(identity)
 
-    def _take_entry(self, entry: Entry, directory: Directory) -> None:
+    def _take_entry(self, entry: FoundEntry, directory: Directory) -> None:
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError as error:

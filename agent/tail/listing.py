@@ -45,7 +45,7 @@ class Subdirectory(NamedTuple):
     modified_ns: int
 
 
-class Entry(Protocol):
+class FoundEntry(Protocol):
     """What is needed of an os.DirEntry."""
 
     @property
@@ -62,7 +62,7 @@ class Entry(Protocol):
         ...
 
 
-class Look(Protocol):
+class Finder(Protocol):
     """Finds files: one way to look for them."""
 
     @property
@@ -75,9 +75,9 @@ class Look(Protocol):
         ...
 
 
-Take = Callable[[Directory, Entry], None]
+Take = Callable[[Directory, FoundEntry], None]
 Skip = Callable[[OSError], None]
-ListingOf = Callable[[FollowLimits, Counter[str], Take, Skip], Look]
+ListingOf = Callable[[FollowLimits, Counter[str], Take, Skip], Finder]
 
 
 class Listing:

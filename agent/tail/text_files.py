@@ -112,9 +112,9 @@ class TextFiles:
                 budget_bytes -= max(1, len(found.data))
                 yield found
 
-    def lag_bytes(self) -> int:
-        """Bytes of all files that were not read yet."""
-        return sum(self._follower.lag_bytes(file) for file in self._follower.files())
+    def lag_bytes(self, is_ours: Callable[[FollowedFile], bool] = lambda _file: True) -> int:
+        """Bytes that were not read yet, of all files or of ours."""
+        return sum(self._follower.lag_bytes(file) for file in self._follower.files() if is_ours(file))
 
     def head(self, file: FollowedFile) -> bytes:
         """Up to 4 KiB from the front of a file; empty when it cannot be read."""

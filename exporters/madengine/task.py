@@ -108,7 +108,9 @@ class NodeTask(msgspec.Struct):
         return "rank_dead" if has_dead_ranks else None
 
     def _take_marker(self, marker: Marker) -> None:
-        if marker.step == "started" and self.step:  # a requeued job's: the file goes on; its output may be read before it
+        if (
+            marker.step == "started" and self.step
+        ):  # a requeued job's: the file goes on; its output may be read before it
             self.code, self.test_seconds = None, None
             self.results, self.failures, self.barrier = {}, {}, Barrier()
         self.step = marker.step

@@ -1,0 +1,143 @@
+"""The exporter: lends the reader what the rank table knows, and shows what it published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated
+
+import msgspec
+
+from agent.api import Context, ExporterConfig, Metric, NoData, Spec, compiled_path_pattern
+from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
+from exporters.job_log.families import FAMILIES, render
+from exporters.job_log.jobs import LoggedJob, jobs_of
+from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
+
+INTERVAL_SECONDS = 1.0
+WAIT_SECONDS = 0.8
+"""How long an update waits for a turn; one that takes longer is left to itself: a file system hangs."""
+STALE_SECONDS = 60.0
+"""A turn under way for so long: what was published is not shown any more."""
+MAX_PATHS = 64
+MAX_PATTERNS = 32
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+
+_Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
+
+
+class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``paths``: patterns of logs; ``*`` is a part of one name, ``%j`` the job's id. Files that ranks write their
+    output to need none. ``progress``: a site's own patterns of training progress, tried before those of progress.yml.
+    """
+
+    paths: Annotated[list[_Path], msgspec.Meta(max_length=MAX_PATHS)] = msgspec.field(default_factory=list)
+    progress: Annotated[list[ProgressPattern], msgspec.Meta(max_length=MAX_PATTERNS)] = msgspec.field(
+        default_factory=list
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse patterns that are none."""
+        for path in self.paths:
+            compiled_path_pattern(path)
+        rules_of_progress(self.progress)
+
+
+class JobLogExporter:
+    """See the package."""
+
+    def __init__(self, config: JobLogConfig) -> None:
+        self._config = config
+        self._running: asyncio.Task[PublishedLogs] | None = None
+        self._began_at = float("-inf")
+        self._published = PublishedLogs()
+        self._section = b""
+        self._jobs: dict[str, LoggedJob] = {}
+
+    async def start(self, ctx: Context) -> None:
+        """Make the reader; what the checkpoint holds is given back to it."""
+        self._ctx = ctx
+        self._thread = ctx.thread("job_log")
+        section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
+        self._reader = await self._thread.call(
+            lambda: JobLogReader(
+                self._config.paths,
+                catalogue(self._config.progress),
+                ctx.roots.proc,
+                ctx.clock,
+                ctx.hostname,
+                self._admit,
+                ctx.guard,
+                section,
+                everyone=ctx.once,
+            )
+        )
+
+    async def update(self) -> None:
+        """Take one turn; NoData while no log is of a job here."""
+        if self._running is None:
+            self._learn_jobs()
+            look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.hostnames)
+            self._began_at = self._ctx.clock.monotonic()
+            self._running = asyncio.ensure_future(self._thread.call(look))
+        await asyncio.wait([self._running], timeout=None if self._ctx.once else WAIT_SECONDS)
+        if self._running.done():
+            task, self._running = self._running, None
+            self._published = task.result()
+            self._section = self._published.section or self._section
+            self._save()
+        if not self._published.available:
+            raise NoData
+
+    def snapshot(self) -> PublishedLogs:
+        """What the last turn published; nothing while a turn hangs."""
+        hangs = self._running is not None and self._ctx.clock.monotonic() - self._began_at > STALE_SECONDS
+        return PublishedLogs() if hangs else self._published
+
+    def families(self, snapshot: PublishedLogs) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Save where reading stands, give back what was admitted and end the thread."""
+        try:
+            if self._running is None:
+                self._section = await self._thread.call(self._reader.section)
+                await self._thread.call(self._reader.close)
+            self._save()
+        finally:
+            for job_id in self._jobs:
+                self._ctx.admit.release(_owner(job_id))
+            self._thread.stop()
+
+    def _learn_jobs(self) -> None:
+        jobs = jobs_of(self._ctx.ranks.snapshot().ranks)
+        for job_id in self._jobs.keys() - jobs.keys():
+            self._ctx.admit.release(_owner(job_id))
+        self._jobs = jobs
+
+    def _admit(self, job_id: str) -> bool:
+        """Whether there is room for one more series of a job; asked by the reader's thread."""
+        job = self._jobs.get(job_id)
+        ranks, group = (1, (job_id,)) if job is None else (max(1, len(job.ranks)), (min(job.uids, default=0), job_id))
+        return self._ctx.admit.admit(_owner(job_id), 1, ranks, group)
+
+    def _save(self) -> None:
+        if self._section and not self._ctx.once:
+            self._ctx.state.publish(self._section)
+
+
+def _owner(job_id: str) -> tuple[str, str]:
+    return ("job_log", job_id)
+
+
+SPEC = Spec(
+    name="job_log",
+    config=JobLogConfig,
+    build=JobLogExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=1.0,
+    families=FAMILIES,
+    checkpoint_bytes=CHECKPOINT_BYTES,
+)

@@ -1,0 +1,90 @@
+"""What the rank table knows of the jobs here, as the reader of logs needs it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from agent.api import UNKNOWN_RANK, RankView
+
+MAX_RANKS = 1 << 20
+
+
+class RankHere(NamedTuple):
+    """A rank process of this node. ``running``: it has not left."""
+
+    pid: int
+    parent_pid: int
+    rank: str
+    running: bool
+
+
+class LoggedJob(NamedTuple):
+    """One job with ranks here.
+
+    ``uids``: whose its processes are. ``ids``: what its scheduler or launcher calls it. ``world_size``: 0 where it is
+    not known. ``started_seconds``: since when its oldest running rank here runs, since the epoch; 0 without one.
+    """
+
+    job_id: str
+    uids: frozenset[int]
+    ids: frozenset[str]
+    pods: frozenset[str]
+    world_size: int
+    tasks_are_ranks: bool
+    started_seconds: float = 0.0
+    pids: Mapping[int, str] = {}
+    ranks: tuple[RankHere, ...] = ()
+
+    @classmethod
+    def unknown(cls, job_id: str, world_size: int) -> LoggedJob:
+        """A job of which nothing is known."""
+        nothing: frozenset[str] = frozenset()
+        return cls(job_id, frozenset(), nothing, nothing, world_size, tasks_are_ranks=False)
+
+    def valid_rank(self, number: int | None) -> str:
+        """A rank that a log names, as a label; UNKNOWN_RANK where the job can have none of that number."""
+        if number is None or number < 0 or not self.world_size or number >= self.world_size:
+            return UNKNOWN_RANK
+        return str(number)
+
+    def has_rank_zero(self) -> bool:
+        """Whether its first rank is here: on a shared file system that node reads what nobody here holds open."""
+        return any(one.rank == "0" for one in self.ranks)
+
+
+def jobs_of(views: Iterable[RankView]) -> dict[str, LoggedJob]:
+    """The jobs of published ranks, those that have left included, by the label ``job_id``."""
+    by_job: dict[str, list[RankView]] = {}
+    for view in views:
+        if view.process.facts is not None:
+            by_job.setdefault(view.label.job_id, []).append(view)
+    return {job_id: _job(job_id, found) for job_id, found in by_job.items()}
+
+
+def _job(job_id: str, views: list[RankView]) -> LoggedJob:
+    facts = [view.process.facts for view in views if view.process.facts is not None]
+    claims = [view.process.claim for view in views]
+    sizes = [size for view in views if (size := view.process.world_size) is not None]
+    pids: dict[int, str] = {}
+    ranks = []
+    for view in views:
+        known = view.process.facts
+        if known is None:
+            continue
+        rank = view.label.rank if len(view.process.slots or ()) == 1 else UNKNOWN_RANK
+        for pid in {known.key.pid, known.namespace_pid}:
+            pids[pid] = rank if pids.get(pid, rank) == rank else UNKNOWN_RANK  # two containers may use the same number
+        ranks.append(RankHere(known.key.pid, known.parent_pid, rank, view.process.exited_at is None))
+    started = [one.start_seconds for one, view in zip(facts, views, strict=True) if view.process.exited_at is None]
+    return LoggedJob(
+        job_id=job_id,
+        uids=frozenset(one.uid for one in facts if one.uid is not None),
+        ids=frozenset(name for one in claims if (name := one.job_id)) | {one.owner.job_id for one in facts} - {""},
+        pods=frozenset(one.pod for one in facts) - {""},
+        world_size=max(sizes, default=0),
+        tasks_are_ranks=bool(claims) and all(one.tasks is not None and one.tasks == one.world_size for one in claims),
+        started_seconds=min(started, default=0.0),
+        pids=pids,
+        ranks=tuple(ranks),
+    )

@@ -1,0 +1,114 @@
+"""Which job a log is of, and whether this node reads it. Pure, but for looking at processes and mounts.
+
+A log is of a job when a rank of the job, or a process that started it, writes its output there; when its name holds the
+job's id; or when it lies in the folder of the pod of a rank. In each case its owner must be a user of the job, or root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from agent.api import UNKNOWN_RANK, Outputs, ProcFS
+from exporters.job_log.jobs import LoggedJob
+
+MAX_ANCESTORS = 6
+"""A rank's launcher, the shell of its script, a container's first process: whose output is the job's too."""
+ROOT_UID = 0
+SHARED_FILE_SYSTEMS = frozenset(
+    ["nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "wekafs", "panfs", "pvfs2", "orangefs", "afs",
+     "9p", "virtiofs", "glusterfs"]
+)  # fmt: skip
+"""The types of file systems that several nodes see; with ``fuse.``, of which some are."""
+_POD_UID = re.compile(r"[_/-]([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:/|$)")
+_MOUNT = re.compile(rb"^\d{1,10} \d{1,10} (\d{1,10}):(\d{1,10}) [^\n]*? - ([^ \n]{1,64}) ", re.MULTILINE)
+
+Identity = tuple[int, int]
+
+
+class HeldOutput(NamedTuple):
+    """An output of a job's process. ``rank``: that of the only rank that writes there, else UNKNOWN_RANK."""
+
+    path: str
+    job_id: str
+    rank: str
+
+
+class ClaimedLog(NamedTuple):
+    """A file that is read for a job."""
+
+    job_id: str
+    rank: str = UNKNOWN_RANK
+
+
+def held_outputs(outputs: Outputs, procfs: ProcFS, jobs: Iterable[LoggedJob]) -> dict[Identity, HeldOutput]:
+    """The regular files that the running ranks of ``jobs``, and those who started them, write their output to.
+
+    A file that two jobs' processes write to is nobody's. Blocks where a file system hangs.
+    """
+    found: dict[Identity, HeldOutput] = {}
+    doubtful: set[Identity] = set()
+    for job in jobs:
+        for pid, rank in _writers(procfs, job).items():
+            for file in outputs.of(pid):
+                path = outputs.path_of(pid, file)
+                identity = (file.device, file.inode)
+                known = found.get(identity)
+                if known is not None and known.job_id != job.job_id:
+                    doubtful.add(identity)
+                elif path is not None:
+                    found[identity] = HeldOutput(
+                        path, job.job_id, rank if known is None or known.rank == rank else UNKNOWN_RANK
+                    )
+    return {identity: held for identity, held in found.items() if identity not in doubtful}
+
+
+def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
+    """The job's running ranks, and its other processes above them."""
+    ranks = {one.pid: one.rank for one in job.ranks if one.running}
+    above: dict[int, str] = {}
+    for one in job.ranks:
+        parent = one.parent_pid if one.running else 0
+        for _ in range(MAX_ANCESTORS):
+            if parent <= 1 or parent in ranks or parent in above:
+                break
+            status, stat = procfs.status(parent), procfs.stat(parent)
+            if status is None or stat is None or status.uid not in job.uids or status.uid == ROOT_UID:
+                break
+            above[parent] = UNKNOWN_RANK
+            parent = stat.parent_pid
+    return above | ranks
+
+
+def claimed(
+    path: str,
+    uid: int,
+    job_id: str | None,
+    held: HeldOutput | None,
+    jobs: Mapping[str, LoggedJob],
+    by_id: Mapping[str, list[LoggedJob]],
+) -> ClaimedLog | None:
+    """The job that a file of ``uid`` is of; ``job_id``: that in its name. None where none is proven."""
+    if held is not None and (job := jobs.get(held.job_id)) is not None and _may_be_of(uid, job):
+        return ClaimedLog(held.job_id, held.rank)
+    named = by_id.get(job_id, []) if job_id is not None else []
+    if uid == ROOT_UID and (pod := _POD_UID.search(path)) is not None:
+        named = [job for job in jobs.values() if pod[1] in job.pods]
+    fitting = [job for job in named if _may_be_of(uid, job)]
+    return ClaimedLog(fitting[0].job_id) if len(fitting) == 1 else None
+
+
+def _may_be_of(uid: int, job: LoggedJob) -> bool:
+    return uid == ROOT_UID or uid in job.uids
+
+
+def shared_devices(mountinfo: bytes) -> frozenset[int]:
+    """The device numbers of the mounted file systems that other nodes see too (/proc/self/mountinfo)."""
+    found = set()
+    for major, minor, kind in _MOUNT.findall(mountinfo):
+        name = kind.decode("ascii", "replace")
+        if name in SHARED_FILE_SYSTEMS or name.startswith("fuse."):
+            found.add(os.makedev(int(major), int(minor)))
+    return frozenset(found)

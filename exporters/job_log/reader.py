@@ -1,0 +1,257 @@
+"""Reads the logs of the jobs here, in a thread of its own, a bounded turn at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agent.api import UNKNOWN_RANK, Clock, FollowedFile, Guard, Outputs, Position, ProcFS, TextFiles, TextLines
+from exporters.job_log.catalogue import Catalogue
+from exporters.job_log.jobs import MAX_RANKS, LoggedJob
+from exporters.job_log.matcher import events
+from exporters.job_log.ownership import ClaimedLog, HeldOutput, Identity, claimed, held_outputs, shared_devices
+from exporters.job_log.tally import JobTally, SavedLog, ShownLog
+
+DISCOVER_SECONDS = 2.0
+MAX_DISCOVER_SECONDS = 60.0
+LOOKS_SHARE = 0.02
+"""How much of the time may go into looks: on a large shared directory they become rarer."""
+HOLDERS_SECONDS = 30.0
+"""How often all processes are asked whether they hold open what lies on a shared file system."""
+SAVE_SECONDS = 2.5
+"""Half the interval at which the agent writes its checkpoint."""
+FORGET_SECONDS = 900.0
+"""So long after a start a job of the checkpoint may come up again."""
+READ_CPU_SECONDS = 0.1
+"""CPU time of one turn's reading: a backlog takes a tenth of a core."""
+READ_BYTES = 64 * 1024 * 1024
+"""More than one turn can read."""
+MAX_CLAIMED = 1024
+"""Files that are read; those beyond are counted."""
+
+
+class LogSection(msgspec.Struct):
+    """What the checkpoint holds: where reading stands, and what each job's log adds up to."""
+
+    positions: list[Position] = []
+    jobs: dict[str, SavedLog] = {}
+
+
+class PublishedLogs(NamedTuple):
+    """What a turn gave. ``files``: how many there are by what is done with them; the rest counts since the start."""
+
+    jobs: tuple[ShownLog, ...] = ()
+    files: Mapping[str, int] = {}
+    available: bool = False
+    skipped: Mapping[str, int] = {}
+    overlong: int = 0
+    passed_bytes: int = 0
+    lag_bytes: int = 0
+    section: bytes = b""
+
+
+class JobLogReader:
+    """The files that fit ``patterns`` and those that ranks write to; each is read for the job that it is proven of.
+
+    ``everyone``: all files whose name holds a job id are (a single pass over recorded data). ``admit``: whether there
+    is room for one more series of a job.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        catalogue: Catalogue,
+        proc: Path,
+        clock: Clock,
+        hostname: str,
+        admit: Callable[[str], bool],
+        guard: Guard,
+        section: LogSection,
+        *,
+        everyone: bool = False,
+    ) -> None:
+        self._catalogue = catalogue
+        self._proc = proc
+        self._procfs = ProcFS(proc)
+        self._outputs = Outputs(proc)
+        self._clock = clock
+        self._hostname = hostname
+        self._admit = admit
+        self._guard = guard
+        self._everyone = everyone
+        self._texts = TextFiles(
+            patterns,
+            clock.monotonic,
+            resume=section.positions,
+            from_beginning=everyone,
+            wall_clock=clock.time,
+        )
+        self._saved = dict(section.jobs)
+        self._restored = frozenset((one.device, one.inode) for one in section.positions)
+        self._made_at = self._save_at = clock.monotonic()
+        self._tallies: dict[str, JobTally] = {}
+        self._claims: dict[Identity, ClaimedLog] = {}
+        self._files: dict[str, int] = {}
+        self._open_here: frozenset[str] = frozenset()
+        self._holders_at = self._discover_at = float("-inf")
+
+    def look(
+        self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str], told: Mapping[str, str] = {}
+    ) -> PublishedLogs:
+        """Look for files when that is due, and read for a bounded time. ``told``: logs by path, with their job's id."""
+        for job_id in self._tallies.keys() - jobs.keys() if not self._everyone else ():
+            del self._tallies[job_id]
+        for job_id, job in jobs.items():
+            if job_id in self._saved:
+                self._tally(job_id)
+            if job_id in self._tallies and job.started_seconds:
+                self._tallies[job_id].begin(job.started_seconds)
+        if (jobs or self._everyone) and self._clock.monotonic() >= self._discover_at:
+            self._discover(jobs, told)
+        known = {job_id: self._jobs_here(job_id, jobs) for job_id in {one.job_id for one in self._claims.values()}}
+        deadline = time.thread_time() + READ_CPU_SECONDS
+        for found in self._texts.read(READ_BYTES, lambda file: file.identity in self._claims):
+            claim = self._claims[found.file.identity]
+            of = known[claim.job_id]
+            if of is not None:
+                self._guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
+            if time.thread_time() > deadline and not self._everyone:
+                break
+        return self._published()
+
+    def close(self) -> None:
+        """Close all files."""
+        self._texts.close()
+
+    def _take(self, found: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
+        tally = self._tally(claim.job_id)
+        now = self._clock.time()
+        written = found.file.written_ns / 1e9
+        seconds = min(now, written) if written > 0 else now
+        for event in events(found.data, self._catalogue):
+            tally.take(event, job, claim.rank, hostnames, seconds)
+
+    def _tally(self, job_id: str) -> JobTally:
+        tally = self._tallies.get(job_id)
+        if tally is None:
+            saved = self._saved.pop(job_id, None)
+            tally = self._tallies[job_id] = JobTally(job_id, self._hostname, self._admit, saved)
+        return tally
+
+    def _jobs_here(self, job_id: str, jobs: Mapping[str, LoggedJob]) -> LoggedJob | None:
+        if self._everyone:
+            return LoggedJob.unknown(job_id, MAX_RANKS)
+        return jobs.get(job_id)
+
+    # Which files are ours.
+
+    def _discover(self, jobs: Mapping[str, LoggedJob], told: Mapping[str, str]) -> None:
+        began = self._clock.monotonic()
+        held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values())
+        files = self._texts.discover([*(one.path for one in held.values()), *told])
+        by_id: dict[str, list[LoggedJob]] = {}
+        for job in jobs.values():
+            for name in job.ids:
+                by_id.setdefault(name, []).append(job)
+        found = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id, told))}
+        remote = self._read_elsewhere(files, found, held, jobs)
+        ours = [identity for identity in found if identity not in remote]
+        self._claims = {identity: found[identity] for identity in ours[:MAX_CLAIMED]}
+        self._files = {
+            "followed": len(self._claims),
+            "of_no_job_here": len(files) - len(found),
+            "read_elsewhere": len(remote),
+            "refused": len(ours) - len(self._claims),
+        }
+        now = self._clock.monotonic()
+        self._discover_at = now + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (now - began) / LOOKS_SHARE))
+
+    def _claim(
+        self,
+        file: FollowedFile,
+        held: Mapping[Identity, HeldOutput],
+        jobs: Mapping[str, LoggedJob],
+        by_id: Mapping[str, list[LoggedJob]],
+        told: Mapping[str, str],
+    ) -> ClaimedLog | None:
+        job_id = told.get(file.path) or self._texts.job_id(file)
+        if self._everyone:
+            return None if job_id is None else ClaimedLog(job_id, UNKNOWN_RANK)
+        before = self._claims.get(file.identity)
+        if before is not None and before.job_id in jobs:  # ranks that have left hold nothing open any more
+            return before
+        return claimed(file.path, file.share.uid, job_id, held.get(file.identity), jobs, by_id)
+
+    def _read_elsewhere(
+        self,
+        files: Sequence[FollowedFile],
+        found: Mapping[Identity, ClaimedLog],
+        held: Mapping[Identity, HeldOutput],
+        jobs: Mapping[str, LoggedJob],
+    ) -> set[Identity]:
+        """Files of our jobs that another node reads: on a shared file system, and nobody here holds them open.
+
+        What nobody holds open where it could be seen, the node of the job's first rank reads.
+        """
+        if self._everyone:
+            return set()
+        shared = shared_devices(self._mountinfo())
+        doubtful = [
+            file
+            for file in files
+            if file.identity in found
+            and file.identity not in held
+            and file.identity not in self._claims
+            and file.device in shared
+        ]
+        if doubtful and self._clock.monotonic() >= self._holders_at:
+            self._holders_at = self._clock.monotonic() + HOLDERS_SECONDS
+            self._open_here = self._outputs.open_among(file.path for file in doubtful)
+        return {
+            file.identity
+            for file in doubtful
+            if file.path not in self._open_here and not jobs[found[file.identity].job_id].has_rank_zero()
+        }
+
+    def _mountinfo(self) -> bytes:
+        try:
+            return (self._proc / "self/mountinfo").read_bytes()
+        except OSError:
+            return b""
+
+    # What is told.
+
+    def _published(self) -> PublishedLogs:
+        now = self._clock.time()
+        return PublishedLogs(
+            jobs=tuple(tally.shown(now) for tally in self._tallies.values()),
+            files=dict(self._files),
+            available=bool(self._claims or self._tallies),
+            skipped={name: count for name, count in self._texts.skipped.items() if count},
+            overlong=self._texts.overlong,
+            passed_bytes=self._texts.passed_bytes,
+            lag_bytes=self._texts.lag_bytes(lambda file: file.identity in self._claims),
+            section=self._section_if_due(),
+        )
+
+    def _section_if_due(self) -> bytes:
+        now = self._clock.monotonic()
+        if now < self._save_at:
+            return b""
+        self._save_at = now + SAVE_SECONDS
+        if now - self._made_at > FORGET_SECONDS:
+            self._saved.clear()
+            self._restored = frozenset()
+        return self.section()
+
+    def section(self) -> bytes:
+        """What the checkpoint is to hold now."""
+        kept = self._claims.keys() | self._restored
+        positions = [one for one in self._texts.positions() if (one.device, one.inode) in kept]
+        jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
+        return msgspec.msgpack.encode(LogSection(positions, jobs))

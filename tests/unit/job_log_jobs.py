@@ -1,0 +1,36 @@
+"""Jobs as the reader of logs is told of them, and what is found in a line, for tests."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from exporters.job_log.catalogue import catalogue
+from exporters.job_log.jobs import LoggedJob, RankHere
+from exporters.job_log.matcher import LogEvent, classify
+
+CATALOGUE = catalogue()
+OWNER = os.getuid() or 1000
+"""Whose jobs and logs are: not root's, as nobody doubts root's."""
+
+
+def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
+    """A job whose ranks 0 to 3 are processes 4000 to 4003 of this node."""
+    here = tuple(RankHere(4000 + rank, 1, str(rank), running=True) for rank in range(4))
+    fields: dict[str, Any] = {
+        "uids": frozenset({OWNER}),
+        "ids": frozenset({job_id}),
+        "pods": frozenset(),
+        "world_size": ranks,
+        "tasks_are_ranks": False,
+        "pids": {one.pid: one.rank for one in here},
+        "ranks": here,
+    }
+    return LoggedJob(job_id, **(fields | more))
+
+
+def event(line: str) -> LogEvent:
+    """The event in a line that holds one."""
+    found = classify(line.encode(), CATALOGUE)
+    assert found is not None, line
+    return found

@@ -1,0 +1,208 @@
+"""What lines of jobs' logs mean: their categories, their groups, and who wrote them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from job_log_jobs import CATALOGUE, event
+
+from exporters.job_log.catalogue import ProgressPattern, catalogue, categories, deduced, entries, progress_patterns
+from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, classify, events
+from exporters.job_log.speaker import MAX_RANK, Speaker, speaker_of
+
+LINES = Path(__file__).parents[1] / "data/job_log/lines.tsv"
+NOT_OURS = ("nvrx.line", "nvrx.event", "nvrx.cyclefile", "nvrx.straggler", "nixl.", "mad.marker", "mad.perf")
+"""Lines that tell of no failure, or that exporters of their own read."""
+MEANT = {
+    "nvrx.heartbeat": ["hang_killed"] * 3,
+    "slurm.cancel": ["time_limit", "preempted", "cancelled", "preempted", "cancelled"],
+    "slurm.task": ["host_oom", "worker_exit", "worker_exit", "worker_exit"],
+    "slurm.oom": ["host_oom"],
+    "slurm.oom_old": ["host_oom"],
+    "torch.timeout": ["collective_timeout"] * 4,
+    "torch.lastwork": ["watchdog_position"] * 4,
+    "torch.lastwork29": ["watchdog_position"],
+    "torch.dump": ["flight_recorder_dump"],
+    "torch.watchdog_exc": ["gpu_hardware"],
+    "torchrun.failed": ["worker_exit", "worker_exit"],
+    "torchrun.table.rank": ["worker_exit"],
+    "torchrun.table.exit": ["worker_exit"],
+    "torchrun.table.tb": ["worker_exit"],
+    "torchrun.root": ["worker_exit"],
+    "torchrun.closing": ["teardown"],
+    "nccl.warn": ["ib_local_protection", "peer_gone", "shm_full"],
+    "nccl.completion": ["ib_retry_exceeded", "ib_local_protection", "ib_retry_exceeded"],
+    "nccl.async": ["port_error", "ib_local_access", "port_error"],
+    "hip.fault": ["hip_page_fault"],
+    "ompi.noticed": ["worker_exit", "worker_exit"],
+    "store.join": ["rendezvous_incomplete"],
+    "store.connect": ["rendezvous_unreachable", "rendezvous_unreachable"],
+    "mad.barrier": ["startup_barrier", "startup_barrier"],
+}
+ELSEWHERE = {
+    "torch.timeout": {"rank"},
+    "torch.watchdog_exc": {"what"},
+    "nccl.warn": {"dev", "file", "host", "pid"},
+    "hip.fault": {"node"},
+}
+"""Groups of recorded lines that are told by the line's beginning, or under another name, or not wanted."""
+
+
+def recorded() -> list[tuple[str, dict[str, str | None] | None, str]]:
+    """The recorded lines, each with what it is and its groups."""
+    rows = [line.split("\t") for line in LINES.read_text().splitlines() if not line.startswith("#")]
+    return [(what, json.loads(groups), json.loads(line)) for what, groups, line in rows]
+
+
+def test_every_recorded_line_has_its_category() -> None:
+    """Each recorded line of a failure or an end is of the category that it was given by hand; others are of none."""
+    found: dict[str, list[str]] = {}
+    for what, _, line in recorded():
+        if not what.startswith(NOT_OURS):
+            found.setdefault(what, []).append(event(line).rule.category)
+        elif what != "nixl.failures":
+            told = classify(line.encode(), CATALOGUE)
+            assert told is None or told.rule.category in {"launcher_failed", "program_error"}, line
+    assert found == MEANT
+
+
+def test_every_recorded_line_has_its_groups() -> None:
+    """What a recorded line names is found in it: the same text in the same group."""
+    for what, groups, line in recorded():
+        if what in MEANT:
+            found = event(line)
+            for name, text in (groups or {}).items():
+                if name not in ELSEWHERE.get(what, set()):
+                    assert found.text(name) == (text or ""), (line, name)
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.category)
+def test_examples(entry: object) -> None:
+    """Each example of an entry is of its category and role, alone and amid other text."""
+    for example in entry.examples:  # type: ignore[attr-defined]  # an Entry
+        data = f"nothing here\n{example}\nand nothing here\n".encode()
+        found = [(one.rule.category, one.rule.role) for one in events(data, CATALOGUE)]
+        assert found == [(entry.category, entry.role)], example  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pattern", progress_patterns(), ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
+def test_examples_of_progress(pattern: ProgressPattern) -> None:
+    """Each example of progress is of its kind."""
+    assert pattern.examples
+    for example in pattern.examples:
+        assert [one.rule.category for one in events(example.encode() + b"\n", CATALOGUE)] == [pattern.kind], example
+
+
+def test_what_is_searched_for_first_is_in_every_line() -> None:
+    """Each entry's words contain an anchor, and each anchor is needed: no line of an entry is passed over."""
+    anchors = [anchor.text for anchor in CATALOGUE.anchors]
+    words = {word for rule in CATALOGUE.rules for word in rule.contains}
+    assert [word for word in words if not any(anchor in word for anchor in anchors)] == []
+    assert [anchor for anchor in anchors if not any(anchor in word for word in words)] == []
+
+
+def test_categories_are_those_of_the_table() -> None:
+    """There are at least 40 categories, each with one or more roles, and those that are deduced have no patterns."""
+    assert len(categories()) >= 40
+    assert set(deduced()) & {entry.category for entry in entries()} == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "speaker"),
+    [
+        ("[rank7]:[E816 1 x.cpp:607] [Rank 3] Watchdog caught", Speaker(rank=7)),
+        ("7: srun: error", Speaker(task=7)),
+        ("404: [rank404]: RuntimeError: x", Speaker(rank=404, task=404)),
+        ("[default0]:[rank12]:[E8", Speaker(rank=12, local=0)),
+        ("[PG ID 3 PG GUID 5(tp) Rank 2] x", Speaker()),
+        ("[PG ID 0 PG GUID 0(default_pg) Rank 118] x", Speaker(rank=118)),
+        ("[PG 0 (default_pg) Rank 7] x", Speaker(rank=7)),
+        ("[Rank 7] Some NCCL operations", Speaker()),
+        ("[2026-04-22 21:34:20] n-4:20:22 [0] misc/x.cc:1 NCCL WARN x", Speaker(host="n-4", pid=20)),
+        ("(RayWorkerWrapper pid=4009) [rank1]:[E x", Speaker(rank=1, pid=4009)),
+        ("(Worker_TP0 pid=123) hello", Speaker(pid=123)),
+        (f"[rank{MAX_RANK - 1}]: x", Speaker(rank=MAX_RANK - 1)),
+        (f"[rank{MAX_RANK}]: x", Speaker()),
+        ("", Speaker()),
+    ],
+)
+def test_who_wrote_a_line(line: str, speaker: Speaker) -> None:
+    """A rank is global only where the line says so; the rank in a process group is not, but in the group of all."""
+    assert speaker_of(line.encode()) == speaker
+
+
+def test_a_fault_in_the_middle_of_a_progress_bar() -> None:
+    """What a runtime writes into a bar's line is found, and the bar is no iteration of a training."""
+    line = " 33%|####Memory access fault by GPU node-3 (Agent handle: 0x5a) on address 0x7. Reason: Unknown.:01, 2s/it]"
+    assert event(line).rule.category == "hip_page_fault"
+    assert classify(b"Loading checkpoint shards:  12%|#2 | 12/100 [00:10<01:20, 1.1it/s]", CATALOGUE) is None
+
+
+def test_pod_logs_have_their_runtimes_words_before_each_line() -> None:
+    """What a container's runtime writes before each line is passed over, so that a line's beginning is its own."""
+    line = "2026-11-01T10:11:12.123456789Z stderr F [rank2]: ValueError: no"
+    found = event(line)
+    assert (found.rule.category, found.speaker.rank) == ("program_error", 2)
+
+
+def test_only_the_beginning_of_a_long_line_is_looked_at() -> None:
+    """Patterns see the first 8 KiB of a line, and a line of 1 MB of anchors takes no time to speak of."""
+    tail = b"RuntimeError: CUDA error: an illegal memory access was encountered"
+    inside = b"x" * (MAX_LINE_BYTES - len(tail)) + tail + b"\n"
+    assert [one.rule.category for one in events(inside, CATALOGUE)] == ["cuda_illegal_access"]
+    assert list(events(b"x" * len(tail) + inside, CATALOGUE)) == []
+    assert [one.rule.category for one in events(b"CUDA out of memory rror: " * 40_000 + b"\n", CATALOGUE)] == [
+        "cuda_oom"
+    ]
+
+
+def test_the_last_iterations_are_told() -> None:
+    """Of many lines that tell of iterations the last ones are looked at, whatever stands between them."""
+    data = b"".join(b"iteration %d/ 5000 | x |\nRuntimeError: x\n" % number for number in range(20))
+    found = [one.number("iteration") for one in events(data, CATALOGUE)]
+    assert [number for number in found if number is not None] == list(range(20 - MAX_LAST_LINES, 20))
+    assert found.count(None) == 20
+
+
+def test_interleaved_writers_and_binary() -> None:
+    """Lines cut by others' lines, NULs and bytes that are no text hide no whole line and end nothing."""
+    data = b"\x00\xff\xfe [rank1]: Runtime[rank2]: ValueError: x\n\x00\n\n[rank3]: ValueError: y\nRuntimeErr\xff"
+    assert [(one.rule.category, one.speaker.rank) for one in events(data, CATALOGUE)] == [("program_error", 3)]
+
+
+def test_a_sites_own_patterns_of_progress() -> None:
+    """A site's pattern is tried first; one that is no expression, or tells no iteration, is refused."""
+    own = ProgressPattern(kind="iteration", contains="tick ", pattern=r"tick (?P<iteration>\d+)")
+    found = classify(b"tick 17 of all", catalogue([own]))
+    assert found is not None
+    assert found.number("iteration") == 17
+    for pattern in ("tick (", r"tick \d+"):
+        with pytest.raises(ValueError, match=r"expression|iteration"):
+            catalogue([ProgressPattern(kind="iteration", contains="tick ", pattern=pattern)])
+
+
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        ('  File "/x.py", line 3, in error_handler', None),
+        ("INFO 11-01 loss: 2.3 grad norm: 0.4 memory 61.2 GB", None),
+        ("validate step:  5  loss: 7.1  memory: 3GiB", None),
+        ("n1:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 8 cudaDev 0 - Init COMPLETE", None),
+        ("RuntimeError: NCCL communicator was aborted on rank 1.", "program_error"),
+        ("[rank0]: torch.AcceleratorError: CUDA error: unspecified launch failure", "cuda_error"),
+        ("OSError: [Errno 5] Input/output error: '/data'", "storage_error"),
+        ("srun: error: n[1-2]: tasks 0-15: Killed", "worker_exit"),
+        (
+            "slurmstepd: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-01T03:20:05 DUE TO NODE FAILURE ***",
+            "node_failed",
+        ),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.", "cuda_oom"),
+        ("number of nan iterations:   0 |", None),
+    ],
+)
+def test_other_lines(line: str, category: str | None) -> None:
+    """Lines that are in no example; ordinary ones mean nothing."""
+    found = classify(line.encode(), CATALOGUE)
+    assert (None if found is None else found.rule.category) == category

@@ -1,0 +1,349 @@
+"""Which logs are read for which job, by which node, and what hostile ones cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from job_log_jobs import CATALOGUE, OWNER, job
+
+from agent.api import UNKNOWN_RANK, Guard, Logger, OpenFile, Outputs
+from exporters.job_log import reader
+from exporters.job_log.jobs import LoggedJob
+from exporters.job_log.ownership import ClaimedLog, HeldOutput, claimed, shared_devices
+from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
+
+LINE = "[rank1]: ValueError: x\n"
+STATUS = "Pid:\t1\nSigPnd:\t0\nShdPnd:\t0\nvoluntary_ctxt_switches:\t1\nnonvoluntary_ctxt_switches:\t1\n"
+POD = "11111111-2222-3333-4444-555555555555"
+
+
+class Node:
+    """A reader over a tree of logs, and the processes of a made-up /proc."""
+
+    def __init__(self, root: Path, *patterns: str, section: LogSection | None = None, everyone: bool = False) -> None:
+        self.root = root
+        self.logs = root / "logs"
+        self.proc = root / "proc"
+        for folder in (self.logs, self.proc / "self"):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.clock = FakeClock()
+        self.reader = JobLogReader(
+            [f"{self.logs}/{pattern}" for pattern in patterns or ("*.out", "%j.out")],
+            CATALOGUE,
+            self.proc,
+            self.clock,
+            "here",
+            lambda _: True,
+            Guard(Logger("test")),
+            section or LogSection(),
+            everyone=everyone,
+        )
+
+    def write(self, name: str, text: str | bytes = LINE, mode: str = "ab") -> Path:
+        """Add to a log."""
+        path = self.logs / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open(mode) as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+        os.chown(path, OWNER, -1)
+        return path
+
+    def run(self, pid: int, output: Path, *, parent: int = 1, comm: str = "python", uid: int = OWNER) -> None:
+        """A process that writes its output into a file."""
+        folder = self.proc / str(pid)
+        (folder / "fd").mkdir(parents=True)
+        (folder / "fdinfo").mkdir()
+        (folder / "comm").write_text(f"{comm}\n")
+        for number in (1, 2):
+            (folder / "fd" / str(number)).symlink_to(output)
+            (folder / "fdinfo" / str(number)).write_text("flags:\t0100001\n")
+        (folder / "stat").write_text(f"{pid} ({comm}) S {parent} " + "0 " * 48)
+        (folder / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\n{STATUS}")
+
+    def look(self, *jobs: LoggedJob, told: Mapping[str, str] | None = None) -> PublishedLogs:
+        """A look when it is due."""
+        self.clock.advance(reader.DISCOVER_SECONDS)
+        return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}), told or {})
+
+
+def counts(found: PublishedLogs) -> dict[tuple[str, str], int]:
+    """Events by job and rank."""
+    return {(one.job_id, kind[0]): count for one in found.jobs for kind, count in one.events.items()}
+
+
+def test_a_log_is_read_for_the_job_in_its_name(tmp_path: Path) -> None:
+    """A log with a job's id in its name, and the job's user for its owner, is that job's; others are left."""
+    node = Node(tmp_path)
+    node.write("4711.out")
+    node.write("4712.out")
+    found = node.look()
+    assert counts(found) == {("4711", "1"): 1}
+    assert found.files == {"followed": 1, "of_no_job_here": 1, "read_elsewhere": 0, "refused": 0}
+
+
+def test_nobody_forges_anothers_log(tmp_path: Path) -> None:
+    """A log of another user with a job's id in its name, or by a link to it, says nothing about that job."""
+    node = Node(tmp_path)
+    node.write("4711.out")
+    others = job(uids=frozenset({OWNER + 1}))
+    assert counts(node.look(others)) == {}
+    (node.logs / "4712.out").symlink_to(node.logs / "4711.out")
+    assert counts(node.look(others, job("4712"))) == {}
+
+
+def held(path: str = "/x", rank: str = "2") -> HeldOutput:
+    """An output of a process of job 4711."""
+    return HeldOutput(path, "4711", rank)
+
+
+@pytest.mark.parametrize(
+    ("uid", "name_id", "holds", "path", "claim"),
+    [
+        (1000, "4711", None, "/x", ClaimedLog("4711")),
+        (0, "4711", None, "/x", ClaimedLog("4711")),
+        (1001, "4711", None, "/x", None),
+        (1000, "99", None, "/x", None),
+        (1000, None, None, "/x", None),
+        (1000, None, held(), "/x", ClaimedLog("4711", "2")),
+        (1001, None, held(), "/x", None),
+        (0, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", ClaimedLog("4711")),
+        (1000, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", None),
+        (0, None, None, f"/var/log/pods/ns_p_{POD.replace('1', '2')}/main/0.log", None),
+    ],
+)
+def test_what_proves_whose_a_log_is(
+    uid: int, name_id: str | None, holds: HeldOutput | None, path: str, claim: ClaimedLog | None
+) -> None:
+    """A rank that writes there, the id in its name, or its pod's folder; each time of the job's user or of root."""
+    known = job(uids=frozenset({1000}), pods=frozenset({POD}))
+    assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
+
+
+def test_an_id_that_two_jobs_here_have_proves_nothing() -> None:
+    """Where two jobs of one user go by the same id, a log with that id in its name is nobody's."""
+    jobs = {name: job(name, ids=frozenset({"1"})) for name in ("1", "1-b")}
+    assert claimed("/x", OWNER, "1", None, jobs, {"1": list(jobs.values())}) is None
+
+
+def test_ranks_own_outputs_need_no_pattern(tmp_path: Path) -> None:
+    """A file that one rank alone writes to is that rank's; one of several, or of their launcher, is the job's."""
+    node = Node(tmp_path, "none/*.log")
+    mine, ours, launcher = (node.write(f"{name}.txt", "ValueError: x\n") for name in ("mine", "ours", "launcher"))
+    node.run(4000, mine, parent=3900)
+    node.run(4001, ours, parent=3900)
+    node.run(4002, ours)
+    known = job(ranks=8)
+    ranks = tuple(one._replace(parent_pid=3900) for one in known.ranks)
+    node.run(3900, launcher)
+    found = node.look(known._replace(ranks=ranks))
+    assert counts(found) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
+
+
+def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
+    """What processes of two jobs write to explains neither."""
+    node = Node(tmp_path, "none/*.log")
+    output = node.write("both.txt")
+    node.run(4000, output)
+    node.run(5000, output)
+    other = job("4712", ranks=8)._replace(ranks=(job().ranks[0]._replace(pid=5000),))
+    assert counts(node.look(job(), other)) == {}
+
+
+def test_what_is_open_for_reading_is_no_output(tmp_path: Path) -> None:
+    """A descriptor that is open for reading only, a device or a pipe is no log."""
+    node = Node(tmp_path)
+    node.run(4000, node.write("a.txt"))
+    (node.proc / "4000/fdinfo/1").write_text("flags:\t0100000\n")
+    (node.proc / "4000/fd/2").unlink()
+    (node.proc / "4000/fd/2").symlink_to("/dev/null")
+    assert Outputs(node.proc).of(4000) == []
+    assert Outputs(node.proc).of(9) == []
+
+
+def test_a_log_stays_its_jobs_after_its_ranks_left(tmp_path: Path) -> None:
+    """What is written after a job's ranks have left, by its launcher, still counts for it."""
+    node = Node(tmp_path, "none/*.log")
+    output = node.write("mine.txt")
+    node.run(4000, output)
+    node.look()
+    for path in (node.proc / "4000").glob("fd/*"):
+        path.unlink()
+    node.write("mine.txt", "srun: error: n1: task 0: Killed\n")
+    found = node.look(told={str(output): "4711"})
+    assert {kind[1] for one in found.jobs for kind in one.events} == {"program_error", "worker_exit"}
+
+
+def test_a_told_log_is_read_for_its_job(tmp_path: Path) -> None:
+    """A log that another source names is of the job that it names, if its owner is of that job."""
+    node = Node(tmp_path, "none/*.log")
+    path = str(node.write("any-name"))
+    assert counts(node.look(told={path: "4711"})) == {("4711", "1"): 1}
+    assert counts(node.look(job(uids=frozenset({OWNER + 1})), told={path: "4711"})) == {("4711", "1"): 1}
+    assert counts(Node(tmp_path, "none/*").look(job(uids=frozenset({OWNER + 1})), told={path: "4711"})) == {}
+
+
+def mounts(path: Path, kind: str) -> str:
+    """A line of mountinfo for the file system that ``path`` lies on."""
+    device = path.stat().st_dev
+    return f"36 35 {os.major(device)}:{os.minor(device)} / /logs rw - {kind} server:/logs rw\n"
+
+
+@pytest.mark.parametrize(("kind", "shared"), [("lustre", True), ("nfs4", True), ("fuse.beegfs", True), ("ext4", False)])
+def test_one_node_reads_what_many_see(tmp_path: Path, kind: str, shared: bool) -> None:
+    """On a shared file system the node reads a log where a process has it open, or the job's first rank is."""
+    node = Node(tmp_path)
+    log = node.write("4711.out")
+    (node.proc / "self/mountinfo").write_text(mounts(node.logs, kind))
+    without_first = job()._replace(ranks=job().ranks[1:])
+    assert counts(node.look(without_first)) == ({} if shared else {("4711", "1"): 1})
+    node.run(77, log, comm="bash")
+    node.clock.advance(reader.HOLDERS_SECONDS)
+    assert counts(node.look(without_first)) == {("4711", "1"): 1}
+    assert counts(node.look()) == {("4711", "1"): 1}
+
+
+def test_the_first_ranks_node_reads_what_nobody_holds_open(tmp_path: Path) -> None:
+    """Where nobody can be seen to hold a log open, the node of the job's first rank reads it."""
+    node = Node(tmp_path)
+    node.write("4711.out")
+    (node.proc / "self/mountinfo").write_text(mounts(node.logs, "nfs"))
+    assert counts(node.look()) == {("4711", "1"): 1}
+    assert node.look().files["read_elsewhere"] == 0
+
+
+def test_mounts_that_are_no_text_are_passed_over() -> None:
+    """Odd lines of mountinfo hide no other."""
+    assert shared_devices(b"\xff\xff\n36 35 0:52 / /a rw - nfs s:/ rw\nrest") == frozenset({os.makedev(0, 52)})
+
+
+def test_an_srun_holds_its_output_by_any_descriptor(tmp_path: Path) -> None:
+    """Of a srun all descriptors count, of other processes their output and errors alone."""
+    node = Node(tmp_path)
+    log = node.write("4711.out")
+    node.run(78, Path("/dev/null"), comm="srun")
+    node.run(79, Path("/dev/null"))
+    outputs = Outputs(node.proc)
+    (node.proc / "79/fd/9").symlink_to(log)
+    assert outputs.open_among({str(log)}) == frozenset()
+    (node.proc / "78/fd/9").symlink_to(log)
+    assert outputs.open_among({str(log)}) == {str(log)}
+
+
+def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
+    """Each line counts once: over a rename, a truncation, and a new reader that is given what the last one saved."""
+    node = Node(tmp_path)
+    log = node.write("4711.out")
+    node.look()
+    node.write("4711.out", LINE)
+    log.rename(node.logs / "old")
+    node.write("4711.out", LINE)
+    node.look()
+    assert counts(node.look()) == {("4711", "1"): 3}
+    node.write("4711.out", "[rank2]: ValueError: cut\n", "wb")
+    assert counts(node.look())["4711", "2"] == 1
+    section = msgspec.msgpack.decode(node.reader.section(), type=LogSection)
+    again = Node(tmp_path, section=section)
+    assert counts(again.look()) == {("4711", "1"): 3, ("4711", "2"): 1}
+    node.write("4711.out", LINE)
+    assert counts(again.look()) == {("4711", "1"): 4, ("4711", "2"): 1}
+
+
+def test_what_was_saved_waits_for_its_job(tmp_path: Path) -> None:
+    """A job of the checkpoint whose ranks are not known again yet is saved again, and forgotten after a while."""
+    node = Node(tmp_path)
+    node.write("4711.out")
+    node.look()
+    section = msgspec.msgpack.decode(node.reader.section(), type=LogSection)
+    again = Node(tmp_path, section=section)
+    again.look(job("5000"))
+    assert msgspec.msgpack.decode(again.reader.section(), type=LogSection).positions != []
+    again.clock.advance(reader.FORGET_SECONDS + 1)
+    again.look(job("5000"))
+    assert msgspec.msgpack.decode(again.reader.section(), type=LogSection) == LogSection()
+
+
+def test_a_job_that_is_gone_shows_nothing(tmp_path: Path) -> None:
+    """Series go with the job's ranks."""
+    node = Node(tmp_path)
+    node.write("4711.out")
+    assert node.look().available
+    gone = node.look(job("4712"))
+    assert gone.jobs == ()
+    assert not gone.available
+
+
+def test_hostile_content(tmp_path: Path) -> None:
+    """A line of 1 MB, binary, holes and bars without a newline cost themselves alone, and are counted."""
+    node = Node(tmp_path)
+    node.write("4711.out", b"y" * (1 << 20) + b"y\n" + bytes(range(256)) * 256 + b"\n" + LINE.encode())
+    node.write("4711.out", b"\r".join(b"%d%%|" % number for number in range(50_000)) + b"\n" + LINE.encode())
+    with (node.logs / "4711.out").open("r+b") as file:
+        file.seek(1 << 23)
+        file.write(LINE.encode())
+    found = node.look()
+    assert counts(found)["4711", "1"] == 3
+    assert found.overlong == 1
+
+
+def test_a_backlog_takes_a_tenth_of_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One turn reads for a bounded time of its thread, the rest waits; of what was there the last 16 MiB are read."""
+    used = iter(range(1000))
+    monkeypatch.setattr(reader.time, "thread_time", lambda: next(used) * reader.READ_CPU_SECONDS / 2)
+    node = Node(tmp_path)
+    node.write("4711.out", b"x" * 99 + b"\n" + b"0123456789abcde\n" * (1 << 20))
+    found = node.look()
+    assert found.passed_bytes == 100
+    assert 0 < found.lag_bytes < 1 << 24
+    assert node.look().lag_bytes < found.lag_bytes
+
+
+def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More logs of jobs here than are read are counted as refused; of thousands of others none is opened."""
+    monkeypatch.setattr(reader, "MAX_CLAIMED", 3)
+    node = Node(tmp_path, "%j.out")
+    jobs = [job(str(number)) for number in range(4)]
+    for number in range(3000):
+        node.write(f"{number}.out")
+    found = node.look(*jobs)
+    assert found.files == {"followed": 3, "of_no_job_here": 2996, "read_elsewhere": 0, "refused": 1}
+    assert len(counts(found)) == 3
+
+
+def test_an_error_costs_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong with a piece of one log costs that piece."""
+    node = Node(tmp_path)
+    node.write("4711.out")
+    real: Any = reader.events
+
+    def fails(data: bytes, catalogue: Any) -> Any:
+        if b"poison" in data:
+            raise ValueError("poison")
+        return real(data, catalogue)
+
+    monkeypatch.setattr(reader, "events", fails)
+    node.look()
+    node.write("4711.out", "poison\n")
+    node.look()
+    node.write("4711.out", LINE)
+    assert counts(node.look()) == {("4711", "1"): 2}
+
+
+def test_a_path_in_a_container_is_found_by_the_process_root(tmp_path: Path) -> None:
+    """A rank's output is found by way of its own root where the agent's tree has no such file, or another one."""
+    node = Node(tmp_path)
+    inside = tmp_path / "image/logs/out.txt"
+    inside.parent.mkdir(parents=True)
+    inside.write_text(LINE)
+    (node.proc / "4000").mkdir()
+    (node.proc / "4000/root").symlink_to(tmp_path / "image")
+    status = inside.stat()
+    file = OpenFile(1, "/logs/out.txt", status.st_dev, status.st_ino)
+    outputs = Outputs(node.proc)
+    assert outputs.path_of(4000, file) == f"{node.proc}/4000/root/logs/out.txt"
+    assert outputs.path_of(4000, OpenFile(1, "/logs/gone", 1, 1)) is None

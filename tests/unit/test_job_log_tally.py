@@ -1,0 +1,266 @@
+"""What the log of one job adds up to: counts, the first cause, what several lines say together, how far it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from job_log_jobs import event, job
+
+from agent.api import UNKNOWN_RANK
+from exporters.job_log import tally as tallies
+from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
+from exporters.job_log.jobs import MAX_RANKS, LoggedJob
+from exporters.job_log.tally import CASCADE_SECONDS, RECOVERED_SECONDS, STARTED_SECONDS, JobTally, ShownLog
+
+ECC = "[rank{rank}]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
+TIMEOUT = (
+    "[rank{rank}]:[E1 ProcessGroupNCCL.cpp:6] [PG ID 2 PG GUID {guid}(tp) Rank 1] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=1) ran for 2 "
+    "milliseconds before timing out."
+)
+POSITION = (
+    "[rank{rank}]:[E1 ProcessGroupNCCL.cpp:6] [PG ID 2 PG GUID {guid}(tp) Rank 1]  failure detected by watchdog at "
+    "work sequence id: 9 PG status: last enqueued work: {enqueued}, last completed work: {completed}"
+)
+RETRY = (
+    "n7:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.5<40> with status=12 opcode=0 len=0 vendor err 129"
+)
+PORT = "n9:1:2 [0] NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)"
+ITERATION = "iteration {} / 1000 | consumed samples: 1 |"
+
+
+class Log:
+    """One job's tally, fed with lines."""
+
+    def __init__(self, of: LoggedJob | None = None, admits: bool = True) -> None:
+        self.job = of or job()
+        self.tally = JobTally("4711", "here", lambda _: admits)
+
+    def write(self, line: str, seconds: float = 1000.0, rank: str = UNKNOWN_RANK) -> Log:
+        """Take in one line, written at this time into a file of ``rank``."""
+        self.tally.take(event(line), self.job, rank, frozenset({"here", "pod-a"}), seconds)
+        return self
+
+    def shown(self, now: float = 1000.0 + CASCADE_SECONDS) -> ShownLog:
+        """What there is to show."""
+        return self.tally.shown(now)
+
+    def root(self) -> tuple[str, str, str] | None:
+        """Category, rank and host of the first cause."""
+        root = self.shown().root
+        return None if root is None else (root.category, root.rank, root.host)
+
+
+def test_events_are_counted_by_rank_category_and_role() -> None:
+    """Each line counts once, under the rank that wrote it."""
+    log = Log()
+    for rank in (2, 2, 3):
+        log.write(ECC.format(rank=rank))
+    assert log.shown().events == {("2", "gpu_hardware", "root"): 2, ("3", "gpu_hardware", "root"): 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "file_rank", "rank"),
+    [
+        ("[rank7]: ValueError: x", {}, "2", "7"),
+        ("[rank8]: ValueError: x", {}, UNKNOWN_RANK, UNKNOWN_RANK),  # the job has 8
+        ("[rank7]: ValueError: x", {"world_size": 0}, UNKNOWN_RANK, UNKNOWN_RANK),
+        ("3: ValueError: x", {"tasks_are_ranks": True}, UNKNOWN_RANK, "3"),
+        ("3: ValueError: x", {}, UNKNOWN_RANK, UNKNOWN_RANK),
+        ("here:4002:9 [0] NCCL WARN Cuda failure 'x'", {}, UNKNOWN_RANK, "2"),
+        ("pod-a:4002:9 [0] NCCL WARN Cuda failure 'x'", {}, UNKNOWN_RANK, "2"),
+        ("else:4002:9 [0] NCCL WARN Cuda failure 'x'", {}, UNKNOWN_RANK, UNKNOWN_RANK),
+        ("(Worker_TP0 pid=4001) ValueError: x", {}, UNKNOWN_RANK, "1"),
+        ("ValueError: x", {}, "5", "5"),
+        ("mpirun noticed that process rank 6 with PID 1 on node n6 exited on signal 9", {}, UNKNOWN_RANK, "6"),
+    ],
+)
+def test_whose_a_line_is(line: str, more: dict[str, Any], file_rank: str, rank: str) -> None:
+    """The rank that a line blames, its prefix, the scheduler's task, its process, its file, in this order."""
+    log = Log(job(**more)).write(line, rank=file_rank)
+    assert {kind[0] for kind in log.shown().events} == {rank}
+
+
+def test_which_host_a_line_is_of() -> None:
+    """A node that a line names, its writer's host, this node for a rank's own file; never what is no host's name."""
+    assert Log().write("srun: error: Node failure on n12").root() == ("node_failed", UNKNOWN_RANK, "n12")
+    assert Log().write(PORT).root() == ("port_error", UNKNOWN_RANK, "n9")
+    assert Log().write("pod-a:4002:9 [0] NCCL WARN Cuda failure 'x'").root() == ("cuda_error", "2", "here")
+    assert Log().write("ValueError: x", rank="3").root() == ("program_error", "3", "here")
+    assert Log().write("srun: error: Node failure on n..").root() == ("node_failed", UNKNOWN_RANK, "")
+
+
+def test_the_first_root_counts_and_a_weak_one_gives_way() -> None:
+    """Of roots the first counts; what can follow from another one gives way to it, even where it came first."""
+    assert Log().write(ECC.format(rank=1)).write(PORT).root() == ("gpu_hardware", "1", "")
+    log = Log()
+    for _ in range(100):
+        log.write(RETRY)
+    assert log.root() == ("ib_retry_exceeded", UNKNOWN_RANK, "n7")
+    assert log.write(PORT).write(RETRY).root() == ("port_error", UNKNOWN_RANK, "n9")
+
+
+def test_a_cascade_is_named_where_no_root_comes_in_time() -> None:
+    """A cascade names a cause after a minute without a root, and no more once there is one."""
+    log = Log().write("[rank0]: torch.distributed.DistBackendError: NCCL error in: x")
+    assert log.shown(1000.0 + CASCADE_SECONDS - 1).cascade is None
+    cascade = log.shown().cascade
+    assert cascade is not None
+    assert (cascade.category, cascade.rank) == ("nccl_error", "0")
+    log.write(ECC.format(rank=1), 1000.0 + CASCADE_SECONDS - 1)
+    assert log.shown().cascade is None
+    assert log.root() == ("gpu_hardware", "1", "")
+
+
+def test_a_job_that_goes_on_was_not_ended() -> None:
+    """A cause is forgotten when the training makes a step more than a minute later, or ranks have started since."""
+    log = Log().write(ITERATION.format(10), 990.0).write(ECC.format(rank=1))
+    log.write(ITERATION.format(11), 1000.0 + RECOVERED_SECONDS)
+    assert log.root() is not None
+    log.write(ITERATION.format(12), 1001.0 + RECOVERED_SECONDS)
+    assert log.root() is None
+    log.write(ECC.format(rank=2), 2000.0)
+    log.tally.begin(2000.0 + STARTED_SECONDS)
+    assert log.root() is not None
+    log.tally.begin(2001.0 + STARTED_SECONDS)
+    assert log.root() is None
+    assert sum(log.shown().events.values()) == 2
+
+
+def timeout(rank: int, op: str, size: int = 8, guid: str = "5", seq: int = 9) -> str:
+    """A watchdog's line."""
+    return TIMEOUT.format(rank=rank, op=op, size=size, guid=guid, seq=seq)
+
+
+@pytest.mark.parametrize(("op", "size"), [("BROADCAST", 8), ("ALLREDUCE", 9)])
+def test_a_mismatch_is_deduced(op: str, size: int) -> None:
+    """Another operation, or another size, of one number in one group is the program's error, of who differs."""
+    log = Log()
+    for rank in range(3):
+        log.write(timeout(rank, "ALLREDUCE"))
+    assert log.root() is None
+    log.write(timeout(6, op, size)).write(timeout(7, "ALLREDUCE"))
+    assert log.root() == ("collective_mismatch", "6", "")
+    assert log.shown().events["6", "collective_mismatch", "root"] == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        timeout(6, "BROADCAST", guid="6"),
+        timeout(6, "BROADCAST", seq=10),
+        timeout(6, "SEND"),
+        timeout(6, "BROADCAST").replace("[PG ID 2 PG GUID 5(tp) Rank 1]", "[Rank 1]"),
+        timeout(9, "BROADCAST"),
+    ],
+)
+def test_what_is_no_mismatch(line: str) -> None:
+    """Another group, another number, sends, a group that is not told, and ranks that there are not, prove nothing."""
+    assert Log().write(timeout(1, "ALLREDUCE")).write(line).root() is None
+
+
+def test_sizes_may_differ_where_ranks_play_different_parts() -> None:
+    """The sizes of a gather or of an exchange differ between ranks that do the same."""
+    assert Log().write(timeout(1, "GATHER", 8)).write(timeout(2, "GATHER", 0)).root() is None
+
+
+def test_positions_of_the_least_and_the_farthest() -> None:
+    """Of a group the ranks that had enqueued least are shown, and the one that had most."""
+    log = Log()
+    for rank in range(8):
+        log.write(POSITION.format(rank=rank, guid="5", enqueued=20 + rank, completed=10))
+    shown = log.shown().positions
+    assert [(one.rank, one.enqueued) for one in shown] == [*((str(n), 20 + n) for n in range(SHOWN_LEAST)), ("7", 27)]
+    assert {(one.group, one.completed) for one in shown} == {("5", 10)}
+
+
+def test_a_rank_that_dumps_at_the_signal_of_others_tells_how_far_it_was() -> None:
+    """Who keeps the others waiting has no timeout of its own: how far it was it says when it dumps."""
+    line = (
+        "[rank5]:[E1 ProcessGroupNCCL.cpp:7] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a "
+        "collective timeout from rank 2 and we will try our best to dump the debug info. Last enqueued NCCL work: 6, "
+        "last completed NCCL work: 6."
+    )
+    (position,) = Log().write(line).shown().positions
+    assert (position.group, position.rank, position.enqueued, position.completed) == ("0", "5", 6, 6)
+
+
+def test_groups_have_short_names() -> None:
+    """A group's label is a number, or a hash where its name is a text: no text of a log gets into a label."""
+    log = Log()
+    for guid in ("0", "17", "mesh_tp_secret"):
+        log.write(POSITION.format(rank=1, guid=guid, enqueued=2, completed=1))
+    groups = [one.group for one in log.shown().positions]
+    assert groups[:2] == ["0", "17"]
+    assert len(groups[2]) == 8
+    assert "mesh" not in groups[2]
+
+
+def test_bounds_of_a_tally(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks beyond the bound, or without room, are counted under none; groups and operations beyond it are left out."""
+    monkeypatch.setattr(tallies, "MAX_EVENTS", 2)
+    log = Log()
+    for rank in range(4):
+        log.write(f"[rank{rank}]: ValueError: x")
+    assert log.shown().events == {
+        ("0", "program_error", "root"): 1,
+        ("1", "program_error", "root"): 1,
+        (UNKNOWN_RANK, "program_error", "root"): 2,
+    }
+    assert set(Log(admits=False).write("[rank1]: ValueError: x").shown().events) == {
+        (UNKNOWN_RANK, "program_error", "root")
+    }
+    for group in range(MAX_GROUPS + 1):
+        log.write(POSITION.format(rank=1, guid=group, enqueued=2, completed=1))
+    assert len(log.shown().positions) == MAX_GROUPS
+    forgets = Log().write(timeout(1, "ALLREDUCE", seq=0))
+    for seq in range(1, MAX_SEQUENCES + 1):
+        forgets.write(timeout(1, "ALLREDUCE", seq=seq))
+    assert forgets.write(timeout(2, "BROADCAST", seq=0)).root() is None
+    assert forgets.write(timeout(2, "BROADCAST", seq=MAX_SEQUENCES)).root() is not None
+
+
+def test_a_huge_number_is_no_rank_and_no_position() -> None:
+    """Numbers of any size that a log names end nothing."""
+    log = Log(job(ranks=MAX_RANKS))
+    log.write("[rank9999999]: ValueError: x").write(
+        POSITION.format(rank=1, guid="5", enqueued="9" * 19, completed="9" * 19)
+    )
+    assert log.shown().positions[0].enqueued == int("9" * 19)
+    assert (UNKNOWN_RANK, "program_error", "root") in log.shown().events
+
+
+def test_iterations_and_their_time() -> None:
+    """The last iteration, and its time by when lines came; a log that tells it has the last word."""
+    log = Log()
+    for number in range(13):
+        log.write(ITERATION.format(100 + number), 1000.0 + 10 * number)
+    progress = log.shown().progress
+    assert progress.iteration == 112
+    assert progress.iteration_seconds == pytest.approx(10.0)
+    log.write("iteration 113/1000 | elapsed time per iteration (ms): 2500.0 |", 1130.0)
+    assert log.shown().progress.iteration_seconds == 2.5
+
+
+def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
+    """Iterations may fall after a restart; a shorter loop within the training is not taken for it."""
+    log = Log().write(ITERATION.format(100)).write(" 10%|# | 5/50 [00:01<00:10,  2.9it/s]")
+    assert log.shown().progress.iteration == 100
+    assert log.write(ITERATION.format(60)).shown().progress.iteration == 60
+
+
+def test_checkpoints() -> None:
+    """A checkpoint's time is from its first to its last line, or what the log says; it counts when it is saved."""
+    log = Log().write("saving checkpoint at iteration 5 to /x in torch_dist format", 1000.0)
+    progress = log.shown().progress
+    assert (progress.checkpoint_began, progress.checkpoint_ended, progress.checkpoint_seconds) == (1000.0, None, None)
+    log.write("successfully saved checkpoint from iteration 5 to /x", 1042.0)
+    progress = log.shown().progress
+    assert (progress.checkpoint_began, progress.checkpoint_ended, progress.checkpoint_seconds) == (None, 1042.0, 42.0)
+    log.write("Finished saving the checkpoint in 5.53 seconds.", 1100.0)
+    assert log.shown().progress.checkpoint_seconds == 5.53
+    log.write("saving checkpoint at iteration 6 to /x", 1200.0).write(
+        "successfully saved checkpoint from iteration 6 to /x", 1200.0
+    )
+    assert log.shown().progress.checkpoint_seconds is None
