@@ -110,7 +110,7 @@ class NodeTask(msgspec.Struct):
     def _take_marker(self, marker: Marker) -> None:
         if (
             marker.step == "started" and self.step
-        ):  # a requeued job's: the file goes on; its output may be read before it
+        ):  # a requeued job's; else its output came first
             self.code, self.test_seconds = None, None
             self.results, self.failures, self.barrier = {}, {}, Barrier()
         self.step = marker.step

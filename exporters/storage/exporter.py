@@ -145,4 +145,5 @@ SPEC = Spec(
     deadline_seconds=10.0,
     families=FAMILIES,
     series_cap=1_000,
+    checkpoint_bytes=0,
 )
