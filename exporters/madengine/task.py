@@ -108,9 +108,7 @@ class NodeTask(msgspec.Struct):
         return "rank_dead" if has_dead_ranks else None
 
     def _take_marker(self, marker: Marker) -> None:
-        if (
-            marker.step == "started" and self.step
-        ):  # a requeued job's; else its output came first
+        if marker.step == "started" and self.step:  # a requeued job's; else its output came first
             self.code, self.test_seconds = None, None
             self.results, self.failures, self.barrier = {}, {}, Barrier()
         self.step = marker.step
