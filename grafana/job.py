@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from grafana import job_goodput, job_ras, job_speed
+from grafana import job_goodput, job_members, job_ras, job_speed
 from grafana.panels import Panel, Query, Size, Steps, grid, lines, rows, stats, timeline
 from grafana.queries import (
     CLUSTER,
@@ -44,9 +44,11 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Pairs of ranks": job_speed.pairs(),
         "Progress": _progress(),
         "Where the GPUs' time goes": job_goodput.panels(),
+        "Members": job_members.panels(),
         "Communicators, as the ranks see each other (RAS)": job_ras.panels(),
         "How RAS is asked": job_ras.asking(),
         "Records": _records(),
+        "Phases of a NIXL-EP run": job_members.phases(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):
         panel.interval(RULE_INTERVAL)

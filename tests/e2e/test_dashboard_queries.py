@@ -23,6 +23,7 @@ from nodes import wait_until
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
 from ras_page import BEHIND, LAG, SILENT, ras_page
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
+from said_page import said_page
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
 STRAGGLER, VICTIM = "2", "5"
@@ -125,8 +126,11 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         pipeline(job.dump_dir, machine.job_id + PIPELINE_SUFFIX),
         FixedPage(ras_page(machine.job_id + RAS_SUFFIX)) as ras,
         FixedPage(hardware_page(machine.job_id, STRAGGLER)) as hardware,
+        FixedPage(said_page(machine.job_id)) as said,
         machine.agent(job) as agent,
-        Prometheus(tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port, hardware.port), binary) as server,
+        Prometheus(
+            tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port, hardware.port, said.port), binary
+        ) as server,
     ):
         agent.wait_for_states(alive(8))
         wait_until(lambda: server.query("comm_rank:rankwatch_straggles:ratio"), MAX_SECONDS, "the late rank's blame")

@@ -1,0 +1,75 @@
+"""The Job dashboard's rows on who its members are and where, and on the phases of a NIXL-EP run."""
+
+from __future__ import annotations
+
+from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats
+from grafana.queries import JOB
+
+LISTED_RANKS = 256
+LISTED = 32
+
+THIRD = Size(8)
+
+
+def panels() -> list[Panel]:
+    """Return the row on members."""
+    members = f"max by (node, nic, gpu, rank) (rankwatch_rank_info{{{JOB}}})"
+    communicators = f"max by (comm_name, comm, ranks, nodes) (rankwatch_communicator_info{{{JOB}}})"
+    return [
+        rows(
+            "Members by node and rail",
+            f"Live ranks, {LISTED_RANKS} at most, with their GPU and the NIC near it: NICs of one name are a rail. The "
+            "Node dashboard shows the switches.",
+            Query(f"topk({LISTED_RANKS}, {members})"),
+            columns=("node", "nic", "gpu", "rank"),
+            size=Size(12),
+            sort_by="node",
+            links_to_rank=True,
+        ),
+        rows(
+            "Communicators",
+            f"With their size and the number of NVLink domains that they span, {LISTED} at most.",
+            Query(f"topk({LISTED}, {communicators})"),
+            columns=("comm_name", "comm", "ranks", "nodes"),
+            size=Size(12),
+            sort_by="comm_name",
+        ),
+    ]
+
+
+def phases() -> list[Panel]:
+    """Return the row on a NIXL-EP run."""
+    ended = f"max by (node, rank) (rankwatch_nixl_ep_phase_ended{{{JOB}}})"
+    return [
+        stats(
+            "NIXL-EP run",
+            "The phase that the launcher saw completed last, and why the run failed; ranks that the plan expects, "
+            "those of them that no log tells of, and those that have ended a phase without a measurement.",
+            Query(f"max(rankwatch_nixl_ep_phase_completed{{{JOB}}})", "phase completed"),
+            Query(f"max by (category) (rankwatch_nixl_ep_failure_info{{{JOB}}})", "failed: {{category}}"),
+            Query(f"max(rankwatch_nixl_ep_expected_ranks{{{JOB}}})", "expected"),
+            Query(f"job:rankwatch_ep_ranks_unheard:count{{{JOB}}}", "no log tells of"),
+            Query(f"job:rankwatch_ep_ranks_unmeasured:count{{{JOB}}}", "without a measurement"),
+            unit="none",
+            size=THIRD,
+            steps=Steps("green", {}),
+        ),
+        rows(
+            "Phases by node and rank",
+            f"The phase that each rank ended last, the {LISTED_RANKS} that are least far.",
+            Query(f"bottomk({LISTED_RANKS}, {ended})"),
+            columns=("node", "rank"),
+            value="ended phase",
+            size=THIRD,
+            sort_by="ended phase",
+            links_to_rank=True,
+        ),
+        lines(
+            "Dispatch and combine bandwidth of a rank",
+            "As the ranks measured it last: the mean over them and the slowest, by stage (combined: of both together).",
+            Query(f"job:rankwatch_ep_bandwidth:mean{{{JOB}}}", "mean, {{stage}}"),
+            Query(f"min by (stage) (rankwatch_nixl_ep_bandwidth_bytes_per_second{{{JOB}}})", "slowest, {{stage}}"),
+            unit="Bps",
+            size=THIRD,
+        ),
+    ]

@@ -1,0 +1,34 @@
+"""A page with what a job says of itself: lines of its log that tell of a failure, and a NIXL-EP run in trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from client_metrics import encode
+
+from agent.api import Family, Metric
+from exporters.job_log import families as job_log
+from exporters.nixl_ep import families as nixl_ep
+
+
+def said_page(job_id: str) -> bytes:
+    """Return the text; rank 0 has ended a phase and measured, rank 1 has ended one alone, of rank 2 no log tells."""
+    return encode(_families(job_id)).body
+
+
+def _families(job_id: str) -> Iterable[Metric]:
+    yield _rows(job_log.EVENTS, ((job_id, "1", "port_error", "root"), 2.0))
+    yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", "1", "n1"), 1.0))
+    yield _rows(nixl_ep.PHASE, ((job_id, "0"), 1.0), ((job_id, "1"), 1.0))
+    yield _rows(nixl_ep.ENDED, ((job_id, "0"), 0.0), ((job_id, "1"), 0.0))
+    yield _rows(nixl_ep.BANDWIDTH, ((job_id, "0", "combined"), 4e10))
+    yield _rows(nixl_ep.EXPECTED, ((job_id,), 3.0))
+    yield _rows(nixl_ep.COMPLETED, ((job_id,), 0.0))
+    yield _rows(nixl_ep.FAILED, ((job_id, "phase_timeout"), 1.0))
+
+
+def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:
+    rows = family.rows()
+    for labels, value in series:
+        rows.add(labels, value)
+    return rows.metric
