@@ -1,0 +1,88 @@
+"""docs/capabilities.md: its rows, its totals, and that the tests, metrics and alerts that it names are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent.app.discovery import exporter_names, load_spec
+from agent.export import agent_families
+from agent.ranks import families as rank_families
+from agent.ranks import health
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "capabilities.md").read_text()
+LABELS_AND_KEYS = {"job_id", "node_rank", "port_in_use", "all_values"}
+STATES = ("yes", "partly", "no", "outside")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if re.match(r"\| [A-D]\d+ \|", line)
+]
+IDS = [
+    f"{system}{number}" for system, most in zip("ABCD", (16, 15, 30, 30), strict=True) for number in range(1, most + 1)
+]
+RULES = [
+    rule
+    for path in (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")
+    for group in yaml.safe_load(path.read_text())["groups"]
+    for rule in group["rules"]
+]
+
+
+def test_every_row_is_there_once() -> None:
+    """Rows come in their order, each with one of four states."""
+    assert [row[0] for row in ROWS] == IDS
+    assert {row[2] for row in ROWS} == set(STATES)
+
+
+def test_totals_are_those_of_the_rows() -> None:
+    """The table at the top counts the rows below it."""
+    counted = {"all": Counter(row[2] for row in ROWS)}
+    for system in "ABCD":
+        counted[f"{system}1"] = Counter(row[2] for row in ROWS if row[0].startswith(system))
+    told = re.findall(
+        r"^\| [^|]+ \| (?:91|([A-D]1) to [A-D]\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE
+    )
+    assert {name or "all": dict(zip(STATES, map(int, numbers), strict=True)) for name, *numbers in told} == {
+        name: {state: counts[state] for state in STATES} for name, counts in counted.items()
+    }
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_row_is_proven(row: list[str]) -> None:
+    """What is there has a test that exists; what is not, or in part, a sentence that says why."""
+    _, _, state, text, tests = row
+    named = re.findall(r"`([^`]+)`", tests)
+    assert bool(named) == (state in ("yes", "partly"))
+    assert state not in ("partly", "no") or re.search(r"\w{3}.*\.$", text)
+    assert [each for each in named if not is_there(each)] == []
+
+
+def is_there(name: str) -> bool:
+    """Whether a test of Python, or a case file of promtool, is there."""
+    path, _, function = name.partition("::")
+    if not function:
+        return (ROOT / "deploy" / "prometheus" / "tests" / path).is_file()
+    nodes = ast.walk(ast.parse((ROOT / "tests" / path).read_text()))
+    return function in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_metrics_and_alerts_are_there() -> None:
+    """Every metric, recorded series and alert that a row names is one that there is."""
+    families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *health.FAMILIES]
+    families += [family for name in exporter_names() for family in load_spec(name).families]
+    metrics = {family.name.removeprefix("rankwatch_") for family in families}
+    text = " ".join(row[3] for row in ROWS)
+    words = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)(?:\{[^`]*\})?`", text)
+    named = set(words) - LABELS_AND_KEYS
+    assert len(named) > 60
+    assert named - metrics == set()
+    assert set(re.findall(r"`(\w+:rankwatch_\w+:\w+)`", text)) <= {rule.get("record") for rule in RULES}
+    alerts = re.findall(r"alerts? ((?:[A-Z]\w+(?:, )?)+)", text)
+    assert {name for each in alerts for name in each.split(", ") if name} <= {rule.get("alert") for rule in RULES}
