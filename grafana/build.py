@@ -17,22 +17,51 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from grafana import job, node, rank
 from grafana.panels import DATASOURCE, Panel
-from grafana.queries import CLUSTER, JOB
+from grafana.queries import CLUSTER, JOB, endings
 
 HERE = Path(__file__).resolve().parent
 THRESHOLDS = HERE.parent / "deploy" / "prometheus" / "thresholds.yml"
 TAG = "rankwatch"
-MARKS = {
-    "name": "Marks",
-    "datasource": {"type": "prometheus", "uid": "${datasource}"},
-    "enable": True,
-    "iconColor": "purple",
-    "expr": f"1000 * max by (text) (rankwatch_job_mark_timestamp_seconds{{{JOB}}})",
-    "step": "60s",
-    "titleFormat": "{{text}}",
-    "useValueForTime": "on",
-}
-"""What the job's owner said by `rankwatch mark`, when it was said: the series' value, in milliseconds."""
+LISTED_EXITS = 32
+FIRST_CAUSE = (
+    f"max by (category, rank) (\n"
+    f"  1000 * rankwatch_job_log_first_root_timestamp_seconds{{{JOB}}}\n"
+    f"    * on (cluster, instance, job_id) group_right () rankwatch_job_log_first_root_info{{{JOB}}}\n)"
+)
+
+
+def _events(name: str, color: str, query: str, title: str, *, at_value: bool = True) -> dict[str, object]:
+    """A kind of event in the time line: at its series' value (ms since the epoch), or for as long as it is there."""
+    return {
+        "name": name,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "enable": True,
+        "iconColor": color,
+        "expr": query,
+        "step": "60s",
+        "titleFormat": title,
+        "useValueForTime": "on" if at_value else "",
+    }
+
+
+EVENTS = [
+    _events("Marks", "purple", f"max by (text) (1000 * rankwatch_job_mark_timestamp_seconds{{{JOB}}})", "{{text}}"),
+    _events(
+        "Ranks that left",
+        "orange",
+        f"bottomk({LISTED_EXITS}, {endings(JOB, 'rank, node, reason, signal, code')})",
+        "rank {{rank}} on {{node}}: {{reason}} {{signal}}{{code}}",
+    ),
+    _events("First cause by its own log", "yellow", FIRST_CAUSE, "{{category}}, rank {{rank}}"),
+    _events(
+        "Alerts",
+        "red",
+        f'max by (alertname, severity) (ALERTS{{{JOB}, alertstate="firing"}})',
+        "{{alertname}} ({{severity}})",
+        at_value=False,
+    ),
+]
+"""What happened to a job; each kind can be switched off on the dashboard. Marks are set by `rankwatch mark`."""
 
 
 def build(late_share: float) -> dict[str, str]:
@@ -54,7 +83,7 @@ def build(late_share: float) -> dict[str, str]:
         "node.json": _dashboard("Node", about_node, [cluster, host], node.panels()),
         "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share)),
     }
-    notes = {"job.json": [MARKS]}
+    notes = {"job.json": EVENTS}
     return {name: _encode(each, notes.get(name, [])) for name, each in dashboards.items()}
 
 

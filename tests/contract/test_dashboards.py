@@ -194,6 +194,18 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
     assert len({target["refId"] for target in targets}) == len(targets)
 
 
+def test_kinds_of_events() -> None:
+    """The job's time line shows four kinds of events, each of the job alone and of metrics that there are."""
+    events = {each["name"]: each for each in DASHBOARDS["job"]["annotations"]["list"]}
+    assert set(events) == {"Marks", "Ranks that left", "First cause by its own log", "Alerts"}
+    for each in events.values():
+        assert set(METRIC.findall(each["expr"])) <= known_metrics()
+        assert all(CLUSTER in found and SUBJECTS["job"] in found for found in selectors(each["expr"]))
+        by = re.search(r"max by \(([^)]*)\)", each["expr"])
+        assert by is not None
+        assert set(re.findall(r"\{\{(\w+)\}\}", each["titleFormat"])) == set(by[1].split(", "))
+
+
 def test_states_colour_no_rank_numbers() -> None:
     """Where ranks and states stand side by side, names of states are given to values alone: rank 1 is not `alive`."""
     tables = [panel for [panel] in (each.values for each in PANELS) if panel["targets"][0]["format"] == "table"]
