@@ -13,8 +13,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS
+from agent.core.hosts import ranges
 from agent.hardware.unread import PAUSE_FRAMES_UNREAD, hardware_notes
-from agent.ranks.families import RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE
+from agent.ranks.families import RANK_STATE, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE
 from agent.ranks.unseen import notes
 from agent.ranks.usage_unread import UNREAD, usage_notes
 from agent.web.listen import parse_listen_address
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="HOST:PORT",
         help="where the agent serves (default %(default)s)",
     )
+    parser.add_argument("--brief", action="store_true", help="one line for each job and state, with its ranks: 0-3,7")
     flags = parser.parse_args(list(arguments))
     try:
         address = parse_listen_address(flags.address)
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         print(f"rankwatch status: no answer from {flags.address}: {reason}", file=sys.stderr)  # noqa: T201  # its answer
         return 1
-    print(table(text_string_to_metric_families(text), time.time()))  # noqa: T201  # its answer
+    families = text_string_to_metric_families(text)
+    print(brief(families) if flags.brief else table(families, time.time()))  # noqa: T201  # its answer
     return 0
 
 
@@ -73,6 +76,22 @@ def table(families: Iterable[Metric], now: float) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
     return "\n".join([*(line.rstrip() for line in padded), *said])
+
+
+def brief(families: Iterable[Metric]) -> str:
+    """The ranks in ``families`` by job and state, in sets of numbers; those without a number follow, by name."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for sample in (each for family in families for each in family.samples):
+        if sample.name == RANK_STATE.name and sample.value == 1:
+            found.setdefault((sample.labels["job_id"], sample.labels["state"]), []).append(sample.labels["rank"])
+    return "\n".join(f"{job_id}  {state}  {_set_of(ranks)}" for (job_id, state), ranks in sorted(found.items())) or (
+        "no ranks"
+    )
+
+
+def _set_of(ranks: Sequence[str]) -> str:
+    numbered = [rank for rank in ranks if rank.isascii() and rank.isdecimal()]
+    return ",".join(filter(None, (ranges(map(int, numbered)), *sorted(set(ranks) - set(numbered)))))
 
 
 def _note(row: dict[str, str], name: str, labels: dict[str, str], value: float, now: float) -> None:

@@ -28,6 +28,17 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(each) for each in hosts(f"[{text}]")) if text.strip() else ()
 
 
+def ranges(found: Iterable[int]) -> str:
+    """The list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
+    parts: list[list[int]] = []
+    for number in sorted(set(found)):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
 def _parts(text: str) -> Iterator[str]:
     """What stands between the commas that are in no brackets."""
     start, depth = 0, 0

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.app.status import main, table
+from agent.app.status import brief, main, table
 
 PAGE = """\
 # TYPE rankwatch_rank_state gauge
@@ -33,6 +33,21 @@ def test_table() -> None:
         "4711  9     dead               42s ago   signaled SIGSEGV",
         "4711  10    alive  77   alice",
     ]
+
+
+def test_sets_of_ranks() -> None:
+    """Briefly, each job and state has its ranks as ranges, with those that go by a pid behind them."""
+    ranks = {"alive": ["0", "10", "2", "1", "12", "11", "7", "pid-77"], "dead": ["3"]}
+    page = PAGE.splitlines()[0] + "".join(
+        f'\nrankwatch_rank_state{{job_id="9",rank="{rank}",state="{state}"}} 1'
+        for state in ranks
+        for rank in ranks[state]
+    )
+    said = brief(
+        text_string_to_metric_families(f'{page}\nrankwatch_rank_state{{job_id="8",rank="0",state="alive"}} 1\n')
+    )
+    assert said.splitlines() == ["8  alive  0", "9  alive  0-2,7,10-12,pid-77", "9  dead  3"]
+    assert brief([]) == "no ranks"
 
 
 def test_what_the_node_does_not_tell_of_its_hardware() -> None:
