@@ -84,7 +84,36 @@ MISSING = Family(
     "1 per job whose master gave up",
     "max",
 )
-FAMILIES = (STATE, CODE, STATUS, CONTRADICTED, PERFORMANCE, TEST_SECONDS, FAILURES, BARRIER, MISSING)
+RESULT = Family(
+    "rankwatch_madengine_result_info",
+    "gauge",
+    "What ran for the newest row of each model and metric in perf.csv: by which launcher, on how many nodes and GPUs; "
+    "always 1.",
+    ("model", "metric", "launcher", "nodes", "gpus"),
+    "1 per model and metric in perf.csv, at most 256",
+    "max",
+)
+RESULT_SECONDS = Family(
+    "rankwatch_madengine_result_seconds",
+    "gauge",
+    "How long the test of that row took.",
+    ("model", "metric"),
+    "1 per model and metric in perf.csv, at most 256",
+    "max",
+)
+FAMILIES = (
+    STATE,
+    CODE,
+    STATUS,
+    CONTRADICTED,
+    PERFORMANCE,
+    TEST_SECONDS,
+    RESULT,
+    RESULT_SECONDS,
+    FAILURES,
+    BARRIER,
+    MISSING,
+)
 
 
 class ShownTask(msgspec.Struct, frozen=True):
@@ -115,6 +144,9 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
     for row in snapshot.rows:
         if row.performance is not None:
             rows[PERFORMANCE].add(("", "", row.model, row.metric), row.performance)
+        if row.seconds is not None:
+            rows[RESULT_SECONDS].add((row.model, row.metric), row.seconds)
+        rows[RESULT].add((row.model, row.metric, row.launcher, row.nodes, row.gpus), 1.0)
     for model, status in {row.model: row.status for row in snapshot.rows}.items():
         rows[STATUS].add(("", "", model, status), 1.0)
     return [found.metric for found in rows.values()]

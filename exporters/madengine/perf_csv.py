@@ -15,16 +15,24 @@ MAX_ROWS = 65_536
 MAX_RESULTS = 256
 """Models and metrics; of more the newest."""
 MAX_CELL_CHARACTERS = 65_536
+MAX_COUNT_DIGITS = 7
 STATUSES = ("SUCCESS", "FAILURE", "SKIPPED", "other")
 
 
 class PerfRow(msgspec.Struct, frozen=True):
-    """A result. ``performance`` None: none was measured. ``status``: one of STATUSES."""
+    """A result. ``performance`` None: none was measured. ``status``: one of STATUSES.
+
+    ``launcher``, ``nodes`` and ``gpus`` (how many): what ran, empty where it is not told; ``seconds``: the test took.
+    """
 
     model: str
     metric: str
     performance: float | None
     status: str
+    launcher: str = ""
+    nodes: str = ""
+    gpus: str = ""
+    seconds: float | None = None
 
 
 def read_rows(raw: bytes) -> list[PerfRow] | None:
@@ -55,7 +63,20 @@ def _row(cells: dict[str, str]) -> PerfRow | None:
     if not model:
         return None
     value = _number(cells.get("performance", ""))
-    return PerfRow(model, as_label(cells.get("metric", "")), value, status if status in STATUSES else "other")
+    return PerfRow(
+        model,
+        as_label(cells.get("metric", "")),
+        value,
+        status if status in STATUSES else "other",
+        as_label(cells.get("launcher", "")),
+        _count(cells.get("nnodes", "")),
+        _count(cells.get("n_gpus", "")),
+        _number(cells.get("test_duration", "").removesuffix("s")),
+    )
+
+
+def _count(text: str) -> str:
+    return text if len(text) <= MAX_COUNT_DIGITS and text.isascii() and text.isdecimal() else ""
 
 
 def _number(text: str) -> float | None:

@@ -172,12 +172,26 @@ def test_rows_of_perf_csv() -> None:
     rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
     text = f"{HEADER}\n{rows}"
     assert read_rows(text.encode()) == [
-        PerfRow("n", "tok", None, "FAILURE"),
-        PerfRow("m", "tok", 2.5, "SUCCESS"),
-        PerfRow("m", "x", None, "other"),
+        PerfRow("n", "tok", None, "FAILURE", gpus="8"),
+        PerfRow("m", "tok", 2.5, "SUCCESS", gpus="8"),
+        PerfRow("m", "x", None, "other", gpus="8"),
     ]
     for raw in (b"", b"a,b\n1,2\n", b"\xff\x00\n"):
         assert read_rows(raw) is None
+
+
+def test_what_ran_for_a_row() -> None:
+    """Launcher, nodes, GPUs and the test's time are read; what is no count, or has a digit too many, is not told."""
+    header = "model,n_gpus,nnodes,launcher,performance,metric,status,test_duration"
+    most = "9" * perf_csv.MAX_COUNT_DIGITS
+    rows = (
+        f"a,16,2,torchrun,1,tok,SUCCESS,93.1s\nb,{most},{most}9,,1,tok,SUCCESS,\nc,-1,two,x\x01y,1,tok,SUCCESS,soon\n"
+    )
+    assert read_rows(f"{header}\n{rows}".encode()) == [
+        PerfRow("a", "tok", 1.0, "SUCCESS", "torchrun", "2", "16", 93.1),
+        PerfRow("b", "tok", 1.0, "SUCCESS", gpus=most),
+        PerfRow("c", "tok", 1.0, "SUCCESS", launcher="x?y"),
+    ]
 
 
 def test_bounds_of_perf_csv() -> None:
@@ -326,10 +340,11 @@ def test_results_of_a_site(tmp_path: Path) -> None:
     node = MadNode(tmp_path)
     node.start()
     (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,\n")
-    assert node.look() == {"performance///m/tok": 1.5, "status///m/SUCCESS": 1.0}
+    ran = {"result_info/m/tok///8": 1.0}
+    assert node.look() == {"performance///m/tok": 1.5, "status///m/SUCCESS": 1.0} | ran
     with (tmp_path / "perf.csv").open("a") as file:
         file.write("m,8,,tok,FAILURE,\n")
-    assert node.look(60.0) == {"status///m/FAILURE": 1.0}
+    assert node.look(60.0) == {"status///m/FAILURE": 1.0} | ran
     (tmp_path / "perf.csv").unlink()
     assert node.look(60.0) == {}
     node.end()
