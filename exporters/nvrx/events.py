@@ -9,6 +9,7 @@ import msgspec
 from agent.api import SavedCount, SavedSeconds, saved_sum
 from exporters.nvrx.lines import (
     HeartbeatTimeout,
+    Interruptions,
     LauncherEvent,
     NvrxLine,
     Score,
@@ -60,6 +61,7 @@ class JobEvents(msgspec.Struct):
     notices: dict[_Text, SavedCount] = {}
     timeouts: _ByRank = {}
     stragglers: _ByRank = {}
+    interruptions: _ByRank = {}
     scores: dict[tuple[_Text, _Text], SavedSeconds] = {}
     phase_seconds: dict[_Text, SavedSeconds] = {}
     recovery: Recovery | None = None
@@ -80,6 +82,9 @@ class JobEvents(msgspec.Struct):
         elif isinstance(line, Stragglers):
             for rank in line.ranks:
                 _count(self.stragglers, str(rank), line.kind)
+        elif isinstance(line, Interruptions):
+            for rank, kind in line.found:
+                _count(self.interruptions, str(rank), kind)
         elif isinstance(line, ScoreHeading):
             self.heading, self.scored = line.kind, 0
             self.scores = {key: score for key, score in self.scores.items() if key[1] != line.kind}

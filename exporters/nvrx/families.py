@@ -99,6 +99,15 @@ STRAGGLERS = Family(
     "1 per rank and kind seen, at most 1,024 per job",
     "max",
 )
+INTERRUPTIONS = Family(
+    "rankwatch_nvrx_interruptions_total",
+    "counter",
+    "Reports of ranks that restart within their processes, by the rank that made them and what stopped it: exception, "
+    "base_exception (such as an exit), soft_timeout, hard_timeout, terminated, unresponsive or other.",
+    ("job_id", "rank", "kind"),
+    "1 per rank and kind seen, at most 1,024 per job",
+    "max",
+)
 SCORE = Family(
     "rankwatch_nvrx_gpu_score",
     "gauge",
@@ -119,8 +128,10 @@ FAMILIES = (
     PHASE_SECONDS,
     RECOVERY,
     STRAGGLERS,
+    INTERRUPTIONS,
     SCORE,
 )
+_OF_CYCLES = (CYCLE, CYCLE_START, CYCLE_RUNNING, NODES, EXPECTED)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
@@ -160,7 +171,7 @@ def _cycles(snapshot: NvrxSnapshot) -> Iterable[Metric]:
 
 
 def _events(jobs: Mapping[str, JobEvents]) -> Iterable[Metric]:
-    rows = {family: family.rows() for family in (EVENTS, NOTICES, TIMEOUTS, PHASE_SECONDS, RECOVERY, STRAGGLERS, SCORE)}
+    rows = {family: family.rows() for family in FAMILIES if family not in _OF_CYCLES}
     for job_id, job in sorted(jobs.items()):
         plain = (
             (EVENTS, job.events),
@@ -171,7 +182,13 @@ def _events(jobs: Mapping[str, JobEvents]) -> Iterable[Metric]:
         for family, values in plain:
             for name, value in values.items():
                 rows[family].add((job_id, name), value)
-        for family, of_ranks in ((TIMEOUTS, job.timeouts), (STRAGGLERS, job.stragglers), (SCORE, job.scores)):
+        of_jobs_ranks = (
+            (TIMEOUTS, job.timeouts),
+            (STRAGGLERS, job.stragglers),
+            (INTERRUPTIONS, job.interruptions),
+            (SCORE, job.scores),
+        )
+        for family, of_ranks in of_jobs_ranks:
             for (rank, kind), value in of_ranks.items():
                 rows[family].add((job_id, rank, kind), value)
     return [found.metric for found in rows.values()]

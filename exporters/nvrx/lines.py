@@ -15,6 +15,7 @@ import msgspec
 MAX_LINE_CHARACTERS = 4096
 """What lies beyond is not looked at."""
 MAX_RANK = 1 << 20
+MAX_RANK_DIGITS = 7
 MAX_CYCLE = 1 << 31
 MAX_SECONDS = 1e9
 MAX_STRAGGLERS = 64
@@ -33,6 +34,7 @@ EVENTS = (
 )
 OTHER = "other"
 """An event of a later version."""
+INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
 TimeoutKind = Literal["initial", "subsequent", "section", "out_of_section"]
 ScoreKind = Literal["relative", "individual"]
 
@@ -51,6 +53,7 @@ _STRAGGLERS = re.compile(r"STRAGGLER DETECTION WARNING: Some GPUs (have worse|pe
 _STRAGGLER = re.compile(r"StragglerId\(rank=([0-9]{1,7})[,)]")
 _SCORES = re.compile(r"GPU (relative|individual) performance:\s*$")
 _SCORE = re.compile(r"\bRank=([0-9]{1,7}) Node=[\w.-]{1,255} Score=([0-9.]{1,16})", re.ASCII)
+_INTERRUPTION = re.compile(r"Interruption\.([A-Z_]{1,64}) on ranks=[\[{]([0-9, ]{1,4096})[\]}]", re.ASCII)
 
 
 class LauncherEvent(msgspec.Struct, frozen=True):
@@ -81,6 +84,12 @@ class Stragglers(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
+class Interruptions(msgspec.Struct, frozen=True):
+    """A rank restarts within its process: ranks with what stopped each, one of INTERRUPTIONS or OTHER."""
+
+    found: tuple[tuple[int, str], ...]
+
+
 class ScoreHeading(msgspec.Struct, frozen=True):
     """The scores that follow are of this kind."""
 
@@ -94,7 +103,7 @@ class Score(msgspec.Struct, frozen=True):
     score: float
 
 
-NvrxLine = LauncherEvent | HeartbeatTimeout | Stragglers | ScoreHeading | Score
+NvrxLine = LauncherEvent | HeartbeatTimeout | Stragglers | Interruptions | ScoreHeading | Score
 
 
 def read_line(line: str) -> NvrxLine | None:
@@ -156,6 +165,15 @@ def _stragglers(text: str) -> Stragglers | None:
     return Stragglers("relative" if found[1] == "have worse" else "individual", tuple(known))
 
 
+def _interruptions(text: str) -> Interruptions | None:
+    found = []
+    for name, ranks in _INTERRUPTION.findall(text):
+        kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
+        numbers = {int(each) for each in ranks.replace(",", " ").split() if len(each) <= MAX_RANK_DIGITS}
+        found += [(rank, kind) for rank in sorted(numbers) if rank < MAX_RANK]
+    return Interruptions(tuple(found[:MAX_STRAGGLERS])) if found else None
+
+
 def _heading(text: str) -> ScoreHeading | None:
     found = _SCORES.search(text)
     return None if found is None else ScoreHeading("relative" if found[1] == "relative" else "individual")
@@ -182,6 +200,7 @@ _READERS: tuple[tuple[str, Callable[[str], NvrxLine | None]], ...] = (
     (" Event: ", _event),
     ("] [Cycle ", _timeout),
     ("STRAGGLER DETECTION WARNING: ", _stragglers),
+    ("Interruption.", _interruptions),
     (" performance:", _heading),
     (" Score=", _score),
 )

@@ -234,6 +234,32 @@ def test_lines_that_tell_nothing(text: str) -> None:
     assert read_line(text) is None
 
 
+def test_interruptions() -> None:
+    """A rank that restarts within its process says which ranks made it and what stopped each; it is counted by both."""
+    text = "rank=0 term_ex: RankShouldRestart('Interruption.{} on ranks={{3, 5}}, Interruption.{} on ranks=[7]')"
+    restart = text.format("SOFT_TIMEOUT", "LATER_ONE")
+    assert read_line(restart) == lines.Interruptions(((3, "soft_timeout"), (5, "soft_timeout"), (7, "other")))
+    found = heard(restart, restart, text.format("HARD_TIMEOUT", "TERMINATED"))
+    assert found.interruptions == {
+        **{(rank, "soft_timeout"): 2 for rank in ("3", "5")},
+        **{(rank, "hard_timeout"): 1 for rank in ("3", "5")},
+        ("7", "other"): 2,
+        ("7", "terminated"): 1,
+    }
+
+
+def test_interruptions_are_bounded() -> None:
+    """So many ranks of one line are taken, and not one more; numbers that are no rank are left out."""
+    many = ", ".join(str(rank) for rank in range(lines.MAX_STRAGGLERS + 1))
+    found = read_line(f"Interruption.EXCEPTION on ranks=[{many}]")
+    assert isinstance(found, lines.Interruptions)
+    assert [rank for rank, _ in found.found] == list(range(lines.MAX_STRAGGLERS))
+    most = lines.MAX_RANK - 1
+    told = read_line(f"Interruption.EXCEPTION on ranks=[{most}, {most + 1}, {'9' * 20}]")
+    assert told == lines.Interruptions(((most, "exception"),))
+    assert read_line("Interruption.EXCEPTION on ranks=[, ]") is None
+
+
 def test_ranks_of_one_warning_are_bounded() -> None:
     """A warning names so many ranks at most."""
     ids = ", ".join(f"StragglerId(rank={rank}, node='n')" for rank in range(lines.MAX_STRAGGLERS + 1))
