@@ -100,7 +100,7 @@ def _take(job: JobEvents, lines: list[str]) -> None:
         line = read_line(text)
         if line is not None:
             job.take(line)
-        elif notice := read_notice(text):
+        if notice := read_notice(text):
             job.note(notice)
 
 
