@@ -104,7 +104,7 @@ def test_what_is_searched_for_first_is_in_every_line() -> None:
 
 
 def test_categories_are_those_of_the_table() -> None:
-    """There are at least the 57 categories of failures that jobs were seen to tell of; what is deduced can be a cause."""
+    """There are at least the 57 categories of failures that jobs tell of; what is deduced can be a cause."""
     assert len(categories()) >= 57
     assert set(deduced().values()) == {"root"}
 
