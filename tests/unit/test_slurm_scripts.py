@@ -10,6 +10,7 @@ import select
 import shutil
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ class Site:
         argv = [self._shell, str(script)]
         ended, kept = os.pipe()
         self._runs.append(ended)
+        weakref.finalize(self, forget, self._runs, ended)
         done = subprocess.run(
             argv,
             env={**settings, **env},
@@ -92,9 +94,11 @@ class Site:
         """Wait until the scripts have left no process: none has the pipe open that a script was given."""
         while self._runs:
             ended = self._runs.pop()
-            ready, _, _ = select.select([ended], [], [], AFTERWARDS_SECONDS)
+            poll = select.poll()
+            poll.register(ended)
+            found = poll.poll(1000 * AFTERWARDS_SECONDS)
             os.close(ended)
-            assert ready
+            assert found
 
     def answer(self, squeue: str, status: str) -> None:
         """Have squeue and `rankwatch status` print this."""
@@ -113,6 +117,13 @@ class Site:
         """Wait until a job's file says a state."""
         wait_until(lambda: "state" in self.file(job_id))
         return self.file(job_id)
+
+
+def forget(runs: list[int], ended: int) -> None:
+    """Close the end of a pipe that nobody waited for."""
+    if ended in runs:
+        runs.remove(ended)
+        os.close(ended)
 
 
 @pytest.fixture(params=SHELLS)
