@@ -98,7 +98,7 @@ class TextFiles:
         call ended; ``is_ours`` says which files to read at all.
         """
         if not self._queue:
-            self._queue.extend(_in_turns(file for file in self._follower.files() if is_ours(file)))
+            self._queue.extend(_in_turns([file for file in self._follower.files() if is_ours(file)]))
         while self._queue and budget_bytes > 0:
             file = self._queue.popleft()
             found = self._read(file) if is_ours(file) else None
@@ -122,7 +122,10 @@ class TextFiles:
 
     def job_id(self, file: FollowedFile) -> str | None:
         """The job id in the file's name, by the first pattern that has one."""
-        return next((found for one in self._patterns if (found := one.job_id(file.path)) is not None), None)
+        for pattern in self._patterns:
+            if (found := pattern.job_id(file.path)) is not None:
+                return found
+        return None
 
     def positions(self) -> list[Position]:
         """Where reading stands in each file, for ``resume``."""

@@ -78,6 +78,8 @@ class JobLogExporter:
         """Take one turn; NoData while no log is of a job here."""
         if self._running is None:
             self._learn_jobs()
+            if not (self._jobs or self._published.available or self._ctx.once):
+                raise NoData  # nothing is looked at on a node without ranks
             look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.hostnames)
             self._began_at = self._ctx.clock.monotonic()
             self._running = asyncio.ensure_future(self._thread.call(look))

@@ -1,4 +1,4 @@
-"""A page with what a node's exporters would tell of hardware in trouble: their recorded trees, and what those lack."""
+"""A page with what a node's exporters would tell of hardware in trouble: recorded trees, and what those lack."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from agent.ranks import families as rank_families
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
+from exporters.job_log import families as job_log
 from exporters.netdev import pause
 from exporters.nvml.nvlinks import state as nvlink
 from exporters.process.foreign import FOREIGN
@@ -60,6 +61,9 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     for family in (gpu_families.SM_ACTIVE, gpu_families.TENSOR_ACTIVE, gpu_families.DRAM_ACTIVE):
         yield _rows(family, (("0", "GPU-0"), 0.1))
     yield _rows(FOREIGN, (("0", "GPU-0", "ann"), 1.0))
+    yield _rows(job_log.EVENTS, ((job_id, rank, "port_error", "root"), 2.0))
+    yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", rank, "here"), 1.0))
+    yield _rows(job_log.FIRST_ROOT_SECONDS, ((job_id,), since))
     yield _rows(pause.FRAMES, (("eth0", "receive", "3"), 7.0))
     yield _rows(rdma.SWITCH_INFO, (("mlx5_0", "1", "leaf1", "7"), 1.0))
     for family in (usage.IO_WAIT, usage.MAJOR_FAULTS, usage.SWAP, usage.CHILDREN_STOPPED):

@@ -1,4 +1,4 @@
-"""A page with what a job says of itself: lines of its log that tell of a failure, and a NIXL-EP run in trouble."""
+"""A page with what a job says of itself: a NIXL-EP run in trouble."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from client_metrics import encode
 
 from agent.api import Family, Metric
-from exporters.job_log import families as job_log
 from exporters.nixl_ep import families as nixl_ep
 
 
@@ -17,8 +16,6 @@ def said_page(job_id: str) -> bytes:
 
 
 def _families(job_id: str) -> Iterable[Metric]:
-    yield _rows(job_log.EVENTS, ((job_id, "1", "port_error", "root"), 2.0))
-    yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", "1", "n1"), 1.0))
     yield _rows(nixl_ep.PHASE, ((job_id, "0"), 1.0), ((job_id, "1"), 1.0))
     yield _rows(nixl_ep.ENDED, ((job_id, "0"), 0.0), ((job_id, "1"), 0.0))
     yield _rows(nixl_ep.BANDWIDTH, ((job_id, "0", "combined"), 4e10))

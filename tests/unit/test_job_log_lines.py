@@ -104,9 +104,9 @@ def test_what_is_searched_for_first_is_in_every_line() -> None:
 
 
 def test_categories_are_those_of_the_table() -> None:
-    """There are at least 40 categories, each with one or more roles, and those that are deduced have no patterns."""
-    assert len(categories()) >= 40
-    assert set(deduced()) & {entry.category for entry in entries()} == set()
+    """There are at least the 57 categories of failures that jobs tell of; what is deduced can be a cause."""
+    assert len(categories()) >= 57
+    assert set(deduced().values()) == {"root"}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_sites_own_patterns_of_progress() -> None:
         ("INFO 11-01 loss: 2.3 grad norm: 0.4 memory 61.2 GB", None),
         ("validate step:  5  loss: 7.1  memory: 3GiB", None),
         ("n1:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 8 cudaDev 0 - Init COMPLETE", None),
-        ("RuntimeError: NCCL communicator was aborted on rank 1.", "program_error"),
+        ("RuntimeError: NCCL communicator was aborted on rank 1.", "nccl_error"),
         ("[rank0]: torch.AcceleratorError: CUDA error: unspecified launch failure", "cuda_error"),
         ("OSError: [Errno 5] Input/output error: '/data'", "storage_error"),
         ("srun: error: n[1-2]: tasks 0-15: Killed", "worker_exit"),

@@ -6,9 +6,11 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,7 @@ class Site:
         self.asked = root / "asked"
         self._root = root
         self._shell = shell
+        self._runs: list[int] = []
 
     def run(self, script: Path, env: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
         """Run a script as Slurm does; it must end with 0 and say nothing."""
@@ -70,11 +73,32 @@ class Site:
             "RANKWATCH_COMMAND": str(self._root / "rankwatch"),
         }
         argv = [self._shell, str(script)]
+        ended, kept = os.pipe()
+        self._runs.append(ended)
+        weakref.finalize(self, forget, self._runs, ended)
         done = subprocess.run(
-            argv, env={**settings, **env}, capture_output=True, text=True, timeout=30, check=False, **more
+            argv,
+            env={**settings, **env},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            pass_fds=[kept],
+            **more,
         )
+        os.close(kept)
         assert (done.returncode, done.stderr) == (0, "")
         return done
+
+    def wait_until_alone(self) -> None:
+        """Wait until the scripts have left no process: none has the pipe open that a script was given."""
+        while self._runs:
+            ended = self._runs.pop()
+            poll = select.poll()
+            poll.register(ended)
+            found = poll.poll(1000 * AFTERWARDS_SECONDS)
+            os.close(ended)
+            assert found
 
     def answer(self, squeue: str, status: str) -> None:
         """Have squeue and `rankwatch status` print this."""
@@ -93,6 +117,13 @@ class Site:
         """Wait until a job's file says a state."""
         wait_until(lambda: "state" in self.file(job_id))
         return self.file(job_id)
+
+
+def forget(runs: list[int], ended: int) -> None:
+    """Close the end of a pipe that nobody waited for."""
+    if ended in runs:
+        runs.remove(ended)
+        os.close(ended)
 
 
 @pytest.fixture(params=SHELLS)
@@ -258,7 +289,7 @@ def test_slurm_is_not_asked_without_need(site: Site, changed: dict[str, str]) ->
     """Codes that are not those of success say enough, and of several nodes the first one asks."""
     site.answer("CANCELLED None\n", SIGTERMED)
     site.run(EPILOG, environment("epilog.4") | changed)
-    wait_until_alone(site.jobs)
+    site.wait_until_alone()
     assert not site.asked.exists()
 
 
@@ -287,7 +318,7 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str) -> None:
     """Where no rank of the job left otherwise than with status 0, nobody asks Slurm."""
     site.answer("CANCELLED None\n", printed)
     site.run(EPILOG, environment("epilog.4"))
-    wait_until_alone(site.jobs)
+    site.wait_until_alone()
     assert site.asked.read_text().splitlines() == ["rankwatch status --web.listen-address=127.0.0.1:19028"]
     assert "state" not in site.file()
 
@@ -313,7 +344,7 @@ def test_an_answer_that_says_nothing_adds_nothing(site: Site, squeue: str) -> No
     """The file stays as the epilog wrote it."""
     site.answer(squeue, SIGTERMED)
     site.run(EPILOG, environment("epilog.4"))
-    wait_until_alone(site.jobs)
+    site.wait_until_alone()
     assert "squeue" in site.asked.read_text()
     assert "state" not in site.file()
 
@@ -338,7 +369,7 @@ def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None
     later = {"RANKWATCH_ASK_AFTER_SECONDS": "0.3"}
     site.run(EPILOG, env | later)
     site.run(PROLOG, environment("prolog.4"))
-    wait_until_alone(site.jobs)
+    site.wait_until_alone()
     assert "ended" not in site.file()
 
 
@@ -351,7 +382,7 @@ def test_files_of_jobs_that_ended_long_ago_go(site: Site) -> None:
         (site.jobs / f"{name}.json").write_text(text)
         os.utime(site.jobs / f"{name}.json", (two_hours_ago, two_hours_ago))
     site.run(EPILOG, environment("epilog.4"))
-    wait_until_alone(site.jobs)
+    site.wait_until_alone()
     assert sorted(path.name for path in site.jobs.iterdir()) == ["1.json", "4.json"]
 
 
@@ -435,11 +466,6 @@ def wait_until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-def wait_until_alone(jobs: Path) -> None:
-    """Wait until no process is left that was started for this directory."""
-    wait_until(lambda: not commands(jobs))
 
 
 def commands(jobs: Path) -> set[bytes]:

@@ -9,7 +9,7 @@ import pytest
 
 from agent.tail import patterns, text_files
 from agent.tail.file import MAX_LINE_BYTES
-from agent.tail.listing import FollowLimits
+from agent.tail.listing import FollowLimits, Subdirectory
 from agent.tail.patterns import MAX_PATTERN_PARTS, compiled
 from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, TextFiles, TextLines
 
@@ -160,6 +160,23 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     files.discover()
     assert lines(files) == [b"line"]
     assert files.skipped["not_a_regular_file"] == 1
+
+
+def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that its user replaces by a link in the midst of a look leads nowhere."""
+    write(tmp_path / "secret/x.log", b"secret\n")
+    write(tmp_path / "base/user/a.log", b"line\n")
+    real = patterns.fairly_chosen
+
+    def replaced(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
+        (tmp_path / "base/user").rename(tmp_path / "away")
+        (tmp_path / "base/user").symlink_to(tmp_path / "secret")
+        return real(found, limit)
+
+    monkeypatch.setattr(patterns, "fairly_chosen", replaced)
+    files = files_of(tmp_path, "base/*/*.log")
+    assert files.discover() == []
+    assert files.skipped["ENOTDIR"] + files.skipped["ELOOP"] == 1
 
 
 def test_named_files_are_followed_too(tmp_path: Path) -> None:
