@@ -47,9 +47,9 @@ def edge(rank: int, what: str, phase: int) -> str:
 class EpNode:
     """A node with ranks 0 to 3 of job 4711, which write one log, and the exporter."""
 
-    def __init__(self, folder: Path, names: str = "nixl-ep-node-*.log") -> None:
+    def __init__(self, folder: Path, names: str = "out/nixl-ep-node-*.log") -> None:
         self.runner = asyncio.Runner()
-        self.folder = folder / "out"
+        self.folder = folder / (os.path.dirname(names).replace("%j", "4711"))
         self.folder.mkdir()
         self.log = self.folder / "nixl-ep-node-0.log"
         self.log.touch()
@@ -57,7 +57,7 @@ class EpNode:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
         self.ctx = lent("nixl_ep", self.clock, folder, ranks=self.ranks)
-        self.config = NixlEpConfig(paths=[f"{self.folder}/{names}"])
+        self.config = NixlEpConfig(paths=[f"{folder}/{names}"])
         self.exporter = NixlEpExporter(self.config)
         for rank in range(4):
             given = owned(10 + rank, environment(rank, port="1"), Owner("user", str(ME)), uid=ME)
@@ -291,7 +291,7 @@ def test_place_of_a_node(nodes: str, place: int | None) -> None:
 
 def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     """Where ranks know their job's nodes, a node reads its own log, whoever writes it, and no other's."""
-    node = EpNode(tmp_path)
+    node = EpNode(tmp_path, "%j/nixl-ep-node-*.log")
     node.start()
     given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "there,here"}
     node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
@@ -299,6 +299,21 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
     (node.folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
     assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4"]
+    node.end()
+
+
+def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
+    """A log that nobody here writes and that does not name the job plans no exits of it: it may be an old run's."""
+    node = EpNode(tmp_path)
+    node.start()
+    for rank in range(4):
+        node.proc.remove(10 + rank)  # they write elsewhere
+    given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "here,there"}
+    node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
+    node.ranks.tick()
+    node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
+    node.say(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(4)))
+    assert [name for name in node.look() if "4711" in name] == []
     node.end()
 
 
