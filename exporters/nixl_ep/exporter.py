@@ -39,6 +39,8 @@ PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
 BY_INDEX = frozenset({"local_index", "title"})
 """Sources of a rank's name that are not the run's number."""
+FILE_CLOCK_SECONDS = 10.0
+"""So far behind may the clock of a file server be, by which lines are timed."""
 
 
 class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,7 +57,7 @@ class SavedRuns(msgspec.Struct):
 
 
 class LocalRank(NamedTuple):
-    """A rank of this node: its name by the rank table, and who started it when."""
+    """A rank of this node: its name by the rank table, who started it when (epoch seconds), and whether it runs."""
 
     job_id: str
     rank: str
@@ -63,6 +65,7 @@ class LocalRank(NamedTuple):
     parent_pid: int
     order: tuple[int, int]
     started: float
+    runs: bool = True
 
 
 class EpTurn(NamedTuple):
@@ -159,14 +162,22 @@ def place_in(nodes: str, hostname: str) -> int | None:
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[LocalRank]) -> Iterable[tuple[str, str]]:
     """Which ranks of a job are to leave, as the rank table names them.
 
-    Where that names ranks of this node by the order of their starts, only those whose launch is known.
+    Where that names ranks of this node by the order of their starts, only those whose launch is known. What was said
+    before a rank was started was another process of that number, in an earlier step of the job.
     """
-    leaving = frozenset(number for number, rank in run.ranks().items() if is_leaving(number, rank, plan))
+    leaving = {number: rank for number, rank in run.ranks().items() if is_leaving(number, rank, plan)}
     own = [rank for rank in ranks if rank.job_id == job_id]
-    if not any(rank.source in BY_INDEX for rank in own):
-        return [(job_id, str(number)) for number in leaving]
-    numbers = numbers_of(run.launches() or (), own)
-    return [(job_id, rank.rank) for rank in own if numbers.get(rank.order) in leaving]
+    if any(rank.source in BY_INDEX for rank in own):
+        numbers = numbers_of(run.launches() or (), own)
+        return [(job_id, rank.rank) for rank in own if numbers.get(rank.order) in leaving]
+    running = [rank.started for rank in own if rank.runs]
+    since = min(running or [rank.started for rank in own], default=0.0)
+    started = {rank.rank: rank.started for rank in sorted(own, key=lambda each: each.started)}
+    return [
+        (job_id, str(number))
+        for number, rank in leaving.items()
+        if rank.said_seconds >= started.get(str(number), since) - FILE_CLOCK_SECONDS
+    ]
 
 
 def numbers_of(launches: Sequence[Launch], own: Sequence[LocalRank]) -> dict[tuple[int, int], int]:
@@ -209,6 +220,7 @@ class NixlEpExporter:
                 view.process.facts.parent_pid,
                 (view.process.facts.key.start_ticks, view.process.facts.key.pid),
                 view.process.facts.start_seconds,
+                view.process.exited_at is None,
             )
             for view in views.ranks
             if view.process.facts is not None

@@ -18,7 +18,14 @@ from agent.api import JobLines, NoData, RankTable, StateSection
 from agent.ranks.rank.owner import Owner
 from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
-from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, place_in, planned_names
+from exporters.nixl_ep.exporter import (
+    FILE_CLOCK_SECONDS,
+    LocalRank,
+    NixlEpConfig,
+    NixlEpExporter,
+    place_in,
+    planned_names,
+)
 from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
 from exporters.nixl_ep.plan import Plan, read_plan
 from exporters.nixl_ep.run import Launch
@@ -278,6 +285,18 @@ def test_ranks_named_by_their_order() -> None:
     assert list(planned_names("4711", run, plan, [each._replace(started=200.0) for each in own])) == []
     run.take(lines("Process 0 -> global_rank=9, local_rank=0", path="/o/nixl-ep-node-1.log"), plan)
     assert list(planned_names("4711", run, plan, own)) == []
+
+
+def test_ranks_of_a_later_step() -> None:
+    """What a run said before the job's ranks were started is of an earlier step: it plans no exits of these."""
+    run = JobRun()
+    run.take(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))), None)
+    before = [local(str(rank), 10 + rank, "environment")._replace(runs=False) for rank in range(2)]
+    later = [local(str(rank), 20 + rank, "environment", started=200.0) for rank in range(2)]
+    assert list(planned_names("4711", run, None, before)) == [("4711", str(rank)) for rank in range(3)]
+    assert list(planned_names("4711", run, None, [*later, *before])) == []
+    run.take(lines("global_rank=1, local_rank=1 -> done", seconds=200.0 - FILE_CLOCK_SECONDS), None)
+    assert list(planned_names("4711", run, None, [*later, *before])) == [("4711", "1")]
 
 
 @pytest.mark.parametrize(
