@@ -85,12 +85,14 @@ class RunReader:
         self._texts = JobTexts(ctx, paths, saved.positions)
         self._guard = ctx.guard
         self._once = ctx.once
+        self._place = partial(place_in, hostname=ctx.hostname)
         self._runs = saved.runs
         self._plans: dict[str, Plan] = {}
         self._read: dict[str, FilePlace] = {}
 
-    def turn(self, users: JobUsers, ranks: Sequence[LocalRank], places: Mapping[str, int]) -> EpTurn:
-        """Read on in the plans and the logs; ``places``: by job, this node's number among the job's nodes."""
+    def turn(self, users: JobUsers, ranks: Sequence[LocalRank], nodes: Mapping[str, str]) -> EpTurn:
+        """Read on in the plans and the logs; ``nodes``: by job, its nodes as its user's environment has them."""
+        places = {job_id: place for job_id, text in nodes.items() if (place := self._place(text)) is not None}
         self._texts.claim = partial(is_ours, places)
         found = self._texts.turn(users)
         self._read_plans(users)
@@ -140,6 +142,17 @@ class RunReader:
         plan = None if found is None else read_plan(found[1])
         if found is not None and plan is not None:  # else half written: the one before stays
             self._read[job_id], self._plans[job_id] = found[0], plan
+
+
+def nodes_of(views: RankSnapshot) -> dict[str, str]:
+    """By job, its nodes in Slurm's short form, where a rank's environment tells them; MAX_JOBS at most."""
+    found: dict[str, str] = {}
+    for view in views.ranks:
+        environment = view.process.facts.environment if view.process.facts is not None else None
+        nodes = (environment or {}).get(NODES, "")
+        if nodes and (view.label.job_id in found or len(found) < MAX_JOBS):
+            found[view.label.job_id] = nodes
+    return found
 
 
 def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
@@ -225,22 +238,11 @@ class NixlEpExporter:
             for view in views.ranks
             if view.process.facts is not None
         ]
-        turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks, self._places(views)))
+        turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks, nodes_of(views)))
         self._ctx.state.publish(turn.section)
         self._shown = EpSnapshot(turn.runs, turn.plans, turn.planned, self._ctx.clock.time())
         if not turn.available:
             raise NoData
-
-    def _places(self, views: RankSnapshot) -> dict[str, int]:
-        """By job, this node's number among the job's nodes, where a rank's environment tells it."""
-        found: dict[str, int] = {}
-        for view in views.ranks:
-            environment = view.process.facts.environment if view.process.facts is not None else None
-            nodes = (environment or {}).get(NODES, "")
-            place = place_in(nodes, self._ctx.hostname) if nodes else None
-            if place is not None:
-                found[view.label.job_id] = place
-        return found
 
     def snapshot(self) -> EpSnapshot:
         """What the last look gave."""

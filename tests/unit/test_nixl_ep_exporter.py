@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -318,6 +319,23 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
     (node.folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
     assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4"]
+    node.end()
+
+
+def test_lists_of_nodes_are_read_in_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's list of nodes may stand for very many: it is read outside of the agent's loop, and of so many jobs."""
+    threads = []
+    monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
+    monkeypatch.setattr(exporter, "MAX_JOBS", 2)
+    node = EpNode(tmp_path)
+    node.start()
+    for number in range(3):
+        given = environment(0, job=str(number), port=str(number)) | {"SLURM_JOB_NODELIST": "n[0-65535]"}
+        node.ranks.observe_process(owned(20 + number, given, Owner("user", str(ME)), uid=ME))
+    node.ranks.tick()
+    node.look()
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
     node.end()
 
 
