@@ -33,7 +33,7 @@ from exporters.nixl_ep.plan import MAX_PLAN_BYTES, Plan, read_plan
 from exporters.nixl_ep.run import Launch, is_leaving
 
 INTERVAL_SECONDS = 1.0
-MAX_JOBS = 16
+MAX_JOBS = 8
 """Of a node, that are followed."""
 PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
@@ -96,8 +96,9 @@ class RunReader:
         self._texts.claim = partial(is_ours, places)
         found = self._texts.turn(users)
         self._read_plans(users)
+        full = {job_id for job_id, run in self._runs.items() if run.is_full()}
         for lines in found:
-            if lines.job_id in self._runs or len(self._runs) < MAX_JOBS:
+            if lines.job_id not in full and (lines.job_id in self._runs or len(self._runs) < MAX_JOBS):
                 self._guard.attempt("lines of NIXL-EP", partial(self._take, lines), path=lines.path)
         if not self._once:
             here = users.jobs()

@@ -89,6 +89,11 @@ class NodeRun(msgspec.Struct):
             if rank is not None:
                 _update(rank, record, seconds)
 
+    def entries(self) -> int:
+        """How much is kept, as a number of ranks."""
+        launched = sum(len(launch.ranks) for launch in self.launches)
+        return len(self.ranks) + len(self.failures) + len(self.exits) + launched
+
     def phase(self) -> int | None:
         """The phase that a rank of this log began last."""
         return max((rank.phase for rank in self.ranks.values() if rank.phase is not None), default=None)

@@ -212,6 +212,24 @@ def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(run.ranks()) == {0, 1}
 
 
+def test_ranks_of_a_run_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run whose logs tell of so many ranks nothing more is read: neither files nor launches multiply them."""
+    monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
+    run = JobRun()
+    run.take(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))), None)
+    assert not run.is_full()  # a log, a rank, and five numbers of a launch
+    run.take(lines("Process 0 -> global_rank=5, local_rank=1"), None)
+    assert run.is_full()
+
+    node = EpNode(tmp_path)
+    node.start()
+    node.say(*(edge(rank, "start", 0) for rank in range(7)))
+    node.look()
+    node.say(edge(0, "start", 1))
+    assert node.look()["nixl_ep_phase/4711/0"] == 0.0
+    node.end()
+
+
 def test_log_that_is_begun_anew() -> None:
     """A log that was cut is another run's: what it said before is forgotten."""
     run = JobRun()
