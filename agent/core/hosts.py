@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 MAX_HOSTS = 65_536
 """A text that stands for more is not believed."""
 MAX_TEXT_CHARACTERS = 1 << 20
+MAX_BRACKETS = 8
+"""Of one name. Slurm itself writes one pair, or one for each dimension of a torus."""
 _MAX_DIGITS = 9
 _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
@@ -58,6 +60,8 @@ def _parts(text: str) -> Iterator[str]:
 def _names(part: str, room: int) -> list[str]:
     """The names of one part: each prefix with each number of the brackets that follow it."""
     found = [""]
+    if part.count("[") > MAX_BRACKETS:
+        raise ValueError(f"more than {MAX_BRACKETS} pairs of brackets in one name")
     for prefix, inside in _BRACKETS.findall(part):
         tails = list(_inside(inside, room)) if inside else [""]
         if len(found) * len(tails) > room:

@@ -38,7 +38,8 @@ SavedPositions = Annotated[list[Position], msgspec.Meta(max_length=MAX_POSITIONS
 
 
 Claim = Callable[[str, str], bool | None]
-"""Whether a file (its path) of a job is this node's to read; None leaves that to who writes it."""
+"""Whether a file (its path) of a job is this node's to read; None leaves that to who writes it. Asked of files whose
+name has the job's id: what nobody here writes may be of another job of its user, on other nodes or of last week."""
 
 
 class JobLines(NamedTuple):
@@ -122,13 +123,14 @@ class JobTexts:
         if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
             return False
         named, job_id = self._files.job_id(file), self._job(file, users)
-        if job_id and self.claim(file.path, job_id) is not None:
+        if named and job_id and self.claim(file.path, job_id) is not None:
             return False
         return bool(job_id) or named is None or named in users.jobs()
 
     def _is_ours(self, file: FollowedFile, users: JobUsers) -> bool:
         job_id = self._job(file, users)
-        claimed = None if self._ctx.once or not job_id else self.claim(file.path, job_id)
+        is_asked = job_id and not self._ctx.once and self._files.job_id(file)
+        claimed = self.claim(file.path, job_id) if is_asked else None
         if claimed:
             self._ours.setdefault(file.identity, "")
         is_ours = self._ctx.once or file.identity in self._ours
@@ -141,4 +143,4 @@ class JobTexts:
         proven = self._ours.get(file.identity, "")
         if proven and proven in users.jobs() and named in (None, proven):  # also where its ranks are another user's
             return proven
-        return users.job_of(file.share.uid, named)
+        return users.job_of(file.share.uid, named or proven or None)  # that of another job stays that job's

@@ -46,6 +46,10 @@ class Collectives:
         self._positions: dict[str, dict[str, tuple[int, int]]] = {}
         self._calls: dict[tuple[str, int], dict[str, Call]] = {}
 
+    def entries(self) -> int:
+        """How much is kept: positions and operations of ranks."""
+        return sum(len(ranks) for each in (self._positions, self._calls) for ranks in each.values())
+
     def note_position(self, event: LogEvent, rank: str) -> None:
         """Take in how far a rank was when its watchdog ended it."""
         enqueued, completed = event.number("enq"), event.number("done")

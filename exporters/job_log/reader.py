@@ -35,6 +35,10 @@ MAX_CLAIMED = 1024
 """Files that are read; those beyond are counted."""
 
 
+MAX_COLLECTIVE_ENTRIES = 65_536
+"""Of what watchdogs said, of all jobs together: about 20 MB. Beyond it the job that has most of them starts anew."""
+
+
 class LogSection(msgspec.Struct):
     """What the checkpoint holds: where reading stands, and what each job's log adds up to."""
 
@@ -122,6 +126,7 @@ class JobLogReader:
                 self._guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
             if time.thread_time() > deadline and not self._everyone:
                 break
+        self._bound_collectives()
         return self._published()
 
     def close(self) -> None:
@@ -135,6 +140,14 @@ class JobLogReader:
         seconds = min(now, written) if written > 0 else now
         for event in events(found.data, self._catalogue):
             tally.take(event, job, claim.rank, hostnames, seconds)
+
+    def _bound_collectives(self) -> None:
+        """Let the job that keeps most give way: a user writes what he likes, also as very many ranks."""
+        kept = {job_id: tally.collective_entries() for job_id, tally in self._tallies.items()}
+        while sum(kept.values()) > MAX_COLLECTIVE_ENTRIES:
+            most = max(kept, key=lambda job_id: kept[job_id])
+            self._tallies[most].forget_collectives()
+            del kept[most]
 
     def _tally(self, job_id: str) -> JobTally:
         tally = self._tallies.get(job_id)

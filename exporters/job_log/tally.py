@@ -98,6 +98,14 @@ class JobTally:
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()
 
+    def collective_entries(self) -> int:
+        """How much is kept of what watchdogs said."""
+        return self._collectives.entries()
+
+    def forget_collectives(self) -> None:
+        """Forget what watchdogs said: other jobs need the room."""
+        self._collectives = Collectives()
+
     def shown(self, now: float) -> ShownLog:
         """What there is to show at this time."""
         saved = self.saved
@@ -143,7 +151,7 @@ class JobTally:
 
     def _forget_causes(self) -> None:
         self.saved.root = self.saved.cascade = None
-        self._collectives = Collectives()
+        self.forget_collectives()
 
     def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
         """The global rank of who wrote a line, UNKNOWN_RANK where nothing tells it."""

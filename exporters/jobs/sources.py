@@ -14,6 +14,8 @@ from exporters.jobs.records import AmdFile, JobFile, ScheduledJob, bounded, is_g
 
 MAX_JOBS_PER_GPU = 16
 """Of one GPU in dcgm-exporter's mapping."""
+CLOCK_SLACK_SECONDS = 5.0
+"""An end so far in the future was written by a clock that was wrong."""
 
 _JOB_FILE = re.compile(r"[^.].{0,140}\.json", re.DOTALL)
 
@@ -26,6 +28,7 @@ class JobSources:
         self._jobs = TrustedDirectory(jobs, owners, lambda name: _JOB_FILE.fullmatch(name) is not None, read_job)
         self._dcgm = None if dcgm is None else TrustedDirectory(dcgm, owners, is_gpu, read_dcgm)
         self._amd = None if amd is None else TrustedDirectory(amd, owners, is_gpu, read_amd)
+        self._untimely: set[JobFile] = set()
 
     def look(self, now: float) -> tuple[tuple[ScheduledJob, ...], Counter[str]] | None:
         """The jobs at ``now`` (epoch seconds) and what was refused by reason; None where no directory is there."""
@@ -34,10 +37,12 @@ class JobSources:
         amd = None if self._amd is None else self._amd.look()
         if jobs is None and dcgm is None and amd is None:
             return None
-        own = [job_of(file) for file in (jobs or {}).values() if not is_over(file, now)]
+        files = list((jobs or {}).values())
+        self._note_untimely(files, now)
+        over = {file.job_id for file in files if is_over(file, now) or file in self._untimely}
+        own = [job_of(file) for file in files if file.job_id not in over]
         mapped = [(gpu, said) for gpu, several in (dcgm or {}).items() for said in several]
         mapped += (amd or {}).items()
-        over = {file.job_id for file in (jobs or {}).values() if is_over(file, now)}
         refused: Counter[str] = Counter()
         for directory in (self._jobs, self._dcgm, self._amd):
             if directory is not None:
@@ -45,6 +50,14 @@ class JobSources:
         shown, left_out = bounded(with_mappings(own, [each for each in mapped if each[1].job_id not in over]))
         refused["count"] += left_out
         return shown, refused
+
+    def _note_untimely(self, files: Iterable[JobFile], now: float) -> None:
+        """Note the files with an end that is still to come: it is not told of when its time comes either."""
+        self._untimely = {
+            file
+            for file in files
+            if file.ended is not None and (file in self._untimely or file.ended > now + CLOCK_SLACK_SECONDS)
+        }
 
 
 def read_job(name: str, content: bytes) -> JobFile:

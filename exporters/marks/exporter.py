@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -16,6 +17,10 @@ MAX_CONNECTIONS = 8
 """At once; others are closed unheard."""
 ANSWER_SECONDS = 2.0
 """How long a user may take to send his line."""
+MAX_ASKS = 120
+"""Of one user from one look to the next; who asks more often is closed unheard: an ask costs a line of log."""
+MAX_ASKING = 1024
+"""Users from one look to the next: one may have 65,536 numbers of his own (subuid(5))."""
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of who opened the socket (SO_PEERCRED, unix(7))."""
 
@@ -31,6 +36,7 @@ class MarksExporter:
         self._book = MarkBook()
         self._server: asyncio.Server | None = None
         self._connections = 0
+        self._asks: Counter[int] = Counter()
         self._refused = 0
 
     async def start(self, ctx: Context) -> None:
@@ -49,6 +55,7 @@ class MarksExporter:
                 self._server = await asyncio.start_unix_server(
                     self._serve, sock=listener, limit=mark_socket.MAX_REQUEST_BYTES
                 )
+        self._asks.clear()
         self._book.expire(self._ctx.clock.monotonic())
 
     def _listener(self) -> socket.socket:
@@ -64,7 +71,7 @@ class MarksExporter:
         return listener
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= MAX_CONNECTIONS:
+        if self._connections >= MAX_CONNECTIONS or not self._may_ask(_uid(writer)):
             writer.close()
             return
         self._connections += 1
@@ -78,6 +85,12 @@ class MarksExporter:
         finally:
             self._connections -= 1
             writer.close()
+
+    def _may_ask(self, uid: int) -> bool:
+        if uid not in self._asks and len(self._asks) >= MAX_ASKING:
+            return False
+        self._asks[uid] += 1
+        return self._asks[uid] <= MAX_ASKS
 
     def _take(self, line: bytes, uid: int) -> str:
         try:

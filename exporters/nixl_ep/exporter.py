@@ -33,12 +33,14 @@ from exporters.nixl_ep.plan import MAX_PLAN_BYTES, Plan, read_plan
 from exporters.nixl_ep.run import Launch, is_leaving
 
 INTERVAL_SECONDS = 1.0
-MAX_JOBS = 16
+MAX_JOBS = 8
 """Of a node, that are followed."""
 PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
 BY_INDEX = frozenset({"local_index", "title"})
 """Sources of a rank's name that are not the run's number."""
+FILE_CLOCK_SECONDS = 10.0
+"""So far behind may the clock of a file server be, by which lines are timed."""
 
 
 class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,7 +57,7 @@ class SavedRuns(msgspec.Struct):
 
 
 class LocalRank(NamedTuple):
-    """A rank of this node: its name by the rank table, and who started it when."""
+    """A rank of this node: its name by the rank table, who started it when (epoch seconds), and whether it runs."""
 
     job_id: str
     rank: str
@@ -63,6 +65,7 @@ class LocalRank(NamedTuple):
     parent_pid: int
     order: tuple[int, int]
     started: float
+    runs: bool = True
 
 
 class EpTurn(NamedTuple):
@@ -82,17 +85,20 @@ class RunReader:
         self._texts = JobTexts(ctx, paths, saved.positions)
         self._guard = ctx.guard
         self._once = ctx.once
+        self._place = partial(place_in, hostname=ctx.hostname)
         self._runs = saved.runs
         self._plans: dict[str, Plan] = {}
         self._read: dict[str, FilePlace] = {}
 
-    def turn(self, users: JobUsers, ranks: Sequence[LocalRank], places: Mapping[str, int]) -> EpTurn:
-        """Read on in the plans and the logs; ``places``: by job, this node's number among the job's nodes."""
+    def turn(self, users: JobUsers, ranks: Sequence[LocalRank], nodes: Mapping[str, str]) -> EpTurn:
+        """Read on in the plans and the logs; ``nodes``: by job, its nodes as its user's environment has them."""
+        places = {job_id: place for job_id, text in nodes.items() if (place := self._place(text)) is not None}
         self._texts.claim = partial(is_ours, places)
         found = self._texts.turn(users)
         self._read_plans(users)
+        full = {job_id for job_id, run in self._runs.items() if run.is_full()}
         for lines in found:
-            if lines.job_id in self._runs or len(self._runs) < MAX_JOBS:
+            if lines.job_id not in full and (lines.job_id in self._runs or len(self._runs) < MAX_JOBS):
                 self._guard.attempt("lines of NIXL-EP", partial(self._take, lines), path=lines.path)
         if not self._once:
             here = users.jobs()
@@ -139,6 +145,17 @@ class RunReader:
             self._read[job_id], self._plans[job_id] = found[0], plan
 
 
+def nodes_of(views: RankSnapshot) -> dict[str, str]:
+    """By job, its nodes in Slurm's short form, where a rank's environment tells them; MAX_JOBS at most."""
+    found: dict[str, str] = {}
+    for view in views.ranks:
+        environment = view.process.facts.environment if view.process.facts is not None else None
+        nodes = (environment or {}).get(NODES, "")
+        if nodes and (view.label.job_id in found or len(found) < MAX_JOBS):
+            found[view.label.job_id] = nodes
+    return found
+
+
 def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
     """Whether a log is that of this node; None where that is not known, or the file is none of a node's."""
     node, own = node_of(path), places.get(job_id)
@@ -159,14 +176,22 @@ def place_in(nodes: str, hostname: str) -> int | None:
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[LocalRank]) -> Iterable[tuple[str, str]]:
     """Which ranks of a job are to leave, as the rank table names them.
 
-    Where that names ranks of this node by the order of their starts, only those whose launch is known.
+    Where that names ranks of this node by the order of their starts, only those whose launch is known. What was said
+    before a rank was started was another process of that number, in an earlier step of the job.
     """
-    leaving = frozenset(number for number, rank in run.ranks().items() if is_leaving(number, rank, plan))
+    leaving = {number: rank for number, rank in run.ranks().items() if is_leaving(number, rank, plan)}
     own = [rank for rank in ranks if rank.job_id == job_id]
-    if not any(rank.source in BY_INDEX for rank in own):
-        return [(job_id, str(number)) for number in leaving]
-    numbers = numbers_of(run.launches() or (), own)
-    return [(job_id, rank.rank) for rank in own if numbers.get(rank.order) in leaving]
+    if any(rank.source in BY_INDEX for rank in own):
+        numbers = numbers_of(run.launches() or (), own)
+        return [(job_id, rank.rank) for rank in own if numbers.get(rank.order) in leaving]
+    running = [rank.started for rank in own if rank.runs]
+    since = min(running or [rank.started for rank in own], default=0.0)
+    started = {rank.rank: rank.started for rank in sorted(own, key=lambda each: each.started)}
+    return [
+        (job_id, str(number))
+        for number, rank in leaving.items()
+        if rank.said_seconds >= started.get(str(number), since) - FILE_CLOCK_SECONDS
+    ]
 
 
 def numbers_of(launches: Sequence[Launch], own: Sequence[LocalRank]) -> dict[tuple[int, int], int]:
@@ -209,26 +234,16 @@ class NixlEpExporter:
                 view.process.facts.parent_pid,
                 (view.process.facts.key.start_ticks, view.process.facts.key.pid),
                 view.process.facts.start_seconds,
+                view.process.exited_at is None,
             )
             for view in views.ranks
             if view.process.facts is not None
         ]
-        turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks, self._places(views)))
+        turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks, nodes_of(views)))
         self._ctx.state.publish(turn.section)
         self._shown = EpSnapshot(turn.runs, turn.plans, turn.planned, self._ctx.clock.time())
         if not turn.available:
             raise NoData
-
-    def _places(self, views: RankSnapshot) -> dict[str, int]:
-        """By job, this node's number among the job's nodes, where a rank's environment tells it."""
-        found: dict[str, int] = {}
-        for view in views.ranks:
-            environment = view.process.facts.environment if view.process.facts is not None else None
-            nodes = (environment or {}).get(NODES, "")
-            place = place_in(nodes, self._ctx.hostname) if nodes else None
-            if place is not None:
-                found[view.label.job_id] = place
-        return found
 
     def snapshot(self) -> EpSnapshot:
         """What the last look gave."""

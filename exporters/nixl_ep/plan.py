@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
-MAX_PLAN_BYTES = 4 * 1024 * 1024
+MAX_PLAN_BYTES = 1024 * 1024
 MAX_PHASES = 4096
 MAX_RANK = 1 << 20
 MAX_RANKS = 65_536
 """Of one phase."""
-MAX_ENTRIES = 1 << 20
-"""Of all phases."""
+MAX_ENTRIES = 1 << 16
+"""Of all phases: about 6 MB for a plan."""
 
 
 class Phase(msgspec.Struct, frozen=True):

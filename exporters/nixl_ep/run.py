@@ -45,11 +45,13 @@ class RankRun(msgspec.Struct):
     """One rank. ``phase``: begun last, ``ended``: ended last; ``began_seconds``: when, since the epoch.
 
     ``phase_seconds``: how long the phase took that it ended last. ``left``: what it said as it left, empty before that.
+    ``said_seconds``: when it last told of a phase, or that it left.
     """
 
     phase: _Number | None = None
     ended: _Number | None = None
     began_seconds: SavedSeconds = 0.0
+    said_seconds: SavedSeconds = 0.0
     phase_seconds: SavedSeconds | None = None
     left: Annotated[str, msgspec.Meta(max_length=16)] = ""
     stages: dict[Annotated[str, msgspec.Meta(max_length=16)], StageTimes] = {}
@@ -86,6 +88,11 @@ class NodeRun(msgspec.Struct):
             rank = self._rank(record.rank)
             if rank is not None:
                 _update(rank, record, seconds)
+
+    def entries(self) -> int:
+        """How much is kept, as a number of ranks."""
+        launched = sum(len(launch.ranks) for launch in self.launches)
+        return len(self.ranks) + len(self.failures) + len(self.exits) + launched
 
     def phase(self) -> int | None:
         """The phase that a rank of this log began last."""
@@ -140,6 +147,8 @@ def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
 
 
 def _update(rank: RankRun, record: PhaseEdge | Left | Bandwidth | SendReceive, seconds: float) -> None:
+    if isinstance(record, PhaseEdge | Left):
+        rank.said_seconds = seconds
     if isinstance(record, PhaseEdge):
         _enter(rank, record, seconds)
     elif isinstance(record, Left):

@@ -303,6 +303,24 @@ def test_a_backlog_takes_a_tenth_of_a_core(tmp_path: Path, monkeypatch: pytest.M
     assert node.look().lag_bytes < found.lag_bytes
 
 
+def test_what_watchdogs_say_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the positions of all jobs so many are kept, and not one more: the job that has most gives way."""
+    monkeypatch.setattr(reader, "MAX_COLLECTIVE_ENTRIES", 4)
+    node = Node(tmp_path)
+    position = (
+        "[rank{}]:[E1 ProcessGroupNCCL.cpp:6] [PG ID 2 PG GUID 5(tp) Rank 1]  failure detected by watchdog at work "
+        "sequence id: 9 PG status: last enqueued work: 7, last completed work: 6\n"
+    )
+    jobs = (job(), job("4712"))
+    node.write("4711.out", "".join(position.format(rank) for rank in range(3)))
+    node.write("4712.out", position.format(0))
+    found = node.look(*jobs)
+    assert {one.job_id: len(one.positions) for one in found.jobs} == {"4711": 3, "4712": 1}
+    node.write("4711.out", position.format(3))
+    found = node.look(*jobs)
+    assert {one.job_id: len(one.positions) for one in found.jobs} == {"4711": 0, "4712": 1}
+
+
 def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More logs of jobs here than are read are counted as refused; of thousands of others none is opened."""
     monkeypatch.setattr(reader, "MAX_CLAIMED", 3)

@@ -121,6 +121,25 @@ def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
     texts.close()
 
 
+def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
+    """A file that a job was seen to write is not another job's of the same user, also when that one is his only one."""
+    proc = ProcTree(tmp_path / "proc")
+    log = tmp_path / "out"
+    log.write_text("first\n")
+    hold(proc, 10, log, ME, "0100001")
+    (proc.root / "10/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711\n")
+    clock = FakeClock()
+    texts = JobTexts(lent("x", clock, tmp_path), [str(log)])
+    assert [each.job_id for each in texts.turn(users_of((10, "4711", ME)))] == ["4711"]
+    proc.remove(10)
+    with log.open("a") as file:
+        file.write("last\n")
+    clock.advance(LOOK_SECONDS)
+    assert texts.turn(users_of((11, "4712", ME))) == []
+    assert texts.files(users_of((11, "4712", ME))) == []
+    texts.close()
+
+
 def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many files are remembered as ours, and not one more."""
     monkeypatch.setattr(job_texts, "MAX_OURS", 2)

@@ -230,6 +230,22 @@ def test_a_job_is_told_of_for_an_hour_after_its_end() -> None:
     assert not is_over(JobFile("4", started=1), NOW)
 
 
+def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
+    """The clock was wrong when it was written: it excuses nothing, also when its time has come; another end does."""
+    put(jobs, ended=int(NOW + sources.CLOCK_SLACK_SECONDS) + 1, state="CANCELLED")
+    put(jobs, "5", ended=int(NOW + sources.CLOCK_SLACK_SECONDS), state="CANCELLED")
+    source = JobSources(jobs, None, None, [os.geteuid()])
+
+    def told(now: float) -> list[str]:
+        found = source.look(now)
+        assert found is not None
+        return sorted(job.file.job_id for job in found[0])
+
+    assert told(NOW) == told(NOW + 60) == ["5"]
+    put(jobs, ended=int(NOW) + 70, state="CANCELLED")
+    assert told(NOW + 70) == ["4", "5"]
+
+
 def test_jobs_are_bounded() -> None:
     """So many that run are shown, and of those that ended the last ones; what runs and is left out is counted."""
     running = [job_of(JobFile(f"r{number}")) for number in range(records.MAX_RUNNING + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -18,6 +19,7 @@ from agent.core.identity import ProcessKey
 from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
 from agent.ranks.rank.facts import ProcessFacts
 from exporters.marks import MarksConfig, MarksExporter
+from exporters.marks import exporter as marks
 from exporters.marks.book import (
     MARKS_PER_MINUTE,
     MAX_MARKS,
@@ -149,6 +151,34 @@ async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
         while await asyncio.to_thread(main, ["--job", "7", "--socket", path, "heard"]):
             await asyncio.sleep(0)
         assert [mark.text for mark in exporter.snapshot().marks] == ["heard"]
+    finally:
+        await exporter.drain()
+
+
+async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many asks of a user are heard from one look to the next, and not one more; so many users are."""
+    monkeypatch.setattr(marks, "MAX_ASKS", 2)
+    monkeypatch.setattr(marks, "MAX_ASKING", 2)
+    await asyncio.to_thread((tmp_path / "run").mkdir)
+    exporter = await listening(tmp_path / "run", os.geteuid())
+    uids = [ANN]
+    monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
+
+    async def is_heard() -> bool:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "run" / SOCKET))
+        writer.write(b"nonsense\n")
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            return await reader.readline() != b""
+        return False
+
+    try:
+        assert [await is_heard() for _ in range(3)] == [True, True, False]
+        uids.append(BOB)
+        assert await is_heard()
+        uids.append(BOB + 1)
+        assert not await is_heard()
+        await exporter.update()
+        assert await is_heard()
     finally:
         await exporter.drain()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,14 @@ from agent.api import JobLines, NoData, RankTable, StateSection
 from agent.ranks.rank.owner import Owner
 from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
-from exporters.nixl_ep.exporter import LocalRank, NixlEpConfig, NixlEpExporter, place_in, planned_names
+from exporters.nixl_ep.exporter import (
+    FILE_CLOCK_SECONDS,
+    LocalRank,
+    NixlEpConfig,
+    NixlEpExporter,
+    place_in,
+    planned_names,
+)
 from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
 from exporters.nixl_ep.plan import Plan, read_plan
 from exporters.nixl_ep.run import Launch
@@ -47,9 +55,9 @@ def edge(rank: int, what: str, phase: int) -> str:
 class EpNode:
     """A node with ranks 0 to 3 of job 4711, which write one log, and the exporter."""
 
-    def __init__(self, folder: Path, names: str = "nixl-ep-node-*.log") -> None:
+    def __init__(self, folder: Path, names: str = "out/nixl-ep-node-*.log") -> None:
         self.runner = asyncio.Runner()
-        self.folder = folder / "out"
+        self.folder = folder / (os.path.dirname(names).replace("%j", "4711"))
         self.folder.mkdir()
         self.log = self.folder / "nixl-ep-node-0.log"
         self.log.touch()
@@ -57,7 +65,7 @@ class EpNode:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
         self.ctx = lent("nixl_ep", self.clock, folder, ranks=self.ranks)
-        self.config = NixlEpConfig(paths=[f"{self.folder}/{names}"])
+        self.config = NixlEpConfig(paths=[f"{folder}/{names}"])
         self.exporter = NixlEpExporter(self.config)
         for rank in range(4):
             given = owned(10 + rank, environment(rank, port="1"), Owner("user", str(ME)), uid=ME)
@@ -204,6 +212,24 @@ def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(run.ranks()) == {0, 1}
 
 
+def test_ranks_of_a_run_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run whose logs tell of so many ranks nothing more is read: neither files nor launches multiply them."""
+    monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
+    run = JobRun()
+    run.take(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))), None)
+    assert not run.is_full()  # a log, a rank, and five numbers of a launch
+    run.take(lines("Process 0 -> global_rank=5, local_rank=1"), None)
+    assert run.is_full()
+
+    node = EpNode(tmp_path)
+    node.start()
+    node.say(*(edge(rank, "start", 0) for rank in range(7)))
+    node.look()
+    node.say(edge(0, "start", 1))
+    assert node.look()["nixl_ep_phase/4711/0"] == 0.0
+    node.end()
+
+
 def test_log_that_is_begun_anew() -> None:
     """A log that was cut is another run's: what it said before is forgotten."""
     run = JobRun()
@@ -280,6 +306,18 @@ def test_ranks_named_by_their_order() -> None:
     assert list(planned_names("4711", run, plan, own)) == []
 
 
+def test_ranks_of_a_later_step() -> None:
+    """What a run said before the job's ranks were started is of an earlier step: it plans no exits of these."""
+    run = JobRun()
+    run.take(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))), None)
+    before = [local(str(rank), 10 + rank, "environment")._replace(runs=False) for rank in range(2)]
+    later = [local(str(rank), 20 + rank, "environment", started=200.0) for rank in range(2)]
+    assert list(planned_names("4711", run, None, before)) == [("4711", str(rank)) for rank in range(3)]
+    assert list(planned_names("4711", run, None, [*later, *before])) == []
+    run.take(lines("global_rank=1, local_rank=1 -> done", seconds=200.0 - FILE_CLOCK_SECONDS), None)
+    assert list(planned_names("4711", run, None, [*later, *before])) == [("4711", "1")]
+
+
 @pytest.mark.parametrize(
     ("nodes", "place"),
     [("n[1-3]", 1), ("n2.cluster,n1", 0), ("m[1-3]", None), ("n2,n2", None), ("n[1", None), ("", None)],
@@ -291,7 +329,7 @@ def test_place_of_a_node(nodes: str, place: int | None) -> None:
 
 def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     """Where ranks know their job's nodes, a node reads its own log, whoever writes it, and no other's."""
-    node = EpNode(tmp_path)
+    node = EpNode(tmp_path, "%j/nixl-ep-node-*.log")
     node.start()
     given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "there,here"}
     node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
@@ -299,6 +337,38 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
     (node.folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
     assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4"]
+    node.end()
+
+
+def test_lists_of_nodes_are_read_in_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's list of nodes may stand for very many: it is read outside of the agent's loop, and of so many jobs."""
+    threads = []
+    monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
+    monkeypatch.setattr(exporter, "MAX_JOBS", 2)
+    node = EpNode(tmp_path)
+    node.start()
+    for number in range(3):
+        given = environment(0, job=str(number), port=str(number)) | {"SLURM_JOB_NODELIST": "n[0-65535]"}
+        node.ranks.observe_process(owned(20 + number, given, Owner("user", str(ME)), uid=ME))
+    node.ranks.tick()
+    node.look()
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+    node.end()
+
+
+def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
+    """A log that nobody here writes and that does not name the job plans no exits of it: it may be an old run's."""
+    node = EpNode(tmp_path)
+    node.start()
+    for rank in range(4):
+        node.proc.remove(10 + rank)  # they write elsewhere
+    given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "here,there"}
+    node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
+    node.ranks.tick()
+    node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
+    node.say(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(4)))
+    assert [name for name in node.look() if "4711" in name] == []
     node.end()
 
 

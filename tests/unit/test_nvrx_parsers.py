@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent.core import hosts
-from agent.core.hosts import MAX_HOSTS
+from agent.core.hosts import MAX_BRACKETS, MAX_HOSTS
 from exporters.nvrx import cycle, events, lines, notices
 from exporters.nvrx.cycle import MAX_CYCLE_BYTES, CycleName, read_cycle, read_name
 from exporters.nvrx.events import JobEvents
@@ -79,6 +79,13 @@ def test_as_many_hosts_as_there_may_be() -> None:
     assert len(hosts.hosts(f"n[0-{MAX_HOSTS - 1}]")) == MAX_HOSTS
     with pytest.raises(ValueError, match=r"."):
         hosts.hosts(f"n[0-{MAX_HOSTS - 1}],m")
+
+
+def test_brackets_of_a_name_are_bounded() -> None:
+    """A name has so many pairs of brackets, and not one more: each costs a pass over all names that it stands for."""
+    assert hosts.hosts("n" + "[1]" * MAX_BRACKETS) == ("n" + "1" * MAX_BRACKETS,)
+    with pytest.raises(ValueError, match="brackets"):
+        hosts.hosts("n[0-9]" + "[1]" * MAX_BRACKETS)
 
 
 def test_names_of_cycle_files() -> None:
