@@ -237,7 +237,7 @@ def test_what_the_oom_killer_did_is_one_page(after: Drill) -> None:
 @pytest.mark.parametrize(
     ("job_id", "alert", "words"),
     [
-        ("late", "StragglerRank", ["rank 2 (10.0.0.11)", "not the network"]),
+        ("late", "StragglerRank", ["rank 2 (10.0.0.11)", "the program itself"]),
         ("stuck", "JobStalled", ["3 (10.0.0.11)", "4 ranks run", "does not reach the next collective"]),
         ("slow", "SlowCommunicator", ["10.0.0.10", "10.0.0.11", "a link"]),
     ],

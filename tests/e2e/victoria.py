@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -96,7 +97,10 @@ class VictoriaMetrics(Service):
         parameters = {"query": expression, "step": "5m", "nocache": "1"}
         if at_milliseconds is not None:
             parameters["time"] = f"{at_milliseconds / 1000:.3f}"
-        answer = json.loads(self.get("/api/v1/query", **parameters))
+        try:
+            answer = json.loads(self.get("/api/v1/query", **parameters))
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{expression}: {error.read().decode()}") from error
         assert answer["status"] == "success", answer
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
