@@ -100,7 +100,7 @@ class VictoriaMetrics(Service):
         try:
             answer = json.loads(self.get("/api/v1/query", **parameters))
         except urllib.error.HTTPError as error:
-            raise AssertionError(f"{expression}: {error.read().decode()}") from error
+            raise AssertionError(f"{expression[:200]}: {error.read().decode()[-900:]}") from error
         assert answer["status"] == "success", answer
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
