@@ -15,6 +15,7 @@ from typing import Any
 from agent import __version__
 from agent.api import Roots
 from agent.app.config import Loaded, read_config
+from agent.app.discovery import exporter_names
 from agent.app.first_look import LOOKER, FirstLook
 from agent.app.overview import exporter_rows, rank_rows
 from agent.app.supervisor import ExporterPlan, Supervisor, prepare
@@ -75,7 +76,8 @@ class Daemon:
             self._clock, lambda: supervisor.has_looked(LOOKER), lambda: supervisor.ranks.processes().values()
         )
         self._self_source = SelfSource(self._self_snapshot)
-        self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"))
+        installed = frozenset(exporter_names())
+        self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
         may_show = self._first_look.is_over
         self._pages = Pages(self._registry.render, self._registry.names, self._ready, self._overview, may_show)
         self._web = Serving(self._pages, Logger("web"))

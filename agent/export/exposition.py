@@ -83,7 +83,7 @@ def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], expor
     if collect and exclude:
         raise SelectionError("collect[] and exclude[] cannot be combined")
     if unknown := sorted((collect | exclude) - exporters):
-        raise SelectionError(f"no such exporter, or not enabled: {', '.join(unknown)}")
+        raise SelectionError(f"no such exporter: {', '.join(unknown)}")
     names = frozenset(query.get("name[]", ()))
     selection = Selection(
         collect=collect or None,

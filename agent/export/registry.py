@@ -59,10 +59,20 @@ class _Outcome:
 
 
 class Registry:
-    """Renders what ``sources`` returns at the time of each request; one that fails costs only its own series."""
+    """Renders what ``sources`` returns at the time of each request; one that fails costs only its own series.
 
-    def __init__(self, sources: Callable[[], Sequence[Source]], log: Logger, thread: OwnThread) -> None:
+    ``installed``: names of sources that may be switched off; a scrape that asks for one must not fail by it.
+    """
+
+    def __init__(
+        self,
+        sources: Callable[[], Sequence[Source]],
+        log: Logger,
+        thread: OwnThread,
+        installed: frozenset[str] = frozenset(),
+    ) -> None:
         self._sources = sources
+        self._installed = installed
         self._log = log
         self._thread = thread
         self.heads = KeptHeads()
@@ -71,7 +81,7 @@ class Registry:
 
     def names(self) -> frozenset[str]:
         """What `collect[]` may name."""
-        return frozenset(source.name for source in self._sources())
+        return self._installed | frozenset(source.name for source in self._sources())
 
     async def render(self, selection: Selection) -> Rendered:
         """Take snapshots on the loop, render them on the render thread."""

@@ -83,6 +83,15 @@ def test_a_refused_configuration_leaves_the_old_one_in_use(tmp_path: Path) -> No
         assert agent.get("/-/ready").status == 200
 
 
+def test_an_exporter_that_is_switched_off_may_be_asked_for(tmp_path: Path) -> None:
+    """A scrape that names one, as the shipped ones do, has what the others show; a wrong name is refused."""
+    with Machine(tmp_path).agent() as agent:
+        agent.configure({"exporters": {"jobs": {"enabled": False}}})
+        agent.reload()
+        assert agent.get("/metrics?collect[]=ranks&collect[]=health&collect[]=jobs").status == 200
+        assert agent.get("/metrics?collect[]=ranks&collect[]=jbos").status == 400
+
+
 def test_the_listen_address_moves(tmp_path: Path) -> None:
     """After a reload the new address answers, the old one refuses, and the counters of connections go on."""
     with Machine(tmp_path).agent() as agent:
