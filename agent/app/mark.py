@@ -28,7 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         request = msgspec.convert({"job_id": flags.job, "text": flags.text}, MarkRequest)
         refused = _ask(flags.socket, request).refused
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
+        refused = f"no agent of this node's service listens at {flags.socket}: {error.strerror or error}"
+    except msgspec.MsgspecError as error:
         refused = str(error)
     if refused:
         print(f"rankwatch mark: {refused}", file=sys.stderr)  # noqa: T201  # its answer

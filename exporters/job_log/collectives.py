@@ -1,6 +1,6 @@
 """What the watchdogs of a job's ranks say together: how far each was in a group, and whether all called the same. Pure.
 
-A rank that never enqueued what the others wait for is whom they wait for: rules take the least over all nodes.
+A rank that never enqueued what the others wait for keeps them waiting: rules take the least over all nodes.
 Operations of one number in one group that differ are the program's error, and no line says so.
 """
 

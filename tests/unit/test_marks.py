@@ -128,6 +128,7 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
     finally:
         await exporter.drain()
     assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 1
+    assert f"listens at {path}: No such file or directory" in capsys.readouterr().err
 
 
 async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
