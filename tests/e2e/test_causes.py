@@ -23,7 +23,7 @@ from nodes import wait_until
 from nvml_stub import Node
 from prometheus import Prometheus, why_no_prometheus
 from watches import build_rules, prometheus_config
-from working_job import GROUPS, LATE_RANK, OTHER_RANK, WorkingJob, doing_again, group_in, hashes_per_step
+from working_job import GROUPS, LATE_RANK, RANKS, WorkingJob, doing_again, group_in, hashes_per_step
 from working_rank import MORE_WORK
 
 FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
@@ -42,7 +42,8 @@ FEW_READS = 4
 """A second, of a loader that needs five."""
 CPU_MICROSECONDS = 1500
 """In each tenth of a second."""
-GPU, LATE_GPU = 0, 1
+GPU_PAIRS = 2
+"""Of jobs: the stub has eight GPUs, and a job of two ranks is on two."""
 
 pytestmark = [
     pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1: takes seven minutes"),
@@ -213,16 +214,26 @@ def test_trouble_with_its_gpu_is_named(site: Site, watched: Watched) -> None:
     """Clocks that a GPU's power brake lowers are named; and, on another job's, somebody else who computes there."""
     gpus = site.gpus
     with contextlib.ExitStack() as stack:
-        jobs = [more_work(site, name, stack) for name in ("brake", "shared")]
+        names = [f"{trouble}-{number}" for number in range(min(JOBS, GPU_PAIRS)) for trouble in ("brake", "shared")]
+        jobs = {name: more_work(site, name, stack) for name in names}
         stranger = stack.enter_context(subprocess.Popen([shutil.which("sleep") or "sleep", "3600"]))
         stack.callback(stranger.kill)
-        for number, (job, _) in enumerate(jobs):
-            for rank in (OTHER_RANK, LATE_RANK):
-                gpus.update({f"gpu{2 * number + rank}.processes": f"{job.ranks[rank].pid}"})
+        late_gpus = {}
+        for number, (name, (job, _)) in enumerate(jobs.items()):
+            late_gpus[name] = 2 * number + LATE_RANK
+            gpus.update({f"gpu{2 * number + rank}.processes": f"{job.ranks[rank].pid}" for rank in range(RANKS)})
         time.sleep(CALM_SECONDS)
-        gpus.update({"gpu1.clocks_event_reasons": 0x80, "gpu3.processes": f"{jobs[1][0].late} {stranger.pid}"})
-        for _, act in jobs:
+        for name, (job, act) in jobs.items():
+            trouble: dict[str, object] = {"clocks_event_reasons": 0x80}
+            if name.startswith("shared"):
+                trouble = {"processes": f"{job.late} {stranger.pid}"}
+            gpus.update({f"gpu{late_gpus[name]}.{key}": value for key, value in trouble.items()})
             act()
-        wait_for_alerts(watched, ["brake", "shared"])
-        assert watched.causes("brake") == {"gpu_clocks hw_power_brake_slowdown"}
-        assert {each.split()[0] for each in watched.causes("shared")} == {"shared_gpu"}
+        wait_for_alerts(watched, names)
+        named = {name: watched.causes(name) for name in names}
+        print(*sorted(named.items()), sep="\n")  # noqa: T201
+        for name, causes in named.items():
+            if name.startswith("brake"):
+                assert causes == {"gpu_clocks hw_power_brake_slowdown"}, named
+            else:
+                assert {each.split()[0] for each in causes} == {"shared_gpu"}, named
