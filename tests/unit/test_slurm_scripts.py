@@ -341,12 +341,25 @@ def test_any_other_end_of_a_rank_is_asked_about(site: Site, printed: str) -> Non
 
 @pytest.mark.parametrize("squeue", ["", "RUNNING None\n", "COMPLETING None\n", "slurm_load_jobs error\n"])
 def test_an_answer_that_says_nothing_adds_nothing(site: Site, squeue: str) -> None:
-    """The file stays as the epilog wrote it."""
+    """The file stays as the epilog wrote it, and the question is asked three times, no oftener."""
     site.answer(squeue, SIGTERMED)
-    site.run(EPILOG, environment("epilog.4"))
+    site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0 0"})
     site.wait_until_alone()
-    assert "squeue" in site.asked.read_text()
+    assert site.asked.read_text().count("squeue") == 3
     assert "state" not in site.file()
+
+
+@pytest.mark.parametrize(
+    ("squeue", "printed"), [("COMPLETING None\n", SIGTERMED), ("CANCELLED None\n", status("alive", "exited", code="0"))]
+)
+def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: str) -> None:
+    """A job that is still completing, or a rank that the agent has not seen leave, is asked about a second time."""
+    site.answer(squeue, printed)
+    site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 0.5"})
+    command = "squeue" if printed is SIGTERMED else "rankwatch"
+    wait_until(lambda: site.asked.exists() and command in site.asked.read_text())
+    site.answer("CANCELLED None\n", SIGTERMED)
+    assert site.wait_for_state()["state"] == "CANCELLED"
 
 
 def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
