@@ -1,7 +1,10 @@
 """What every test gets."""
 
+import contextlib
 import inspect
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from blockbuster import blockbuster_ctx
@@ -10,6 +13,10 @@ from hypothesis import settings
 pytest_plugins = ["skips"]
 settings.register_profile("any-machine", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("any-machine")
+
+
+CHILD_SECONDS = 5.0
+"""Within which a process that a test has killed must be gone and reaped."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,3 +32,26 @@ def no_blocking_on_the_loop(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with blockbuster_ctx():
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_child_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test that leaves a process behind, not the next one that counts them."""
+    if "e2e" in request.path.parts:
+        yield
+        return
+    before = child_pids()
+    yield
+    deadline = time.monotonic() + CHILD_SECONDS
+    while (left := child_pids() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
+
+
+def child_pids() -> set[str]:
+    """Return the pids of this process' children, zombies among them."""
+    found: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that ended
+            found |= set((task / "children").read_text().split())
+    return found

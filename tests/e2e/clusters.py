@@ -25,11 +25,15 @@ Equip = Callable[[Path], Mapping[str, Any]]
 
 
 class Peculiarity(NamedTuple):
-    """What is peculiar to a node: the labels of its target, how many seconds its clock is fast, its hardware."""
+    """What is peculiar to a node: the labels of its target, how many seconds its clock is fast, its hardware.
+
+    ``exporters``: sections of its agent's configuration, besides those that all have.
+    """
 
     labels: Mapping[str, str] = {}
     fast_seconds: float = 0.0
     equip: Equip | None = None
+    exporters: Mapping[str, Any] = {}
 
 
 def why_no_cluster() -> str | None:
@@ -57,6 +61,7 @@ class ClusterNode:
         exporters = {
             "inspector": {"paths": [str(self._inspector_dir)]},
             "process": {"exit_status_ioctl": self._ioctl},
+            **peculiar.exporters,
         }
         program = (str(FAST_AGENT), str(peculiar.fast_seconds)) if peculiar.fast_seconds else ("-m", "agent")
         return Agent(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from clusters import Cluster, ClusterNode
 
@@ -36,11 +37,18 @@ sys.exit(int(told or 0))
 class QuietJob:
     """A job of such ranks over some of a cluster's nodes; a context manager.
 
-    ``group``: the memory group that all of its ranks join.
+    ``group``: the memory group that all of its ranks join. ``log``: the file that the ranks of a node write what they
+    say to, below the cluster's folder, with {job_id} and {node}, the node's number in the job; none if it is empty.
     """
 
     def __init__(
-        self, cluster: Cluster, job_id: str, nodes: Sequence[ClusterNode], ranks: int, group: Path | None = None
+        self,
+        cluster: Cluster,
+        job_id: str,
+        nodes: Sequence[ClusterNode],
+        ranks: int,
+        group: Path | None = None,
+        log: str = "",
     ) -> None:
         """Start it; the first node has the first ranks."""
         self.cluster = cluster
@@ -48,6 +56,7 @@ class QuietJob:
         self.nodes = list(nodes)
         self.ranks = ranks
         self._group = group
+        self._log = log
         self._processes: list[subprocess.Popen[str]] = []
         self.start()
 
@@ -93,6 +102,16 @@ class QuietJob:
         """Let a rank leave with an exit status."""
         self._tell(rank, str(code))
 
+    def log_of(self, rank: int) -> Path:
+        """Return the file that a rank writes what it says to."""
+        node = self.nodes.index(self.node_of(rank))
+        return self.cluster.directory / self._log.format(job_id=self.job_id, node=node)
+
+    def say(self, rank: int, *lines: str) -> None:
+        """Add lines to a rank's log."""
+        with self.log_of(rank).open("a") as log:
+            log.writelines(f"{line}\n" for line in lines)
+
     def grow(self, rank: int) -> None:
         """Let a rank take memory until the OOM killer takes it."""
         self._tell(rank, "grow")
@@ -104,9 +123,15 @@ class QuietJob:
     def _start(self, rank: int) -> subprocess.Popen[str]:
         env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(self.ranks), "SLURM_JOB_ID": self.job_id}
         command = [sys.executable, "-S", "-c", RANK, str(self._group or "")]
-        return self.node_of(rank).machine.popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        with contextlib.ExitStack() as stack:
+            said: IO[str] | None = None
+            if self._log:
+                path = self.log_of(rank)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                said = stack.enter_context(path.open("a"))
+            return self.node_of(rank).machine.popen(
+                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            )
 
     def _tell(self, rank: int, line: str) -> None:
         stream = self._processes[rank].stdin

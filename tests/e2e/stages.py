@@ -26,7 +26,8 @@ POLL_SECONDS = 0.5
 class Cast(NamedTuple):
     """The job of a situation: the nodes it runs on, its ranks, and the options of its launchers.
 
-    Without options it is a quiet one. ``job_id``: where two have the same; else it is the situation's name.
+    Without options it is a quiet one. ``job_id``: where two have the same; else it is the situation's name. ``log``:
+    the file that its ranks write to, see QuietJob.
     """
 
     nodes: tuple[int, ...]
@@ -34,6 +35,7 @@ class Cast(NamedTuple):
     options: tuple[str, ...] = ()
     job_id: str = ""
     group: Path | None = None
+    log: str = ""
 
 
 class Situation(NamedTuple):
@@ -184,7 +186,7 @@ def _cast(this: Stage, name: str, cast: Cast) -> Any:
     nodes = [this.cluster.nodes[number] for number in cast.nodes]
     if cast.options:
         return ClusterJob(this.cluster, name, nodes, cast.ranks, *cast.options)
-    return QuietJob(this.cluster, cast.job_id or name, nodes, cast.ranks, cast.group)
+    return QuietJob(this.cluster, cast.job_id or name, nodes, cast.ranks, cast.group, cast.log)
 
 
 def _begin(this: Stage, pool: ThreadPoolExecutor) -> dict[str, Future[object]]:

@@ -1,0 +1,136 @@
+"""What jobs say themselves, in their logs and plans, and what people are then told; live, from a rank to a page."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from clusters import Peculiarity
+from paging import why_no_pages
+from quiet_jobs import QuietJob
+from situations import JOB_FAILED, RANK_DEAD
+from stages import Cast, Disturbance, Situation, Stage, stage
+
+WHY_NOT = why_no_pages()
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.timeout(360),
+    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
+]
+
+YOUNG = {"page_age_seconds": 0, "page_ranks": 4}
+READ_SECONDS = 45.0
+"""Until a log is found to be a job's: who writes it is asked four times a minute."""
+QUIET_SECONDS = 60.0
+"""Longer than the death of a rank that others wait for takes to be told."""
+NODES = (0, 1)
+OUT = "logs/{job_id}.{node}.out"
+EP_LOG = "logs/{job_id}/nixl-ep-node-{node}.log"
+PLAN = [[0, 1, 2, 3], [0, 1, 2, -3]]
+"""Rank 3 is to be killed in phase 1."""
+STARTED = "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB"
+TIMED_OUT = (
+    "[rank{0}]:[E1119 21:32:35.000000000 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600014 "
+    "milliseconds before timing out."
+)
+MISMATCH = (
+    "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: "
+    "CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE), but Rank 0 is running collective: "
+    "CollectiveFingerPrint(SequenceNumber=5, OpType=BROADCAST)."
+)
+PORT_ERROR = "{0}: NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)"
+
+
+def wait_until_read(stage: Stage, name: str, series: str) -> None:
+    """Wait until Prometheus has what the agents read in the logs of a job."""
+    watches = stage.site.watches
+    stage.wait(lambda: all(each.prometheus.value(series) for each in watches), READ_SECONDS, f"what {name} says")
+
+
+def fail(rank: int, line: str) -> Callable[[Stage, str], None]:
+    """Return the story of a job whose log says why, by one rank, and which aborts whole, with timeouts of all."""
+
+    def story(stage: Stage, name: str) -> None:
+        job: QuietJob = stage.jobs[name]
+        for each in range(job.ranks):
+            job.say(each, STARTED)
+        stage.pass_time(READ_SECONDS)
+        job.say(rank, line.format(rank))
+        for each in range(job.ranks):
+            job.say(each, TIMED_OUT.format(each))
+        with stage.event(name):
+            job.signal_all(signal.SIGABRT)
+
+    return story
+
+
+def kill_in_phase_1(rank: int) -> Callable[[Stage, str], None]:
+    """Return the story of a rank that is killed in phase 1; the others go on."""
+
+    def story(stage: Stage, name: str) -> None:
+        job: QuietJob = stage.jobs[name]
+        (job.log_of(0).parent / "nixl-ep-plan.json").write_text(json.dumps(PLAN))
+        for what in ("start phase 0", "end phase 0", "start phase 1"):
+            for each in range(job.ranks):
+                job.say(each, f"global_rank={each}, local_rank={each % 2} -> {what}")
+        wait_until_read(stage, name, f'sum(rankwatch_nixl_ep_phase{{job_id="{name}"}}) == {job.ranks}')
+        with stage.event(name):
+            job.signal_rank(rank, signal.SIGKILL)
+        for each in set(range(job.ranks)) - {rank}:
+            job.say(each, f"global_rank={each}, local_rank={each % 2} -> detected rank failures: {{{rank}}}")
+
+    return story
+
+
+SITUATIONS: dict[str, Situation] = {
+    "mismatch": Situation(
+        "All ranks abort; one's log says that they ran different collectives",
+        Cast(NODES, log=OUT),
+        fail(2, MISMATCH),
+        (JOB_FAILED,),
+        ("By its own log: collective mismatch",),
+    ),
+    "port": Situation(
+        "All ranks abort; the log of one node says that its port failed",
+        Cast(NODES, log=OUT),
+        fail(3, PORT_ERROR),
+        (JOB_FAILED,),
+        ("By its own log: port error",),
+    ),
+    "silent-log": Situation(
+        "All ranks abort; no log says why",
+        Cast(NODES, log=OUT),
+        fail(0, ""),
+        (JOB_FAILED,),
+        ("By its own log: collective timeout",),
+    ),
+    "planned": Situation(
+        "SIGKILL for a rank as the plan has it (NIXL-EP)", Cast(NODES, log=EP_LOG), kill_in_phase_1(3)
+    ),
+    "unplanned": Situation(
+        "SIGKILL for a rank that the plan keeps (NIXL-EP)",
+        Cast(NODES, log=EP_LOG),
+        kill_in_phase_1(2),
+        (RANK_DEAD,),
+        ("rank 2 on 10.0.0.11 was killed (SIGKILL)",),
+    ),
+}
+WAITING = {"waiting": Disturbance("Nothing; a page would have come", lambda _: None, QUIET_SECONDS)}
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Provide what came of all situations."""
+    directory = tmp_path_factory.mktemp("said")
+    said = Peculiarity(exporters={"nixl_ep": {"paths": [f"{directory}/logs/%j/nixl-ep-node-*.log"]}})
+    with stage(directory, len(NODES), SITUATIONS, WAITING, YOUNG, peculiar=dict.fromkeys(NODES, said)) as this:
+        yield this
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_job_is_told_by_its_own_words(after: Stage, name: str) -> None:
+    """Its log names the cause on the page, and a kill that its plan has is none."""
+    after.check(name, after.site.watches[0])
