@@ -30,8 +30,8 @@ WORD_SECONDS = 20.0
 """From a job's end until there is a word on it: the epilog's start, its wait, and a busy machine."""
 LIMIT_SECONDS = 150.0
 """Slurm counts limits in minutes, and looks at them every half."""
-SCRIPT_SECONDS = 1.0
-"""What a script may take on a busy machine; what it computes is bounded in tests/unit."""
+SCRIPT_SECONDS = 2.5
+"""What a script may take on a busy machine: less than what it puts off waits. What it computes is bounded in tests/unit."""
 HOOK = """\
 #!/bin/sh
 export RANKWATCH_JOBS_DIR={jobs} RANKWATCH_SQUEUE={squeue} RANKWATCH_COMMAND={directory}/rankwatch
