@@ -31,7 +31,7 @@ WORD_SECONDS = 20.0
 LIMIT_SECONDS = 150.0
 """Slurm counts limits in minutes, and looks at them every half."""
 SCRIPT_SECONDS = 2.5
-"""What a script may take on a busy machine: less than what it puts off waits for. tests/unit bounds its processor time."""
+"""What a script may take on a busy machine: less than its later part waits. Its own work is bounded in tests/unit."""
 HOOK = """\
 #!/bin/sh
 export RANKWATCH_JOBS_DIR={jobs} RANKWATCH_SQUEUE={squeue} RANKWATCH_COMMAND={directory}/rankwatch
