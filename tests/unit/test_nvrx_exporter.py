@@ -89,13 +89,13 @@ class Node:
         self.runner.run(self.exporter.start(self.ctx))
 
     def drain(self) -> None:
-        """Stop the exporter."""
+        """Stop the exporter and its helpers."""
         self.runner.run(self.exporter.drain())
+        self.runner.run(stop_all(self.helpers))
 
     def end(self) -> None:
         """Stop all."""
         self.drain()
-        self.runner.run(stop_all(self.helpers))
         self.runner.close()
 
 
