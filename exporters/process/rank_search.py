@@ -12,6 +12,8 @@ from agent.api import Guard, ProcessKey, ProcFS, Stat, WriterKey, is_record_file
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
+NAMED_SECONDS = 2.0
+"""And once so long after its number of threads changed: a thread gets its name after it began."""
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
@@ -29,14 +31,14 @@ FilesByPid = dict[int, dict[tuple[int, int], int | None]]
 
 
 class _Seen(msgspec.Struct):
-    """A process looked at before: when, with how many threads, and what was found.
+    """A process looked at before: with how many threads, when it is looked at again at the latest, and what was found.
 
     ``inherited``: its GPU and library may be an ancestor's. It stays so when the ancestor dies and init adopts it.
     """
 
     key: ProcessKey
     threads: int
-    looked_at: float
+    again_at: float
     parent_pid: int
     kernel: bool
     first_at: float
@@ -139,9 +141,10 @@ class RankSearch:
         if files and self._wrote(stat.key, files):
             seen.evidence = "records"
             return
-        if seen.threads == stat.threads and now - seen.looked_at < LOOK_AGAIN_SECONDS:
+        if seen.threads == stat.threads and now < seen.again_at:
             return
-        seen.threads, seen.looked_at = stat.threads, now
+        seen.again_at = now + (LOOK_AGAIN_SECONDS if seen.threads == stat.threads else NAMED_SECONDS)
+        seen.threads = stat.threads
         names = (self._proc.thread_name(stat.pid, tid) for tid in self._proc.thread_ids(stat.pid))
         seen.evidence = "thread" if any(_RANK_THREAD.match(name) for name in names) else ""
         seen.uses_gpu = not seen.evidence and self._uses_gpu(stat.pid)

@@ -8,7 +8,7 @@ import pytest
 from scanned_node import GPU, NCCL_MAPS, Node
 
 from agent.api import ProcessKey
-from exporters.process.rank_search import LOOK_AGAIN_SECONDS, OLD_SECONDS, YOUNG_SECONDS
+from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD_SECONDS, YOUNG_SECONDS
 
 
 @pytest.fixture
@@ -87,9 +87,19 @@ def test_late_initialisation(node: Node) -> None:
     assert node.evidence() == {10: "thread"}
     node.proc.add(20)
     assert node.evidence() == {}
+    assert node.evidence(after=NAMED_SECONDS) == {}
     node.proc.add(20, maps=NCCL_MAPS, files=GPU)
     assert node.evidence() == {}
     assert node.evidence(after=LOOK_AGAIN_SECONDS) == {20: "library"}
+
+
+def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
+    """A thread that had no name of its own yet when it was looked at makes a rank two seconds later."""
+    node.proc.add(10, threads={11: "python3"})
+    assert node.evidence() == {}
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    assert node.evidence() == {}
+    assert node.evidence(after=NAMED_SECONDS) == {10: "thread"}
 
 
 def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
