@@ -44,9 +44,9 @@ class _Entry(msgspec.Struct):
 
 
 class DumpBook:
-    """Entries by rank. ``admit`` is asked for room for so many series of a rank, ``release`` takes them back."""
+    """Entries by rank. ``admit`` is asked for room for so many series of a rank, ``release`` takes all of them back."""
 
-    def __init__(self, admit: Callable[[RankLabel, int], bool], release: Callable[[RankLabel, int], None]) -> None:
+    def __init__(self, admit: Callable[[RankLabel, int], bool], release: Callable[[RankLabel], None]) -> None:
         self._entries: dict[RankLabel, _Entry] = {}
         self._admit, self._release = admit, release
         self.counts: Counter[str] = Counter()
@@ -102,5 +102,5 @@ class DumpBook:
 
     def _hide(self, entry: _Entry) -> None:
         if entry.shown is not None:
-            self._release(entry.shown.label, entry.shown.series)
+            self._release(entry.shown.label)
             entry.shown = None

@@ -17,9 +17,12 @@ import msgspec
 from exporters.flight_recorder.pickled import RefusedError, read_pickle
 
 MAX_ENTRIES = 100_000
+MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
 """Of a rank that are shown: those in which it waits first, then the largest. Megatron makes 12 or 13 of each rank."""
 MAX_NAME_CHARACTERS = 64
+MAX_TEXT_CHARACTERS = 1024
+"""Of a name: one text may stand in every entry of a dump."""
 MAX_RANK_DIGITS = 7
 MAX_SEQUENCE = 1 << 53
 MAX_DIMENSIONS = 16
@@ -44,6 +47,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 State = Literal["scheduled", "started", "completed"]
 _Sequence = Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)]
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS)]
 _Sizes = list[list[int]]
 
 
@@ -51,19 +55,19 @@ class _Entry(msgspec.Struct):
     """One operation. Other keys are passed over."""
 
     pg_id: int
-    process_group: tuple[str, str]
+    process_group: tuple[_Text, _Text]
     collective_seq_id: _Sequence
-    profiling_name: str
+    profiling_name: _Text
     state: State
     time_created_ns: int = 0
     is_p2p: bool = False
     input_sizes: _Sizes = []
-    input_dtypes: list[str] = []
+    input_dtypes: list[_Text] = []
 
 
 class _Group(msgspec.Struct):
-    name: str
-    desc: str = ""
+    name: _Text
+    desc: _Text = ""
     ranks: str = ""
 
 
@@ -131,6 +135,8 @@ def _decoded(raw: bytes) -> _Dump:
         raise RefusedError("incomplete" if cut else "malformed", str(error)[:MAX_NAME_CHARACTERS]) from None
     if len(dump.entries) > MAX_ENTRIES:
         raise RefusedError("too_large", f"more than {MAX_ENTRIES} entries")
+    if max(len(dump.pg_config), len(dump.pg_status)) > MAX_GROUPS_READ:
+        raise RefusedError("too_large", f"more than {MAX_GROUPS_READ} groups")
     return dump
 
 
@@ -139,7 +145,8 @@ def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
 
     A dump has the groups of its own rank alone, so that the rank is in each of them.
     """
-    members = {group.name: _members(group.ranks) for group in dump.pg_config.values()}
+    known = {text: _members(text) for text in {group.ranks for group in dump.pg_config.values()}}
+    members = {group.name: known[group.ranks] for group in dump.pg_config.values()}
     told = [ranks for ranks in members.values() if ranks]
     if not told or any(rank not in ranks for ranks in told):
         return None

@@ -153,8 +153,8 @@ class FlightRecorderExporter:
         group = (self._users.get(job, 0), job)
         return self._ctx.admit.admit(("flight_recorder", label), series, group=group)
 
-    def _release(self, label: RankLabel, series: int) -> None:
-        self._ctx.admit.give_back(("flight_recorder", label), series)
+    def _release(self, label: RankLabel) -> None:
+        self._ctx.admit.release(("flight_recorder", label))
 
 
 def users_of(views: Iterable[RankView]) -> dict[str, int]:

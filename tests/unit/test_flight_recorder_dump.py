@@ -186,6 +186,32 @@ def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason(pickled(dump([entry()] * 3))) == "too_large"
 
 
+def test_groups_that_are_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of so many groups, or statuses, is read, and not one of one more."""
+    monkeypatch.setattr(module, "MAX_GROUPS_READ", 2)
+    for name, of_two, of_three in (
+        ("pg_config", config("1", "2"), config("1", "2", "3")),
+        ("pg_status", status(n1=1, n2=1), status(n1=1, n2=1, n3=1)),
+    ):
+        assert reason(pickled(dump(**{name: of_two}))) == ""
+        assert reason(pickled(dump(**{name: of_three}))) == "too_large"
+
+
+@pytest.mark.parametrize("length", [1024, 1025])
+def test_names_are_bounded(length: int) -> None:
+    """A name of so many characters is read, and a dump with a longer one is refused."""
+    text = "x" * length
+    group = {"name": text, "desc": text, "ranks": "[0]"}
+    for value in (
+        dump([entry(text)]),
+        dump([entry(profiling_name=text)]),
+        dump([entry(input_dtypes=[text])]),
+        dump(pg_config={"0": group | {"desc": ""}}),
+        dump(pg_config={"0": group | {"name": "0"}}),
+    ):
+        assert reason(pickled(value)) == ("" if length == 1024 else "malformed")
+
+
 @pytest.mark.parametrize(
     "value",
     [None, [], {"entries": [{}]}, dump([entry(state="lost")]), dump([entry(sequence=(1 << 53) + 1)]),
