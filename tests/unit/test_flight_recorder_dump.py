@@ -171,12 +171,19 @@ def test_labels_are_bounded() -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many groups are shown, those in which the rank waits first, then the largest; never those of one rank."""
+    """So many groups are shown, those in which the rank waits first, then the largest."""
     monkeypatch.setattr(module, "MAX_GROUPS", 2)
-    groups = config("1", "2", "3", "4")
-    groups["2"]["ranks"], groups["4"]["ranks"] = "[0, 1, 2]", "[0]"
+    groups = config("1", "2", "3")
+    groups["2"]["ranks"] = "[0, 1, 2]"
     found = read(dump([entry("3", pg_id=3)], pg_config=groups))
     assert [(group.name, group.size) for group in found.groups] == [("3", 2), ("2", 3)]
+
+
+def test_a_group_of_one_rank_is_not_shown() -> None:
+    """Nobody waits for another in a group of one rank."""
+    groups = config("1", "2")
+    groups["2"]["ranks"] = "[0]"
+    assert [group.name for group in read(dump([entry("2", pg_id=2)], pg_config=groups)).groups] == ["1"]
 
 
 def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
