@@ -16,6 +16,8 @@ import msgspec
 
 from exporters.flight_recorder.pickled import RefusedError, read_pickle
 
+MAX_JSON_BYTES = 4 * 1024 * 1024
+"""A dump in JSON has no stacks. Its values' memory is not counted; it is 25 times that at most."""
 MAX_ENTRIES = 100_000
 MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
@@ -23,7 +25,6 @@ MAX_GROUPS = 32
 MAX_NAME_CHARACTERS = 64
 MAX_TEXT_CHARACTERS = 1024
 """Of a name: one text may stand in every entry of a dump."""
-MAX_RANK_DIGITS = 7
 MAX_SEQUENCE = 1 << 53
 MAX_DIMENSIONS = 16
 """Of a tensor; PyTorch allows 64, and nobody has more than 6."""
@@ -125,13 +126,16 @@ def read_dump(raw: bytes, rank: int) -> DumpSummary | None:
 
 
 def _decoded(raw: bytes) -> _Dump:
+    is_json = raw[:1] == b"{"
+    if is_json and len(raw) > MAX_JSON_BYTES:
+        raise RefusedError("too_large", f"more than {MAX_JSON_BYTES} bytes of JSON")
     try:
-        if raw[:1] == b"{":
+        if is_json:
             dump = msgspec.json.decode(raw, type=_Dump, strict=False)
         else:
             dump = msgspec.convert(read_pickle(raw, _FORGET), _Dump, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        cut = raw[:1] == b"{" and not raw.rstrip().endswith(b"}")
+        cut = is_json and not raw.rstrip().endswith(b"}")
         raise RefusedError("incomplete" if cut else "malformed", str(error)[:MAX_NAME_CHARACTERS]) from None
     if len(dump.entries) > MAX_ENTRIES:
         raise RefusedError("too_large", f"more than {MAX_ENTRIES} entries")
@@ -145,20 +149,19 @@ def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
 
     A dump has the groups of its own rank alone, so that the rank is in each of them.
     """
-    known = {text: _members(text) for text in {group.ranks for group in dump.pg_config.values()}}
-    members = {group.name: known[group.ranks] for group in dump.pg_config.values()}
-    told = [ranks for ranks in members.values() if ranks]
-    if not told or any(rank not in ranks for ranks in told):
+    known = {text: _members(text, rank) for text in {group.ranks for group in dump.pg_config.values()}}
+    sizes = {group.name: known[group.ranks] for group in dump.pg_config.values()}
+    if not any(sizes.values()) or None in sizes.values():
         return None
     begun = _by_status(dump)
     calls = _Calls(dump.entries)
     groups = []
     for group in dump.pg_config.values():
-        ranks = members[group.name]
-        if len(ranks) != 1:  # nobody waits in a group of one
-            groups.append(calls.progress(group, len(ranks), begun.get(group.name)))
+        size = sizes[group.name] or 0
+        if size != 1:  # nobody waits in a group of one
+            groups.append(calls.progress(group, size, begun.get(group.name)))
     groups.sort(key=lambda each: (each.waits is None, -each.size, each.name))
-    world = [len(members[group.name]) for group in dump.pg_config.values() if group.desc == WORLD]
+    world = [sizes[group.name] or 0 for group in dump.pg_config.values() if group.desc == WORLD]
     newest = max((entry.time_created_ns for entry in dump.entries), default=0) / 1e9
     return DumpSummary(tuple(groups[:MAX_GROUPS]), max(world, default=0) or None, newest)
 
@@ -241,12 +244,12 @@ def _by_status(dump: _Dump) -> Mapping[str, int]:
     return {name: own[number] for number, name in seen.items() if number in own}
 
 
-def _members(text: str) -> frozenset[int]:
-    """The ranks of a group, as "[0, 2]"; empty where that is not told."""
+def _members(text: str, rank: int) -> int | None:
+    """How many ranks a group has, as "[0, 2]"; 0 where that is not told, None where ``rank`` is not one of them."""
     if not _RANKS.fullmatch(text):
-        return frozenset()
+        return 0
     numbers = text[1:-1].replace(",", " ").split()
-    return frozenset(int(number) for number in numbers if len(number) <= MAX_RANK_DIGITS)
+    return len(numbers) if not numbers or str(rank) in numbers else None
 
 
 def _label(text: str) -> str:

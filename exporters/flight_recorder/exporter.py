@@ -12,6 +12,7 @@ import msgspec
 from agent.api import (
     Context,
     ExporterConfig,
+    HelperError,
     HelperSpec,
     Metric,
     NoData,
@@ -30,6 +31,8 @@ LOOK_SECONDS = 5.0
 """How often dumps are looked for; while there are new ones that were not read yet, at each interval."""
 HELPER_SECONDS = 30.0
 """The helper waits for no file system; a file of the largest size takes it 6 s."""
+ALONE_SECONDS = 600.0
+"""After the helper failed each file is asked for alone for so long: one that ends it costs no other its answer."""
 MAX_RANKS = 512
 """Asked for in one look; those beyond have their turn in the next ones."""
 RECORDED = "recorded"
@@ -62,7 +65,7 @@ class FlightRecorderExporter:
         self._users: dict[str, int] = {}
         self._served: dict[RankLabel, int] = {}
         self._looks = 0
-        self._look_at = float("-inf")
+        self._look_at = self._alone_until = float("-inf")
         self._shown = FlightSnapshot()
 
     async def start(self, ctx: Context) -> None:
@@ -109,15 +112,20 @@ class FlightRecorderExporter:
             wanted = self._wanted(views, now)
         if not wanted:
             return
-        answers = await self._helper.call([request for _, request in wanted.values()], HELPER_SECONDS)
         self._looks += 1
+        try:
+            answers = await self._helper.call([request for _, request in wanted.values()], HELPER_SECONDS)
+        except HelperError:
+            self._served |= dict.fromkeys(wanted, self._looks)
+            self._alone_until = self._ctx.clock.monotonic() + ALONE_SECONDS
+            raise
         results = set()
         for (label, (process, _)), answer in zip(wanted.items(), answers, strict=False):
             self._book.take(label, process, answer, now)
             results.add("" if answer is None else answer.result)
             if answer is None or answer.result != "pending":
                 self._served[label] = self._looks
-        if "pending" in results:
+        if "pending" in results or self._is_alone():
             self._look_at = float("-inf")
         elif "read" in results:
             self._helper.rest()  # gives back the memory that dumps took
@@ -146,7 +154,11 @@ class FlightRecorderExporter:
             found[label] = (facts.key, request)
             places[label] = (self._served.get(label, 0), of_user[facts.uid])
             of_user[facts.uid] += 1
-        return {label: found[label] for label in sorted(found, key=places.__getitem__)[:MAX_RANKS]}
+        most = 1 if self._is_alone() else MAX_RANKS
+        return {label: found[label] for label in sorted(found, key=places.__getitem__)[:most]}
+
+    def _is_alone(self) -> bool:
+        return self._ctx.clock.monotonic() < self._alone_until
 
     def _admit(self, label: RankLabel, series: int) -> bool:
         job = label.job_id

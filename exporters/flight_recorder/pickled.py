@@ -11,7 +11,11 @@ from collections.abc import Callable
 from typing import Literal
 
 MAX_OPERATIONS = 8_000_000
-"""Of one file: a dump of 20 MB has 7 million. No operation makes more than one value."""
+"""Of one file: for the time that it may take, 5 s. 20,000 entries with their stacks have 2.5 million."""
+MAX_MEMORY_BYTES = 80 * 1024 * 1024
+"""That the values of one file may take, as far as it is counted: 20,000 entries take 50 MB, beside the file itself."""
+MAX_OPEN_VALUES = 250_000
+"""Whose container is not complete yet: they are held two or three times while it is filled."""
 MAX_DEPTH = 32
 """Of containers within each other; a dump has 5."""
 MAX_TEXT_BYTES = 1024 * 1024
@@ -23,6 +27,8 @@ MAX_INTEGER_BYTES = 8
 
 Reason = Literal["incomplete", "malformed", "too_large"]
 _CONTAINERS = (dict, list, tuple)
+_CONTAINER_BYTES, _NUMBER_BYTES, _TEXT_BYTES, _WIDE_BYTES, _ITEM_BYTES, _PAIR_BYTES = 80, 32, 64, 4, 9, 60
+"""What values take in CPython at most: items and pairs in containers, characters of texts that are not all ASCII."""
 _NOT_SHARED = object()
 """Noted for a container that may not be used again: PyTorch notes the whole value, too, at the end of the file."""
 
@@ -54,6 +60,7 @@ class _Reader:
         self._marks: list[int] = []
         self._noted: dict[int, object] = {}
         self._closed: dict[int, object] = {}
+        self._room = MAX_MEMORY_BYTES
 
     def read(self) -> object:
         """Carry out all operations; what they leave is the value."""
@@ -69,6 +76,8 @@ class _Reader:
             if operation is None:
                 raise _malformed(f"operation {code:#x} is none of a dump's")
             operation(self)
+            if self._room < 0 or len(self._stack) > MAX_OPEN_VALUES:
+                raise RefusedError("too_large", "values that take too much memory")
         raise RefusedError("too_large", f"more than {MAX_OPERATIONS} operations")
 
     def _result(self) -> object:
@@ -109,10 +118,12 @@ class _Reader:
 
     def unsigned(self, count: int) -> None:
         """An integer of so many bytes."""
+        self._room -= _NUMBER_BYTES
         self._stack.append(self._number(count))
 
     def signed(self, count: int) -> None:
         """Likewise, which may be negative."""
+        self._room -= _NUMBER_BYTES
         self._stack.append(int.from_bytes(self._bytes(count), "little", signed=True))
 
     def long(self) -> None:
@@ -124,6 +135,7 @@ class _Reader:
 
     def floating(self) -> None:
         """A floating-point number."""
+        self._room -= _NUMBER_BYTES
         self._stack.append(struct.unpack(">d", self._bytes(8))[0])
 
     def text(self) -> None:
@@ -131,12 +143,15 @@ class _Reader:
         count = self._number(4)
         if count > MAX_TEXT_BYTES:
             raise RefusedError("too_large", f"a text of {count} bytes")
-        self._stack.append(self._bytes(count).decode("utf-8", "replace"))
+        found = self._bytes(count).decode("utf-8", "replace")
+        self._room -= _TEXT_BYTES + len(found) * (1 if found.isascii() else _WIDE_BYTES)
+        self._stack.append(found)
 
     # -- containers ------------------------------------------------------------------------------------------------
 
     def empty(self, kind: type[dict[object, object]] | type[list[object]] | type[tuple[object, ...]]) -> None:
         """An empty container."""
+        self._room -= _CONTAINER_BYTES
         self._stack.append(kind())
 
     def mark(self) -> None:
@@ -160,6 +175,7 @@ class _Reader:
         target = self._target()
         if not isinstance(target, list):
             raise _malformed("items of no list")
+        self._room -= _ITEM_BYTES * len(found)
         target.extend(found)
 
     def fill_dictionary(self) -> None:
@@ -168,6 +184,7 @@ class _Reader:
         target = self._target()
         if not isinstance(target, dict) or len(found) % 2:
             raise _malformed("values of no dictionary")
+        self._room -= _PAIR_BYTES * len(found) // 2
         for at in range(0, len(found), 2):
             key = found[at]
             if not isinstance(key, str):
@@ -192,6 +209,7 @@ class _Reader:
             del self._stack[-count:]
         if any(isinstance(each, _CONTAINERS) for each in found):
             raise _malformed("a tuple of containers")
+        self._room -= _CONTAINER_BYTES + _ITEM_BYTES * len(found)
         self._stack.append(tuple(found))
 
     def _floor(self) -> int:
@@ -211,6 +229,7 @@ class _Reader:
             inner = value.values() if isinstance(value, dict) else value
             if len(value) > MAX_SHARED_ITEMS or any(isinstance(each, _CONTAINERS) for each in inner):
                 value = _NOT_SHARED
+        self._room -= _PAIR_BYTES  # of the table of noted values, and of closed ones
         self._noted[number] = value
 
     def again(self, count: int) -> None:

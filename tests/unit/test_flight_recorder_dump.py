@@ -136,6 +136,17 @@ def test_json() -> None:
     assert reason(b'{"entries": ' + b"[" * 9999 + b"]" * 9999 + b"}") == "malformed"
 
 
+def test_json_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump in JSON of so many bytes is read, and not one of one more; a pickle may be longer."""
+    value = dump([entry()])
+    raw = json.dumps(value).encode()
+    monkeypatch.setattr(module, "MAX_JSON_BYTES", len(raw))
+    assert reason(raw) == ""
+    assert reason(raw + b" ") == "too_large"
+    monkeypatch.setattr(module, "MAX_JSON_BYTES", 1)
+    assert reason(pickled(value)) == ""
+
+
 @pytest.mark.parametrize(
     ("changed", "call"),
     [
@@ -183,9 +194,9 @@ def test_equal_lists_of_ranks_are_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     """What one text says that stands in many groups is found out once: it may be long."""
     texts: list[str] = []
 
-    def members(text: str) -> frozenset[int]:
+    def members(text: str, _rank: int) -> int:
         texts.append(text)
-        return frozenset([0, 1])
+        return 2
 
     monkeypatch.setattr(module, "_members", members)
     read(dump(pg_config=config("1", "2", "3")))

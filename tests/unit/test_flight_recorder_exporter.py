@@ -279,6 +279,26 @@ def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> N
     assert node.results() == {"read": 1.0}
 
 
+def test_what_a_file_makes_of_the_helper(node: Node) -> None:
+    """Files that are made to take memory are refused by a helper that has little of it, and it goes on."""
+    (node.inside / "dumps").mkdir(exist_ok=True)
+    for rank, raw in enumerate(
+        (
+            b"](" + b"]" * 2_000_000,
+            b"](" + b"}" * 240_000 + b"e",
+            b"](" + b"M\xff\xff" * 2_000_000,
+            b"{" + b"[" * 1_000_000,
+        )
+    ):
+        (node.inside / f"dumps/trace_{rank}").write_bytes(raw)
+        node.add_rank(rank)
+    for _ in range(4):
+        node.look()
+    assert sum(node.results().values()) == 4
+    assert set(node.results()) <= {"too_large", "incomplete", "malformed"}
+    assert [(helper.calls["failed"], helper.restarts) for helper in node.helpers.all()] == [(0, 0)]
+
+
 def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump of so many bytes is read, and not one of one more, of which no more is read than that."""
     path = node.write()
@@ -288,18 +308,6 @@ def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         [answer] = read_dumps([request], b"")
         assert answer is not None
         assert answer.result == result
-
-
-def test_a_dump_beyond_the_helpers_memory(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump for which the memory does not last is too large, and the helper lives on."""
-
-    def spend(_raw: bytes, _rank: int) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(reading, "read_dump", spend)
-    [answer] = read_dumps([DumpRequest("1", 0, ME, [str(node.write())])], b"")
-    assert answer is not None
-    assert answer.result == "too_large"
 
 
 def test_decoding_is_bounded_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,22 +372,34 @@ def test_ranks_of_a_look_are_bounded(made_node: MakeNode, monkeypatch: pytest.Mo
     assert helper.asked == [[0, 1], [1, 2], [2, 0]]
 
 
-def test_a_helper_that_fails_costs_one_look(made_node: MakeNode) -> None:
-    """While the helper gives no answer what was read stays; the next look asks again."""
+class Failing(Helper):
+    """A helper that ends when it is asked for a file of rank 1."""
 
-    class Failing(Helper):
-        async def call(self, requests: list[DumpRequest], deadline: float) -> list[DumpAnswer | None]:
-            if len(self.asked) == 1:
-                self.asked.append([])
-                raise HelperFailed("made to")
-            return await super().call(requests, deadline)
+    async def call(self, requests: list[DumpRequest], deadline: float) -> list[DumpAnswer | None]:
+        """Fail, or answer."""
+        if any(request.rank == 1 for request in requests):
+            self.asked.append([])
+            raise HelperFailed("made to")
+        return await super().call(requests, deadline)
 
-    node = made_node(helper=lambda _spec: Failing())
-    node.add_rank()
-    node.look()
+
+def test_a_file_that_ends_the_helper_costs_no_other(made_node: MakeNode) -> None:
+    """After the helper failed each file is asked for alone, at each turn another; after ten minutes all together."""
+    helper = Failing()
+    node = made_node(helper=lambda _spec: helper)
+    for rank in range(3):
+        node.add_rank(rank)
     with pytest.raises(HelperFailed):
         node.look()
-    assert node.look()["dumps_total/malformed"] == 1.0
+    assert node.look(5.0)["dumps_total/malformed"] == 1.0
+    with pytest.raises(HelperFailed):
+        node.look(1.0)
+    assert node.look(5.0)["dumps_total/malformed"] == 2.0
+    assert helper.asked == [[], [0], [], [2]]
+    with pytest.raises(HelperFailed):
+        node.look(601.0)
+    assert node.look(1.0)["dumps_total/malformed"] == 2.0
+    assert helper.asked[4:] == [[], [0]]
 
 
 def test_series_are_admitted(made_node: MakeNode) -> None:

@@ -150,6 +150,36 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch, bound: str, at_bound: bytes, be
     assert reason(beyond) == "too_large"
 
 
+@pytest.mark.parametrize(
+    ("raw", "taken"),
+    [
+        (b"](K\x01e.", 80 + 32 + 9),
+        (b"](J\x01\x00\x00\x00e.", 80 + 32 + 9),
+        (b"](\x8a\x01\x01e.", 80 + 32 + 9),
+        (b"](G\x00\x00\x00\x00\x00\x00\x00\x00e.", 80 + 32 + 9),
+        (b"](X\x03\x00\x00\x00abce.", 80 + 64 + 3 + 9),
+        (b"](X\x04\x00\x00\x00\xf0\x9f\x99\x82e.", 80 + 64 + 4 + 9),
+        (b"}(X\x01\x00\x00\x00aNu.", 80 + 64 + 1 + 60),
+        (b"NN\x86.", 80 + 2 * 9),
+        (b"Nq\x00.", 60),
+        (b").", 80),
+    ],
+)
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, raw: bytes, taken: int) -> None:
+    """What values take is counted, and no file takes one byte more than the bound."""
+    monkeypatch.setattr(module, "MAX_MEMORY_BYTES", taken)
+    assert reason(raw) == ""
+    monkeypatch.setattr(module, "MAX_MEMORY_BYTES", taken - 1)
+    assert reason(raw) == "too_large"
+
+
+def test_open_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many values wait for their container, and not one more."""
+    monkeypatch.setattr(module, "MAX_OPEN_VALUES", 3)
+    assert reason(b"](NNe.") == ""
+    assert reason(b"](NNNe.") == "too_large"
+
+
 def test_items_of_what_occurs_again_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container of so many items may be used again, and not one of one more."""
     monkeypatch.setattr(module, "MAX_SHARED_ITEMS", 2)
