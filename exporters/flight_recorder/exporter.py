@@ -35,6 +35,8 @@ ALONE_SECONDS = 600.0
 """After the helper failed each file is asked for alone for so long: one that ends it costs no other its answer."""
 MAX_RANKS = 512
 """Asked for in one look; those beyond have their turn in the next ones."""
+DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
+"""Results of files that are decoded once."""
 RECORDED = "recorded"
 READER = HelperSpec(
     "flight_recorder",
@@ -127,8 +129,8 @@ class FlightRecorderExporter:
                 self._served[label] = self._looks
         if "pending" in results or self._is_alone():
             self._look_at = float("-inf")
-        elif "read" in results:
-            self._helper.rest()  # gives back the memory that dumps took
+        elif results & DECODED:
+            self._helper.rest()  # gives back the memory that files took
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Wanted]:
         """Whom to ask for: those that were read longest ago first, and of these one of each user after the other."""

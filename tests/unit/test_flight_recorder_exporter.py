@@ -357,6 +357,9 @@ def test_users_have_their_turns(made_node: MakeNode) -> None:
     assert helper.asked == [[0, 7, 1, 2], [7, 1, 2, 0], [1, 2, 0, 7], [2, 0, 7, 1]]
     node.look(1.0)
     assert len(helper.asked) == 4  # nothing is pending
+    assert helper.rests == 1
+    node.look(5.0)
+    assert (len(helper.asked), helper.rests) == (5, 1)
 
 
 def test_ranks_of_a_look_are_bounded(made_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
