@@ -139,8 +139,8 @@ class FlightRecorderExporter:
         places: dict[RankLabel, tuple[int, int]] = {}
         of_user: Counter[int] = Counter()
         for label, view in views.items():
-            facts = view.process.facts
-            if facts is None or facts.uid is None or not is_looked_at(view, now):
+            facts, pid = view.process.facts, pids.get(label, 0)
+            if facts is None or facts.uid is None or not pid or not is_looked_at(view, now):
                 continue
             request = DumpRequest(
                 job_id=label.job_id,
@@ -151,7 +151,7 @@ class FlightRecorderExporter:
                 world_size=view.process.world_size,
                 known=self._book.known(label, facts.key),
                 proc_root=str(self._ctx.roots.proc),
-                pid=pids[label],
+                pid=pid,
             )
             found[label] = (facts.key, request)
             places[label] = (self._served.get(label, 0), of_user[facts.uid])

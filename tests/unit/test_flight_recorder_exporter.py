@@ -56,14 +56,22 @@ class Node:
         self.runner.run(self.exporter.start(self.ctx))
 
     def add_rank(
-        self, rank: int = 0, pid: int = 0, job: str = "4711", uid: int = ME, world: int = 4, started: float = STARTED
+        self,
+        rank: int = 0,
+        *,
+        pid: int = 0,
+        job: str = "4711",
+        uid: int = ME,
+        world: int = 4,
+        started: float = STARTED,
+        parent: int = 5,
     ) -> Any:
         """A rank whose environment names its dump."""
         pid = pid or 10 + rank
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
         given = environment(rank, world=world, job=job, port="1") | {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}
-        facts = owned(pid, given, Owner("user", str(uid)), uid=uid, parent=5, start_seconds=started)
+        facts = owned(pid, given, Owner("user", str(uid)), uid=uid, parent=parent, start_seconds=started)
         self.ranks.observe_process(facts)
         self.ranks.tick()
         return facts.key
@@ -216,6 +224,16 @@ def test_a_rank_that_has_left(node: Node) -> None:
     assert node.look()["enqueued_sequence/4711/1/0"] == 4.0
     node.write(1, dump([entry(sequence=5)]), seconds=STARTED + 3.0)
     assert node.look(121.0)["enqueued_sequence/4711/1/0"] == 4.0
+
+
+def test_a_rank_that_nobody_can_see_for(made_node: MakeNode) -> None:
+    """The dump of a rank that has left, of no known launcher, is not looked for: never in the agent's own files."""
+    helper = Helper()
+    node = made_node(helper=lambda _spec: helper)
+    node.ranks.observe_exit(node.add_rank(parent=0), ExitStatus(known=True, signal=6))
+    with pytest.raises(NoData):
+        node.look()
+    assert helper.asked == []
 
 
 def test_how_long_a_dump_is_shown(node: Node) -> None:
