@@ -16,6 +16,7 @@ from proc_tree import ProcTree
 from rank_table import environment, owned
 
 from agent.api import Context, ExitStatus, NoData, RankTable, StateSection
+from agent.helper.by_user import ByUser
 from agent.helper.client import Helpers
 from agent.ranks.rank.owner import Owner
 from exporters.nvrx import exporter, reading
@@ -298,10 +299,8 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
             hangs.wait(30.0)
         return []
 
-    monkeypatch.setattr(reading, "read_one", read)
     monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
-    monkeypatch.setattr(reading, "MAX_WAITING", 3)
-    monkeypatch.setattr(reading, "_waiting", {})
+    monkeypatch.setattr(reading, "_readers", ByUser(read, max_waiting=3))
     assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
     assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
     assert (

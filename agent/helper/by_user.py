@@ -1,0 +1,60 @@
+"""Answers requests about users' files in a helper process, in a thread for each user's. Standard library alone.
+
+A call to a file system that hangs never returns, and cannot be ended. It costs its user the answers, nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+MAX_WAITING = 64
+"""Threads that hang; beyond these nothing more is read."""
+STACK_BYTES = 256 * 1024
+
+
+class Request(Protocol):
+    """``uid``: whose file it is about."""
+
+    @property
+    def uid(self) -> int:
+        """The user."""
+        ...
+
+
+R = TypeVar("R", bound=Request)
+A = TypeVar("A")
+
+
+class ByUser(Generic[R, A]):
+    """``read`` answers one request; it may hang."""
+
+    def __init__(self, read: Callable[[R], A], max_waiting: int = MAX_WAITING) -> None:
+        self._read = read
+        self._max_waiting = max_waiting
+        self._waiting: dict[int, threading.Thread] = {}
+
+    def answers(self, requests: Sequence[R], grace_seconds: float) -> list[A | None]:
+        """Answer each request, None for one whose file system did not within the grace, which is for all together."""
+        threading.stack_size(STACK_BYTES)
+        found: list[A | None] = [None] * len(requests)
+        self._waiting = {uid: thread for uid, thread in self._waiting.items() if thread.is_alive()}
+        begun = []
+        for uid in dict.fromkeys(request.uid for request in requests):
+            if uid in self._waiting or len(self._waiting) >= self._max_waiting:
+                continue
+            thread = threading.Thread(target=self._read_all, args=(requests, uid, found), daemon=True)
+            self._waiting[uid] = thread
+            thread.start()
+            begun.append(thread)
+        until = time.monotonic() + grace_seconds
+        for thread in begun:
+            thread.join(max(until - time.monotonic(), 0.0))
+        return list(found)
+
+    def _read_all(self, requests: Sequence[R], uid: int, found: list[A | None]) -> None:
+        for number, request in enumerate(requests):
+            if request.uid == uid:
+                found[number] = self._read(request)

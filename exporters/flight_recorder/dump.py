@@ -1,0 +1,260 @@
+"""What one rank's dump tells: of each process group how far the rank is, and in which operation it waits. Pure.
+
+A dump has the last operations of the rank (``entries``), its process groups by their names (``pg_config``) and how far
+each is by a number of its own (``pg_status``). It does not name its rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from exporters.flight_recorder.pickled import RefusedError, read_pickle
+
+MAX_JSON_BYTES = 4 * 1024 * 1024
+"""A dump in JSON has no stacks. Its values' memory is not counted; it is 25 times that at most."""
+MAX_ENTRIES = 100_000
+MAX_GROUPS_READ = 4096
+MAX_GROUPS = 32
+"""Of a rank that are shown: those in which it waits first, then the largest. Megatron makes 12 or 13 of each rank."""
+MAX_NAME_CHARACTERS = 64
+MAX_TEXT_CHARACTERS = 1024
+"""Of a name: one text may stand in every entry of a dump."""
+MAX_SEQUENCE = 1 << 53
+MAX_DIMENSIONS = 16
+"""Of a tensor; PyTorch allows 64, and nobody has more than 6."""
+WORLD = "default_pg"
+OTHER = "other"
+OPERATIONS = frozenset(
+    ["all_reduce", "all_reduce_barrier", "all_reduce_sparse", "allreduce_coalesced", "broadcast", "_broadcast_oop",
+     "reduce", "_reduce_oop", "all_gather", "_all_gather_oop", "_all_gather_base", "all_gather_into_tensor_coalesced",
+     "reduce_scatter", "_reduce_scatter_oop", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "barrier",
+     "all_to_all", "gather", "scatter", "coalesced"]
+)  # fmt: skip
+"""Collective operations, as PyTorch calls them after the library's name."""
+POINT_TO_POINT = frozenset(["send", "recv", "recvAnySource"])
+"""Their numbers count apart from those of collectives, in each rank by itself."""
+ALIKE = frozenset(["all_reduce", "broadcast", "_broadcast_oop", "reduce", "_all_gather_base", "_reduce_scatter_base"])
+"""Operations that all ranks must call with the same type and the same number of elements."""
+_FORGET = frozenset(["frames", "nccl_comm_state"])
+_NAME = re.compile(rf"[\w.:/-]{{1,{MAX_NAME_CHARACTERS}}}", re.ASCII)
+_RANKS = re.compile(r"\[[0-9, ]*\]", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+State = Literal["scheduled", "started", "completed"]
+_Sequence = Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)]
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS)]
+_Sizes = list[list[int]]
+
+
+class _Entry(msgspec.Struct):
+    """One operation. Other keys are passed over."""
+
+    pg_id: int
+    process_group: tuple[_Text, _Text]
+    collective_seq_id: _Sequence
+    profiling_name: _Text
+    state: State
+    time_created_ns: int = 0
+    is_p2p: bool = False
+    input_sizes: _Sizes = []
+    input_dtypes: list[_Text] = []
+
+
+class _Group(msgspec.Struct):
+    name: _Text
+    desc: _Text = ""
+    ranks: str = ""
+
+
+class _Status(msgspec.Struct):
+    last_enqueued_collective: _Sequence
+
+
+class _Dump(msgspec.Struct):
+    pg_config: dict[str, _Group] = {}
+    pg_status: dict[str, _Status] = {}
+    entries: list[_Entry] = []
+
+
+class Call(msgspec.Struct, frozen=True):
+    """An operation that a rank waits in. ``sequence``: its number in the group, equal on all ranks.
+
+    ``operation``: one of OPERATIONS or OTHER; ``dtype`` and ``elements`` are empty where ranks may differ in them.
+    """
+
+    sequence: int
+    operation: str
+    dtype: str
+    elements: str
+    state: str
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """How far a rank is in a process group. ``name``: equal on all ranks; ``description``: what the job calls it.
+
+    ``enqueued``: the number of the last collective that it began, None where the dump does not tell; ``waits``: the
+    first that it has not completed, None where there is none.
+    """
+
+    name: str
+    description: str
+    size: int
+    enqueued: int | None
+    waits: Call | None
+
+
+class DumpSummary(msgspec.Struct, frozen=True):
+    """What a dump tells. ``world_size``: of the group of all ranks, None where that is not told.
+
+    ``last_created``: when the newest operation was begun, in seconds since the epoch; 0 where there is none.
+    """
+
+    groups: tuple[GroupProgress, ...]
+    world_size: int | None
+    last_created: float
+
+
+def read_dump(raw: bytes, rank: int) -> DumpSummary | None:
+    """What the dump of ``rank`` tells, a pickle or JSON; None where it is another rank's; RefusedError."""
+    return summarise(_decoded(raw), rank)
+
+
+def _decoded(raw: bytes) -> _Dump:
+    is_json = raw[:1] == b"{"
+    if is_json and len(raw) > MAX_JSON_BYTES:
+        raise RefusedError("too_large", f"more than {MAX_JSON_BYTES} bytes of JSON")
+    try:
+        if is_json:
+            dump = msgspec.json.decode(raw, type=_Dump, strict=False)
+        else:
+            dump = msgspec.convert(read_pickle(raw, _FORGET), _Dump, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        cut = is_json and not raw.rstrip().endswith(b"}")
+        raise RefusedError("incomplete" if cut else "malformed", str(error)[:MAX_NAME_CHARACTERS]) from None
+    if len(dump.entries) > MAX_ENTRIES:
+        raise RefusedError("too_large", f"more than {MAX_ENTRIES} entries")
+    if max(len(dump.pg_config), len(dump.pg_status)) > MAX_GROUPS_READ:
+        raise RefusedError("too_large", f"more than {MAX_GROUPS_READ} groups")
+    return dump
+
+
+def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
+    """How far ``rank`` is in each of its groups; None where it is not the rank of the dump.
+
+    A dump has the groups of its own rank alone, so that the rank is in each of them.
+    """
+    known = {text: _members(text, rank) for text in {group.ranks for group in dump.pg_config.values()}}
+    sizes = {group.name: known[group.ranks] for group in dump.pg_config.values()}
+    if not any(sizes.values()) or None in sizes.values():
+        return None
+    begun = _by_status(dump)
+    calls = _Calls(dump.entries)
+    groups = []
+    for group in dump.pg_config.values():
+        size = sizes[group.name] or 0
+        if size != 1:  # nobody waits in a group of one
+            groups.append(calls.progress(group, size, begun.get(group.name)))
+    groups.sort(key=lambda each: (each.waits is None, -each.size, each.name))
+    world = [sizes[group.name] or 0 for group in dump.pg_config.values() if group.desc == WORLD]
+    newest = max((entry.time_created_ns for entry in dump.entries), default=0) / 1e9
+    return DumpSummary(tuple(groups[:MAX_GROUPS]), max(world, default=0) or None, newest)
+
+
+class _Calls:
+    """The collective operations of a dump, by group."""
+
+    def __init__(self, entries: Iterable[_Entry]) -> None:
+        self._begun: dict[str, int] = {}
+        self._waits: dict[str, _Entry] = {}
+        self._mixed: set[str] = set()
+        for entry in entries:
+            self._take(entry)
+
+    def _take(self, entry: _Entry) -> None:
+        group, number = entry.process_group[0], entry.collective_seq_id
+        if entry.is_p2p or _operation(entry) in POINT_TO_POINT:
+            self._mixed.add(group)
+            return
+        self._begun[group] = max(self._begun.get(group, 0), number)
+        known = self._waits.get(group)
+        if entry.state != "completed" and (known is None or number < known.collective_seq_id):
+            self._waits[group] = entry
+
+    def progress(self, group: _Group, size: int, by_status: int | None) -> GroupProgress:
+        """How far the rank is in a group of ``size``; ``by_status``: what it had begun last, collective or not."""
+        found = [self._begun[group.name]] if group.name in self._begun else []
+        if by_status is not None and group.name not in self._mixed:
+            found.append(max(by_status, 0))
+        waits = self._waits.get(group.name)
+        return GroupProgress(
+            name=_label(group.name)
+            or hashlib.blake2s(group.name.encode("utf-8", "replace"), digest_size=8).hexdigest(),
+            description=_label(group.desc),
+            size=size,
+            enqueued=max(found, default=None),
+            waits=None if waits is None else _call(waits),
+        )
+
+
+def _call(entry: _Entry) -> Call:
+    operation = _operation(entry)
+    dtype = elements = ""
+    if operation in ALIKE and len(entry.input_dtypes) == len(entry.input_sizes) == 1:
+        dtype, elements = _label(entry.input_dtypes[0]), _elements(entry.input_sizes[0])
+    shown = operation if operation in OPERATIONS else OTHER
+    return Call(entry.collective_seq_id, shown, dtype, elements, entry.state)
+
+
+def _operation(entry: _Entry) -> str:
+    """The operation's name without the library's, and without the ranks that a transfer's has."""
+    return entry.profiling_name.partition(":")[2].partition(" ")[0]
+
+
+def _elements(sizes: list[int]) -> str:
+    """How many elements a tensor of these sizes has; empty for one that cannot be."""
+    if len(sizes) > MAX_DIMENSIONS or any(not 0 <= size <= MAX_SEQUENCE for size in sizes):
+        return ""
+    found = math.prod(sizes)
+    return str(found) if found <= MAX_SEQUENCE else ""
+
+
+def _by_status(dump: _Dump) -> Mapping[str, int]:
+    """By group, the number of the last operation that the rank had begun.
+
+    The status has the rank's own numbers of its groups. Both they and the groups' names count up as groups are made,
+    so that they are in one order where the names are numbers; entries, which have both, must agree.
+    """
+    own = {
+        number: status.last_enqueued_collective
+        for number, status in dump.pg_status.items()
+        if _NUMBER.fullmatch(number)
+    }
+    names = {int(group.name): group.name for group in dump.pg_config.values() if _NUMBER.fullmatch(group.name)}
+    seen = {str(entry.pg_id): entry.process_group[0] for entry in dump.entries}
+    if len(names) == len(own) == len(dump.pg_config):
+        ordered = dict(zip(sorted(own, key=int), (names[number] for number in sorted(names)), strict=True))
+        if all(ordered.get(number) == name for number, name in seen.items()):
+            seen = ordered
+    return {name: own[number] for number, name in seen.items() if number in own}
+
+
+def _members(text: str, rank: int) -> int | None:
+    """How many ranks a group has, as "[0, 2]"; 0 where that is not told, None where ``rank`` is not one of them."""
+    if not _RANKS.fullmatch(text):
+        return 0
+    numbers = text[1:-1].replace(",", " ").split()
+    return len(numbers) if not numbers or str(rank) in numbers else None
+
+
+def _label(text: str) -> str:
+    return text if _NAME.fullmatch(text) else ""
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2s(text.encode("utf-8", "replace"), digest_size=8).hexdigest()

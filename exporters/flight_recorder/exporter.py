@@ -1,0 +1,202 @@
+"""The exporter: asks the helper for the dumps of ranks that may hang or have left, and shows what it reads."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from agent.api import (
+    Context,
+    ExporterConfig,
+    HelperError,
+    HelperSpec,
+    Metric,
+    NoData,
+    ProcessKey,
+    RankLabel,
+    RankView,
+    Spec,
+)
+from exporters.flight_recorder.book import DumpBook
+from exporters.flight_recorder.families import FAMILIES, FlightSnapshot, render
+from exporters.flight_recorder.places import VARIABLES, is_looked_at, is_number, paths_of, reached_by
+from exporters.flight_recorder.reading import DumpAnswer, DumpRequest
+
+INTERVAL_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+"""How often dumps are looked for; while there are new ones that were not read yet, at each interval."""
+HELPER_SECONDS = 30.0
+"""The helper waits for no file system; a file of the largest size takes it 6 s."""
+ALONE_SECONDS = 600.0
+"""After the helper failed each file is asked for alone for so long: one that ends it costs no other its answer."""
+MAX_RANKS = 512
+"""Asked for in one look; those beyond have their turn in the next ones."""
+DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
+"""Results of files that are decoded once."""
+RECORDED = "recorded"
+READER = HelperSpec(
+    "flight_recorder",
+    "exporters.flight_recorder.reading:read_dumps",
+    list[DumpAnswer | None],
+    memory_bytes=192 * 1024 * 1024,
+)
+
+_Wanted = tuple[ProcessKey | None, DumpRequest]
+"""The rank's process, which is not known of recorded data, and what is asked for."""
+_Prefix = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
+
+
+class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``prefixes``: further paths of dumps, as jobs see them, which the rank's number follows; ``%j``: the job's id.
+
+    For programs that set PyTorch's variable themselves, so that it is not in the environment they were started with.
+    """
+
+    prefixes: Annotated[list[_Prefix], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
+
+
+class FlightRecorderExporter:
+    """See the package."""
+
+    def __init__(self, config: FlightRecorderConfig) -> None:
+        self._config = config
+        self._users: dict[str, int] = {}
+        self._served: dict[RankLabel, int] = {}
+        self._looks = 0
+        self._look_at = self._alone_until = float("-inf")
+        self._shown = FlightSnapshot()
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare; no file is touched yet."""
+        self._ctx = ctx
+        self._thread = ctx.thread("flight_recorder")
+        self._helper = ctx.helper(READER)
+        self._book = DumpBook(self._admit, self._release)
+        ctx.ranks.keep_variables(VARIABLES)
+
+    async def update(self) -> None:
+        """Look if it is time; NoData while no dump of a rank here was found."""
+        now = self._ctx.clock.monotonic()
+        if self._ctx.once or now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            try:
+                await self._look()
+            finally:  # what the book holds is true whether or not the helper answered
+                self._shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
+        if not self._book.counts:
+            raise NoData
+
+    def snapshot(self) -> FlightSnapshot:
+        """What the last look gave."""
+        return self._shown
+
+    def families(self, snapshot: FlightSnapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Give back the room of what is shown."""
+        self._book.close()
+
+    async def _look(self) -> None:
+        now = self._ctx.clock.time()
+        views = {view.label: view for view in self._ctx.ranks.snapshot().ranks}
+        self._users = users_of(views.values())
+        self._book.tidy(views, now)
+        self._served = {label: look for label, look in self._served.items() if label in views}
+        if self._ctx.once:
+            wanted = await self._thread.call(lambda: recorded(self._config.prefixes))
+        else:
+            wanted = self._wanted(views, now)
+        if not wanted:
+            return
+        self._looks += 1
+        try:
+            answers = await self._helper.call([request for _, request in wanted.values()], HELPER_SECONDS)
+        except HelperError:
+            self._served |= dict.fromkeys(wanted, self._looks)
+            self._alone_until = self._ctx.clock.monotonic() + ALONE_SECONDS
+            raise
+        results = set()
+        for (label, (process, _)), answer in zip(wanted.items(), answers, strict=False):
+            self._book.take(label, process, answer, now)
+            results.add("" if answer is None else answer.result)
+            if answer is None or answer.result != "pending":
+                self._served[label] = self._looks
+        if "pending" in results or self._is_alone():
+            self._look_at = float("-inf")
+        elif results & DECODED:
+            self._helper.rest()  # gives back the memory that files took
+
+    def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Wanted]:
+        """Whom to ask for: those that were read longest ago first, and of these one of each user after the other."""
+        pids = reached_by(views.values())
+        found: dict[RankLabel, _Wanted] = {}
+        places: dict[RankLabel, tuple[int, int]] = {}
+        of_user: Counter[int] = Counter()
+        for label, view in views.items():
+            facts, pid = view.process.facts, pids.get(label, 0)
+            if facts is None or facts.uid is None or not pid or not is_looked_at(view, now):
+                continue
+            request = DumpRequest(
+                job_id=label.job_id,
+                rank=int(label.rank),
+                uid=facts.uid,
+                paths=paths_of(facts, label.rank, view.process.scheduled_job_id or label.job_id, self._config.prefixes),
+                started=facts.start_seconds,
+                world_size=view.process.world_size,
+                known=self._book.known(label, facts.key),
+                proc_root=str(self._ctx.roots.proc),
+                pid=pid,
+            )
+            found[label] = (facts.key, request)
+            places[label] = (self._served.get(label, 0), of_user[facts.uid])
+            of_user[facts.uid] += 1
+        most = 1 if self._is_alone() else MAX_RANKS
+        return {label: found[label] for label in sorted(found, key=places.__getitem__)[:most]}
+
+    def _is_alone(self) -> bool:
+        return self._ctx.clock.monotonic() < self._alone_until
+
+    def _admit(self, label: RankLabel, series: int) -> bool:
+        job = label.job_id
+        group = (self._users.get(job, 0), job)
+        return self._ctx.admit.admit(("flight_recorder", label), series, group=group)
+
+    def _release(self, label: RankLabel) -> None:
+        self._ctx.admit.release(("flight_recorder", label))
+
+
+def users_of(views: Iterable[RankView]) -> dict[str, int]:
+    """By job, its user."""
+    facts = ((view.label.job_id, view.process.facts) for view in views)
+    return {job_id: each.uid for job_id, each in facts if each is not None and each.uid is not None}
+
+
+def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Wanted]:
+    """The dumps of recorded data, which no process wrote."""
+    found: dict[RankLabel, _Wanted] = {}
+    for prefix in prefixes:
+        directory, _, begin = prefix.rpartition("/")
+        for name in os.listdir(directory) if os.path.isdir(directory) else ():
+            rank = name.removeprefix(begin)
+            if name.startswith(begin) and is_number(rank):
+                path = f"{directory}/{name}"
+                uid = os.stat(path).st_uid
+                found[RankLabel(RECORDED, rank)] = (None, DumpRequest(RECORDED, int(rank), uid, [path]))
+    return found
+
+
+SPEC = Spec(
+    name="flight_recorder",
+    config=FlightRecorderConfig,
+    build=FlightRecorderExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=HELPER_SECONDS,
+    families=FAMILIES,
+    checkpoint_bytes=0,
+)

@@ -1,0 +1,77 @@
+"""Which files the ranks of this node may have written a dump to, and who is asked for them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from agent.api import ProcessFacts, RankLabel, RankView
+
+NAMED_BY = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""The variables that name the beginning of the path, which the rank's number follows; the first that is set counts."""
+CACHE, HOME = "XDG_CACHE_HOME", "HOME"
+VARIABLES = frozenset({*NAMED_BY, CACHE, HOME})
+SYSTEMS_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own name
+JOB_ID = "%j"
+BUSY_SECONDS = 30.0
+"""A rank that has completed an operation within these is not in a hang: it is not looked at."""
+AFTER_EXIT_SECONDS = 120.0
+"""A dump is written before its rank leaves: it is looked for no longer."""
+MAX_RANK_DIGITS = 7
+
+
+def is_looked_at(view: RankView, now: float) -> bool:
+    """Whether a rank may have a new dump, at ``now`` seconds since the epoch; its number and user must be known."""
+    process, facts = view.process, view.process.facts
+    if facts is None or facts.uid is None or not is_number(view.label.rank):
+        return False
+    if process.exited_at is not None:
+        return now - process.exited_seconds <= AFTER_EXIT_SECONDS
+    return process.progress_seconds is None or now - process.progress_seconds > BUSY_SECONDS
+
+
+def is_number(rank: str) -> bool:
+    """Whether a rank's label is its number."""
+    return rank.isascii() and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS
+
+
+def paths_of(facts: ProcessFacts, rank: str, job_id: str, prefixes: Sequence[str]) -> list[str]:
+    """The absolute paths of a rank's dump: that which its environment names, or PyTorch's own, and a site's."""
+    environment = facts.environment or {}
+    named = next((environment[name] for name in NAMED_BY if environment.get(name)), "")
+    found = [_absolute(named, facts.directory)] if named else _defaults(environment)
+    found += [prefix.replace(JOB_ID, job_id) for prefix in prefixes if JOB_ID not in prefix or _is_name(job_id)]
+    return [f"{prefix}{rank}" for prefix in dict.fromkeys(found) if prefix]
+
+
+def _absolute(path: str, directory: str) -> str:
+    if path.startswith("/"):
+        return path
+    return f"{directory}/{path}" if directory else ""
+
+
+def _defaults(environment: Mapping[str, str]) -> list[str]:
+    """Those of PyTorch's versions, the newest first."""
+    home = environment.get(HOME, "")
+    caches = [environment.get(CACHE, ""), f"{home}/.cache" if home else ""]
+    cache = next((each for each in caches if each.startswith("/")), "")
+    found = [f"{cache}/torch/comm_lib_trace_rank_", f"{cache}/torch/nccl_trace_rank_"] if cache else []
+    return [*found, SYSTEMS_PREFIX]
+
+
+def _is_name(job_id: str) -> bool:
+    """Whether an id, which a job may choose, is no more than one name of a path."""
+    return "/" not in job_id and "\0" not in job_id and job_id not in ("", ".", "..")
+
+
+def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
+    """By rank, the process through which its files are seen: itself while it lives, else its job's, else its launcher.
+
+    Processes of one job on a node share their file systems, if not always; the launcher mostly outlives its ranks.
+    """
+    known = [(view, facts) for view in views if (facts := view.process.facts) is not None and facts.uid is not None]
+    found = {view.label: facts.key.pid for view, facts in known if view.process.exited_at is None}
+    alive = {(view.label.job_id, facts.uid): facts.key.pid for view, facts in known if view.label in found}
+    for view, facts in known:
+        if view.label not in found:
+            found[view.label] = alive.get((view.label.job_id, facts.uid), facts.parent_pid)
+    return found

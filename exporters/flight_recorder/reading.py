@@ -1,0 +1,192 @@
+"""The helper's side: finds the dumps of ranks, as their processes see them, and reads those that are new.
+
+Looking and reading wait for file systems: in a thread for each user. What was read is decoded one file after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from typing import Literal
+
+import msgspec
+
+from agent.helper.by_user import ByUser
+from agent.system.inside import open_inside, open_regular
+from exporters.flight_recorder.dump import DumpSummary, read_dump
+from exporters.flight_recorder.pickled import Reason, RefusedError
+
+MAX_DUMP_BYTES = 24 * 1024 * 1024
+"""2,000 operations with their stacks take 2 to 4 MB, 20,000 some 20 MB."""
+GRACE_SECONDS = 1.0
+"""A call waits this long for its threads to look, and as long for each file to be read."""
+DECODING_SECONDS = 1.0
+"""A call begins no further file after this long; a file of 20 MB takes 5 s."""
+
+FilePlace = tuple[int, int, int, int]
+"""Which file it was and when: device, inode, size, and time of the last change in nanoseconds."""
+Result = Literal[
+    "none", "unchanged", "pending", "read", Reason, "other_rank", "other_job", "other_user", "earlier_process"
+]
+SETTLED: tuple[Result, ...] = (
+    "read", "incomplete", "malformed", "too_large", "other_rank", "other_job", "other_user", "earlier_process"
+)  # fmt: skip
+"""What is counted: once for a file."""
+
+
+class DumpRequest(msgspec.Struct, frozen=True):
+    """Where the dump of a rank may be: ``paths`` as process ``pid`` of ``proc_root`` sees them; the newest counts.
+
+    ``pid`` 0: paths of this process' own. ``uid``: the rank's user; ``started``: its process, in seconds since the
+    epoch; ``known``: the file that was read before.
+    """
+
+    job_id: str
+    rank: int
+    uid: int
+    paths: list[str]
+    started: float = 0.0
+    world_size: int | None = None
+    known: FilePlace | None = None
+    proc_root: str = ""
+    pid: int = 0
+
+
+class DumpAnswer(msgspec.Struct, frozen=True):
+    """``result``: none (no file), unchanged, pending (new, and not read in this call), read, or why it is not believed.
+
+    ``summary`` is there where it was read.
+    """
+
+    result: Result
+    place: FilePlace | None = None
+    summary: DumpSummary | None = None
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A rank's newest file."""
+
+    path: str
+    place: FilePlace
+    uid: int
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    request: DumpRequest
+    found: _Found
+
+    @property
+    def uid(self) -> int:
+        return self.request.uid
+
+
+def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | None]:
+    """Answer each request, None for one whose file system did not. New files are read in the order of the requests."""
+    looks = _lookers.answers(requests, GRACE_SECONDS)
+    claims: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+    for request, look in zip(requests, looks, strict=True):
+        for each in look or ():
+            claims[each.place[:2]].add(request.job_id)
+    until = time.monotonic() + DECODING_SECONDS
+    answers: list[DumpAnswer | None] = []
+    for request, look in zip(requests, looks, strict=True):
+        if look is None or not look:
+            answers.append(None if look is None else DumpAnswer("none"))
+            continue
+        [found] = look
+        result = _judge(request, found, len(claims[found.place[:2]]))
+        if result == "pending" and time.monotonic() < until:
+            answers.append(_read(_Reading(request, found)))
+        else:
+            answers.append(DumpAnswer(result, found.place))
+    return answers
+
+
+def _judge(request: DumpRequest, found: _Found, jobs: int) -> Result:
+    """What to do with a file that ``jobs`` jobs name."""
+    if jobs > 1:  # of one user: who wrote it last is not known
+        return "other_job"
+    if found.uid != request.uid:
+        return "other_user"
+    if found.place[3] / 1e9 < request.started:
+        return "earlier_process"
+    return "unchanged" if found.place == request.known else "pending"
+
+
+def _look(request: DumpRequest) -> list[_Found]:
+    """The newest of the files that are there, the rank's user's before others'; none or one."""
+    files = []
+    for path in request.paths:
+        try:
+            fd = _open(request, path)
+        except (OSError, ValueError):  # ValueError: a NUL in the path
+            continue
+        try:
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        place = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        files.append(_Found(path, place, status.st_uid))
+    return sorted(files, key=lambda each: (each.uid == request.uid, each.place[3]))[-1:]
+
+
+def _open(request: DumpRequest, path: str) -> int:
+    """A descriptor of a regular file; OSError."""
+    if request.pid:
+        return open_inside(f"{request.proc_root}/{request.pid}/root", path)
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return open_regular(fd)
+    finally:
+        os.close(fd)
+
+
+def _read(reading: _Reading) -> DumpAnswer | None:
+    """Read a file and decode it; None where its file system does not answer."""
+    [raw] = _readers.answers([reading], GRACE_SECONDS)
+    if raw is None:
+        return None
+    place = reading.found.place
+    if len(raw) > MAX_DUMP_BYTES:
+        return DumpAnswer("too_large", place)
+    try:
+        summary = read_dump(raw, reading.request.rank)
+    except RefusedError as refused:
+        return DumpAnswer(refused.reason, place)
+    return _believed(reading.request, summary, place)
+
+
+def _believed(request: DumpRequest, summary: DumpSummary | None, place: FilePlace) -> DumpAnswer:
+    if summary is None:
+        return DumpAnswer("other_rank", place)
+    if None not in (summary.world_size, request.world_size) and summary.world_size != request.world_size:
+        return DumpAnswer("other_job", place)
+    if 0 < summary.last_created < request.started:
+        return DumpAnswer("earlier_process", place)
+    return DumpAnswer("read", place, summary)
+
+
+def _content(reading: _Reading) -> bytes:
+    """The first MAX_DUMP_BYTES + 1 bytes; nothing where it is another file by now, which the next look finds."""
+    try:
+        fd = _open(reading.request, reading.found.path)
+    except (OSError, ValueError):
+        return b""
+    try:
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino, status.st_uid) != (*reading.found.place[:2], reading.found.uid):
+            return b""
+        pieces, size = [], 0
+        while size <= MAX_DUMP_BYTES and (piece := os.read(fd, MAX_DUMP_BYTES + 1 - size)):
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+_lookers: ByUser[DumpRequest, list[_Found]] = ByUser(_look)
+_readers: ByUser[_Reading, bytes] = ByUser(_content)

@@ -1,0 +1,72 @@
+"""Dumps of flight recorders: the recorded ones, and such as PyTorch's writer would make, for tests."""
+
+from __future__ import annotations
+
+import struct
+import tarfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).parents[1] / "data/flight_recorder"
+
+
+@cache
+def recorded(scenario: str) -> Mapping[int, bytes]:
+    """The dumps of a recorded hang, by rank."""
+    with tarfile.open(DATA / "scenarios.tar.xz") as archive:
+        found = {}
+        for member in archive.getmembers():
+            _, _, rank = member.name.partition("_dump_")
+            content = archive.extractfile(member)
+            if member.name.startswith(f"{scenario}/") and rank and content is not None:
+                found[int(rank)] = content.read()
+    return found
+
+
+def pickled(value: Any) -> bytes:
+    """A value as PyTorch's writer pickles it, each text anew."""
+    return b"\x80\x02" + _value(value) + b"."
+
+
+def _value(value: Any) -> bytes:
+    constants = {None: b"N", True: b"\x88", False: b"\x89"}
+    if value is None or isinstance(value, bool):
+        return constants[value]
+    if isinstance(value, int):
+        return b"\x8a\x08" + value.to_bytes(8, "little", signed=True)
+    if isinstance(value, str):
+        return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(_value, value)) + b"t"
+    if isinstance(value, list):
+        return b"](" + b"".join(map(_value, value)) + b"e"
+    return b"}(" + b"".join(_value(each) for pair in value.items() for each in pair) + b"u"
+
+
+def entry(group: str = "0", sequence: int = 1, **changed: Any) -> dict[str, Any]:
+    """One operation, an all_reduce of 1024 floats that the GPU was not seen to start."""
+    return {
+        "pg_id": int(group) if group.isdecimal() else 0,
+        "process_group": (group, "default_pg"),
+        "collective_seq_id": sequence,
+        "profiling_name": "nccl:all_reduce",
+        "state": "scheduled",
+        "time_created_ns": 1_800_000_000_000_000_000,
+        "is_p2p": False,
+        "input_sizes": [[32, 32]],
+        "input_dtypes": ["Float"],
+    } | changed
+
+
+def dump(
+    entries: Sequence[Mapping[str, Any]] = (), ranks: str = "[0, 1, 2, 3]", enqueued: int = 1, **changed: Any
+) -> dict[str, Any]:
+    """The dump of a rank of one group."""
+    return {
+        "version": "2.9",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}},
+        "pg_status": {"0": {"last_enqueued_collective": enqueued, "last_started_collective": -1}},
+        "entries": list(entries),
+    } | changed

@@ -1,0 +1,276 @@
+"""What a rank's dump tells: how far the rank is in each group, and whether the dump is the rank's at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from flight_dumps import dump, entry, pickled, recorded
+
+from exporters.flight_recorder import dump as module
+from exporters.flight_recorder.dump import Call, DumpSummary, GroupProgress, read_dump
+from exporters.flight_recorder.pickled import RefusedError
+
+
+def read(value: dict[str, Any], rank: int = 0) -> DumpSummary:
+    """What a dump tells that is its rank's."""
+    found = read_dump(pickled(value), rank)
+    assert found is not None
+    return found
+
+
+def only(value: dict[str, Any]) -> GroupProgress:
+    """What a dump tells of its only group."""
+    [group] = read(value).groups
+    return group
+
+
+def test_a_rank_that_had_not_begun() -> None:
+    """In the recorded hang ranks 9 and 14 wait for nothing, and had not begun what the others of group 72 wait in."""
+    enqueued, waits = {}, {}
+    for rank, raw in recorded("lock_gil_1st").items():
+        found = read_dump(raw, rank)
+        assert found is not None
+        assert found.world_size == 16
+        for group in found.groups:
+            if group.name == "72":
+                enqueued[rank] = group.enqueued
+                waits[rank] = None if group.waits is None else (group.waits.sequence, group.waits.operation)
+    assert enqueued == {8: 45267, 9: 45264, 10: 45267, 11: 45267, 12: 45267, 13: 45267, 14: 45264, 15: 45267}
+    assert waits == dict.fromkeys((8, 10, 11, 12, 13, 15), (45265, "all_to_all")) | {9: None, 14: None}
+
+
+def test_ranks_that_had_not_finished() -> None:
+    """In the other ranks 12 and 14, whose GPUs are stuck, wait in what ranks 13 and 15 had completed."""
+    waits = {}
+    for rank in (12, 13, 14, 15):
+        found = read_dump(recorded("gpu_error_1st")[rank], rank)
+        assert found is not None
+        [waits[rank]] = [group.waits and group.waits.sequence for group in found.groups if group.name == "74"]
+    assert waits == {12: 20530, 13: 20537, 14: 20530, 15: 20537}
+
+
+@pytest.mark.parametrize("scenario", ["gpu_error_1st", "lock_gil_1st"])
+def test_a_dump_is_of_one_rank(scenario: str) -> None:
+    """A recorded dump is believed for the rank that wrote it, and for no other."""
+    for rank, raw in recorded(scenario).items():
+        assert [each for each in range(18) if read_dump(raw, each) is not None] == [rank]
+
+
+def test_a_dump_without_members_is_nobodys() -> None:
+    """A dump whose groups do not say who is in them proves no rank."""
+    for ranks in ("", "[]", "all", "[0, x]"):
+        assert read_dump(pickled(dump(ranks=ranks)), 0) is None
+    assert read_dump(pickled(dump(pg_config={})), 0) is None
+
+
+def test_what_a_rank_waits_in() -> None:
+    """It is the first operation that is not completed; what was begun last is the greatest number."""
+    found = only(dump([entry(sequence=4, state="completed"), entry(sequence=6), entry(sequence=5)], enqueued=6))
+    assert found == GroupProgress("0", "default_pg", 4, 6, Call(5, "all_reduce", "Float", "1024", "scheduled"))
+    assert only(dump([entry(sequence=4, state="completed")], enqueued=4)).waits is None
+
+
+def test_a_rank_without_entries() -> None:
+    """What an idle rank had begun last is told by its status alone; one that began nothing had begun number 0."""
+    assert only(dump(enqueued=9)).enqueued == 9
+    assert only(dump(enqueued=-1)).enqueued == 0
+    assert only(dump(pg_status={})).enqueued is None
+
+
+def test_transfers_count_apart() -> None:
+    """In a group with sends and receives, whose numbers are others, only the collectives' own numbers count."""
+    for changed in ({"is_p2p": True}, {"profiling_name": "nccl:send 0->1"}):
+        transfer = entry(sequence=2, **changed)
+        found = only(dump([transfer, entry(sequence=3)], enqueued=13698))
+        assert (found.enqueued, found.waits and found.waits.sequence) == (3, 3)
+        assert only(dump([transfer], enqueued=13698)).enqueued is None
+
+
+def config(*names: str) -> dict[str, Any]:
+    """Groups of these names."""
+    return {name: {"name": name, "desc": "x", "ranks": "[0, 1]"} for name in names}
+
+
+def status(**enqueued: int) -> dict[str, Any]:
+    """Statuses by the rank's own numbers of groups, which are written after an n."""
+    return {number[1:]: {"last_enqueued_collective": last} for number, last in enqueued.items()}
+
+
+def test_groups_and_their_statuses() -> None:
+    """A rank's own numbers of its groups are in the order of the groups' names where those are numbers."""
+    found = read(dump(pg_config=config("112", "6"), pg_status=status(n15=5, n2=7)))
+    assert {group.name: group.enqueued for group in found.groups} == {"6": 7, "112": 5}
+
+
+@pytest.mark.parametrize(
+    ("groups", "statuses", "entries"),
+    [
+        (("112", "6"), {"n15": 5, "n2": 7, "n3": 8}, ()),
+        (("a0b1", "6"), {"n15": 5, "n2": 7}, ()),
+        (("112", "6"), {"n15": 5, "n2": 7}, (("6", 15),)),
+    ],
+    ids=["of another number", "with another name", "against an entry"],
+)
+def test_statuses_that_cannot_be_told_apart(
+    groups: tuple[str, ...], statuses: dict[str, int], entries: tuple[tuple[str, int], ...]
+) -> None:
+    """Where numbers and names do not fit together only those count that an entry names."""
+    made = [entry(name, 5, pg_id=own) for name, own in entries]
+    found = read(dump(made, pg_config=config(*groups), pg_status=status(**statuses)))
+    assert {group.name: group.enqueued for group in found.groups} == dict.fromkeys(groups) | {
+        name: 5 for name, _ in entries
+    }
+
+
+def test_json() -> None:
+    """A dump in JSON, where numbers of the status are texts, tells the same as the pickle."""
+    value = dump([entry(sequence=3)], enqueued=3)
+    texts = {number: {key: str(last) for key, last in each.items()} for number, each in value["pg_status"].items()}
+    raw = json.dumps(value | {"pg_status": texts}).encode()
+    assert read_dump(raw, 0) == read(value)
+    assert reason(raw[:-9]) == "incomplete"
+    assert reason(b'{"entries": 1}') == "malformed"
+    assert reason(b'{"entries": ' + b"[" * 9999 + b"]" * 9999 + b"}") == "malformed"
+
+
+def test_json_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump in JSON of so many bytes is read, and not one of one more; a pickle may be longer."""
+    value = dump([entry()])
+    raw = json.dumps(value).encode()
+    monkeypatch.setattr(module, "MAX_JSON_BYTES", len(raw))
+    assert reason(raw) == ""
+    assert reason(raw + b" ") == "too_large"
+    monkeypatch.setattr(module, "MAX_JSON_BYTES", 1)
+    assert reason(pickled(value)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "call"),
+    [
+        ({"profiling_name": "nccl:all_to_all"}, ("all_to_all", "", "")),
+        ({"profiling_name": "xccl:broadcast"}, ("broadcast", "Float", "1024")),
+        ({"profiling_name": "nccl:a_new_one"}, ("other", "", "")),
+        ({"profiling_name": "all_reduce"}, ("other", "", "")),
+        ({"input_sizes": [[2], [3]], "input_dtypes": ["Float", "Float"]}, ("all_reduce", "", "")),
+        ({"input_sizes": [[]]}, ("all_reduce", "Float", "1")),
+        ({"input_sizes": [[-1]]}, ("all_reduce", "Float", "")),
+        ({"input_sizes": [[1 << 53]]}, ("all_reduce", "Float", str(1 << 53))),
+        ({"input_sizes": [[1 << 53, 2]]}, ("all_reduce", "Float", "")),
+        ({"input_sizes": [[1] * 16]}, ("all_reduce", "Float", "1")),
+        ({"input_sizes": [[1] * 17]}, ("all_reduce", "Float", "")),
+        ({"input_dtypes": ['a"b']}, ("all_reduce", "", "1024")),
+    ],
+)
+def test_calls(changed: dict[str, Any], call: tuple[str, str, str]) -> None:
+    """An operation is told by its name; type and elements where all ranks must have the same, and they can be."""
+    found = only(dump([entry(**changed)])).waits
+    assert found is not None
+    assert (found.operation, found.dtype, found.elements) == call
+
+
+def test_labels_are_bounded() -> None:
+    """Names of a job become labels as they are where they are short and plain; else a hash, or nothing."""
+    for name, plain in (("x" * 64, True), ("x" * 65, False), ("a b", False), ("", False), ("a:b/c.d-e_f", True)):
+        group = {"0": {"name": name, "desc": name, "ranks": "[0, 1]"}}
+        found = only(dump(pg_config=group))
+        assert found.description == (name if plain else "")
+        assert (found.name == name) == plain
+        assert 0 < len(found.name) <= 64
+
+
+def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many groups are shown, those in which the rank waits first, then the largest."""
+    monkeypatch.setattr(module, "MAX_GROUPS", 2)
+    groups = config("1", "2", "3")
+    groups["2"]["ranks"] = "[0, 1, 2]"
+    found = read(dump([entry("3", pg_id=3)], pg_config=groups))
+    assert [(group.name, group.size) for group in found.groups] == [("3", 2), ("2", 3)]
+
+
+def test_equal_lists_of_ranks_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one text says that stands in many groups is found out once: it may be long."""
+    texts: list[str] = []
+
+    def members(text: str, _rank: int) -> int:
+        texts.append(text)
+        return 2
+
+    monkeypatch.setattr(module, "_members", members)
+    read(dump(pg_config=config("1", "2", "3")))
+    assert texts == ["[0, 1]"]
+
+
+def test_a_group_of_one_rank_is_not_shown() -> None:
+    """Nobody waits for another in a group of one rank."""
+    groups = config("1", "2")
+    groups["2"]["ranks"] = "[0]"
+    assert [group.name for group in read(dump([entry("2", pg_id=2)], pg_config=groups)).groups] == ["1"]
+
+
+def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of so many operations is read, and not one of one more."""
+    monkeypatch.setattr(module, "MAX_ENTRIES", 2)
+    assert reason(pickled(dump([entry()] * 2))) == ""
+    assert reason(pickled(dump([entry()] * 3))) == "too_large"
+
+
+def test_groups_that_are_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of so many groups, or statuses, is read, and not one of one more."""
+    monkeypatch.setattr(module, "MAX_GROUPS_READ", 2)
+    for name, of_two, of_three in (
+        ("pg_config", config("1", "2"), config("1", "2", "3")),
+        ("pg_status", status(n1=1, n2=1), status(n1=1, n2=1, n3=1)),
+    ):
+        assert reason(pickled(dump(**{name: of_two}))) == ""
+        assert reason(pickled(dump(**{name: of_three}))) == "too_large"
+
+
+@pytest.mark.parametrize("length", [1024, 1025])
+def test_names_are_bounded(length: int) -> None:
+    """A name of so many characters is read, and a dump with a longer one is refused."""
+    text = "x" * length
+    group = {"name": text, "desc": text, "ranks": "[0]"}
+    for value in (
+        dump([entry(text)]),
+        dump([entry(profiling_name=text)]),
+        dump([entry(input_dtypes=[text])]),
+        dump(pg_config={"0": group | {"desc": ""}}),
+        dump(pg_config={"0": group | {"name": "0"}}),
+    ):
+        assert reason(pickled(value)) == ("" if length == 1024 else "malformed")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], {"entries": [{}]}, dump([entry(state="lost")]), dump([entry(sequence=(1 << 53) + 1)]),
+     dump([entry(sequence=-2)]), dump(pg_status={"0": {}}), dump(pg_config={"0": {}}), dump([entry(pg_id="x")])],
+)  # fmt: skip
+def test_values_that_are_no_dump(value: Any) -> None:
+    """A value of another form, or with a number out of its bounds, is refused."""
+    assert reason(pickled(value)) == "malformed"
+
+
+def test_when_the_newest_was_begun() -> None:
+    """It is the time of the operation that was begun last; 0 where there is none."""
+    assert read(dump([entry(), entry(time_created_ns=1)])).last_created == pytest.approx(1.8e9)
+    assert read(dump()).last_created == 0.0
+    assert read(dump()).world_size == 4
+    assert read(dump(pg_config=config("1"))).world_size is None
+
+
+def test_a_summary_goes_through_the_helper() -> None:
+    """What a helper sends is what the agent receives."""
+    found = read(dump([entry()]))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=DumpSummary) == found
+
+
+def reason(raw: bytes) -> str:
+    """Why a dump is refused; empty where it is read."""
+    try:
+        read_dump(raw, 0)
+    except RefusedError as refused:
+        return refused.reason
+    return ""

@@ -1,0 +1,498 @@
+"""Flight recorders: whose dumps are looked for, where, which are believed, and for how long they are shown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_clock import FakeClock
+from flight_dumps import dump, entry, pickled
+from hypothesis import given
+from hypothesis import strategies as st
+from lent import lent, stop_all
+from proc_tree import ProcTree
+from rank_table import environment, owned
+
+from agent.api import Admission, Context, ExitStatus, NoData, RankTable
+from agent.helper.by_user import ByUser
+from agent.helper.client import HelperFailed, Helpers
+from agent.ranks.rank.owner import Owner
+from exporters.flight_recorder import exporter, reading
+from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
+from exporters.flight_recorder.places import paths_of
+from exporters.flight_recorder.reading import DumpAnswer, DumpRequest, read_dumps
+
+ME = os.getuid()
+PREFIX = "/dumps/trace_"
+OWN = ("torch/comm_lib_trace_rank_3", "torch/nccl_trace_rank_3")
+"""PyTorch's own paths of rank 3 below a cache."""
+SYSTEMS = "/tmp/nccl_trace_rank_3"  # PyTorch's own, too
+STARTED = 1.7e9
+"""When the ranks were started, and by the fake clock now."""
+
+
+MakeNode = Callable[..., "Node"]
+
+
+class Node:
+    """A node with ranks of job 4711, whose processes see ``inside`` as their root, and the exporter."""
+
+    def __init__(self, folder: Path, **changed: Any) -> None:
+        self.runner = asyncio.Runner()
+        self.proc = ProcTree(folder / "proc")
+        self.inside = folder / "inside"
+        (self.inside / "dumps").mkdir(parents=True)
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        self.helpers = Helpers(self.clock)
+        tables = {"ranks": self.ranks, "helper": self.helpers.lend} | changed
+        self.ctx: Context = lent("flight_recorder", self.clock, folder, **tables)
+        self.exporter = FlightRecorderExporter(FlightRecorderConfig())
+        self.runner.run(self.exporter.start(self.ctx))
+
+    def add_rank(
+        self,
+        rank: int = 0,
+        *,
+        pid: int = 0,
+        job: str = "4711",
+        uid: int = ME,
+        world: int = 4,
+        started: float = STARTED,
+        parent: int = 5,
+    ) -> Any:
+        """A rank whose environment names its dump."""
+        pid = pid or 10 + rank
+        self.proc.add(pid, uid=uid)
+        (self.proc.root / str(pid) / "root").symlink_to(self.inside)
+        given = environment(rank, world=world, job=job, port="1") | {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}
+        facts = owned(pid, given, Owner("user", str(uid)), uid=uid, parent=parent, start_seconds=started)
+        self.ranks.observe_process(facts)
+        self.ranks.tick()
+        return facts.key
+
+    def write(self, rank: int = 0, value: dict[str, Any] | None = None, seconds: float = STARTED + 1.0) -> Path:
+        """A dump that was written at this time."""
+        path = self.inside / f"dumps/trace_{rank}"
+        path.write_bytes(pickled(value or dump([entry(sequence=3)], enqueued=3)))
+        os.utime(path, (seconds, seconds))
+        return path
+
+    def look(self, seconds: float = 5.0) -> dict[str, float]:
+        """Let time pass, look until nothing is pending, and return what is shown, by name and label values."""
+        self.clock.advance(seconds)
+        self.runner.run(self.exporter.update())
+        return self.shown()
+
+    def shown(self) -> dict[str, float]:
+        """What is shown, without the common beginning of the names."""
+        found = {}
+        for metric in self.exporter.families(self.exporter.snapshot()):
+            for labels, value in zip(metric.labels, metric.values, strict=True):
+                found["/".join((metric.family.name.removeprefix("rankwatch_flight_recorder_"), *labels))] = value
+        return found
+
+    def results(self) -> dict[str, float]:
+        """What became of files, by result."""
+        return {name.partition("/")[2]: value for name, value in self.shown().items() if name.startswith("dumps_total")}
+
+    def end(self) -> None:
+        """Stop all."""
+        self.runner.run(self.exporter.drain())
+        self.runner.run(stop_all(self.helpers))
+        self.runner.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Any:
+    """A node, which is ended."""
+    made = Node(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def made_node(tmp_path: Path) -> Any:
+    """Makes a node that is lent something else, which is ended."""
+    made: list[Node] = []
+
+    def make(**changed: Any) -> Node:
+        made.append(Node(tmp_path, **changed))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def test_dump_of_a_rank(node: Node) -> None:
+    """What a rank's dump tells is shown, once it is there, with the time at which it was written."""
+    node.add_rank()
+    with pytest.raises(NoData):
+        node.look()
+    node.write()
+    assert node.look() == {
+        "enqueued_sequence/4711/0/0": 3.0,
+        "unfinished_sequence/4711/0/0/default_pg/all_reduce/Float/1024/scheduled": 3.0,
+        "dump_timestamp_seconds/4711/0": STARTED + 1.0,
+        "dumps_total/read": 1.0,
+    }
+    assert node.look()["dumps_total/read"] == 1.0
+
+
+def test_without_ranks_no_helper_is_started(node: Node) -> None:
+    """Where no rank may hang, no process is started and no file is looked for."""
+    node.write()
+    with pytest.raises(NoData):
+        node.look()
+    key = node.add_rank()
+    node.ranks.processes()[key].note_progress(STARTED)
+    with pytest.raises(NoData):
+        node.look()
+    assert not any(helper.calls for helper in node.helpers.all())
+    assert node.look(31.0)["dumps_total/read"] == 1.0
+
+
+def test_a_dump_that_is_written_anew(node: Node) -> None:
+    """While the next dump is half written the last one is shown; then the next."""
+    node.add_rank()
+    node.write()
+    node.look()
+    path = node.write(value=dump([entry(sequence=9)], enqueued=9), seconds=STARTED + 7.0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40])
+    os.utime(path, (STARTED + 6.0,) * 2)
+    assert node.look()["enqueued_sequence/4711/0/0"] == 3.0
+    path.write_bytes(whole)
+    os.utime(path, (STARTED + 7.0,) * 2)
+    assert node.look()["enqueued_sequence/4711/0/0"] == 9.0
+    assert node.results() == {"read": 2.0, "incomplete": 1.0}
+
+
+def test_dumps_that_are_not_believed(node: Node) -> None:
+    """A dump of an earlier process, of another rank, of a job of another size, or that is none, is counted once."""
+    for rank in range(6):
+        node.add_rank(rank, world=8)
+    node.write(0, seconds=STARTED - 1.0)
+    node.write(1, dump([entry(time_created_ns=int(1.6e18))], ranks="[0, 1, 2, 3, 4, 5, 6, 7]"))
+    node.write(2, dump(ranks="[0, 1, 3]"))
+    node.write(3, dump(ranks="[0, 1, 2, 3]"))
+    (node.inside / "dumps/trace_4").write_bytes(b"\x80\x02cos\nsystem\n.")
+    (node.inside / "dumps/trace_5").mkdir()
+    node.look()
+    counted = {"earlier_process": 2.0, "other_rank": 1.0, "other_job": 1.0, "malformed": 1.0}
+    assert node.shown() == {f"dumps_total/{result}": count for result, count in counted.items()}
+    node.look()
+    assert node.results() == counted
+
+
+def test_a_file_of_another_user_is_not_believed(node: Node) -> None:
+    """A dump counts for a rank only where its owner is the rank's user."""
+    node.add_rank(uid=ME + 1)
+    node.write()
+    assert node.look() == {"dumps_total/other_user": 1.0}
+
+
+def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
+    """Of two jobs of one user with one path nobody can tell whose the dump is, also when one was shown before."""
+    node.add_rank()
+    node.write()
+    assert "enqueued_sequence/4711/0/0" in node.look()
+    node.add_rank(pid=99, job="4712")
+    assert node.look() == {"dumps_total/read": 1.0, "dumps_total/other_job": 2.0}
+
+
+def test_a_rank_that_has_left(node: Node) -> None:
+    """A rank's dump is found by way of another rank of its job, or of its launcher, for two minutes."""
+    node.write(0)
+    node.write(1)
+    key, other = node.add_rank(0), node.add_rank(1)
+    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+    (node.proc.root / "10/root").unlink()
+    assert "enqueued_sequence/4711/0/0" in node.look()
+    node.ranks.observe_exit(other, ExitStatus(known=True, signal=6))
+    (node.proc.root / "11/root").unlink()
+    node.write(1, dump([entry(sequence=4)]), seconds=STARTED + 2.0)
+    assert node.look()["enqueued_sequence/4711/1/0"] == 3.0
+    (node.proc.root / "5").mkdir()
+    (node.proc.root / "5/root").symlink_to(node.inside)
+    assert node.look()["enqueued_sequence/4711/1/0"] == 4.0
+    node.write(1, dump([entry(sequence=5)]), seconds=STARTED + 3.0)
+    assert node.look(121.0)["enqueued_sequence/4711/1/0"] == 4.0
+
+
+def test_a_rank_that_nobody_can_see_for(made_node: MakeNode) -> None:
+    """The dump of a rank that has left, of no known launcher, is not looked for: never in the agent's own files."""
+    helper = Helper()
+    node = made_node(helper=lambda _spec: helper)
+    node.ranks.observe_exit(node.add_rank(parent=0), ExitStatus(known=True, signal=6))
+    with pytest.raises(NoData):
+        node.look()
+    assert helper.asked == []
+
+
+def test_how_long_a_dump_is_shown(node: Node) -> None:
+    """It is shown for an hour after it was read, also when its rank is forgotten, and then never again."""
+    key = node.add_rank()
+    node.write()
+    assert "enqueued_sequence/4711/0/0" in node.look()
+    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+    node.clock.advance(3599.0)
+    node.ranks.tick()
+    assert not node.ranks.snapshot().ranks
+    assert "enqueued_sequence/4711/0/0" in node.look(0.0)
+    assert node.look(6.0) == {"dumps_total/read": 1.0}
+
+
+def test_an_old_dump_of_a_rank_that_runs(node: Node) -> None:
+    """A rank that still runs after an hour has its dump shown no more, and the file is not read again."""
+    node.add_rank()
+    node.write()
+    node.look()
+    assert node.look(3601.0) == {"dumps_total/read": 1.0}
+    assert node.look() == {"dumps_total/read": 1.0}
+
+
+def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
+    """A dump explains nothing once its rank has completed an operation a minute later."""
+    key = node.add_rank()
+    node.write()
+    process = node.ranks.processes()[key]
+    node.look()
+    process.note_progress(STARTED + 61.0)
+    assert "enqueued_sequence/4711/0/0" in node.look()
+    process.note_progress(STARTED + 61.5)
+    assert node.look() == {"dumps_total/read": 1.0}
+
+
+def test_a_rank_that_was_started_anew(node: Node) -> None:
+    """A rank's next process has no dump until it writes one."""
+    key = node.add_rank()
+    node.write()
+    node.look()
+    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+    node.clock.advance(20.0)
+    node.add_rank(pid=88, started=STARTED + 20.0)
+    assert node.look() == {"dumps_total/read": 1.0, "dumps_total/earlier_process": 1.0}
+    node.write(seconds=STARTED + 30.0)
+    assert "enqueued_sequence/4711/0/0" in node.look()
+
+
+def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> None:
+    """Links are followed within the root that the process sees, and nothing but a regular file is opened."""
+    node.add_rank(0)
+    node.add_rank(1)
+    node.add_rank(2)
+    node.write(7)
+    (node.inside / "dumps/trace_0").symlink_to("/dumps/trace_7")
+    (node.inside / "dumps/trace_1").symlink_to(tmp_path / "secret")
+    (tmp_path / "secret").write_bytes(pickled(dump()))
+    os.mkfifo(node.inside / "dumps/trace_2")
+    assert node.look()["enqueued_sequence/4711/0/0"] == 3.0
+    assert node.results() == {"read": 1.0}
+
+
+def test_what_a_file_makes_of_the_helper(node: Node) -> None:
+    """Files that are made to take memory are refused by a helper that has little of it, and it goes on."""
+    (node.inside / "dumps").mkdir(exist_ok=True)
+    for rank, raw in enumerate(
+        (
+            b"](" + b"]" * 2_000_000,
+            b"](" + b"}" * 240_000 + b"e",
+            b"](" + b"M\xff\xff" * 2_000_000,
+            b"{" + b"[" * 1_000_000,
+        )
+    ):
+        (node.inside / f"dumps/trace_{rank}").write_bytes(raw)
+        node.add_rank(rank)
+    for _ in range(4):
+        node.look()
+    assert sum(node.results().values()) == 4
+    assert set(node.results()) <= {"too_large", "incomplete", "malformed"}
+    assert [(helper.calls["failed"], helper.restarts) for helper in node.helpers.all()] == [(0, 0)]
+
+
+def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of so many bytes is read, and not one of one more, of which no more is read than that."""
+    path = node.write()
+    request = DumpRequest("1", 0, ME, [str(path)])
+    for bound, result in ((path.stat().st_size, "read"), (path.stat().st_size - 1, "too_large")):
+        monkeypatch.setattr(reading, "MAX_DUMP_BYTES", bound)
+        [answer] = read_dumps([request], b"")
+        assert answer is not None
+        assert answer.result == result
+
+
+def test_decoding_is_bounded_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so long no further file is begun: it is read in the next look, before those that were read."""
+    monkeypatch.setattr(reading, "DECODING_SECONDS", -1.0)
+    request = DumpRequest("1", 0, ME, [str(node.write())])
+    [answer] = read_dumps([request], b"")
+    assert answer is not None
+    assert answer.result == "pending"
+
+
+class Helper:
+    """A helper that reads one dump at each call, and notes who is asked for first."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.rests = 0
+
+    async def call(self, requests: list[DumpRequest], _deadline: float) -> list[DumpAnswer | None]:
+        """Answer the first of those that have not been read."""
+        self.asked.append([request.rank for request in requests])
+        answers: list[DumpAnswer | None] = []
+        for request in requests:
+            place = (1, request.rank, 1, int(1.8e18))
+            if request.known is not None:
+                answers.append(DumpAnswer("unchanged", place))
+            elif any(each is not None and each.result == "malformed" for each in answers):
+                answers.append(DumpAnswer("pending", place))
+            else:
+                answers.append(DumpAnswer("malformed", place))
+        return answers
+
+    def rest(self) -> None:
+        """Give back memory."""
+        self.rests += 1
+
+
+def test_users_have_their_turns(made_node: MakeNode) -> None:
+    """Who was not read comes first the next time, and of these one rank of each user after the other."""
+    helper = Helper()
+    node = made_node(helper=lambda _spec: helper)
+    for rank in range(3):
+        node.add_rank(rank)
+    node.add_rank(7, job="5000", uid=ME + 1, world=8)
+    for _ in range(4):
+        node.look(1.0)
+    assert helper.asked == [[0, 7, 1, 2], [7, 1, 2, 0], [1, 2, 0, 7], [2, 0, 7, 1]]
+    node.look(1.0)
+    assert len(helper.asked) == 4  # nothing is pending
+    assert helper.rests == 1
+    node.look(5.0)
+    assert (len(helper.asked), helper.rests) == (5, 1)
+
+
+def test_ranks_of_a_look_are_bounded(made_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many ranks are asked for in one look, and the others in the next."""
+    monkeypatch.setattr(exporter, "MAX_RANKS", 2)
+    helper = Helper()
+    node = made_node(helper=lambda _spec: helper)
+    for rank in range(3):
+        node.add_rank(rank)
+    node.look(1.0)
+    node.look(1.0)
+    node.look(5.0)
+    assert helper.asked == [[0, 1], [1, 2], [2, 0]]
+
+
+class Failing(Helper):
+    """A helper that ends when it is asked for a file of rank 1."""
+
+    async def call(self, requests: list[DumpRequest], deadline: float) -> list[DumpAnswer | None]:
+        """Fail, or answer."""
+        if any(request.rank == 1 for request in requests):
+            self.asked.append([])
+            raise HelperFailed("made to")
+        return await super().call(requests, deadline)
+
+
+def test_a_file_that_ends_the_helper_costs_no_other(made_node: MakeNode) -> None:
+    """After the helper failed each file is asked for alone, at each turn another; after ten minutes all together."""
+    helper = Failing()
+    node = made_node(helper=lambda _spec: helper)
+    for rank in range(3):
+        node.add_rank(rank)
+    with pytest.raises(HelperFailed):
+        node.look()
+    assert node.look(5.0)["dumps_total/malformed"] == 1.0
+    with pytest.raises(HelperFailed):
+        node.look(1.0)
+    assert node.look(5.0)["dumps_total/malformed"] == 2.0
+    assert helper.asked == [[], [0], [], [2]]
+    with pytest.raises(HelperFailed):
+        node.look(601.0)
+    assert node.look(5.0)["dumps_total/malformed"] == 2.0
+    assert helper.asked[4:] == [[], [0]]
+
+
+def test_series_are_admitted(made_node: MakeNode) -> None:
+    """A dump whose series find no room is not shown, and counted; what is over gives its room back."""
+    admit = Admission(in_all=6)
+    node = made_node(admit=admit)
+    node.add_rank(0)
+    node.write(0)
+    node.look()
+    assert admit.taken == 3
+    node.add_rank(1)
+    node.write(1)
+    assert node.look()["dumps_total/no_room"] == 1.0
+    assert admit.taken == 3
+    node.look(3601.0)
+    assert admit.taken == 0
+
+
+def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a look hangs its user gets no answer, others do."""
+    hangs = threading.Event()
+
+    def look(request: DumpRequest) -> list[Any]:
+        if request.uid == 1:
+            hangs.wait(30.0)
+        return []
+
+    monkeypatch.setattr(reading, "_lookers", ByUser(look))
+    monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
+    requests = [DumpRequest("1", 0, 1, ["/a"]), DumpRequest("2", 0, 2, ["/b"])]
+    assert read_dumps(requests, b"") == [None, DumpAnswer("none")]
+    hangs.set()
+
+
+@pytest.mark.parametrize(
+    ("environment", "paths"),
+    [
+        ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
+        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),
+        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "b/r_"}, ["/work/b/r_3"]),
+        ({"HOME": "/h"}, [f"/h/.cache/{name}" for name in OWN] + [SYSTEMS]),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, [f"/c/{name}" for name in OWN] + [SYSTEMS]),
+        ({"HOME": "h"}, [SYSTEMS]),
+        (None, [SYSTEMS]),
+    ],
+)  # fmt: skip
+def test_where_dumps_are(environment: dict[str, str] | None, paths: list[str]) -> None:
+    """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
+    facts = owned(10, environment, Owner("user", "1"), directory="/work")
+    assert paths_of(facts, "3", "4711", ()) == paths
+
+
+@pytest.mark.parametrize(
+    ("job_id", "paths"), [("4711", ["/r/4711/t_3", "/s_3"]), ("..", ["/s_3"]), ("a/b", ["/s_3"]), ("", ["/s_3"])]
+)
+def test_a_sites_own_paths(job_id: str, paths: list[str]) -> None:
+    """A site's prefixes are looked at, too; a job id that is no name of a directory leads nowhere."""
+    facts = owned(10, {}, Owner("user", "1"))
+    assert paths_of(facts, "3", job_id, ["/r/%j/t_", "/s_"])[1:] == paths
+
+
+@pytest.mark.parametrize("rank", ["pid-17", "unknown", "12345678"])
+def test_ranks_without_a_number_have_no_dump(node: Node, rank: str) -> None:
+    """A process whose rank nobody knows is not looked at."""
+    assert not exporter.is_number(rank)
+
+
+@given(st.binary(max_size=300))
+def test_any_file(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    """Whatever a file holds, it gets an answer."""
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(raw)
+    [answer] = read_dumps([DumpRequest("1", 0, ME, [str(path)])], b"")
+    assert answer is not None
+    assert answer.result in reading.SETTLED
