@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from job_log_jobs import CATALOGUE, event
 
-from exporters.job_log.catalogue import ProgressPattern, catalogue, categories, deduced, entries, progress_patterns
+from exporters.job_log.catalogue import (
+    ProgressPattern,
+    advice,
+    catalogue,
+    categories,
+    deduced,
+    entries,
+    progress_patterns,
+)
 from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, classify, events
 from exporters.job_log.speaker import MAX_RANK, Speaker, speaker_of
 
@@ -107,6 +116,14 @@ def test_categories_are_those_of_the_table() -> None:
     """There are at least the 57 categories of failures that jobs tell of; what is deduced can be a cause."""
     assert len(categories()) >= 57
     assert set(deduced().values()) == {"root"}
+
+
+def test_advice_is_of_causes_that_are_certain() -> None:
+    """What helps is told of roots that no other root takes the place of, and each kind of help has a sentence."""
+    strong = {entry.category for entry in entries() if entry.role == "root" and not entry.weak}
+    assert set(advice()) - strong == set()
+    texts = (Path(__file__).parents[2] / "deploy/prometheus/sources/texts.yml").read_text()
+    assert set(advice().values()) == set(re.findall(r'eq \.Labels\.advice "(\w+)"', texts))
 
 
 @pytest.mark.parametrize(
