@@ -20,8 +20,9 @@ _EACH = "1 per port"
 DEVICE_INFO = Family(
     "rankwatch_rdma_device_info",
     "gauge",
-    "Facts about an RDMA device; always 1.",
-    ("device", "driver", "firmware", "board", "pci"),
+    "Facts about an RDMA device; always 1. driver_version: of the module, where it is not the kernel's own (as that of "
+    "OFED).",
+    ("device", "driver", "driver_version", "firmware", "board", "pci"),
     "1 per device",
 )
 DEVICE_UP = Family(
@@ -207,7 +208,8 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     for device in snapshot.devices:
         for kind, count in snapshot.resources.get(device.name, {}).items():
             rows[RESOURCES.name].add((device.name, kind), count)
-        rows[DEVICE_INFO.name].add((device.name, device.driver, device.firmware, device.board, device.pci), 1)
+        facts = (device.driver, device.driver_version, device.firmware, device.board, device.pci)
+        rows[DEVICE_INFO.name].add((device.name, *facts), 1)
         for port in device.ports:
             place = (device.name, str(port.number))
             _port(rows, place, port)
