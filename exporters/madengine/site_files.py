@@ -42,7 +42,7 @@ class SiteFacts(NamedTuple):
 
 
 class ChangedFiles(Generic[T]):
-    """What files say, by path, read again when one changes; one that is half written, or too long, says what it said before.
+    """What files say, by path, read again when one changes; one half written, or too long, says what it said before.
 
     At one look about LOOK_BYTES are read, of the first files first; what is left is read at the next ones.
     """
