@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from agent.api import Clock, FilePlace, FollowedFile, TextFiles, read_changed
 from exporters.madengine.manifest import MAX_MANIFEST_BYTES, ManifestModel, read_manifest
 from exporters.madengine.perf_csv import MAX_CSV_BYTES, MAX_RESULTS, PerfRow, read_rows
-from exporters.madengine.tables import PlacedTable, Table, node_of, read_table
+from exporters.madengine.tables import PlacedTable, ResultTable, node_of, read_table
 
 MAX_TABLES = 128
 """Read at one look; of more those written last, of each user as many."""
@@ -98,7 +98,7 @@ class TableReader:
 
     def __init__(self, patterns: Sequence[str], clock: Clock) -> None:
         self._listing = TextFiles(patterns, clock.monotonic)
-        self._files: ChangedFiles[Table] = ChangedFiles(MAX_TABLE_BYTES, read_table)
+        self._files: ChangedFiles[ResultTable] = ChangedFiles(MAX_TABLE_BYTES, read_table)
 
     def look(self) -> tuple[PlacedTable, ...]:
         """All tables, those of one job in the order of their paths."""

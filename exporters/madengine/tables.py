@@ -17,7 +17,7 @@ MAX_TABLE_RESULTS = 64
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
 
 
-class Table(msgspec.Struct, frozen=True):
+class ResultTable(msgspec.Struct, frozen=True):
     """One table: its results by model and metric; how many of its rows have one (``filled``), and none (``empty``)."""
 
     results: Mapping[tuple[str, str], float]
@@ -30,10 +30,10 @@ class PlacedTable(NamedTuple):
 
     job_id: str
     node_rank: int
-    table: Table
+    table: ResultTable
 
 
-def read_table(raw: bytes) -> Table | None:
+def read_table(raw: bytes) -> ResultTable | None:
     """What a table says: of rows of one model and metric the last; None for what is no such file."""
     results: dict[tuple[str, str], float] = {}
     filled = empty = 0
@@ -49,7 +49,7 @@ def read_table(raw: bytes) -> Table | None:
                 results[name] = value
     except csv.Error:
         return None
-    return Table(results, filled, empty)
+    return ResultTable(results, filled, empty)
 
 
 def node_of(path: str) -> int | None:

@@ -15,7 +15,7 @@ from exporters.madengine import manifest, site_files, tables
 from exporters.madengine.exporter import SITE_SECONDS, MadengineConfig, MadengineExporter
 from exporters.madengine.manifest import ManifestModel, read_manifest
 from exporters.madengine.site_files import JobManifest, ManifestReader, TableReader
-from exporters.madengine.tables import PlacedTable, Table, most_complete, node_of, of_nodes, read_table
+from exporters.madengine.tables import PlacedTable, ResultTable, most_complete, node_of, of_nodes, read_table
 
 HEADER = " model ,performance, metric ,tp"
 MANIFEST = {
@@ -34,7 +34,7 @@ MANIFEST = {
 def test_results_of_a_table() -> None:
     """Rows with a number are results, the last of each model and metric; all others are empty."""
     text = f"{HEADER}\na,1.5,tok,8\na, 2.5 ,tok,4\nb,,tok,8\nc,soon,tok,8\nd\n"
-    assert read_table(text.encode()) == Table({("a", "tok"): 2.5}, filled=2, empty=3)
+    assert read_table(text.encode()) == ResultTable({("a", "tok"): 2.5}, filled=2, empty=3)
     assert read_table(b"model,performance\na,1\n") is None
 
 
@@ -56,11 +56,11 @@ def test_node_of_a_table() -> None:
 def test_the_most_complete_table_counts() -> None:
     """Of each job the table with the most results counts, and the first node's where several have as many."""
     placed = [
-        PlacedTable("7", 1, Table({}, 2, 0)),
-        PlacedTable("7", 2, Table({}, 5, 9)),
-        PlacedTable("7", 2, Table({}, 3, 0)),
-        PlacedTable("7", 4, Table({}, 5, 0)),
-        PlacedTable("8", 0, Table({}, 0, 4)),
+        PlacedTable("7", 1, ResultTable({}, 2, 0)),
+        PlacedTable("7", 2, ResultTable({}, 5, 9)),
+        PlacedTable("7", 2, ResultTable({}, 3, 0)),
+        PlacedTable("7", 4, ResultTable({}, 5, 0)),
+        PlacedTable("8", 0, ResultTable({}, 0, 4)),
     ]
     assert [(one.job_id, one.node_rank, one.table.filled) for one in of_nodes(placed)] == [
         ("7", 1, 2),
@@ -129,7 +129,7 @@ def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
     """A table is read again when it changes, keeps what it said while half written, and is forgotten when gone."""
     path = write_table(tmp_path, "812", 1, "a,1,tok,8\n")
     reader = TableReader([f"{tmp_path}/%j/node_*/multi_results*.csv"], FakeClock())
-    assert reader.look() == (PlacedTable("812", 1, Table({("a", "tok"): 1.0}, 1, 0)),)
+    assert reader.look() == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1, 0)),)
     path.write_text("mod")
     assert [one.table.filled for one in reader.look()] == [1]
     path.write_text(f"{HEADER}\na,1,tok,8\nb,2,tok,8\n")
