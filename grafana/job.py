@@ -180,7 +180,7 @@ def _events() -> list[Panel]:
         stats(
             "First cause by its own log",
             "The first line that can be the cause, or, where none can, that it was planned or that others failed.",
-            Query(f"job:rankwatch_log_cause:info{{{JOB}}}", "{{category}}, rank {{rank}} {{host}}"),
+            Query(f"job:rankwatch_log_cause:info{{{JOB}}}", "{{category}}, rank {{rank}} {{host}} {{advice}}"),
             unit="none",
             size=HALF,
             steps=Steps("yellow", {}),

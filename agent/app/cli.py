@@ -1,4 +1,4 @@
-"""The command line: flags in Prometheus' dotted style, and the commands `mark`, `simulate` and `status`."""
+"""The command line: flags in Prometheus' dotted style, and the commands `healthy`, `mark`, `simulate` and `status`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from agent.core.openssl import leave_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status: 0 well, 1 it failed, 2 it was asked for wrongly."""
+    """Run the command line and return the exit status: 0 well, 1 it failed, 2 it was asked for wrongly.
+
+    Those of `rankwatch healthy`: 0 healthy, 1 not healthy, 2 it cannot tell.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["simulate"]:
         from agent.simulate.cli import main as simulate  # noqa: PLC0415  # the daemon needs none of it in memory
@@ -27,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agent.app.mark import main as mark  # noqa: PLC0415  # likewise
 
         return mark(given[1:])
+    if given[:1] == ["healthy"]:
+        from agent.app.healthy import main as healthy  # noqa: PLC0415  # likewise
+
+        return healthy(given[1:])
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)
     leave_out()
@@ -42,8 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch",
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
-        epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch mark` sets a mark in the "
-        "time line of a job; `rankwatch simulate` runs a simulated job.",
+        epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch healthy` says whether the "
+        "node's hardware is well, for health checks; `rankwatch mark` sets a mark in the time line of a job; "
+        "`rankwatch simulate` runs a simulated job.",
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument(

@@ -6,22 +6,20 @@ import argparse
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterable, Sequence
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.app import own_page
 from agent.app.config import DEFAULT_LISTEN_ADDRESS
 from agent.core.hosts import ranges
 from agent.hardware.unread import PAUSE_FRAMES_UNREAD, hardware_notes
 from agent.ranks.families import RANK_STATE, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE
 from agent.ranks.unseen import notes
 from agent.ranks.usage_unread import UNREAD, usage_notes
-from agent.web.listen import parse_listen_address
 
 TIMEOUT_SECONDS = 10.0
-MAX_BYTES = 64 * 1024 * 1024
 _ASKED = ("collect[]=ranks", f"name[]={PAUSE_FRAMES_UNREAD.name}")
 _HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "PROGRESS", "ENDED BY")
 
@@ -39,9 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--brief", action="store_true", help="one line for each job and state, with its ranks: 0-3,7")
     flags = parser.parse_args(list(arguments))
     try:
-        address = parse_listen_address(flags.address)
-        page = f"http://{address if address.host else f'127.0.0.1:{address.port}'}/metrics"
-        text = "".join(_fetch(f"{page}?{asked}") for asked in _ASKED)
+        text = "".join(own_page.read(flags.address, asked, TIMEOUT_SECONDS) for asked in _ASKED)
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         print(f"rankwatch status: no answer from {flags.address}: {reason}", file=sys.stderr)  # noqa: T201  # its answer
@@ -104,11 +100,3 @@ def _note(row: dict[str, str], name: str, labels: dict[str, str], value: float, 
             row["progress"] = f"{max(now - value, 0):.0f}s ago"
         case "rankwatch_rank_exit_info":
             row["ended"] = " ".join(filter(None, (labels["reason"], labels["signal"], labels["code"])))
-
-
-def _fetch(url: str) -> str:
-    # Never by way of a proxy: clusters set http_proxy for everybody, and no proxy reaches this node's loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:  # always http, to our own agent
-        body: bytes = answer.read(MAX_BYTES)
-    return body.decode("utf-8", "replace")

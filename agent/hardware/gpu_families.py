@@ -34,6 +34,14 @@ INFO = Family(
     (*GPU_LABELS, "pci", "name"),
     _PER_GPU,
 )
+DRIVER_INFO = Family(
+    "rankwatch_gpu_driver_info",
+    "gauge",
+    "Always 1: the version of the GPUs' driver, and of NVIDIA's the latest CUDA that it runs. AMD's has one where it "
+    "is not the kernel's own.",
+    ("driver", "cuda"),
+    "1 per node",
+)
 PROCESSES = gauge("rankwatch_gpu_processes", "Processes that compute on the GPU, or on a part of it.")
 UTILIZATION = gauge(
     "rankwatch_gpu_utilization_ratio",

@@ -11,7 +11,7 @@ from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import LoweredSeconds, memory_active
 from exporters.amdgpu.ras_errors import RasErrors
-from exporters.amdgpu.tree import read_gpus, read_users
+from exporters.amdgpu.tree import read_driver, read_gpus, read_users
 
 INTERVAL_SECONDS = 10.0
 
@@ -33,6 +33,7 @@ class AmdgpuExporter:
         self._lowered: dict[str, LoweredSeconds] = {}
         self._memory_active: dict[str, float] = {}
         self._ras_errors = RasErrors()
+        self._driver = ""
 
     async def start(self, ctx: Context) -> None:
         """Take back which GPUs there were since the boot."""
@@ -45,6 +46,7 @@ class AmdgpuExporter:
         """Look at every GPU; NoData when there never was one."""
         root = self._ctx.roots.sys
         found, self._users = await self._thread.call(lambda: (read_gpus(root), read_users(root)))
+        self._driver = await self._thread.call(lambda: read_driver(root))
         learn(self._known, found)
         before = {gpu.pci: gpu.raw.table for gpu in self._gpus if gpu.raw is not None}
         active = {gpu.pci: memory_active(before.get(gpu.pci), gpu.table) for gpu in found}
@@ -63,7 +65,9 @@ class AmdgpuExporter:
     def snapshot(self) -> AmdgpuSnapshot:
         """What the last look gave."""
         lowered = {pci: dict(each.seconds) for pci, each in self._lowered.items()}
-        return AmdgpuSnapshot(self._gpus, self._users, lowered, self._memory_active, self._config.all_values)
+        return AmdgpuSnapshot(
+            self._gpus, self._users, lowered, self._memory_active, self._config.all_values, self._driver
+        )
 
     def families(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -63,7 +63,14 @@ PCIE_NAKS = Family(
     (*GPU_LABELS, "direction"),
     "2 per GPU, only with all_values",
 )
-_DETAILS = gpu_families.DETAILS | {EDGE_TEMPERATURE, PCIE_RECOVERIES, PCIE_NAKS}
+VBIOS_INFO = Family(
+    "rankwatch_gpu_vbios_info",
+    "gauge",
+    "Always 1: the version of the video BIOS of AMD's GPU.",
+    (*GPU_LABELS, "vbios"),
+    "1 per GPU, only with all_values",
+)
+_DETAILS = gpu_families.DETAILS | {EDGE_TEMPERATURE, PCIE_RECOVERIES, PCIE_NAKS, VBIOS_INFO}
 
 
 class _Value(NamedTuple):
@@ -100,6 +107,7 @@ _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,
     gpu_families.INFO,
+    gpu_families.DRIVER_INFO,
     gpu_families.PROCESSES,
     gpu_families.ECC_ERRORS,
     gpu_families.ENERGY,
@@ -108,6 +116,7 @@ FAMILIES = (
     gpu_families.DRAM_ACTIVE,
     PCIE_RECOVERIES,
     PCIE_NAKS,
+    VBIOS_INFO,
     RAS_ERRORS,
     XGMI_INFO,
     XGMI_LINKS_UP,
@@ -119,7 +128,8 @@ class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs; ``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason;
     ``memory_active``: the share of the memory's bandwidth that was used between the last two looks, by address.
 
-    ``all_values``: every number, also what neither rules nor dashboards ask for.
+    ``all_values``: every number, also what neither rules nor dashboards ask for. ``driver``: its version, empty where
+    it has none of its own.
     """
 
     gpus: tuple[View, ...]
@@ -127,11 +137,14 @@ class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     lowered_seconds: dict[str, dict[str, float]] = {}
     memory_active: dict[str, float] = {}
     all_values: bool = False
+    driver: str = ""
 
 
 def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     rows = {family.name: family.rows() for family in FAMILIES}
+    if snapshot.driver:
+        rows[gpu_families.DRIVER_INFO.name].add((snapshot.driver, ""), 1)
     for gpu in snapshot.gpus:
         labels = (str(gpu.index), gpu.known.uuid)
         rows[gpu_families.PRESENT.name].add(labels, float(gpu.raw is not None))
@@ -140,6 +153,8 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
             users = sum(gpu.pci in used for used in snapshot.users.values())
             rows[gpu_families.PROCESSES.name].add(labels, users)
             _numbers(rows, labels, gpu)
+            if gpu.raw.vbios:
+                rows[VBIOS_INFO.name].add((*labels, gpu.raw.vbios), 1)
             _errors(rows, labels, gpu.raw.errors)
             if gpu.raw.table is not None:
                 _table(rows, labels, gpu.raw.table)

@@ -24,6 +24,7 @@ _CARD = re.compile(r"card\d{1,4}")
 _BLOCK = re.compile(r"([a-z0-9_]{1,32})_err_count")
 _COUNT = re.compile(r"^(ue|ce|de): (\d{1,18})$", re.MULTILINE)
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
+_VERSION = re.compile(r"[\w.+~-]{1,64}", re.ASCII)
 _UNIQUE_ID = re.compile(r"[0-9a-fA-F]{1,32}")
 _LOCATION = re.compile(r"^location_id (\d{1,10})$", re.MULTILINE)
 _DOMAIN = re.compile(r"^domain (\d{1,10})$", re.MULTILINE)
@@ -59,6 +60,7 @@ class RawGpu(msgspec.Struct, frozen=True):
     sensors: dict[str, float]
     errors: dict[str, dict[str, int]]
     table: Table | None = None
+    vbios: str = ""
 
 
 _NUMBERS = {
@@ -98,7 +100,18 @@ def _gpu(device: Path) -> RawGpu:
         sensors=_sensors(device / "hwmon"),
         errors=_errors(device / "ras"),
         table=read_table(sysfs.read_bytes(device / "gpu_metrics") or b""),
+        vbios=_version(device / "vbios_version"),
     )
+
+
+def read_driver(sys_root: Path) -> str:
+    """The driver's version; empty where it is the kernel's own, which has none."""
+    return _version(sys_root / "module/amdgpu/version")
+
+
+def _version(path: Path) -> str:
+    text = sysfs.read_text(path) or ""
+    return text if _VERSION.fullmatch(text) else ""
 
 
 def _generation(text: str | None) -> int | None:

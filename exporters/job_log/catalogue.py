@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 Role = Literal["root", "cascade", "confirmation", "advice", "benign", "planned"]
+Advice = Literal["restart", "restart_elsewhere", "fix_program", "fix_system"]
 Kind = Literal["iteration", "checkpoint_begin", "checkpoint_end"]
 ITERATION = "iteration"
 MIN_ANCHOR_BYTES = 4
@@ -44,6 +45,7 @@ class _Categories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     words: dict[str, str]
     entries: list[CategoryEntry]
     deduced: dict[str, Role]
+    advice: dict[str, Advice]
 
 
 class _Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,6 +95,12 @@ def entries() -> tuple[CategoryEntry, ...]:
 def deduced() -> dict[str, Role]:
     """The categories that several lines tell together, each with its role."""
     return dict(_categories().deduced)
+
+
+@cache
+def advice() -> dict[str, Advice]:
+    """What helps where a category is the cause; those of which nothing is certain are left out."""
+    return dict(_categories().advice)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.api import Family, Metric
+from exporters.job_log.catalogue import advice
 from exporters.job_log.reader import PublishedLogs
 from exporters.job_log.tally import FirstEvent
 
@@ -21,9 +22,10 @@ FIRST_ROOT = Family(
     "rankwatch_job_log_first_root_info",
     "gauge",
     "The first line of the job's log that can be a cause, since its ranks started; one that can follow from another "
-    "gives way to one that cannot. host: the one that it blames or comes from, empty where it does not say. It goes "
-    "when the training goes on.",
-    ("job_id", "category", "rank", "host"),
+    "gives way to one that cannot. host: the one that it blames or comes from, empty where it does not say. advice: "
+    "what helps, where that is certain: restart, restart_elsewhere (without the host), fix_program, fix_system. It "
+    "goes when the training goes on.",
+    ("job_id", "category", "rank", "host", "advice"),
     "1 per job whose log is read here",
     "max",
 )
@@ -143,7 +145,7 @@ def _of_events(found: PublishedLogs) -> Iterable[Metric]:
         for (rank, category, role), count in job.events.items():
             events.add((job.job_id, rank, category, role), count)
         if job.root is not None:
-            roots.add(_labels(job.job_id, job.root), 1.0)
+            roots.add((*_labels(job.job_id, job.root), advice().get(job.root.category, "")), 1.0)
             seconds.add((job.job_id,), job.root.seconds)
         if job.cascade is not None:
             cascades.add(_labels(job.job_id, job.cascade), 1.0)

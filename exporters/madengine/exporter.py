@@ -1,4 +1,4 @@
-"""The exporter: follows the output of nodes in a thread, and reads a site's perf.csv."""
+"""The exporter: follows the output of nodes in a thread, and reads a site's perf.csv, tables and manifests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import msgspec
 from agent.api import (
     Context,
     ExporterConfig,
-    FilePlace,
     JobLines,
     JobTexts,
     JobUsers,
@@ -20,28 +19,36 @@ from agent.api import (
     PathPatterns,
     SavedPositions,
     Spec,
-    read_changed,
 )
 from exporters.madengine.families import FAMILIES, MadSnapshot, ShownTask, render
 from exporters.madengine.patterns import patterns
-from exporters.madengine.perf_csv import MAX_CSV_BYTES, MAX_RESULTS, PerfRow, read_rows
+from exporters.madengine.site_files import SiteFacts, SiteReader
 from exporters.madengine.task import NodeTask, read_name
 
 INTERVAL_SECONDS = 2.0
-RESULTS_SECONDS = 30.0
-"""How often perf.csv is looked at."""
+SITE_SECONDS = 30.0
+"""How often perf.csv, tables and manifests are looked at."""
 MAX_TASKS = 256
 """Of jobs on the node, that are followed."""
 
 _File = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
+_JobPaths = Annotated[
+    list[Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*%j[^\0]*$", max_length=1024)]], msgspec.Meta(max_length=16)
+]
 _Task = tuple[Annotated[str, msgspec.Meta(max_length=256)], Annotated[int, msgspec.Meta(ge=0)]]
 
 
 class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``paths``: the output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files."""
+    """``paths``: the output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files.
+
+    ``tables``: of several results, in node_N of a job's directory (.../%j/node_*/multi_results*.csv), believed as the
+    site names them; ``manifests``: build_manifest.json of a job of this node (.../madengine_job_%j_node_*/...).
+    """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
     results: Annotated[list[_File], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
+    tables: _JobPaths = msgspec.field(default_factory=list)
+    manifests: _JobPaths = msgspec.field(default_factory=list)
 
 
 class SavedTasks(msgspec.Struct):
@@ -79,6 +86,10 @@ class TaskReader:
         saved = SavedTasks(self._texts.positions(), self._tasks)
         return self._texts.available, shown, msgspec.msgpack.encode(saved)
 
+    def owners(self, users: JobUsers) -> frozenset[tuple[int, str]]:
+        """Who owns the output of which job: in a container the job's ranks are another user's."""
+        return frozenset((file.share.uid, job_id) for job_id, file in self._texts.files(users))
+
     def close(self) -> None:
         """Let go of all files."""
         self._texts.close()
@@ -102,41 +113,15 @@ class TaskReader:
         return ShownTask(job_id, node_rank, copy, state, against)
 
 
-class ResultReader:
-    """The rows of a site's perf.csv files, read when one changes. Belongs to the exporter's thread."""
-
-    def __init__(self, paths: list[str]) -> None:
-        self._paths = paths
-        self._read: dict[str, FilePlace] = {}
-        self._rows: dict[str, list[PerfRow]] = {}
-
-    def look(self) -> tuple[PerfRow, ...]:
-        """The rows of all files."""
-        for path in self._paths:
-            try:
-                self._look_at(path)
-            except OSError:
-                self._rows.pop(path, None)
-                self._read.pop(path, None)
-        found = {(row.model, row.metric): row for path in self._paths for row in self._rows.get(path, ())}
-        return tuple(found.values())[-MAX_RESULTS:]
-
-    def _look_at(self, path: str) -> None:
-        found = read_changed(path, MAX_CSV_BYTES, self._read.get(path))
-        rows = None if found is None else read_rows(found[1])
-        if found is not None and rows is not None:
-            self._read[path], self._rows[path] = found[0], rows
-
-
 class MadengineExporter:
     """See the package."""
 
     def __init__(self, config: MadengineConfig) -> None:
         self._config = config
         self._tasks: TaskReader | None = None
-        self._results = ResultReader(config.results)
-        self._rows: tuple[PerfRow, ...] = ()
-        self._results_at = float("-inf")
+        self._site: SiteReader | None = None
+        self._facts = SiteFacts()
+        self._facts_at = float("-inf")
         self._shown = MadSnapshot()
 
     async def start(self, ctx: Context) -> None:
@@ -146,25 +131,40 @@ class MadengineExporter:
         if self._config.paths:
             saved = ctx.state.restore(SavedTasks, ctx.log) or SavedTasks()
             self._tasks = await self._thread.call(partial(TaskReader, ctx, self._config.paths, saved))
+        config = self._config
+        if config.results or config.tables or config.manifests:
+            self._site = SiteReader(config.results, config.tables, config.manifests, ctx.clock)
 
     async def update(self) -> None:
         """Read on; NoData where nothing is configured, or nothing of it is there."""
         available, tasks = False, self._shown.tasks
+        views = self._ctx.ranks.snapshot()
+        users = JobUsers(views)
         if self._tasks is not None:
-            views = self._ctx.ranks.snapshot()
             live = frozenset(view.label.job_id for view in views.ranks if view.process.exited_at is None)
             verdicts = [(view.label.job_id, view.process.verdict) for view in views.ranks]
             dead = frozenset(job_id for job_id, verdict in verdicts if verdict is not None and verdict.state == "dead")
-            turn = partial(self._tasks.turn, JobUsers(views), RanksHere(live, dead))
+            turn = partial(self._tasks.turn, users, RanksHere(live, dead))
             available, tasks, section = await self._thread.call(turn)
             self._ctx.state.publish(section)
         now = self._ctx.clock.monotonic()
-        if self._config.results and now - self._results_at >= RESULTS_SECONDS:
-            self._results_at = now
-            self._rows = await self._thread.call(self._results.look)
-        self._shown = MadSnapshot(tasks, self._rows)
-        if not available and not self._rows:
+        if self._site is not None and now - self._facts_at >= SITE_SECONDS:
+            self._facts_at = now
+            self._facts = await self._thread.call(partial(self._look_at_site, self._site, users))
+        self._shown = MadSnapshot(tasks, self._facts)
+        if not available and not any(self._facts):
             raise NoData
+
+    def _look_at_site(self, site: SiteReader, users: JobUsers) -> SiteFacts:
+        """Runs in the thread."""
+        owners = frozenset() if self._tasks is None else self._tasks.owners(users)
+
+        def job_of(uid: int, named: str) -> str:
+            if self._ctx.once or (uid, named) in owners:  # once: recorded data, of jobs that are nobody's
+                return named
+            return users.job_of(uid, named)
+
+        return site.look(job_of)
 
     def snapshot(self) -> MadSnapshot:
         """What the last look gave."""

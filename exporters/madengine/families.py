@@ -8,6 +8,8 @@ import msgspec
 
 from agent.api import Family, Metric, Rows
 from exporters.madengine.perf_csv import PerfRow
+from exporters.madengine.site_files import JobManifest, SiteFacts
+from exporters.madengine.tables import PlacedTable, most_complete, of_nodes
 from exporters.madengine.task import Contradiction, NodeTask, TaskState
 
 _TASK = ("job_id", "node_rank")
@@ -51,10 +53,11 @@ CONTRADICTED = Family(
 PERFORMANCE = Family(
     "rankwatch_madengine_performance",
     "gauge",
-    "What a run measured, in the unit that metric names: the first of its lines, or (job_id and node_rank empty) the "
-    "newest row of perf.csv.",
+    "What a run measured, in the unit that metric names: the first of its lines, or of a job's tables of several "
+    "results the one with the most of them, or (job_id and node_rank empty) the newest row of perf.csv.",
     (*_TASK, "model", "metric"),
-    "1 per task and metric, at most 16; 1 per model and metric in perf.csv, at most 256",
+    "1 per task and metric, at most 16; 1 per model and metric of a job's best table, at most 64, and in perf.csv, at "
+    "most 256",
     "max",
 )
 TEST_SECONDS = Family(
@@ -101,6 +104,23 @@ RESULT_SECONDS = Family(
     "1 per model and metric in perf.csv, at most 256",
     "max",
 )
+TABLE_ROWS = Family(
+    "rankwatch_madengine_table_rows",
+    "gauge",
+    "Rows of a node's table of several results; state: filled (with a result) or empty.",
+    (*_TASK, "state"),
+    "2 per node with a table, of at most 128 tables",
+    "max",
+)
+MANIFEST = Family(
+    "rankwatch_madengine_manifest_info",
+    "gauge",
+    "What the manifest of a job's run asks for; always 1. Of nodes and processes_per_node how many, target: where it "
+    "runs (slurm, docker, k8s). A label is empty where that is not told.",
+    ("job_id", "model", "image", "launcher", "nodes", "processes_per_node", "gpu_vendor", "target"),
+    "1 per model of a job's manifest, at most 16",
+    "max",
+)
 FAMILIES = (
     STATE,
     CODE,
@@ -113,6 +133,8 @@ FAMILIES = (
     FAILURES,
     BARRIER,
     MISSING,
+    TABLE_ROWS,
+    MANIFEST,
 )
 
 
@@ -130,7 +152,7 @@ class MadSnapshot(msgspec.Struct, frozen=True):
     """What is rendered."""
 
     tasks: tuple[ShownTask, ...] = ()
-    rows: tuple[PerfRow, ...] = ()
+    facts: SiteFacts = SiteFacts()
 
 
 def render(snapshot: MadSnapshot) -> Iterable[Metric]:
@@ -141,15 +163,44 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
         _printed(rows, shown)
     for job_id, missing in _missing(snapshot.tasks).items():
         rows[MISSING].add((job_id,), missing)
-    for row in snapshot.rows:
+    _perf_csv(rows, snapshot.facts.rows)
+    _tables(rows, snapshot)
+    _manifests(rows, snapshot.facts.manifests)
+    return [found.metric for found in rows.values()]
+
+
+def _perf_csv(rows: Mapping[Family, Rows], found: tuple[PerfRow, ...]) -> None:
+    for row in found:
         if row.performance is not None:
             rows[PERFORMANCE].add(("", "", row.model, row.metric), row.performance)
         if row.seconds is not None:
             rows[RESULT_SECONDS].add((row.model, row.metric), row.seconds)
         rows[RESULT].add((row.model, row.metric, row.launcher, row.nodes, row.gpus), 1.0)
-    for model, status in {row.model: row.status for row in snapshot.rows}.items():
+    for model, status in {row.model: row.status for row in found}.items():
         rows[STATUS].add(("", "", model, status), 1.0)
-    return [found.metric for found in rows.values()]
+
+
+def _tables(rows: Mapping[Family, Rows], snapshot: MadSnapshot) -> None:
+    """Rows of each node's table, and the results of each job's best one that no line of the same task gave."""
+    tables: tuple[PlacedTable, ...] = snapshot.facts.tables
+    for job_id, node_rank, table in of_nodes(tables):
+        for state, count in (("filled", table.filled), ("empty", table.empty)):
+            rows[TABLE_ROWS].add((job_id, str(node_rank), state), count)
+    printed = {
+        (shown.job_id, shown.node_rank, shown.task.model, metric)
+        for shown in snapshot.tasks
+        for metric in shown.task.results
+    }
+    for job_id, node_rank, table in most_complete(tables):
+        for (model, metric), value in table.results.items():
+            if (job_id, node_rank, model, metric) not in printed:
+                rows[PERFORMANCE].add((job_id, str(node_rank), model, metric), value)
+
+
+def _manifests(rows: Mapping[Family, Rows], manifests: Iterable[JobManifest]) -> None:
+    for job_id, models in manifests:
+        for labels in dict.fromkeys(msgspec.structs.astuple(model) for model in models):
+            rows[MANIFEST].add((job_id, *labels), 1.0)
 
 
 def _judged(rows: Mapping[Family, Rows], shown: ShownTask) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 
 import msgspec
 
@@ -37,18 +38,10 @@ class PerfRow(msgspec.Struct, frozen=True):
 
 def read_rows(raw: bytes) -> list[PerfRow] | None:
     """The newest row of each model and metric, MAX_RESULTS at most; None for what is no such file."""
-    if len(raw) > MAX_CSV_BYTES:
-        return None
-    csv.field_size_limit(MAX_CELL_CHARACTERS)
-    lines = raw.decode("utf-8", "replace").splitlines()[: MAX_ROWS + 1]
     found: dict[tuple[str, str], PerfRow] = {}
     try:
-        rows = csv.reader(lines)
-        header = [cell.strip() for cell in next(rows, [])]
-        if not {"model", "performance", "metric", "status"} <= set(header):
-            return None
-        for cells in rows:
-            row = _row(dict(zip(header, (cell.strip() for cell in cells), strict=False)))
+        for cells in records(raw, {"model", "performance", "metric", "status"}):
+            row = _row(cells)
             if row is not None:
                 found.pop((row.model, row.metric), None)  # the newest last
                 found[row.model, row.metric] = row
@@ -57,12 +50,28 @@ def read_rows(raw: bytes) -> list[PerfRow] | None:
     return list(found.values())[-MAX_RESULTS:]
 
 
+def records(raw: bytes, columns: set[str]) -> Iterator[dict[str, str]]:
+    """Each row by the names of its columns, blanks around both left out, MAX_ROWS at most.
+
+    csv.Error where the file is too long, is no such file, or has not these ``columns``.
+    """
+    if len(raw) > MAX_CSV_BYTES:
+        raise csv.Error("too long")
+    csv.field_size_limit(MAX_CELL_CHARACTERS)
+    rows = csv.reader(raw.decode("utf-8", "replace").splitlines()[: MAX_ROWS + 1])
+    header = [cell.strip() for cell in next(rows, [])]
+    if not columns <= set(header):
+        raise csv.Error("other columns")
+    for cells in rows:
+        yield dict(zip(header, (cell.strip() for cell in cells), strict=False))
+
+
 def _row(cells: dict[str, str]) -> PerfRow | None:
     """What a row says; None for one without a model."""
     model, status = as_label(cells.get("model", "")), cells.get("status", "").upper()
     if not model:
         return None
-    value = _number(cells.get("performance", ""))
+    value = as_number(cells.get("performance", ""))
     return PerfRow(
         model,
         as_label(cells.get("metric", "")),
@@ -71,7 +80,7 @@ def _row(cells: dict[str, str]) -> PerfRow | None:
         as_label(cells.get("launcher", "")),
         _count(cells.get("nnodes", "")),
         _count(cells.get("n_gpus", "")),
-        _number(cells.get("test_duration", "").removesuffix("s")),
+        as_number(cells.get("test_duration", "").removesuffix("s")),
     )
 
 
@@ -79,7 +88,8 @@ def _count(text: str) -> str:
     return text if len(text) <= MAX_COUNT_DIGITS and text.isascii() and text.isdecimal() else ""
 
 
-def _number(text: str) -> float | None:
+def as_number(text: str) -> float | None:
+    """A cell as a number; None where it is none, or no finite one of at most MAX_NUMBER."""
     try:
         number = float(text)
     except ValueError:

@@ -31,13 +31,6 @@ DRIVER_ERROR = Family(
     ("error",),
     "1 per node, while it fails",
 )
-DRIVER_INFO = Family(
-    "rankwatch_gpu_driver_info",
-    "gauge",
-    "Always 1: the version of the GPUs' driver, and the latest CUDA that it runs.",
-    ("driver", "cuda"),
-    "1 per node",
-)
 READ_ERRORS = Family(
     "rankwatch_gpu_read_errors_total",
     "counter",
@@ -120,7 +113,7 @@ FAMILIES = (
     DRIVER_HUNG,
     DRIVER_UP,
     DRIVER_ERROR,
-    DRIVER_INFO,
+    gpu_families.DRIVER_INFO,
     READ_ERRORS,
     gpu_families.PRESENT,
     gpu_families.INFO,
@@ -178,7 +171,9 @@ def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     if snapshot.error:
         page.add(DRIVER_ERROR, (snapshot.error,), 1.0)
     if snapshot.driver:
-        page.add(DRIVER_INFO, (snapshot.driver, f"{snapshot.cuda // 1000}.{snapshot.cuda % 1000 // 10}"), 1.0)
+        page.add(
+            gpu_families.DRIVER_INFO, (snapshot.driver, f"{snapshot.cuda // 1000}.{snapshot.cuda % 1000 // 10}"), 1.0
+        )
     for reason, count in snapshot.errors.items():
         page.add(READ_ERRORS, (reason,), count)
     for gpu in snapshot.gpus:

@@ -9,6 +9,7 @@ import msgspec
 from agent.api import Family, Metric
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import JobEvents
+from exporters.nvrx.options import LauncherOptions
 
 _JOB = ("job_id",)
 _EACH = "1 per job under NVRx"
@@ -116,7 +117,36 @@ SCORE = Family(
     "12 per job with straggler reports",
     "max",
 )
+LAUNCHER = Family(
+    "rankwatch_nvrx_launcher_info",
+    "gauge",
+    "What the launcher above the job's ranks here was asked for on its command line; always 1. launcher: ft_launcher "
+    "or torchrun. restart_policy: restart when any worker group failed, or when fewer nodes than the least are "
+    "healthy. segment: so many nodes of one NVLink domain belong together. Labels are empty where that is not told.",
+    ("job_id", "launcher", "max_nodes", "max_restarts", "restart_policy", "segment"),
+    _EACH,
+    "max",
+)
+MINIMUM_NODES = Family(
+    "rankwatch_nvrx_minimum_nodes",
+    "gauge",
+    "The least number of nodes with which the launcher runs the job (--nnodes=MIN:MAX).",
+    _JOB,
+    _EACH,
+    "max",
+)
+GROUP_RANK = Family(
+    "rankwatch_nvrx_group_rank_info",
+    "gauge",
+    "The number that the launcher gave this node among those of the job (GROUP_RANK); always 1. Nodes that stand by "
+    "have none.",
+    ("job_id", "group_rank"),
+    "1 per launcher of a job under NVRx, at most 16 per job",
+)
 FAMILIES = (
+    LAUNCHER,
+    MINIMUM_NODES,
+    GROUP_RANK,
     CYCLE,
     CYCLE_START,
     CYCLE_RUNNING,
@@ -131,19 +161,22 @@ FAMILIES = (
     INTERRUPTIONS,
     SCORE,
 )
-_OF_CYCLES = (CYCLE, CYCLE_START, CYCLE_RUNNING, NODES, EXPECTED)
+_NOT_OF_LINES = (LAUNCHER, MINIMUM_NODES, GROUP_RANK, CYCLE, CYCLE_START, CYCLE_RUNNING, NODES, EXPECTED)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
     """What is rendered. ``events``: a mapping of jobs to JobEvents, encoded; ``running``: jobs with live ranks here.
 
-    ``local_sizes``: by job, how many ranks a node has.
+    ``local_sizes``: by job, how many ranks a node has. ``launchers``: by job, what its launcher was asked for;
+    ``group_ranks``: the numbers of this node in each job.
     """
 
     cycles: Mapping[str, Cycle] = {}
     running: frozenset[str] = frozenset()
     local_sizes: Mapping[str, int] = {}
     events: bytes = b"\x80"
+    launchers: Mapping[str, LauncherOptions] = {}
+    group_ranks: Mapping[str, frozenset[str]] = {}
 
 
 EVENTS_DECODER = msgspec.msgpack.Decoder(dict[str, JobEvents])
@@ -151,8 +184,21 @@ EVENTS_DECODER = msgspec.msgpack.Decoder(dict[str, JobEvents])
 
 def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
+    yield from _launchers(snapshot)
     yield from _cycles(snapshot)
     yield from _events(EVENTS_DECODER.decode(snapshot.events))
+
+
+def _launchers(snapshot: NvrxSnapshot) -> Iterable[Metric]:
+    launcher, minimum, numbers = LAUNCHER.rows(), MINIMUM_NODES.rows(), GROUP_RANK.rows()
+    for job_id, asked in sorted(snapshot.launchers.items()):
+        launcher.add((job_id, asked.launcher, asked.maximum, asked.restarts, asked.policy, asked.segment), 1.0)
+        if asked.minimum is not None:
+            minimum.add((job_id,), asked.minimum)
+    for job_id, found in sorted(snapshot.group_ranks.items()):
+        for number in sorted(found, key=int):
+            numbers.add((job_id, number), 1.0)
+    return [rows.metric for rows in (launcher, minimum, numbers)]
 
 
 def _cycles(snapshot: NvrxSnapshot) -> Iterable[Metric]:
@@ -171,7 +217,7 @@ def _cycles(snapshot: NvrxSnapshot) -> Iterable[Metric]:
 
 
 def _events(jobs: Mapping[str, JobEvents]) -> Iterable[Metric]:
-    rows = {family: family.rows() for family in FAMILIES if family not in _OF_CYCLES}
+    rows = {family: family.rows() for family in FAMILIES if family not in _NOT_OF_LINES}
     for job_id, job in sorted(jobs.items()):
         plain = (
             (EVENTS, job.events),

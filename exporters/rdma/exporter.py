@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from agent.api import CheckState, Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
 from exporters.rdma.baseline import Baseline, ignore, judge, learn
 from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
+from exporters.rdma.lldp import MAX_LLDP_BYTES, read_neighbours
 from exporters.rdma.resources import Counts, read_resources
-from exporters.rdma.switches import Place, WiringFile
+from exporters.rdma.switches import MAX_BYTES, Place, SiteFile, read_wiring
 from exporters.rdma.tree import RdmaDevice, hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
@@ -21,6 +22,8 @@ INTERVAL_SECONDS = 15.0
 MAX_IGNORED = 128
 MAX_LINES_SAID = 8
 
+T = TypeVar("T")
+_Path = Annotated[str, msgspec.Meta(max_length=4096)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
@@ -28,12 +31,14 @@ class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     """``ignore_devices``: the names of those to have no series, not to be missed, and to be no GPU's NIC.
 
     ``all_counters``: a series of every counter, 40 to 80 per port, not only of those that tell of faults.
-    ``switch_ports``: a file that says which port of which switch each port is connected to (switches.py here).
+    ``switch_ports``: a file that says which port of which switch each port is connected to (switches.py here);
+    ``lldp_neighbors``: one with what lldpd has heard (lldp.py here), for ports that the first does not name.
     """
 
     ignore_devices: Annotated[list[_Name], msgspec.Meta(max_length=MAX_IGNORED)] = msgspec.field(default_factory=list)
     all_counters: bool = False
-    switch_ports: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    switch_ports: _Path = ""
+    lldp_neighbors: _Path = ""
 
 
 class RdmaExporter:
@@ -44,6 +49,7 @@ class RdmaExporter:
         self._devices: tuple[RdmaDevice, ...] = ()
         self._baseline = Baseline()
         self._switches: Mapping[Place, Place] = {}
+        self._neighbours: Mapping[str, Place] = {}
         self._asks_for_resources = config.all_counters
         self._resources: Counts = {}
 
@@ -53,7 +59,10 @@ class RdmaExporter:
         self._thread = ctx.thread("rdma")
         self._baseline = ctx.state.restore(Baseline, ctx.log) or Baseline()
         ignore(self._baseline, self._config.ignore_devices)
-        self._wiring = WiringFile(self._config.switch_ports, ctx.hostname)
+        self._wiring = SiteFile(
+            self._config.switch_ports, lambda raw: read_wiring(raw.decode(), ctx.hostname), MAX_BYTES
+        )
+        self._lldp = SiteFile(self._config.lldp_neighbors, read_neighbours, MAX_LLDP_BYTES)
         if ctx.roots.sys != Path("/sys"):  # the kernel knows its own devices, not those of a recorded tree
             self._asks_for_resources = False
 
@@ -84,17 +93,24 @@ class RdmaExporter:
             self._ctx.log.info("RDMA resources are not shown, as the kernel cannot be asked by netlink", error=error)
 
     async def _learn_wiring(self) -> None:
-        """Read the site's file if it changed; one that cannot be read changes nothing."""
-        try:
-            found = await self._thread.call(self._wiring.changed)
-        except (OSError, ValueError) as error:
-            self._ctx.log.warning("the file of switch_ports cannot be read", error=error)
-            return
+        """Read the site's files where they changed; one that cannot be read changes nothing."""
+        neighbours = await self._read("lldp_neighbors", self._lldp)
+        if neighbours is not None:
+            self._neighbours = neighbours
+        found = await self._read("switch_ports", self._wiring)
         if found is not None:
             self._switches = found.switches
             if found.bad_lines:
                 lines = ",".join(map(str, found.bad_lines[:MAX_LINES_SAID]))
                 self._ctx.log.warning("lines of switch_ports are passed over: {lines}", lines=lines)
+
+    async def _read(self, key: str, file: SiteFile[T]) -> T | None:
+        """What a file says where it changed; that it cannot be read is said once."""
+        try:
+            return await self._thread.call(file.changed)
+        except (OSError, ValueError) as error:
+            self._ctx.log.warning("the file of {key} cannot be read", key=key, error=error)
+            return None
 
     def _look(self, functions: Iterable[str]) -> tuple[tuple[RdmaDevice, ...], frozenset[str]]:
         """The devices, and which of these PCI functions may have theirs elsewhere. Runs in the thread."""
@@ -106,7 +122,7 @@ class RdmaExporter:
         """Copy what is known: the baseline grows."""
         baseline = msgspec.msgpack.decode(msgspec.msgpack.encode(self._baseline), type=Baseline)
         return RdmaSnapshot(
-            self._devices, baseline, self._config.all_counters, self._switches, resources=self._resources
+            self._devices, baseline, self._config.all_counters, self._switches, self._neighbours, self._resources
         )
 
     def families(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:

@@ -20,8 +20,9 @@ _EACH = "1 per port"
 DEVICE_INFO = Family(
     "rankwatch_rdma_device_info",
     "gauge",
-    "Facts about an RDMA device; always 1.",
-    ("device", "driver", "firmware", "board", "pci"),
+    "Facts about an RDMA device; always 1. driver_version: of the module, where it is not the kernel's own (as that of "
+    "OFED).",
+    ("device", "driver", "driver_version", "firmware", "board", "pci"),
     "1 per device",
 )
 DEVICE_UP = Family(
@@ -114,7 +115,8 @@ HARDWARE_VALUE = Family(
 SWITCH_INFO = Family(
     "rankwatch_rdma_switch_info",
     "gauge",
-    "Always 1: the switch, and its port, that the port is connected to, by the file that the configuration names.",
+    "Always 1: the switch, and its port, that the port is connected to, by the files that the configuration names: the "
+    "site's own, else what lldpd has heard.",
     (*_PORT, "switch", "switch_port"),
     "1 per port in the file, if there is one",
 )
@@ -184,13 +186,15 @@ _VALUES = ("active_", "watermark_")
 class RdmaSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs. ``all_counters``: every one that there is, not only those that tell of faults.
 
-    ``switches``: a switch and its port by device and port. ``resources``: empty unless they are asked for.
+    ``switches``: a switch and its port by device and port; ``neighbours``: the same by network device, for ports that
+    the first does not name. ``resources``: empty unless they are asked for.
     """
 
     devices: tuple[RdmaDevice, ...]
     baseline: Baseline
     all_counters: bool = False
     switches: Mapping[Place, Place] = {}
+    neighbours: Mapping[str, Place] = {}
     resources: Counts = {}
 
 
@@ -204,12 +208,13 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     for device in snapshot.devices:
         for kind, count in snapshot.resources.get(device.name, {}).items():
             rows[RESOURCES.name].add((device.name, kind), count)
-        rows[DEVICE_INFO.name].add((device.name, device.driver, device.firmware, device.board, device.pci), 1)
+        facts = (device.driver, device.driver_version, device.firmware, device.board, device.pci)
+        rows[DEVICE_INFO.name].add((device.name, *facts), 1)
         for port in device.ports:
             place = (device.name, str(port.number))
             _port(rows, place, port)
-            if place in snapshot.switches:
-                rows[SWITCH_INFO.name].add((*place, *snapshot.switches[place]), 1)
+            if connected := snapshot.switches.get(place) or snapshot.neighbours.get(port.netdev):
+                rows[SWITCH_INFO.name].add((*place, *connected), 1)
             _counters(rows, place, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
     rates = {(device.name, port.number): port.rate for device in snapshot.devices for port in device.ports}
     for expected in snapshot.baseline.functions.values():

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 MAX_BYTES = 16 * 1024 * 1024
 """Some 200,000 lines."""
@@ -19,6 +19,7 @@ MAX_ROWS = 512
 MAX_NAME = 128
 _COLUMNS = {"device", "port", "switch", "switch_port"}
 
+T = TypeVar("T")
 Place = tuple[str, str]
 """A device and a port of it, or a switch and one of its."""
 
@@ -63,15 +64,19 @@ def _is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
-class WiringFile:
-    """The file, read again when it was changed (blocking); used from one thread. A path that is empty is no file."""
+class SiteFile(Generic[T]):
+    """A file of the site's, read again when it was changed (blocking); used from one thread.
 
-    def __init__(self, path: str, hostname: str) -> None:
+    A ``path`` that is empty is no file. ``read`` makes what it says of its bytes, at most ``max_bytes``.
+    """
+
+    def __init__(self, path: str, read: Callable[[bytes], T], max_bytes: int) -> None:
         self._path = path
-        self._hostname = hostname
+        self._read = read
+        self._max_bytes = max_bytes
         self._seen: tuple[int, ...] | None = None
 
-    def changed(self) -> Wiring | None:
+    def changed(self) -> T | None:
         """What it says, where it is new; None where nothing changed. OSError and ValueError once per change."""
         if not self._path:
             return None
@@ -80,10 +85,10 @@ class WiringFile:
             return None
         self._seen = seen
         with Path(self._path).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-        return read_wiring(raw.decode(), self._hostname)
+            raw = file.read(self._max_bytes + 1)
+        if len(raw) > self._max_bytes:
+            raise ValueError(f"it is larger than {self._max_bytes} bytes")
+        return self._read(raw)
 
     def _look(self) -> tuple[int, ...]:
         try:

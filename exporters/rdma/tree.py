@@ -23,6 +23,7 @@ WORD_BYTES = 4
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _COUNTER = re.compile(r"[A-Za-z0-9_]{1,64}")
+_VERSION = re.compile(r"[\w.+~-]{1,64}", re.ASCII)
 _NUMBERED = re.compile(r"(\d{1,2}): [A-Za-z_]")
 _RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
 _SETTINGS = {"lifespan"}
@@ -47,7 +48,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class RdmaDevice(msgspec.Struct, frozen=True):
-    """An RDMA device: its driver and firmware by their names, its place in the PCI tree, its ports.
+    """An RDMA device: its driver (and its version, where that has one of its own) and firmware, its place, its ports.
 
     ``physical``: it is that of a PCI function which no software has made: no SR-IOV virtual function, no subfunction
     (whose ``pci`` is its parent's), no software device such as rxe and siw (without a ``pci``).
@@ -62,6 +63,7 @@ class RdmaDevice(msgspec.Struct, frozen=True):
     numa: int
     physical: bool
     ports: tuple[Port, ...]
+    driver_version: str = ""
 
 
 def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]:
@@ -80,16 +82,19 @@ def read_devices(sys_root: Path) -> list[RdmaDevice]:
     root = sys_root / "class/infiniband"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name)]
     names.sort(key=lambda name: not _is_physical(root / name / "device"))  # virtual ones can be hundreds
-    return [_device(root / name, name) for name in names[:MAX_DEVICES]]
+    return [_device(root / name, name, sys_root / "module") for name in names[:MAX_DEVICES]]
 
 
-def _device(folder: Path, name: str) -> RdmaDevice:
+def _device(folder: Path, name: str, modules: Path) -> RdmaDevice:
+    driver = _link_name(folder / "device/driver")
+    version = sysfs.read_text(modules / driver / "version") or "" if driver else ""
     path = pci_path(folder / "device")
     numbers = sorted(int(number) for number in sysfs.entries(folder / "ports") if number.isdecimal())
     numa = sysfs.read_number(folder / "device/numa_node")
     return RdmaDevice(
         name=name,
-        driver=_link_name(folder / "device/driver"),
+        driver=driver,
+        driver_version=version if _VERSION.fullmatch(version) else "",
         firmware=(sysfs.read_text(folder / "fw_ver") or "")[:64],
         board=(sysfs.read_text(folder / "board_id") or "")[:64],
         pci=pci_address(path[-1]) if path else "",

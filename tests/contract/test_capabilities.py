@@ -17,7 +17,7 @@ from agent.ranks import health
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "capabilities.md").read_text()
-LABELS_AND_KEYS = {"job_id", "node_rank", "port_in_use", "all_values"}
+LABELS_AND_KEYS = {"job_id", "node_rank", "port_in_use", "all_values", "lldp_neighbors"}
 STATES = ("yes", "partly", "no", "outside")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]

@@ -23,7 +23,7 @@ from exporters.amdgpu.baseline import Known, View, verdicts
 from exporters.amdgpu.families import AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import Table
 from exporters.amdgpu.ras_errors import RasErrors
-from exporters.amdgpu.tree import RawGpu, read_gpus, read_users
+from exporters.amdgpu.tree import RawGpu, read_driver, read_gpus, read_users
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
 WELL = RawGpu("0000:c1:00.0", (), -1, "a", "", "", {}, {}, {})
@@ -88,7 +88,7 @@ def test_details_are_shown_where_they_are_asked_for() -> None:
     pcie = {"pcie_recoveries_total", "pcie_naks_total"}
     pcie |= {"pcie_link_width", "pcie_link_width_max", "pcie_link_generation", "pcie_link_generation_max"}
     limits = {"temperature_slowdown_celsius", "temperature_shutdown_celsius"}
-    others = {"memory_utilization_ratio", "energy_joules_total", "memory_clock_hertz"}
+    others = {"memory_utilization_ratio", "energy_joules_total", "memory_clock_hertz", "vbios_info"}
     assert (default < whole, whole - default) == (True, pcie | limits | others)
 
 
@@ -244,3 +244,14 @@ def test_uncorrectable_errors_that_rise_are_told() -> None:
     assert sorted(told) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
     seen.look([], 4.0 + fault_table.MAX_AGE_SECONDS)
     assert seen.faults[WELL.pci] == []
+
+
+def test_versions(tmp_path: Path) -> None:
+    """The driver has a version where it is not the kernel's own, the GPU one of its BIOS; other text is none."""
+    assert read_driver(DATA / "sys") == "6.10.5"
+    assert [gpu.vbios for gpu in read_gpus(DATA / "sys")] == ["", "113-M3000100-103"]
+    assert read_driver(tmp_path) == ""
+    (tmp_path / "module/amdgpu").mkdir(parents=True)
+    for text, expected in (("6" * 64, "6" * 64), ("6" * 65, ""), ("6 (odd)", "")):
+        (tmp_path / "module/amdgpu/version").write_text(f"{text}\n")
+        assert read_driver(tmp_path) == expected

@@ -67,7 +67,9 @@ async def test_a_log_becomes_series(tmp_path: Path) -> None:
     await node.exporter.start(node.context)
     found = await node.update()
     assert series(found["rankwatch_job_log_events_total"]) == {("4711", "1", "gpu_hardware", "root"): 1}
-    assert series(found["rankwatch_job_log_first_root_info"]) == {("4711", "gpu_hardware", "1", ""): 1}
+    assert series(found["rankwatch_job_log_first_root_info"]) == {
+        ("4711", "gpu_hardware", "1", "", "restart_elsewhere"): 1
+    }
     assert series(found["rankwatch_train_iteration"]) == {("4711",): 7}
     await node.exporter.drain()
 
@@ -98,7 +100,7 @@ async def test_counts_survive_the_agent(tmp_path: Path) -> None:
     await again.exporter.start(again.context)
     found = await again.update()
     assert series(found["rankwatch_job_log_events_total"]) == {("4711", "0", "program_error", "root"): 2}
-    assert series(found["rankwatch_job_log_first_root_info"]) == {("4711", "program_error", "0", ""): 1}
+    assert series(found["rankwatch_job_log_first_root_info"]) == {("4711", "program_error", "0", "", ""): 1}
     await again.exporter.drain()
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from job_log_jobs import CATALOGUE, event
 
-from exporters.job_log.catalogue import ProgressPattern, catalogue, categories, deduced, entries, progress_patterns
+from exporters.job_log.catalogue import (
+    ProgressPattern,
+    advice,
+    catalogue,
+    categories,
+    deduced,
+    entries,
+    progress_patterns,
+)
 from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, classify, events
 from exporters.job_log.speaker import MAX_RANK, Speaker, speaker_of
 
@@ -109,6 +118,14 @@ def test_categories_are_those_of_the_table() -> None:
     assert set(deduced().values()) == {"root"}
 
 
+def test_advice_is_of_causes_that_are_certain() -> None:
+    """What helps is told of roots that no other root takes the place of, and each kind of help has a sentence."""
+    strong = {entry.category for entry in entries() if entry.role == "root" and not entry.weak}
+    assert set(advice()) - strong == set()
+    texts = (Path(__file__).parents[2] / "deploy/prometheus/sources/texts.yml").read_text()
+    assert set(advice().values()) == set(re.findall(r'eq \.Labels\.advice "(\w+)"', texts))
+
+
 @pytest.mark.parametrize(
     ("line", "speaker"),
     [
@@ -206,3 +223,35 @@ def test_other_lines(line: str, category: str | None) -> None:
     """Lines that are in no example; ordinary ones mean nothing."""
     found = classify(line.encode(), CATALOGUE)
     assert (None if found is None else found.rule.category) == category
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed 3 stale workers",
+        "worker 4 was Killed",
+        "Aborted: the checkpoint was not found",
+        "last run: Aborted (core dumped)",
+        "Bus error (core dumped) is what shm_full looks like",
+        "Illegal instruction set: avx512 is asked for",
+        "core dumped to /tmp/core.812",
+        "see run.sh: line 10: 12345 Killed python train.py",
+        "run.sh: line 10: 12345 Killedness python train.py",
+    ],
+)
+def test_words_of_shells_in_prose(line: str) -> None:
+    """What a shell prints of a killed program stands alone in its line: in other text the words tell of no end."""
+    assert classify(line.encode(), CATALOGUE) is None
+
+
+def test_what_shells_and_srun_say_of_signals() -> None:
+    """Each signal that ends a program is told by a shell's line, bare or with script and pid, and by srun's."""
+    names = ["Killed", "Aborted", "Bus error", "Illegal instruction", "Segmentation fault"]
+    for name in names:
+        for text in (name, f"{name} (core dumped)"):
+            bare = event(text)
+            assert bare.rule.category == ("segfault" if name == "Segmentation fault" else "worker_exit"), text
+            by_srun = event(f"srun: error: n7: task 3: {text}")
+            assert (by_srun.rule.category, by_srun.text("tasks"), by_srun.text("how")) == ("worker_exit", "3", text)
+        by_bash = event(f"/x/job.sh: line 5:  1234 {name}                 (core dumped) python train.py")
+        assert (by_bash.rule.category, by_bash.text("pid"), by_bash.text("how")) == ("worker_exit", "1234", name)

@@ -471,3 +471,15 @@ async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypa
             assert node.series("resources") == expected
             await exporter.update()
     assert len(asked) == 2
+
+
+def test_version_of_a_driver(tmp_path: Path) -> None:
+    """A driver has a version where its module is not the kernel's own; other text is none."""
+    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
+    path = tmp_path / "sys/module/mlx5_core/version"
+    for text, expected in (("24.04-0.6.6", "24.04-0.6.6"), ("2" * 64, "2" * 64), ("2" * 65, ""), ("a b", "")):
+        path.write_text(f"{text}\n")
+        found = [each for each in read_devices(tmp_path / "sys") if each.driver == "mlx5_core"]
+        assert {each.driver_version for each in found} == {expected}
+    path.unlink()
+    assert {each.driver_version for each in read_devices(tmp_path / "sys")} == {""}

@@ -15,7 +15,7 @@ from lent import lent
 
 from exporters.rdma import RdmaConfig, RdmaExporter
 from exporters.rdma import switches as module
-from exporters.rdma.switches import MAX_NAME, Wiring, WiringFile, read_wiring
+from exporters.rdma.switches import MAX_NAME, SiteFile, Wiring, read_wiring
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
 HEAD = "device,port,switch,switch_port\n"
@@ -64,10 +64,15 @@ def test_any_text_is_read(text: str) -> None:
     read_wiring(HEAD + text, "a")
 
 
-def test_it_is_read_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def wiring_file(path: Path | str, max_bytes: int = module.MAX_BYTES) -> SiteFile[Wiring]:
+    """The file as the exporter reads it on node a."""
+    return SiteFile(str(path), lambda raw: read_wiring(raw.decode(), "a"), max_bytes)
+
+
+def test_it_is_read_when_it_changes(tmp_path: Path) -> None:
     """A change is told once, whether it can be read or not; without a path there is nothing."""
     path = tmp_path / "wiring.csv"
-    file = WiringFile(str(path), "a")
+    file = wiring_file(path)
     path.write_text(HEAD + "mlx5_0,1,leaf-1,1\n")
     assert file.changed() == Wiring({("mlx5_0", "1"): ("leaf-1", "1")})
     assert file.changed() is None
@@ -80,12 +85,12 @@ def test_it_is_read_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         file.changed()
     assert file.changed() is None
     path.write_text(HEAD + "mlx5_0,1,leaf-2,1\n")
-    monkeypatch.setattr(module, "MAX_BYTES", path.stat().st_size)
+    file = wiring_file(path, path.stat().st_size)
     assert file.changed() is not None
     path.write_text(HEAD + "mlx5_0,1,leaf-22,1\n")
     with pytest.raises(ValueError, match="larger"):
         file.changed()
-    assert WiringFile("", "a").changed() is None
+    assert wiring_file("").changed() is None
 
 
 @pytest.fixture

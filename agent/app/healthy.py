@@ -1,0 +1,116 @@
+"""`rankwatch healthy`: whether this node's hardware is well, for health checks of schedulers and launchers.
+
+What is asked is the agent's verdict on hardware. Whether ranks live is none of it: a launcher asks before it starts
+them again. It answers within two seconds, also where the agent hangs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import urllib.error
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.app import own_page
+from agent.app.config import DEFAULT_LISTEN_ADDRESS
+from agent.ranks.health import CHECK_FAILED, CHECKS, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
+
+HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
+"""The exit status; as node-problem-detector takes it, too."""
+ASK_SECONDS = 1.5
+"""The answer is there within two seconds, with the start of this program."""
+MAX_TOLD = 8
+"""Failed checks that are named."""
+_FAMILIES = (NODE_HEALTHY, CHECK_FAILED, RANK_HEALTHY, RANK_UNHEALTHY)
+_QUERY = "&".join(("collect[]=health", *(f"name[]={family.name}" for family in _FAMILIES)))
+
+
+class Answer(NamedTuple):
+    """The exit status, and one line in plain words."""
+
+    status: int
+    text: str
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask the agent, print one line and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="rankwatch healthy",
+        description="Say whether this node's hardware is well. Exit status: 0 it is, 1 it is not, 2 that is not known.",
+    )
+    parser.add_argument("--job", metavar="ID", help="only what the ranks of this job on this node stand on")
+    parser.add_argument(
+        "--web.listen-address",
+        dest="address",
+        default=DEFAULT_LISTEN_ADDRESS,
+        metavar="HOST:PORT",
+        help="where the agent serves (default %(default)s)",
+    )
+    flags = parser.parse_args(list(arguments))
+    try:
+        with _ended_after(ASK_SECONDS):
+            families = list(text_string_to_metric_families(own_page.read(flags.address, _QUERY, ASK_SECONDS)))
+        answer = judge(families, flags.job)
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {flags.address}: {reason}")
+    print(answer.text)  # noqa: T201  # its answer
+    return answer.status
+
+
+def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
+    """What the metrics say of the node, or of the ranks of one job on it."""
+    samples = [sample for family in families for sample in family.samples]
+    if job_id is None:
+        verdicts = [sample.value for sample in samples if sample.name == NODE_HEALTHY.name]
+        failed = [sample.labels for sample in samples if sample.name == CHECK_FAILED.name]
+        against = [_failed(labels) for labels in sorted(failed, key=_order)]
+        unknown = "cannot tell: no hardware of this node is checked"
+    else:
+        of_job = [sample for sample in samples if sample.labels.get("job_id") == job_id]
+        verdicts = [sample.value for sample in of_job if sample.name == RANK_HEALTHY.name]
+        against = sorted(_stands_on(sample.labels) for sample in of_job if sample.name == RANK_UNHEALTHY.name)
+        unknown = f"cannot tell: no rank of job {job_id} whose hardware is known is on this node"
+    if not verdicts:
+        return Answer(CANNOT_TELL, unknown)
+    if all(verdicts):
+        return Answer(HEALTHY, "healthy")
+    more = len(against) - MAX_TOLD
+    named = "; ".join(against[:MAX_TOLD]) or "the agent does not say why"
+    return Answer(NOT_HEALTHY, f"not healthy: {named}" + (f"; {more} more" if more > 0 else ""))
+
+
+def _order(labels: dict[str, str]) -> tuple[bool, str, str]:
+    """Checks that by default make a node unhealthy first: the others failed too, and alone would not have done it."""
+    return not CHECKS.get(labels["check"], True), labels["check"], labels["name"]
+
+
+def _failed(labels: dict[str, str]) -> str:
+    """A check that has failed, and where: ``nvlink down on gpu GPU-1``."""
+    place = f" on {labels['kind']} {labels['name']}" if labels["name"] else ""
+    return f"{labels['check'].replace('_', ' ')}{place}"
+
+
+def _stands_on(labels: dict[str, str]) -> str:
+    return f"{labels['reason'].replace('_', ' ')} under rank {labels['rank']}"
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """TimeoutError after so long, however the answer trickles in."""
+
+    def end(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"not within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,134 @@
+"""`rankwatch healthy`: what it makes of the agent's metrics, and that it never waits for long."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.app import cli, healthy
+from agent.app.healthy import CANNOT_TELL, HEALTHY, NOT_HEALTHY, Answer, judge, main
+
+WELL = "# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 1\n"
+ILL = """\
+# TYPE rankwatch_node_healthy gauge
+rankwatch_node_healthy 0
+# TYPE rankwatch_check_failed_since_timestamp_seconds gauge
+rankwatch_check_failed_since_timestamp_seconds{check="gpu_hot",kind="gpu",name="GPU-0"} 1000
+rankwatch_check_failed_since_timestamp_seconds{check="nvlink_down",kind="gpu",name="GPU-1"} 1000
+rankwatch_check_failed_since_timestamp_seconds{check="machine_check",kind="node",name=""} 1000
+# TYPE rankwatch_rank_healthy gauge
+rankwatch_rank_healthy{job_id="7",rank="0"} 1
+rankwatch_rank_healthy{job_id="7",rank="1"} 0
+rankwatch_rank_healthy{job_id="8",rank="0"} 1
+# TYPE rankwatch_rank_unhealthy gauge
+rankwatch_rank_unhealthy{job_id="7",rank="1",reason="nvlink_down"} 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "job_id", "expected"),
+    [
+        (WELL, None, Answer(HEALTHY, "healthy")),
+        (
+            ILL,
+            None,
+            Answer(NOT_HEALTHY, "not healthy: machine check; nvlink down on gpu GPU-1; gpu hot on gpu GPU-0"),
+        ),
+        ("", None, Answer(CANNOT_TELL, "cannot tell: no hardware of this node is checked")),
+        (ILL, "7", Answer(NOT_HEALTHY, "not healthy: nvlink down under rank 1")),
+        (ILL, "8", Answer(HEALTHY, "healthy")),
+        (WELL, "7", Answer(CANNOT_TELL, "cannot tell: no rank of job 7 whose hardware is known is on this node")),
+    ],
+)
+def test_verdicts(page: str, job_id: str | None, expected: Answer) -> None:
+    """A node is as the agent finds it, a job as the hardware under its ranks; without either nothing is claimed."""
+    assert judge(text_string_to_metric_families(page), job_id) == expected
+
+
+def test_so_many_checks_are_told() -> None:
+    """So many failed checks are named, and how many more there are."""
+    rows = "".join(
+        f'rankwatch_check_failed_since_timestamp_seconds{{check="gpu_lost",kind="gpu",name="GPU-{number}"}} 1\n'
+        for number in range(healthy.MAX_TOLD + 1)
+    )
+    text = judge(text_string_to_metric_families(ILL.splitlines()[0] + "\nrankwatch_node_healthy 0\n" + rows)).text
+    assert text.count("gpu lost") == healthy.MAX_TOLD
+    assert text.endswith("; 1 more")
+
+
+@contextmanager
+def server(answer: bytes, *, slowly: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve this answer to one who asks; ``slowly``: a byte every 50 ms. Yields its address, and what was sent."""
+    sent: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65_536)
+                try:
+                    for piece in [answer[i : i + 1] for i in range(len(answer))] if slowly else [answer]:
+                        connection.sendall(piece)
+                        sent.append(piece)
+                        if slowly:
+                            time.sleep(0.05)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}", sent
+        thread.join(60)
+
+
+def http(page: str) -> bytes:
+    """An answer with this page."""
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(page)}\r\n\r\n{page}".encode()
+
+
+@pytest.mark.parametrize(("page", "status", "words"), [(WELL, 0, "healthy\n"), (ILL, 1, "not healthy: machine check;")])
+def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command asks the agent, and leaves with the status of its answer, which is one line."""
+    with server(http(page)) as (address, _):
+        assert cli.main(["healthy", "--web.listen-address", address]) == status
+    said = capsys.readouterr().out
+    assert said.startswith(words)
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_no_agent(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an agent it cannot tell, which is neither health nor the lack of it."""
+    assert main(["--web.listen-address", address]) == CANNOT_TELL
+    assert capsys.readouterr().out.startswith(f"cannot tell: no answer from {address}: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 503 Not yet\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n{{{ 1 1",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\nhalf",
+        b"nonsense\r\n\r\n",
+        b"",
+    ],
+)
+def test_an_agent_without_metrics(answer: bytes) -> None:
+    """An agent that is not ready, or answers with something else, tells nothing."""
+    with server(answer) as (address, _):
+        assert main(["--web.listen-address", address]) == CANNOT_TELL
+
+
+def test_a_slow_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that trickles in is given up after its time, however often a byte of it comes."""
+    monkeypatch.setattr(healthy, "ASK_SECONDS", 0.3)
+    with server(http(WELL), slowly=True) as (address, sent):
+        assert main(["--web.listen-address", address]) == CANNOT_TELL
+        assert len(sent) < len(http(WELL))
+    assert "not within 0.3 s" in capsys.readouterr().out
