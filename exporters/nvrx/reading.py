@@ -1,26 +1,17 @@
-"""The helper's side: reads cycle files, of paths that jobs name and of a site's directories. A thread for each user's.
-
-A call to a file system that hangs never returns, and cannot be ended. It costs its user the answers, nobody else.
-"""
+"""The helper's side: reads cycle files of paths that jobs name and of a site's directories; a thread for each user's."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
 
 from agent.system.inside import open_inside, open_regular
+from agent.system.per_user import PerUser
 from exporters.nvrx.cycle import MAX_CYCLE_BYTES, Cycle, CycleName, read_cycle, read_name
 
-GRACE_SECONDS = 1.0
-"""A call waits this long for its threads, in all; a healthy file system answers in milliseconds."""
-MAX_WAITING = 64
-"""Threads that hang; beyond these nothing more is read."""
-STACK_BYTES = 256 * 1024
 MAX_ENTRIES = 65_536
 """Of a directory, looked at in one look."""
 MAX_FOUND = 256
@@ -46,32 +37,9 @@ class FoundCycle(msgspec.Struct, frozen=True):
     cycle: Cycle
 
 
-_waiting: dict[int, threading.Thread] = {}
-
-
 def read_cycles(requests: list[CycleRequest], _body: bytes) -> list[list[FoundCycle] | None]:
     """Answer each request, None for one whose file system did not."""
-    threading.stack_size(STACK_BYTES)
-    found: list[list[FoundCycle] | None] = [None] * len(requests)
-    for uid in [uid for uid, thread in _waiting.items() if not thread.is_alive()]:
-        del _waiting[uid]
-    begun = []
-    for uid in dict.fromkeys(request.uid for request in requests):
-        if uid in _waiting or len(_waiting) >= MAX_WAITING:
-            continue
-        _waiting[uid] = threading.Thread(target=_read_all, args=(requests, uid, found), daemon=True)
-        _waiting[uid].start()
-        begun.append(_waiting[uid])
-    until = time.monotonic() + GRACE_SECONDS
-    for thread in begun:
-        thread.join(max(until - time.monotonic(), 0.0))
-    return list(found)
-
-
-def _read_all(requests: list[CycleRequest], uid: int, found: list[list[FoundCycle] | None]) -> None:
-    for number, request in enumerate(requests):
-        if request.uid == uid:
-            found[number] = read_one(request)
+    return _USERS.ask(requests)
 
 
 def read_one(request: CycleRequest) -> list[FoundCycle]:
@@ -125,3 +93,6 @@ def _read(fd: int) -> FoundCycle | None:
         return None if cycle is None else FoundCycle(os.fstat(fd).st_uid, cycle)
     finally:
         os.close(fd)
+
+
+_USERS: PerUser[CycleRequest, list[FoundCycle]] = PerUser(lambda request: request.uid, read_one)

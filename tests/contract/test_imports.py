@@ -14,7 +14,7 @@ from agent.app.discovery import exporter_names
 
 ROOT = Path(__file__).parents[2]
 NAMES = exporter_names()
-HELPERS_MAY = ("agent.system.inside.", "agent.core.hosts.")
+HELPERS_MAY = ("agent.system.inside.", "agent.system.per_user.", "agent.core.hosts.")
 """What a helper's side imports directly: agent.api would load the whole agent there."""
 THIRD_PARTY = {"h11", "msgspec", "prometheus_client", "psutil", "pynvml", "yaml"}
 MODULES_NEED_A_REASON = {"subprocess", "socket", "multiprocessing", "http", "urllib"}

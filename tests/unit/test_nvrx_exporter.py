@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -287,27 +286,6 @@ def test_entries_of_a_directory_are_bounded(tmp_path: Path, monkeypatch: pytest.
     for number in range(3):
         (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING))
     assert len(read_one(CycleRequest(str(tmp_path)))) == 2
-
-
-def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a read hangs its user gets no answer, others do; above so many hanging reads nobody does."""
-    hangs = threading.Event()
-
-    def read(request: CycleRequest) -> list[reading.FoundCycle]:
-        if request.uid < 3:
-            hangs.wait(30.0)
-        return []
-
-    monkeypatch.setattr(reading, "read_one", read)
-    monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
-    monkeypatch.setattr(reading, "MAX_WAITING", 3)
-    monkeypatch.setattr(reading, "_waiting", {})
-    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
-    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
-    assert (
-        read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0), CycleRequest("/b", uid=5)], b"")[2] is None
-    )
-    hangs.set()
 
 
 def test_jobs_of_a_directory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
