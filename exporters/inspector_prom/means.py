@@ -21,14 +21,19 @@ Admit = Callable[[int], bool]
 class MeansFile(msgspec.Struct):
     """``seen``: where the file was at the last look, ``read``: where it was when ``rows`` were read from it.
 
-    ``changed_at``: the monotonic time at which it was last written; ``written_seconds``: the same since the epoch.
+    ``seen_at`` and ``read_at``: when it had been written by then: monotonic time, and seconds since the epoch.
     """
 
     seen: Place | None = None
+    seen_at: tuple[float, float] = (float("-inf"), 0.0)
     read: Place | None = None
+    read_at: tuple[float, float] = (float("-inf"), 0.0)
     rows: dict[RowKey, Row] = {}
-    changed_at: float = float("-inf")
-    written_seconds: float = 0.0
+
+    @property
+    def written_seconds(self) -> float:
+        """When its rows were written, since the epoch."""
+        return self.read_at[1]
 
     def wants(self) -> Place | None:
         """Where the file must be found for it to be read; None: there is nothing new in it."""
@@ -42,11 +47,10 @@ class MeansFile(msgspec.Struct):
         if found.place != self.seen:
             modified = found.place[3] / 1e9
             age = max(now_seconds - modified, 0.0) if self.seen is None else 0.0
-            self.seen = found.place
-            self.changed_at, self.written_seconds = now - age, now_seconds - age
+            self.seen, self.seen_at = found.place, (now - age, now_seconds - age)
         if found.raw is None:
             return Counter()
-        self.read = found.place
+        self.read, self.read_at = found.place, self.seen_at
         text = parse(found.raw)
         largest_first = sorted(text.rows.items(), key=lambda item: (-item[0].size_bytes(), repr(item[0])))
         self.rows = {key: row for key, row in largest_first if admit(SERIES_PER_ROW)}
@@ -56,4 +60,4 @@ class MeansFile(msgspec.Struct):
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
         """Whether it has rows of the last STALE_INTERVALS."""
-        return bool(self.rows) and now - self.changed_at <= STALE_INTERVALS * interval_seconds
+        return bool(self.rows) and now - self.read_at[0] <= STALE_INTERVALS * interval_seconds

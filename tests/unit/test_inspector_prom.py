@@ -8,20 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_clock import FakeClock
 from lent import lent, stop_all
 from proc_tree import ProcTree
 from rank_table import environment, owned
 
-from agent.api import Admission, Context, Gpu, Membership, NoData, ProcessKey, RankTable
+from agent.api import Admission, Context, Gpu, Membership, NoData, ProcessKey, ProcFS, RankTable
 from agent.hardware.inventory import Hardware
 from agent.helper.client import Helpers
 from agent.helper.frames import MAX_PAYLOAD_BYTES
 from agent.ranks.rank.owner import Owner
 from exporters.inspector_prom import descriptors, exporter
-from exporters.inspector_prom.descriptors import Holder, by_turns, writers
+from exporters.inspector_prom.descriptors import Held, Holder, by_turns, held_by, writers
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
+from exporters.inspector_prom.reading import FileRequest, FoundFile, look_at
 from exporters.inspector_prom.settings import PLUGIN, THREAD, asks_for_means, interval_seconds, will_write
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
@@ -166,6 +168,17 @@ def test_a_file_that_is_written_anew(node: Node) -> None:
     assert len(shown) == 6
 
 
+def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
+    """2.29 empties the file of an idle GPU at each interval: that is no write of means, and nothing is shown of it."""
+    node.add_rank()
+    path = node.write(100)
+    node.hold(path)
+    written = node.look(looks=2)["means_timestamp_seconds/4711/0"]
+    path.write_bytes(b"")
+    assert node.look()["means_timestamp_seconds/4711/0"] == written
+    assert node.look() == {"means_ranks/idle": 1.0}
+
+
 def test_a_descriptor_that_changes_its_number(node: Node) -> None:
     """The plugin opens its file anew for each write: another number is the same file."""
     node.add_rank()
@@ -273,6 +286,25 @@ def test_what_is_no_file(node: Node) -> None:
         make(path)
         node.hold(path, number)
     assert node.look(looks=2) == {"means_ranks/unreadable": 3.0}
+
+
+def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
+    """What a process of this machine holds is found and read by its descriptor, by way of the kernel's links."""
+    path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
+    proc, me = ProcFS(Path("/proc")), os.getpid()
+    with path.open("wb") as file:
+        file.write(b"x\n")
+        file.flush()
+        key = ProcessKey(me, proc.stat(me).start_ticks)  # type: ignore[union-attr]  # we are there
+        assert held_by(proc, key) == [Held(key, file.fileno(), str(path), UUIDS[0])]
+        request = FileRequest("/proc", me, ME, file.fileno(), str(path))
+        status = os.stat(path)
+        place = (status.st_dev, status.st_ino, 2, status.st_mtime_ns)
+        assert look_at(request) == FoundFile(place, status.st_uid)
+        assert look_at(msgspec.structs.replace(request, at_rest=place)) == FoundFile(place, status.st_uid, b"x\n")
+        assert look_at(msgspec.structs.replace(request, target="/another")) is None
+    assert held_by(proc, key) == []
+    assert held_by(proc, ProcessKey(me, 0)) is None
 
 
 def test_descriptors_that_may_not_be_read(node: Node) -> None:
