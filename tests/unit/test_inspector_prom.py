@@ -238,6 +238,18 @@ def test_an_old_file_that_is_found(node: Node) -> None:
     assert "means_timestamp_seconds/4711/1" not in shown
 
 
+def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
+    """Once a file was seen our own clock tells how old it is, whatever the times say that its server gives it."""
+    node.add_rank()
+    path = node.write(100)
+    node.hold(path)
+    os.utime(path, (node.clock.time() - 3600.0,) * 2)
+    assert node.look(looks=2) == {"means_ranks/idle": 1.0}
+    node.write(200)
+    os.utime(path, (node.clock.time() - 3600.0,) * 2)
+    assert node.look(looks=2)["means_timestamp_seconds/4711/0"] == node.clock.time() - 5.0
+
+
 def test_several_writers(node: Node) -> None:
     """A file that two ranks of one user hold is nobody's; of two users it is its owner's."""
     path = node.write(100)
@@ -323,13 +335,39 @@ def test_ranks_of_one_process(tmp_path: Path) -> None:
         node.hold(node.write(100 + number, number), fd=9 + number)
     assert [label.rank for label in node.ranks.labels_of(key)] == ["0", "1"]
     assert node.look(looks=2) == {"means_ranks/unproven": 2.0}
-    hardware.of("nvml").observe_gpus(Gpu(index, f"GPU-{UUIDS[1 - index]}", f"0000:0{index}:00.0") for index in (0, 1))
+    hardware.of("nvml").observe_gpus(
+        Gpu(index, f"GPU-{UUIDS[number]}", f"0000:0{index}:00.0") for index, number in enumerate((1, 0, 2))
+    )
     hardware.of("nvml").observe_gpu_processes({10: [f"GPU-{uuid}" for uuid in UUIDS[:2]]})
     node.ranks.observe_gpus(hardware)
     shown = node.look()
     assert shown[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 101e9
     assert shown[f"mean_bus_bandwidth/4711/1/{SHOWN}"] == 100e9
+    hardware.of("nvml").observe_gpu_processes({10: [f"GPU-{uuid}" for uuid in UUIDS[:3]]})
+    node.ranks.observe_gpus(hardware)
+    (node.proc.root / "10/fd/9").unlink()
+    assert node.look() == {"means_ranks/unproven": 2.0}  # one file, and which rank uses its GPU is not known
     node.end()
+
+
+def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read while the plugin wrote is not taken."""
+    path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
+    path.write_bytes(b"x\n")
+    fd = os.open(path, os.O_RDONLY)
+    read = os.read
+
+    def read_and_write(number: int, size: int) -> bytes:
+        with path.open("ab") as file:
+            file.write(b"y\n")
+        monkeypatch.setattr(os, "read", read)
+        return read(number, size)
+
+    monkeypatch.setattr(os, "read", read_and_write)
+    found = look_at(FileRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
+    os.close(fd)
+    assert found is not None
+    assert (found.place[2], found.raw) == (4, None)
 
 
 def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
