@@ -34,6 +34,7 @@ from exporters.inspector_prom.families import FAMILIES, MeansSnapshot, RankMeans
 from exporters.inspector_prom.means import MeansFile
 from exporters.inspector_prom.reading import FileRequest, FoundFile
 from exporters.inspector_prom.settings import VARIABLES, asks_for_means, interval_seconds, will_write
+from exporters.inspector_prom.text import Text, parse
 
 INTERVAL_SECONDS = 5.0
 OTHERS_SECONDS = 30.0
@@ -144,7 +145,11 @@ class InspectorPromExporter:
         answers = await self._helper.call(requests, HELPER_SECONDS) if requests else []
         self._found = {held: found for held, found in zip(chosen, answers, strict=True) if found is not None}
         for held, found in self._found.items():
-            self._note(held, found, here[held.key], now)
+            self._file(held).note(found.place, now, self._ctx.clock.time())
+        raw = {held: found.raw for held, found in self._found.items() if found.raw is not None}
+        texts = await self._thread.call(partial(parse_all, raw)) if raw else {}
+        for held, text in texts.items():
+            self._take(held, text, here[held.key])
 
     def _file(self, held: Held) -> MeansFile:
         return self._files.setdefault(held.file, MeansFile())
@@ -154,13 +159,11 @@ class InspectorPromExporter:
         proc_root, once = str(self._ctx.roots.proc), self._ctx.once
         return FileRequest(proc_root, held.key.pid, rank.uid, held.fd, held.target, at_rest, once)
 
-    def _note(self, held: Held, found: FoundFile, rank: RankHere, now: float) -> None:
-        admit = self._ctx.admit
-        if found.raw is not None:
-            admit.release(held.file)
+    def _take(self, held: Held, text: Text, rank: RankHere) -> None:
+        """Take in what a file holds; its series must find room anew."""
+        self._ctx.admit.release(held.file)
         group = (rank.uid, rank.views[0].label.job_id)
-        room = partial(admit.admit, held.file, group=group)
-        self._skipped += self._file(held).note(found, now, self._ctx.clock.time(), room)
+        self._skipped += self._file(held).take(text, partial(self._ctx.admit.admit, held.file, group=group))
 
     def _show(self, here: Mapping[ProcessKey, RankHere], now: float) -> None:
         """Say of each rank how it stands, and show what is proven to be its own."""
@@ -202,6 +205,11 @@ class InspectorPromExporter:
             return State.UNPROVEN, None
         file = self._file(held)
         return (State.READ if file.is_fresh(now, interval_seconds(rank.environment)) else State.IDLE), file
+
+
+def parse_all(raw: Mapping[Held, bytes]) -> dict[Held, Text]:
+    """What each of the files says."""
+    return {held: parse(text) for held, text in raw.items()}
 
 
 def ranks_here(views: Iterable[RankView]) -> dict[ProcessKey, RankHere]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from exporters.inspector_prom.reading import FoundFile, Place
-from exporters.inspector_prom.text import Row, RowKey, parse
+from exporters.inspector_prom.reading import Place
+from exporters.inspector_prom.text import Row, RowKey, Text
 
 STALE_INTERVALS = 3
 """What was not written anew for so many intervals is old: the plugin leaves the last values of an idle GPU there."""
@@ -39,24 +39,20 @@ class MeansFile(msgspec.Struct):
         """Where the file must be found for it to be read; None: there is nothing new in it."""
         return self.seen if self.seen != self.read else None
 
-    def note(self, found: FoundFile, now: float, now_seconds: float, admit: Admit) -> Counter[str]:
-        """Take in a look at the monotonic time ``now``; return what was skipped, by reason.
+    def note(self, place: Place, now: float, now_seconds: float) -> None:
+        """Take in where the file is at the monotonic time ``now``.
 
         How old a file is that is seen for the first time, its modification time tells; after that our own clock does.
         """
-        if found.place != self.seen:
-            modified = found.place[3] / 1e9
-            age = max(now_seconds - modified, 0.0) if self.seen is None else 0.0
-            self.seen, self.seen_at = found.place, (now - age, now_seconds - age)
-        if found.raw is None:
-            return Counter()
-        self.read, self.read_at = found.place, self.seen_at
-        text = parse(found.raw)
-        largest_first = sorted(text.rows.items(), key=lambda item: (-item[0].size_bytes(), repr(item[0])))
-        self.rows = {key: row for key, row in largest_first if admit(SERIES_PER_ROW)}
-        if refused := len(text.rows) - len(self.rows):
-            text.skipped["series"] += refused
-        return text.skipped
+        if place != self.seen:
+            age = max(now_seconds - place[3] / 1e9, 0.0) if self.seen is None else 0.0
+            self.seen, self.seen_at = place, (now - age, now_seconds - age)
+
+    def take(self, text: Text, admit: Admit) -> Counter[str]:
+        """Take in what it holds where it was seen last; return what was skipped, by reason."""
+        self.read, self.read_at = self.seen, self.seen_at
+        self.rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
+        return text.skipped + Counter(series=len(text.rows) - len(self.rows))
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
         """Whether it has rows of the last STALE_INTERVALS."""

@@ -70,7 +70,7 @@ class Row(msgspec.Struct):
 
 
 class Text(msgspec.Struct):
-    """``skipped``: lines that were not taken, by reason."""
+    """``rows``: those of the largest messages first. ``skipped``: lines that were not taken, by reason."""
 
     rows: dict[RowKey, Row]
     skipped: Counter[str]
@@ -89,7 +89,8 @@ def parse(raw: bytes) -> Text:
         reason = _take(line, text.rows, seen)
         if reason:
             text.skipped[reason] += 1
-    text.rows = {key: row for key, row in text.rows.items() if row.bytes_per_second or row.seconds}
+    rows = [(key, row) for key, row in text.rows.items() if row.bytes_per_second or row.seconds]
+    text.rows = dict(sorted(rows, key=lambda each: -each[0].size_bytes()))
     return text
 
 

@@ -154,8 +154,8 @@ def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes() -> None:
-    """Sizes are put in order by the bytes that the plugin's words stand for."""
-    sizes = ["0B", "1023-1024B", "1-2KB", "4.00MB", "4-5MB", "1-2TB"]
+    """Rows are in order of the bytes that the plugin's words stand for, the largest first."""
+    sizes = ["0B", "1-2KB", "1023-1024B", "4.00MB", "1-2TB", "4-5MB"]
     rows, skipped = read(*(line(message_size=size) for size in sizes))
-    assert [key.size_bytes() for key in rows] == [0, 1023, 1024, 4 << 20, 4 << 20, 1 << 40]
+    assert [key.size_bytes() for key in rows] == [1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0]
     assert skipped == {}
