@@ -36,7 +36,7 @@ BANDWIDTH = Family(
 SECONDS = Family(
     "rankwatch_inspector_mean_operation_seconds",
     "gauge",
-    "Likewise the arithmetic mean of the time these operations ran on the rank's GPU.",
+    "Likewise the arithmetic mean of the time that these operations took, as the plugin measured it.",
     ("job_id", "rank", *_KIND),
     _COST,
 )
