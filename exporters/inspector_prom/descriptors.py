@@ -23,7 +23,7 @@ T = TypeVar("T")
 FileKey = tuple[ProcessKey, str]
 
 
-class Held(NamedTuple):
+class HeldMeans(NamedTuple):
     """A file that a process holds: its descriptor there, the path by its own words, and the GPU's UUID in its name."""
 
     key: ProcessKey
@@ -37,7 +37,7 @@ class Held(NamedTuple):
         return self.key, self.target
 
 
-def held_by(proc: ProcFS, key: ProcessKey) -> list[Held] | None:
+def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
     """The files of one process; None where its descriptors may not be read, or it is gone."""
     files = proc.open_files(key.pid, lambda _target: False)
     stat = proc.stat(key.pid)
@@ -47,11 +47,11 @@ def held_by(proc: ProcFS, key: ProcessKey) -> list[Held] | None:
     for file in files:
         name = _NAME.search(file.target)
         if name is not None and file.target.endswith(name[0]) and proc.may_write(key.pid, file):
-            found[file.target] = Held(key, file.fd, file.target, name[1])
+            found[file.target] = HeldMeans(key, file.fd, file.target, name[1])
     return list(found.values())
 
 
-def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[Held] | None]:
+def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[HeldMeans] | None]:
     """What each of these processes holds."""
     return {key: held_by(proc, key) for key in keys}
 
@@ -66,7 +66,7 @@ def by_turns(things: Iterable[T], user_of: Callable[[T], object], most: int) -> 
     return [thing for turn in sorted(ordered) for thing in ordered[turn]][:most]
 
 
-class Holder(NamedTuple):
+class MeansHolder(NamedTuple):
     """A process that holds a file, and its user."""
 
     key: ProcessKey
@@ -74,7 +74,7 @@ class Holder(NamedTuple):
 
 
 def writers(
-    holders: Mapping[tuple[int, int], Iterable[Holder]], owners: Mapping[tuple[int, int], int]
+    holders: Mapping[tuple[int, int], Iterable[MeansHolder]], owners: Mapping[tuple[int, int], int]
 ) -> dict[tuple[int, int], ProcessKey]:
     """Which process writes each file (device and inode): the only one that holds it, of its owner's if there are any.
 

@@ -24,17 +24,17 @@ from exporters.inspector_prom.descriptors import (
     MAX_FILES,
     MAX_PROCESSES,
     FileKey,
-    Held,
-    Holder,
+    HeldMeans,
+    MeansHolder,
     by_turns,
     look,
     writers,
 )
-from exporters.inspector_prom.families import FAMILIES, MeansSnapshot, RankMeans, State, render
+from exporters.inspector_prom.families import FAMILIES, MeansSnapshot, MeansState, RankMeans, render
 from exporters.inspector_prom.means import MeansFile
-from exporters.inspector_prom.reading import FileRequest, FoundFile
+from exporters.inspector_prom.reading import FoundMeans, MeansRequest
 from exporters.inspector_prom.settings import VARIABLES, asks_for_means, interval_seconds, will_write
-from exporters.inspector_prom.text import Text, parse
+from exporters.inspector_prom.text import MeansText, parse
 
 INTERVAL_SECONDS = 5.0
 OTHERS_SECONDS = 30.0
@@ -44,7 +44,7 @@ HELPER_SECONDS = 5.0
 MAX_READ = 16
 """Files read in one look: with all that they hold an answer of the helper's stays below its bound."""
 READER = HelperSpec(
-    "inspector_prom", "exporters.inspector_prom.reading:look", list[FoundFile | None], memory_bytes=64 * 1024 * 1024
+    "inspector_prom", "exporters.inspector_prom.reading:look", list[FoundMeans | None], memory_bytes=64 * 1024 * 1024
 )
 
 
@@ -52,7 +52,7 @@ class InspectorPromConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tru
     """No directory is configured: a rank's own descriptors lead to its files."""
 
 
-class RankHere(msgspec.Struct, frozen=True):
+class MeansProcess(msgspec.Struct, frozen=True):
     """A rank process that runs and has written no records, with the ranks that it is."""
 
     key: ProcessKey
@@ -76,10 +76,10 @@ class InspectorPromExporter:
 
     def __init__(self, config: InspectorPromConfig) -> None:
         del config
-        self._held: dict[ProcessKey, list[Held] | None] = {}
+        self._held: dict[ProcessKey, list[HeldMeans] | None] = {}
         self._looked_at: dict[ProcessKey, float] = {}
         self._files: dict[FileKey, MeansFile] = {}
-        self._found: dict[Held, FoundFile] = {}
+        self._found: dict[HeldMeans, FoundMeans] = {}
         self._skipped: Counter[str] = Counter()
         self._shown = MeansSnapshot()
 
@@ -115,7 +115,7 @@ class InspectorPromExporter:
         for file in self._files:
             self._ctx.admit.release(file)
 
-    async def _look_for_files(self, here: Mapping[ProcessKey, RankHere], now: float) -> None:
+    async def _look_for_files(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
         """Find what ranks hold: of those in this mode at each look, of the others now and then."""
         self._held = {key: files for key, files in self._held.items() if key in here}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in here}
@@ -131,7 +131,7 @@ class InspectorPromExporter:
         self._looked_at.update(dict.fromkeys(keys, now))
         self._held.update(await self._thread.call(partial(look, self._proc, keys)))
 
-    async def _look_at_files(self, here: Mapping[ProcessKey, RankHere], now: float) -> None:
+    async def _look_at_files(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
         """Have the files looked at, and those read that stood still since the last look."""
         every = [held for files in self._held.values() for held in files or ()]
         chosen = by_turns(every, lambda held: here[held.key].uid, MAX_FILES)
@@ -151,29 +151,29 @@ class InspectorPromExporter:
         for held, text in texts.items():
             self._take(held, text, here[held.key])
 
-    def _file(self, held: Held) -> MeansFile:
+    def _file(self, held: HeldMeans) -> MeansFile:
         return self._files.setdefault(held.file, MeansFile())
 
-    def _request(self, held: Held, rank: RankHere, read: set[Held]) -> FileRequest:
+    def _request(self, held: HeldMeans, rank: MeansProcess, read: set[HeldMeans]) -> MeansRequest:
         at_rest = self._file(held).wants() if held in read else None
         proc_root, once = str(self._ctx.roots.proc), self._ctx.once
-        return FileRequest(proc_root, held.key.pid, rank.uid, held.fd, held.target, at_rest, once)
+        return MeansRequest(proc_root, held.key.pid, rank.uid, held.fd, held.target, at_rest, once)
 
-    def _take(self, held: Held, text: Text, rank: RankHere) -> None:
+    def _take(self, held: HeldMeans, text: MeansText, rank: MeansProcess) -> None:
         """Take in what a file holds; its series must find room anew."""
         self._ctx.admit.release(held.file)
         group = (rank.uid, rank.views[0].label.job_id)
         self._skipped += self._file(held).take(text, partial(self._ctx.admit.admit, held.file, group=group))
 
-    def _show(self, here: Mapping[ProcessKey, RankHere], now: float) -> None:
+    def _show(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
         """Say of each rank how it stands, and show what is proven to be its own."""
-        holders: defaultdict[tuple[int, int], list[Holder]] = defaultdict(list)
+        holders: defaultdict[tuple[int, int], list[MeansHolder]] = defaultdict(list)
         owners = {}
         for held, found in self._found.items():
-            holders[found.place[:2]].append(Holder(held.key, here[held.key].uid))
+            holders[found.place[:2]].append(MeansHolder(held.key, here[held.key].uid))
             owners[found.place[:2]] = found.owner_uid
         proven = writers(holders, owners)
-        states: Counter[State] = Counter()
+        states: Counter[MeansState] = Counter()
         shown, read = [], set()
         for rank in here.values():
             if not self._held.get(rank.key) and not asks_for_means(rank.environment):
@@ -181,48 +181,50 @@ class InspectorPromExporter:
             for view in rank.views:
                 state, file = self._state(rank, view, proven, now)
                 states[state] += 1
-                if state in (State.READ, State.IDLE) or (state is State.WAITING and will_write(rank.environment)):
+                if state in (MeansState.READ, MeansState.IDLE) or (
+                    state is MeansState.WAITING and will_write(rank.environment)
+                ):
                     read.add(rank.key)
-                if state is State.READ and file is not None:
+                if state is MeansState.READ and file is not None:
                     shown.append(RankMeans(view.label, file.written_seconds, file.rows))
         self._ctx.ranks.read_otherwise = frozenset(read)
         self._shown = MeansSnapshot(tuple(shown), states, +self._skipped)
 
     def _state(
-        self, rank: RankHere, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
-    ) -> tuple[State, MeansFile | None]:
+        self, rank: MeansProcess, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
+    ) -> tuple[MeansState, MeansFile | None]:
         """How it stands with one rank, and its file."""
         files = self._held.get(rank.key, [])
         if not files:
-            return (State.UNREADABLE if files is None else State.WAITING), None
+            return (MeansState.UNREADABLE if files is None else MeansState.WAITING), None
         held = own_file(rank, view, files)
         if held is None:
-            return State.UNPROVEN, None
+            return MeansState.UNPROVEN, None
         found = self._found.get(held)
         if found is None:
-            return State.UNREADABLE, None
+            return MeansState.UNREADABLE, None
         if proven.get(found.place[:2]) != rank.key:
-            return State.UNPROVEN, None
+            return MeansState.UNPROVEN, None
         file = self._file(held)
-        return (State.READ if file.is_fresh(now, interval_seconds(rank.environment)) else State.IDLE), file
+        return (MeansState.READ if file.is_fresh(now, interval_seconds(rank.environment)) else MeansState.IDLE), file
 
 
-def parse_all(raw: Mapping[Held, bytes]) -> dict[Held, Text]:
+def parse_all(raw: Mapping[HeldMeans, bytes]) -> dict[HeldMeans, MeansText]:
     """What each of the files says."""
     return {held: parse(text) for held, text in raw.items()}
 
 
-def ranks_here(views: Iterable[RankView]) -> dict[ProcessKey, RankHere]:
+def ranks_here(views: Iterable[RankView]) -> dict[ProcessKey, MeansProcess]:
     """The rank processes that run and of which no record was seen: this mode replaces the records."""
     found: defaultdict[ProcessKey, list[RankView]] = defaultdict(list)
     for view in views:
         process = view.process
         if process.facts is not None and process.exited_at is None and process.progress_seconds is None:
             found[process.facts.key].append(view)
-    return {key: RankHere(key, each[0].process, tuple(each)) for key, each in found.items()}
+    return {key: MeansProcess(key, each[0].process, tuple(each)) for key, each in found.items()}
 
 
-def own_file(rank: RankHere, view: RankView, files: Iterable[Held]) -> Held | None:
+def own_file(rank: MeansProcess, view: RankView, files: Iterable[HeldMeans]) -> HeldMeans | None:
     """The file of one rank of a process: its only one, or that of the rank's own GPU; None where it cannot be told."""
     held = list(files)
     if len(rank.process.slots or ()) == 1 and len(held) == 1:

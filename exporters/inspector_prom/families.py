@@ -8,13 +8,13 @@ from enum import StrEnum
 import msgspec
 
 from agent.api import Family, Metric, RankLabel, comm_label
-from exporters.inspector_prom.text import Row, RowKey
+from exporters.inspector_prom.text import MeansKind, MeansRow
 
 _KIND = ("comm", "comm_name", "ranks", "nodes", "operation", "message_size", "algo_proto")
 _COST = "1 per kind of operation of a rank in Prometheus mode"
 
 
-class State(StrEnum):
+class MeansState(StrEnum):
     """How it stands with a rank in this mode."""
 
     READ = "read"
@@ -76,14 +76,14 @@ class RankMeans(msgspec.Struct, frozen=True):
 
     label: RankLabel
     written_seconds: float
-    rows: Mapping[RowKey, Row]
+    rows: Mapping[MeansKind, MeansRow]
 
 
 class MeansSnapshot(msgspec.Struct, frozen=True):
     """All that is rendered."""
 
     ranks: tuple[RankMeans, ...] = ()
-    states: Mapping[State, int] = {}
+    states: Mapping[MeansState, int] = {}
     skipped: Mapping[str, int] = {}
 
 
@@ -106,6 +106,6 @@ def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
     return [rows.metric for rows in (bandwidth, seconds, written, ranks, skipped)]
 
 
-def _labels(key: RowKey) -> tuple[str, ...]:
+def _labels(key: MeansKind) -> tuple[str, ...]:
     comm = comm_label(key.comm_id) if key.comm_id else ""
     return (comm, key.comm_name, key.ranks, key.nodes, key.operation, key.message_size, key.algo_proto)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from exporters.inspector_prom.reading import Place
-from exporters.inspector_prom.text import Row, RowKey, Text
+from exporters.inspector_prom.text import MeansKind, MeansRow, MeansText
 
 STALE_INTERVALS = 3
 """What was not written anew for so many intervals is old: the plugin leaves the last values of an idle GPU there."""
@@ -28,7 +28,7 @@ class MeansFile(msgspec.Struct):
     seen_at: tuple[float, float] = (float("-inf"), 0.0)
     read: Place | None = None
     read_at: tuple[float, float] = (float("-inf"), 0.0)
-    rows: dict[RowKey, Row] = {}
+    rows: dict[MeansKind, MeansRow] = {}
 
     @property
     def written_seconds(self) -> float:
@@ -48,7 +48,7 @@ class MeansFile(msgspec.Struct):
             age = max(now_seconds - place[3] / 1e9, 0.0) if self.seen is None else 0.0
             self.seen, self.seen_at = place, (now - age, now_seconds - age)
 
-    def take(self, text: Text, admit: Admit) -> Counter[str]:
+    def take(self, text: MeansText, admit: Admit) -> Counter[str]:
         """Take in what it holds where it was seen last; return what was skipped, by reason."""
         self.read, self.read_at = self.seen, self.seen_at
         self.rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}

@@ -19,7 +19,7 @@ Place = tuple[int, int, int, int]
 """Which file it was and when: device, inode, size, and time of the last change in nanoseconds."""
 
 
-class FileRequest(msgspec.Struct, frozen=True):
+class MeansRequest(msgspec.Struct, frozen=True):
     """Descriptor ``fd`` of process ``pid`` under ``proc_root``, whose user is ``uid`` and which was ``target`` before.
 
     ``at_rest``: read it if it still is in this place; None: do not. ``at_once``: read it in any case.
@@ -34,7 +34,7 @@ class FileRequest(msgspec.Struct, frozen=True):
     at_once: bool = False
 
 
-class FoundFile(msgspec.Struct, frozen=True):
+class FoundMeans(msgspec.Struct, frozen=True):
     """Where a file is now, whose it is, and what it holds (MAX_TEXT_BYTES + 1 at most), if it was read."""
 
     place: Place
@@ -42,12 +42,12 @@ class FoundFile(msgspec.Struct, frozen=True):
     raw: bytes | None = None
 
 
-def look(requests: list[FileRequest], _body: bytes) -> list[FoundFile | None]:
+def look(requests: list[MeansRequest], _body: bytes) -> list[FoundMeans | None]:
     """Answer each request, None for a file that cannot be read, or whose file system does not answer."""
     return _USERS.ask(requests)
 
 
-def look_at(request: FileRequest) -> FoundFile | None:
+def look_at(request: MeansRequest) -> FoundMeans | None:
     """Look at one file; None where it is none that can be read."""
     link = f"{request.proc_root}/{request.pid}/fd/{request.fd}"
     try:
@@ -68,15 +68,15 @@ def look_at(request: FileRequest) -> FoundFile | None:
         os.close(fd)
 
 
-def _read(fd: int, request: FileRequest) -> FoundFile:
+def _read(fd: int, request: MeansRequest) -> FoundMeans:
     place, owner = _place(fd)
     if not request.at_once and place != request.at_rest:
-        return FoundFile(place, owner)
+        return FoundMeans(place, owner)
     raw = b""
     while len(raw) <= MAX_TEXT_BYTES and (piece := os.read(fd, MAX_TEXT_BYTES + 1 - len(raw))):
         raw += piece
     after, _ = _place(fd)
-    return FoundFile(place, owner, raw) if after == place else FoundFile(after, owner)
+    return FoundMeans(place, owner, raw) if after == place else FoundMeans(after, owner)
 
 
 def _place(fd: int) -> tuple[Place, int]:
@@ -84,4 +84,4 @@ def _place(fd: int) -> tuple[Place, int]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), status.st_uid
 
 
-_USERS: PerUser[FileRequest, FoundFile | None] = PerUser(lambda request: request.uid, look_at)
+_USERS: PerUser[MeansRequest, FoundMeans | None] = PerUser(lambda request: request.uid, look_at)

@@ -41,7 +41,7 @@ _COMM_ID = re.compile(r"(?:0x[0-9a-f]{1,16})?", re.ASCII)
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
-class RowKey(msgspec.Struct, frozen=True):
+class MeansKind(msgspec.Struct, frozen=True):
     """A kind of operation. ``comm_id``: the communicator's hash, which 2.29 alone writes; ``comm_name``: as 2.30 does.
 
     ``ranks`` and ``nodes`` (NVLink domains) of the communicator, ``message_size`` and ``algo_proto`` are the plugin's
@@ -62,24 +62,24 @@ class RowKey(msgspec.Struct, frozen=True):
         return 0 if found is None else int(found[1]) * _UNITS[found[2]]
 
 
-class Row(msgspec.Struct):
+class MeansRow(msgspec.Struct):
     """Bus bandwidth in bytes per second and time in seconds; None where the file has none that is plausible."""
 
     bytes_per_second: float | None = None
     seconds: float | None = None
 
 
-class Text(msgspec.Struct):
+class MeansText(msgspec.Struct):
     """``rows``: those of the largest messages first. ``skipped``: lines that were not taken, by reason."""
 
-    rows: dict[RowKey, Row]
+    rows: dict[MeansKind, MeansRow]
     skipped: Counter[str]
 
 
-def parse(raw: bytes) -> Text:
+def parse(raw: bytes) -> MeansText:
     """Read a file's first MAX_TEXT_BYTES, whole lines alone."""
-    text = Text({}, Counter())
-    seen: Counter[tuple[RowKey, str]] = Counter()
+    text = MeansText({}, Counter())
+    seen: Counter[tuple[MeansKind, str]] = Counter()
     if len(raw) > MAX_TEXT_BYTES:
         text.skipped["file_size"] += 1
     lines = raw[:MAX_TEXT_BYTES].split(b"\n")
@@ -94,7 +94,7 @@ def parse(raw: bytes) -> Text:
     return text
 
 
-def _take(line: bytes, rows: dict[RowKey, Row], seen: Counter[tuple[RowKey, str]]) -> str:
+def _take(line: bytes, rows: dict[MeansKind, MeansRow], seen: Counter[tuple[MeansKind, str]]) -> str:
     """Take one line in; why it could not be, or nothing."""
     if not line or line.startswith(b"#"):
         return ""
@@ -110,7 +110,7 @@ def _take(line: bytes, rows: dict[RowKey, Row], seen: Counter[tuple[RowKey, str]
     if key is None:
         return "malformed"
     kind, most = ("bytes_per_second", MAX_GIGABYTES_PER_SECOND) if name in BANDWIDTHS else ("seconds", MAX_MICROSECONDS)
-    row = rows.setdefault(key, Row())
+    row = rows.setdefault(key, MeansRow())
     seen[key, kind] += 1
     if seen[key, kind] > 1:  # which of them is true cannot be told
         setattr(row, kind, None)
@@ -131,8 +131,8 @@ def _labels(text: str) -> dict[str, str]:
     return labels if len(labels) == len(found) else {}
 
 
-def _key(labels: Mapping[str, str]) -> RowKey | None:
-    key = RowKey(
+def _key(labels: Mapping[str, str]) -> MeansKind | None:
+    key = MeansKind(
         comm_id=labels.get("comm_id", ""),
         comm_name=labels.get("comm_name", ""),
         ranks=labels.get("nranks", ""),

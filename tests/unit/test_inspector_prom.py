@@ -21,9 +21,9 @@ from agent.helper.client import Helpers
 from agent.helper.frames import MAX_PAYLOAD_BYTES
 from agent.ranks.rank.owner import Owner
 from exporters.inspector_prom import descriptors, exporter
-from exporters.inspector_prom.descriptors import Held, Holder, by_turns, held_by, writers
+from exporters.inspector_prom.descriptors import HeldMeans, MeansHolder, by_turns, held_by, writers
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
-from exporters.inspector_prom.reading import FileRequest, FoundFile, look_at
+from exporters.inspector_prom.reading import FoundMeans, MeansRequest, look_at
 from exporters.inspector_prom.settings import PLUGIN, THREAD, asks_for_means, interval_seconds, will_write
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
@@ -269,10 +269,10 @@ def test_who_writes_a_file() -> None:
     """The only process that holds it, of its owner's where there are any; of two nobody does."""
     keys = [ProcessKey(pid, 1) for pid in range(4)]
     holders = {
-        (1, 1): [Holder(keys[0], 7)],
-        (1, 2): [Holder(keys[0], 7), Holder(keys[1], 8)],
-        (1, 3): [Holder(keys[0], 7), Holder(keys[1], 8), Holder(keys[2], 8)],
-        (1, 4): [Holder(keys[0], 7), Holder(keys[0], 7)],
+        (1, 1): [MeansHolder(keys[0], 7)],
+        (1, 2): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8)],
+        (1, 3): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8), MeansHolder(keys[2], 8)],
+        (1, 4): [MeansHolder(keys[0], 7), MeansHolder(keys[0], 7)],
     }
     assert writers(holders, {(1, 1): 9, (1, 2): 8, (1, 3): 8}) == {(1, 1): keys[0], (1, 2): keys[1], (1, 4): keys[0]}
 
@@ -308,12 +308,12 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
         file.write(b"x\n")
         file.flush()
         key = ProcessKey(me, proc.stat(me).start_ticks)  # type: ignore[union-attr]  # we are there
-        assert held_by(proc, key) == [Held(key, file.fileno(), str(path), UUIDS[0])]
-        request = FileRequest("/proc", me, ME, file.fileno(), str(path))
+        assert held_by(proc, key) == [HeldMeans(key, file.fileno(), str(path), UUIDS[0])]
+        request = MeansRequest("/proc", me, ME, file.fileno(), str(path))
         status = os.stat(path)
         place = (status.st_dev, status.st_ino, 2, status.st_mtime_ns)
-        assert look_at(request) == FoundFile(place, status.st_uid)
-        assert look_at(msgspec.structs.replace(request, at_rest=place)) == FoundFile(place, status.st_uid, b"x\n")
+        assert look_at(request) == FoundMeans(place, status.st_uid)
+        assert look_at(msgspec.structs.replace(request, at_rest=place)) == FoundMeans(place, status.st_uid, b"x\n")
         assert look_at(msgspec.structs.replace(request, target="/another")) is None
     assert held_by(proc, key) == []
     assert held_by(proc, ProcessKey(me, 0)) is None
@@ -364,7 +364,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
         return read(number, size)
 
     monkeypatch.setattr(os, "read", read_and_write)
-    found = look_at(FileRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
+    found = look_at(MeansRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
     os.close(fd)
     assert found is not None
     assert (found.place[2], found.raw) == (4, None)
