@@ -1,4 +1,4 @@
-"""The helper's side: reads cycle files of paths that jobs name and of a site's directories; a thread for each user's."""
+"""The helper's side: reads cycle files of paths that jobs name and of a site's directories, a thread for each user."""
 
 from __future__ import annotations
 
