@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.core.c_numbers import atoi, strtoll
 from agent.core.checkpoint import SavedCount, SavedSeconds, StateSection, saved_sum
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
@@ -135,6 +136,7 @@ __all__ = [
     "TextLines",
     "Told",
     "WriterKey",
+    "atoi",
     "comm_label",
     "compiled_path_pattern",
     "ethtool",
@@ -151,5 +153,6 @@ __all__ = [
     "read_changed",
     "saved_sum",
     "share_of",
+    "strtoll",
     "sysfs",
 ]

@@ -12,6 +12,8 @@ SHOWN_PAIRS = 12
 LISTED = 32
 
 BANDWIDTH = f"comm_collective:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}"
+MEAN_BANDWIDTH = f"rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{JOB}}}"
+MEANS = "operation, message_size, comm_name, comm, ranks"
 LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{JOB}}}"
 FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
 COMM_SIZE = "comm, collective, size"
@@ -34,8 +36,13 @@ def bandwidth() -> list[Panel]:
         lines(
             "Bus bandwidth by communicator and collective",
             "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of "
-            f"each collective the {SHOWN_COMMUNICATORS} slowest communicators in the time shown.",
+            f"each collective the {SHOWN_COMMUNICATORS} slowest communicators in the time shown. Where Inspector is in "
+            "Prometheus mode: the average over ranks of its own means, by its own sizes.",
             Query(named(slowest, BANDWIDTH), "{{collective}} {{comm_name}} {{comm}}"),
+            Query(
+                f"bottomk by (operation) ({SHOWN_COMMUNICATORS}, avg by ({MEANS}) ({MEAN_BANDWIDTH}))",
+                "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}}",
+            ),
             unit="Bps",
             size=Size(16, 9),
         ),

@@ -30,6 +30,7 @@ DIRECTION = "comm, direction"
 OPERATIONS = f"rankwatch_collective_operations_total{{{RANK}}}"
 P2P_OPERATIONS = f"rankwatch_p2p_operations_total{{{RANK}}}"
 LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{RANK}}}"
+MEANS = "operation, message_size, comm_name, comm, ranks, algo_proto"
 LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
 STARTED = f"max(rankwatch_rank_start_timestamp_seconds{{{RANK}}})"
 
@@ -180,8 +181,13 @@ def _collectives() -> list[Panel]:
         ),
         lines(
             "Bus bandwidth by collective and message size",
-            "Weighted by time. Each size class holds messages up to its number of bytes.",
+            "Weighted by time. Each size class holds messages up to its number of bytes. Where Inspector is in "
+            "Prometheus mode: its own means, by its own sizes.",
             Query(_bus_bandwidth("collective, size"), "{{collective}} ≤ {{size}} B"),
+            Query(
+                f"max by ({MEANS}) (rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{RANK}}})",
+                "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}} {{algo_proto}}",
+            ),
             unit="Bps",
             size=HALF,
         ),

@@ -46,6 +46,7 @@ class RankTable:
         self._variables: frozenset[str] = frozenset()
         self._job_id_variables: tuple[str, ...] = ()
         self.held_files: frozenset[tuple[int, int]] = frozenset()
+        self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.usage_unread: Mapping[str, int] = {}
         self.revision = 0
         self._bandwidths: dict[RankLabel, float] = {}
@@ -202,9 +203,9 @@ class RankTable:
         self._links.link(writer_key, key)
 
     def without_records(self, seconds: float) -> list[ProcessFacts]:
-        """The processes found at least so long ago that run and of which no record was seen."""
-        since = self._clock.monotonic() - seconds
-        found = self._processes.values()
+        """The processes found at least so long ago that run and of which nothing was read, record or other file."""
+        since, read = self._clock.monotonic() - seconds, self.read_otherwise
+        found = (process for key, process in self._processes.items() if key not in read)
         return [process.facts for process in found if process.facts is not None and process.has_no_records(since)]
 
     # -- answers ---------------------------------------------------------------------------------------------------
@@ -237,8 +238,8 @@ class RankTable:
 
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
-        found, labels, counts, now = self._processes.values(), self._binder.labels, self._counts, self._clock.time()
-        duplicates, unread = len(self._binder.duplicates), dict(self.usage_unread)
+        found, counts, now = self._processes.values(), self._counts, self._clock.time()
+        labels, duplicates, unread = self._binder.labels, len(self._binder.duplicates), dict(self.usage_unread)
         return take_snapshot(found, labels, self._bandwidths, counts, duplicates, unread, now)
 
     # -- the tick --------------------------------------------------------------------------------------------------
@@ -273,8 +274,7 @@ class RankTable:
 
     def _make_room(self, owner: str) -> bool:
         self.judge_changed()
-        key = expiry.gives_way(self._processes, owner)
-        if key is not None:
+        if (key := expiry.gives_way(self._processes, owner)) is not None:
             self._drop(key)
         return key is not None
 

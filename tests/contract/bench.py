@@ -11,7 +11,7 @@ import yaml
 from client_metrics import encode
 from fake_clock import FakeClock
 
-from agent.api import Exporter, Logger, Metric, RankTable, Roots
+from agent.api import Exporter, Logger, Metric, ProcessFacts, RankTable, Roots
 from agent.app.discovery import load_spec
 from agent.app.lease import Lender
 from agent.core.checkpoint import StateFile
@@ -23,7 +23,8 @@ HOSTNAME = "gpu-node-00"
 class Bench:
     """Exporter ``name`` over ``root`` (proc, sys, run and whatever else its data folder holds).
 
-    Its configuration is ``section_text``, or section.yml of its data folder; {root} in it stands for ``root``.
+    Its configuration is ``section_text``, or section.yml of its data folder; {root} in it stands for ``root``. The rank
+    table knows the processes of ranks.json there, if any.
     """
 
     def __init__(self, name: str, root: Path, section_text: str = "") -> None:
@@ -33,14 +34,20 @@ class Bench:
         self.exporter: Exporter = self.spec.build(msgspec.convert(section, self.spec.config))
         clock = self.clock = FakeClock()
         self.ranks = RankTable(clock, HOSTNAME, settle_at_once=True)
+        known = root / "ranks.json"
+        self._known = msgspec.json.decode(known.read_bytes(), type=list[ProcessFacts]) if known.exists() else []
         roots = Roots(root / "proc", root / "sys", root / "run")
         state = StateFile(None, "", Logger("test"))
         lender = Lender(roots=roots, clock=clock, hostname=HOSTNAME, ranks=self.ranks, state=state, once=True)
         self._lease = lender.lend(name)
 
     async def begin(self) -> None:
-        """Start the exporter."""
+        """Start the exporter; the ranks are found after that."""
         await self.exporter.start(self._lease.context)
+        for facts in self._known:
+            self.ranks.observe_process(facts)
+        if self._known:
+            self.ranks.tick()
 
     async def look(self) -> Any:
         """Start, update once, bind the ranks, and return the snapshot."""

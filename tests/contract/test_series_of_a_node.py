@@ -32,9 +32,9 @@ TP = 4
 MOST_PER_RANK = 133
 NOT_COUNTED = {"ranks": 92, "health": 23, "process": 55}
 """Of docs/benchmarks.md; ranks have data loaders and major page faults, and their control groups pressure."""
-ABSENT = ("amdgpu", "flight_recorder", "madengine", "nixl_ep", "nvrx", "ras", "storage")
+ABSENT = ("amdgpu", "flight_recorder", "inspector_prom", "madengine", "nixl_ep", "nvrx", "ras", "storage")
 """Exporters that find nothing on the node."""
-CALLED = {"flight_recorder": None, "nvml": True, "nvrx": None, "ras": None, "storage": None}
+CALLED = {"flight_recorder": None, "inspector_prom": None, "nvml": True, "nvrx": None, "ras": None, "storage": None}
 """Helpers, and whether one was called."""
 ASKED = re.compile(r"\brankwatch_[a-z0-9_]+\b")
 

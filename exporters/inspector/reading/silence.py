@@ -1,7 +1,8 @@
 """Rank processes that ask for Inspector and whose settings keep its records from us. Pure.
 
 The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30: without a dump interval there is no dump thread and
-nothing is ever written, not even at the end, whatever its README says; Prometheus mode writes no JSON at all.
+nothing is ever written, not even at the end, whatever its README says; Prometheus mode writes no JSON at all. Who
+writes that and is read by the exporter inspector_prom is not among those that are judged here.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from agent.api import Logger, ProcessFacts, ProcessKey, RankLabel, label_fields
-from exporters.inspector.format.c_numbers import atoi, strtoll
+from agent.api import Logger, ProcessFacts, ProcessKey, RankLabel, atoi, label_fields, strtoll
 
 GRACE_SECONDS = 60.0
 """A process is not spoken of before: its first record shows that its settings are good."""
@@ -49,7 +49,8 @@ class SilenceCause(StrEnum):
 REMEDIES = {
     SilenceCause.NO_PLUGIN: "set NCCL_PROFILER_PLUGIN to the Inspector plugin",
     SilenceCause.NO_DUMP_THREAD: "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
-    SilenceCause.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP: it replaces the JSON lines",
+    SilenceCause.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP, which replaces the JSON lines; or, for means alone, "
+    "have exporters.inspector_prom on and NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS set",
     SilenceCause.NO_INTERVAL: "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS, to 100000 for instance",
     SilenceCause.OTHER_DIRECTORY: "add NCCL_INSPECTOR_DUMP_DIR to exporters.inspector.paths, or set it to one of them",
 }

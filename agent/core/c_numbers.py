@@ -1,4 +1,4 @@
-"""Numbers in environment variables as the plugin reads them: with atoi, or with strtoll and base 0. Pure."""
+"""Numbers in environment variables as C programs read them: with atoi, or with strtoll and base 0. Pure."""
 
 from __future__ import annotations
 

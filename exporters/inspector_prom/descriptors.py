@@ -1,0 +1,89 @@
+"""Which of the plugin's files rank processes hold open for writing: the proof of who writes them. Blocking.
+
+Only links are read, which waits for no file system.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from agent.api import ProcessKey, ProcFS
+
+MAX_PROCESSES = 256
+"""Rank processes looked at in one look."""
+MAX_FILES = 256
+"""Of a node."""
+
+_NAME = re.compile(r"/nccl_inspector_metrics_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.prom")
+
+T = TypeVar("T")
+FileKey = tuple[ProcessKey, str]
+
+
+class HeldMeans(NamedTuple):
+    """A file that a process holds: its descriptor there, the path by its own words, and the GPU's UUID in its name."""
+
+    key: ProcessKey
+    fd: int
+    target: str
+    uuid: str
+
+    @property
+    def file(self) -> FileKey:
+        """What stays while the plugin opens it anew."""
+        return self.key, self.target
+
+
+def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
+    """The files of one process; None where its descriptors may not be read, or it is gone."""
+    files = proc.open_files(key.pid, lambda _target: False)
+    stat = proc.stat(key.pid)
+    if files is None or stat is None or stat.key != key:
+        return None
+    found = {}
+    for file in files:
+        name = _NAME.search(file.target)
+        if name is not None and file.target.endswith(name[0]) and proc.may_write(key.pid, file):
+            found[file.target] = HeldMeans(key, file.fd, file.target, name[1])
+    return list(found.values())
+
+
+def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[HeldMeans] | None]:
+    """What each of these processes holds."""
+    return {key: held_by(proc, key) for key in keys}
+
+
+def by_turns(things: Iterable[T], user_of: Callable[[T], object], most: int) -> list[T]:
+    """So many of them at most: the first of each user's, then the second of each, in their order."""
+    turns: Counter[object] = Counter()
+    ordered: defaultdict[int, list[T]] = defaultdict(list)
+    for thing in things:
+        turns[user_of(thing)] += 1
+        ordered[turns[user_of(thing)]].append(thing)
+    return [thing for turn in sorted(ordered) for thing in ordered[turn]][:most]
+
+
+class MeansHolder(NamedTuple):
+    """A process that holds a file, and its user."""
+
+    key: ProcessKey
+    uid: int
+
+
+def writers(
+    holders: Mapping[tuple[int, int], Iterable[MeansHolder]], owners: Mapping[tuple[int, int], int]
+) -> dict[tuple[int, int], ProcessKey]:
+    """Which process writes each file (device and inode): the only one that holds it, of its owner's if there are any.
+
+    None of a file that several processes hold: two on one GPU write over each other. ``owners``: uids.
+    """
+    found = {}
+    for identity, holding in holders.items():
+        everyone = set(holding)
+        own = {each for each in everyone if each.uid == owners.get(identity)} or everyone
+        if len(own) == 1:
+            found[identity] = next(iter(own)).key
+    return found

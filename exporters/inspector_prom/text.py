@@ -1,0 +1,161 @@
+"""What one of the plugin's files says: a row for each kind of operation, with a bandwidth and a time. Pure.
+
+Labels are not escaped there: a communicator's name with a quote in it makes a file that Prometheus' own parsers refuse.
+So each line is read by itself, its labels apart where `",name="` stands, and what makes no sense is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+MAX_TEXT_BYTES = 128 * 1024
+"""Of a file, about 280 rows; the plugin writes one for each kind of operation and each mebibyte of message size."""
+MAX_LINE_BYTES = 2048
+"""As the plugin's own."""
+MAX_NAME_CHARACTERS = 255
+"""Of a communicator's name, as the plugin takes them."""
+MAX_GIGABYTES_PER_SECOND = 1e5
+"""Beyond any wire, and beyond any memory."""
+MAX_MICROSECONDS = 1e12
+"""Eleven days: no operation is so long, a clock that was set back may say so."""
+OPERATIONS = frozenset(
+    {
+        *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"),
+        *("Send", "Recv"),
+    }
+)
+BANDWIDTHS = frozenset({"nccl_bus_bandwidth_gbs", "nccl_p2p_bus_bandwidth_gbs"})
+TIMES = frozenset({"nccl_collective_exec_time_microseconds", "nccl_p2p_exec_time_microseconds"})
+
+_LINE = re.compile(r"(nccl_[a-z0-9_]{1,60})\{(.*)\} (\S{1,32})", re.DOTALL)
+_LABEL = re.compile(r'(?:^|",)([a-z0-9_]{1,32})="')
+_COUNT = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,8})(?:\.[0-9]{1,2})?(?:-[0-9]{1,8})?(B|KB|MB|GB|TB)", re.ASCII)
+_WORD = re.compile(r"[A-Za-z0-9_]{0,32}", re.ASCII)
+_COMM_ID = re.compile(r"(?:0x[0-9a-f]{1,16})?", re.ASCII)
+_UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+
+
+class MeansKind(msgspec.Struct, frozen=True):
+    """A kind of operation. ``comm_id``: the communicator's hash, which 2.29 alone writes; ``comm_name``: as 2.30 does.
+
+    ``ranks`` and ``nodes`` (NVLink domains) of the communicator, ``message_size`` and ``algo_proto`` are the plugin's
+    words.
+    """
+
+    comm_id: str
+    comm_name: str
+    ranks: str
+    nodes: str
+    operation: str
+    message_size: str
+    algo_proto: str
+
+    def size_bytes(self) -> int:
+        """The least size of the messages."""
+        found = _SIZE.fullmatch(self.message_size)
+        return 0 if found is None else int(found[1]) * _UNITS[found[2]]
+
+
+class MeansRow(msgspec.Struct):
+    """Bus bandwidth in bytes per second and time in seconds; None where the file has none that is plausible."""
+
+    bytes_per_second: float | None = None
+    seconds: float | None = None
+
+
+class MeansText(msgspec.Struct):
+    """``rows``: those of the largest messages first. ``skipped``: lines that were not taken, by reason."""
+
+    rows: dict[MeansKind, MeansRow]
+    skipped: Counter[str]
+
+
+def parse(raw: bytes) -> MeansText:
+    """Read a file's first MAX_TEXT_BYTES, whole lines alone."""
+    text = MeansText({}, Counter())
+    seen: Counter[tuple[MeansKind, str]] = Counter()
+    if len(raw) > MAX_TEXT_BYTES:
+        text.skipped["file_size"] += 1
+    lines = raw[:MAX_TEXT_BYTES].split(b"\n")
+    if lines.pop():
+        text.skipped["cut"] += 1
+    for line in lines:
+        reason = _take(line, text.rows, seen)
+        if reason:
+            text.skipped[reason] += 1
+    rows = [(key, row) for key, row in text.rows.items() if row.bytes_per_second or row.seconds]
+    text.rows = dict(sorted(rows, key=lambda each: -each[0].size_bytes()))
+    return text
+
+
+def _take(line: bytes, rows: dict[MeansKind, MeansRow], seen: Counter[tuple[MeansKind, str]]) -> str:
+    """Take one line in; why it could not be, or nothing."""
+    if not line or line.startswith(b"#"):
+        return ""
+    if len(line) > MAX_LINE_BYTES:
+        return "line_size"
+    found = _LINE.fullmatch(line.decode("utf-8", "replace"))
+    if found is None:
+        return "malformed"
+    name, value = found[1], _number(found[3])
+    if name not in BANDWIDTHS | TIMES:
+        return ""  # a sum over the GPU, or what follows from the others
+    key = _key(_labels(found[2]))
+    if key is None:
+        return "malformed"
+    kind, most = ("bytes_per_second", MAX_GIGABYTES_PER_SECOND) if name in BANDWIDTHS else ("seconds", MAX_MICROSECONDS)
+    row = rows.setdefault(key, MeansRow())
+    seen[key, kind] += 1
+    if seen[key, kind] > 1:  # which of them is true cannot be told
+        setattr(row, kind, None)
+        return "twice"
+    if not 0 < value <= most:
+        return "value"
+    setattr(row, kind, value * 1e9 if name in BANDWIDTHS else value / 1e6)
+    return ""
+
+
+def _labels(text: str) -> dict[str, str]:
+    """The labels of a line; empty where they make no sense."""
+    found = list(_LABEL.finditer(text))
+    if not found or found[0].start() or not text.endswith('"'):
+        return {}
+    ends = [*(each.start() for each in found[1:]), len(text) - 1]
+    labels = {each[1]: text[each.end() : end] for each, end in zip(found, ends, strict=True)}
+    return labels if len(labels) == len(found) else {}
+
+
+def _key(labels: Mapping[str, str]) -> MeansKind | None:
+    key = MeansKind(
+        comm_id=labels.get("comm_id", ""),
+        comm_name=labels.get("comm_name", ""),
+        ranks=labels.get("nranks", ""),
+        nodes=labels.get("n_nodes", ""),
+        operation=labels.get("collective") or labels.get("p2p_operation", ""),
+        message_size=labels.get("message_size", ""),
+        algo_proto=labels.get("algo_proto", ""),
+    )
+    makes_sense = (
+        _COMM_ID.fullmatch(key.comm_id)
+        and len(key.comm_name) <= MAX_NAME_CHARACTERS
+        and _COUNT.fullmatch(key.ranks)
+        and _COUNT.fullmatch(key.nodes)
+        and key.operation in OPERATIONS
+        and _SIZE.fullmatch(key.message_size)
+        and _WORD.fullmatch(key.algo_proto)
+    )
+    return key if makes_sense else None
+
+
+def _number(text: str) -> float:
+    """The number, NaN for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

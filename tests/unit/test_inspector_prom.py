@@ -1,0 +1,484 @@
+"""Inspector's Prometheus mode: whose a file is, when it counts, and what is shown of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from lent import lent, stop_all
+from proc_tree import ProcTree
+from rank_table import environment, owned
+
+from agent.api import Admission, Context, Gpu, Membership, NoData, ProcessKey, ProcFS, RankTable
+from agent.hardware.inventory import Hardware
+from agent.helper.client import Helpers
+from agent.helper.frames import MAX_PAYLOAD_BYTES
+from agent.ranks.rank.owner import Owner
+from exporters.inspector_prom import descriptors, exporter
+from exporters.inspector_prom.descriptors import HeldMeans, MeansHolder, by_turns, held_by, writers
+from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
+from exporters.inspector_prom.reading import FoundMeans, MeansRequest, look_at
+from exporters.inspector_prom.settings import PLUGIN, THREAD, asks_for_means, interval_seconds, will_write
+from exporters.inspector_prom.text import MAX_TEXT_BYTES
+
+ME = os.getuid()
+OTHER = ME + 1
+INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
+MODE = {
+    "NCCL_PROFILER_PLUGIN": "libnccl-profiler-inspector.so",
+    "NCCL_INSPECTOR_ENABLE": "1",
+    "NCCL_INSPECTOR_PROM_DUMP": "1",
+    INTERVAL: "30000000",
+}
+JSON_MODE = {**MODE, "NCCL_INSPECTOR_PROM_DUMP": "0"}
+UUIDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(10)]
+LINE = (
+    '{}{{version="v5.1",slurm_job_id="1",node="n",gpu="GPU0",comm_name="tp",n_nodes="1",nranks="4",'
+    'collective="AllReduce",message_size="{}-{}MB",algo_proto="RING_SIMPLE"}} {}\n'
+)
+SHOWN = "tp/4/1/AllReduce/8-9MB/RING_SIMPLE"
+
+
+class Node:
+    """A node with ranks in Prometheus mode, and the exporter."""
+
+    def __init__(self, folder: Path, **lends: Any) -> None:
+        self.runner = asyncio.Runner()
+        self.folder = folder
+        self.proc = ProcTree(folder / "proc")
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        self.helpers = Helpers(self.clock)
+        given = {"ranks": self.ranks, "helper": self.helpers.lend} | lends
+        self.ctx: Context = lent("inspector_prom", self.clock, folder, **given)
+        self.exporter = InspectorPromExporter(InspectorPromConfig())
+        self.runner.run(self.exporter.start(self.ctx))
+
+    def add_rank(self, rank: int = 0, uid: int = ME, job: str = "4711", ranks: int = 1, **settings: str) -> ProcessKey:
+        """A process, pid 10 and up, of one rank or several, with settings of this mode but for what is given."""
+        pid = 10 + rank
+        self.proc.add(pid, uid=uid)
+        (self.proc.root / str(pid) / "fdinfo").mkdir()
+        given = environment(rank, job=job) | MODE | settings
+        facts = owned(pid, given, Owner("user", str(uid)), uid=uid)
+        assert self.ranks.observe_process(facts)
+        self.ranks.observe_memberships(facts.key, [Membership("aa", rank + more, 8) for more in range(ranks)])
+        self.ranks.tick()
+        return facts.key
+
+    def write(self, value: float = 100, number: int = 0, rows: int = 1, directory: str = ".") -> Path:
+        """The file of a GPU, written now by our clock."""
+        path = self.folder / directory / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
+        path.parent.mkdir(exist_ok=True)
+        text = ""
+        for row in range(rows):
+            for metric in ("nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"):
+                text += LINE.format(metric, 8 + row, 9 + row, value)
+        path.write_text(text)
+        nanoseconds = int(self.clock.time() * 1e9)
+        os.utime(path, ns=(nanoseconds, nanoseconds))
+        return path
+
+    def hold(self, path: Path, rank: int = 0, fd: int = 9, flags: str = "0100001") -> None:
+        """Have a rank's process hold a file open, for writing unless other flags are given."""
+        link = self.proc.root / f"{10 + rank}/fd/{fd}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+        (self.proc.root / f"{10 + rank}/fdinfo/{fd}").write_text(f"pos:\t0\nflags:\t{flags}\n")
+
+    def look(self, seconds: float = 5.0, looks: int = 1) -> dict[str, float]:
+        """Let time pass, look, and return what is shown, by name and label values."""
+        for _ in range(looks):
+            self.clock.advance(seconds)
+            self.runner.run(self.exporter.update())
+        found = {}
+        for metric in self.exporter.families(self.exporter.snapshot()):
+            for labels, value in zip(metric.labels, metric.values, strict=True):
+                name = metric.family.name.removeprefix("rankwatch_inspector_").removesuffix("_bytes_per_second")
+                found["/".join(each for each in (name, *labels) if each)] = value
+        return found
+
+    def end(self) -> None:
+        """Stop all."""
+        self.runner.run(self.exporter.drain())
+        self.runner.run(stop_all(self.helpers))
+        self.runner.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node."""
+    made = Node(tmp_path)
+    yield made
+    made.end()
+
+
+def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
+    """Two ranks whose files hold identical series have each its own, once a file stood still between two looks."""
+    for rank in (0, 1):
+        node.add_rank(rank)
+        node.hold(node.write(100 + rank, rank, directory=f"d{rank}"), rank)
+    written = node.clock.time()
+    assert node.look() == {"means_ranks/idle": 2.0}
+    assert node.look() == {
+        f"mean_bus_bandwidth/4711/0/{SHOWN}": 100e9,
+        f"mean_bus_bandwidth/4711/1/{SHOWN}": 101e9,
+        f"mean_operation_seconds/4711/0/{SHOWN}": 100e-6,
+        f"mean_operation_seconds/4711/1/{SHOWN}": 101e-6,
+        "means_timestamp_seconds/4711/0": written,
+        "means_timestamp_seconds/4711/1": written,
+        "means_ranks/read": 2.0,
+    }
+
+
+def test_nothing_is_no_data(node: Node) -> None:
+    """Without a rank in this mode there is no source; one that never wrote a file is waited for."""
+    with pytest.raises(NoData):
+        node.look()
+    node.add_rank(0, **JSON_MODE)
+    with pytest.raises(NoData):
+        node.look()
+    node.add_rank(1)
+    assert node.look() == {"means_ranks/waiting": 1.0}
+
+
+def test_a_file_that_is_written_anew(node: Node) -> None:
+    """While the plugin writes, empty or half, the former values stay; the new ones come when the file stands still."""
+    node.add_rank()
+    node.hold(node.write(100))
+    node.look(looks=2)
+    node.clock.advance(20.0)
+    path = node.write(200, rows=2)
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    assert node.look()[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 100e9
+    path.write_bytes(whole[:-100])
+    assert node.look()[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 100e9
+    path.write_bytes(whole)
+    assert node.look()[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 100e9
+    shown = node.look()
+    assert shown[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 200e9
+    assert shown["means_timestamp_seconds/4711/0"] == node.clock.time() - 5.0
+    assert len(shown) == 6
+
+
+def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
+    """2.29 empties the file of an idle GPU at each interval: that is no write of means, and nothing is shown of it."""
+    node.add_rank()
+    path = node.write(100)
+    node.hold(path)
+    written = node.look(looks=2)["means_timestamp_seconds/4711/0"]
+    path.write_bytes(b"")
+    assert node.look()["means_timestamp_seconds/4711/0"] == written
+    assert node.look() == {"means_ranks/idle": 1.0}
+
+
+def test_a_descriptor_that_changes_its_number(node: Node) -> None:
+    """The plugin opens its file anew for each write: another number is the same file."""
+    node.add_rank()
+    path = node.write(100)
+    node.hold(path)
+    node.look(looks=2)
+    (node.proc.root / "10/fd/9").unlink()
+    node.hold(path, fd=11)
+    assert node.look()[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 100e9
+
+
+def test_a_writer_that_is_gone(node: Node) -> None:
+    """After SIGKILL the file stays, and its series go with the process."""
+    key = node.add_rank()
+    node.hold(node.write(100))
+    node.look(looks=2)
+    node.proc.remove(10)
+    node.ranks.observe_exit(key, None)
+    with pytest.raises(NoData):
+        node.look()
+    assert node.ctx.admit.taken == 0
+
+
+def test_a_pid_that_is_another_process_by_now(node: Node) -> None:
+    """What a later process of the same pid holds is not the rank's."""
+    node.add_rank()
+    node.hold(node.write(100))
+    node.proc.add(10, start=6000)
+    (node.proc.root / "10/fdinfo").mkdir()
+    node.hold(node.write(100))
+    assert node.look(looks=2) == {"means_ranks/unreadable": 1.0}
+
+
+def test_old_means_are_not_shown(node: Node) -> None:
+    """Three intervals after the last write nothing is shown of an idle GPU, until the plugin writes again."""
+    node.add_rank(**{INTERVAL: "40000000"})
+    path = node.write(100)
+    node.hold(path)
+    node.look(looks=2)
+    assert "mean_bus_bandwidth/4711/0/" + SHOWN in node.look(110.0)
+    assert node.look(0.1) == {"means_ranks/idle": 1.0}
+    node.write(100)
+    assert node.look(looks=2)["means_ranks/read"] == 1.0
+
+
+def test_an_old_file_that_is_found(node: Node) -> None:
+    """Of a file that is found first its modification time tells the age; one to come is that of the look."""
+    for rank, age in enumerate((89.0, 90.1, -500.0)):
+        node.add_rank(rank)
+        path = node.write(100, rank)
+        node.hold(path, rank)
+        os.utime(path, (node.clock.time() - age + 10.0,) * 2)
+    shown = node.look(looks=2)
+    assert shown["means_ranks/read"] == 2.0
+    assert shown["means_ranks/idle"] == 1.0
+    assert shown["means_timestamp_seconds/4711/2"] == node.clock.time() - 5.0
+    assert "means_timestamp_seconds/4711/1" not in shown
+
+
+def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
+    """Once a file was seen our own clock tells how old it is, whatever the times say that its server gives it."""
+    node.add_rank()
+    path = node.write(100)
+    node.hold(path)
+    os.utime(path, (node.clock.time() - 3600.0,) * 2)
+    assert node.look(looks=2) == {"means_ranks/idle": 1.0}
+    node.write(200)
+    os.utime(path, (node.clock.time() - 3600.0,) * 2)
+    assert node.look(looks=2)["means_timestamp_seconds/4711/0"] == node.clock.time() - 5.0
+
+
+def test_several_writers(node: Node) -> None:
+    """A file that two ranks of one user hold is nobody's; of two users it is its owner's."""
+    path = node.write(100)
+    for rank in (0, 1):
+        node.add_rank(rank)
+        node.hold(path, rank)
+    theirs = node.write(100, number=1)
+    for rank, uid in ((2, ME), (3, OTHER)):
+        node.add_rank(rank, uid=uid)
+        node.hold(theirs, rank)
+    shown = node.look(looks=2)
+    assert shown["means_ranks/unproven"] == 3.0
+    assert [name for name in shown if name.startswith("means_timestamp")] == ["means_timestamp_seconds/4711/2"]
+
+
+def test_who_writes_a_file() -> None:
+    """The only process that holds it, of its owner's where there are any; of two nobody does."""
+    keys = [ProcessKey(pid, 1) for pid in range(4)]
+    holders = {
+        (1, 1): [MeansHolder(keys[0], 7)],
+        (1, 2): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8)],
+        (1, 3): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8), MeansHolder(keys[2], 8)],
+        (1, 4): [MeansHolder(keys[0], 7), MeansHolder(keys[0], 7)],
+    }
+    assert writers(holders, {(1, 1): 9, (1, 2): 8, (1, 3): 8}) == {(1, 1): keys[0], (1, 2): keys[1], (1, 4): keys[0]}
+
+
+def test_holders_that_write_nothing(node: Node) -> None:
+    """Who has a file open for reading alone, a deleted one, or one of another name, is no writer of it."""
+    path = node.write(100)
+    odd = node.folder / "nccl_inspector_metrics_0.prom"
+    odd.write_text(path.read_text())
+    for rank, (target, flags) in enumerate(
+        [(path, "0100000"), (Path(f"{path} (deleted)"), "0100001"), (odd, "0100001")]
+    ):
+        node.add_rank(rank)
+        node.hold(target, rank, flags=flags)
+    assert node.look(looks=2) == {"means_ranks/waiting": 3.0}
+
+
+def test_what_is_no_file(node: Node) -> None:
+    """A FIFO of that name is not waited for, a directory not read, and a file that is gone is unreadable."""
+    for number, make in enumerate((os.mkfifo, os.mkdir, lambda path: None)):
+        node.add_rank(number)
+        path = node.folder / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
+        make(path)
+        node.hold(path, number)
+    assert node.look(looks=2) == {"means_ranks/unreadable": 3.0}
+
+
+def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
+    """What a process of this machine holds is found and read by its descriptor, by way of the kernel's links."""
+    path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
+    proc, me = ProcFS(Path("/proc")), os.getpid()
+    with path.open("wb") as file:
+        file.write(b"x\n")
+        file.flush()
+        key = ProcessKey(me, proc.stat(me).start_ticks)  # type: ignore[union-attr]  # we are there
+        assert held_by(proc, key) == [HeldMeans(key, file.fileno(), str(path), UUIDS[0])]
+        request = MeansRequest("/proc", me, ME, file.fileno(), str(path))
+        status = os.stat(path)
+        place = (status.st_dev, status.st_ino, 2, status.st_mtime_ns)
+        assert look_at(request) == FoundMeans(place, status.st_uid)
+        assert look_at(msgspec.structs.replace(request, at_rest=place)) == FoundMeans(place, status.st_uid, b"x\n")
+        assert look_at(msgspec.structs.replace(request, target="/another")) is None
+    assert held_by(proc, key) == []
+    assert held_by(proc, ProcessKey(me, 0)) is None
+
+
+def test_descriptors_that_may_not_be_read(node: Node) -> None:
+    """A rank that is in this mode by its environment and whose descriptors are hidden is unreadable."""
+    node.add_rank()
+    (node.proc.root / "10/fd").rmdir()
+    assert node.look() == {"means_ranks/unreadable": 1.0}
+
+
+def test_ranks_of_one_process(tmp_path: Path) -> None:
+    """Of a process of two ranks each has the file of its own GPU; while the GPUs are not known neither has one."""
+    hardware = Hardware()
+    node = Node(tmp_path, hardware=hardware)
+    key = node.add_rank(ranks=2)
+    for number in (0, 1):
+        node.hold(node.write(100 + number, number), fd=9 + number)
+    assert [label.rank for label in node.ranks.labels_of(key)] == ["0", "1"]
+    assert node.look(looks=2) == {"means_ranks/unproven": 2.0}
+    hardware.of("nvml").observe_gpus(
+        Gpu(index, f"GPU-{UUIDS[number]}", f"0000:0{index}:00.0") for index, number in enumerate((1, 0, 2))
+    )
+    hardware.of("nvml").observe_gpu_processes({10: [f"GPU-{uuid}" for uuid in UUIDS[:2]]})
+    node.ranks.observe_gpus(hardware)
+    shown = node.look()
+    assert shown[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 101e9
+    assert shown[f"mean_bus_bandwidth/4711/1/{SHOWN}"] == 100e9
+    hardware.of("nvml").observe_gpu_processes({10: [f"GPU-{uuid}" for uuid in UUIDS[:3]]})
+    node.ranks.observe_gpus(hardware)
+    (node.proc.root / "10/fd/9").unlink()
+    assert node.look() == {"means_ranks/unproven": 2.0}  # one file, and which rank uses its GPU is not known
+    node.end()
+
+
+def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read while the plugin wrote is not taken."""
+    path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
+    path.write_bytes(b"x\n")
+    fd = os.open(path, os.O_RDONLY)
+    read = os.read
+
+    def read_and_write(number: int, size: int) -> bytes:
+        with path.open("ab") as file:
+            file.write(b"y\n")
+        monkeypatch.setattr(os, "read", read)
+        return read(number, size)
+
+    monkeypatch.setattr(os, "read", read_and_write)
+    found = look_at(MeansRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
+    os.close(fd)
+    assert found is not None
+    assert (found.place[2], found.raw) == (4, None)
+
+
+def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
+    """A rank whose environment does not say so is looked at now and then, and at each look once it holds a file."""
+    node.add_rank(0, NCCL_INSPECTOR_PROM_DUMP="0")
+    with pytest.raises(NoData):
+        node.look()
+    node.hold(node.write(100))
+    with pytest.raises(NoData):
+        node.look(20.0)
+    node.look(10.0)
+    assert node.look()["means_ranks/read"] == 1.0
+
+
+def test_who_is_not_silent(node: Node) -> None:
+    """Who is read is not among those without records, nor who will surely write; others are, and all at the end."""
+    node.add_rank(0)
+    node.hold(node.write(100), 0)
+    node.add_rank(1)
+    node.add_rank(2, **{INTERVAL: "-1"})
+    node.add_rank(3, NCCL_INSPECTOR_PROM_DUMP="0")
+    node.look(looks=2)
+    assert [facts.key.pid for facts in node.ranks.without_records(0.0)] == [12, 13]
+    node.runner.run(node.exporter.drain())
+    assert [facts.key.pid for facts in node.ranks.without_records(0.0)] == [10, 11, 12, 13]
+
+
+def test_who_writes_records_is_not_looked_at(node: Node) -> None:
+    """Records and means exclude each other: a rank with records is none of ours."""
+    key = node.add_rank()
+    node.hold(node.write(100))
+    node.ranks.processes()[key].note_progress(1.0)
+    with pytest.raises(NoData):
+        node.look()
+
+
+def test_skipped_lines_are_counted_once(node: Node) -> None:
+    """What a file holds that makes no sense counts when it is read, not at each look."""
+    node.add_rank()
+    path = node.write(100)
+    path.write_text(path.read_text() + "nonsense\n")
+    node.hold(path)
+    assert node.look(looks=5)["means_skipped_total/malformed"] == 1.0
+
+
+def test_series_are_bounded(tmp_path: Path) -> None:
+    """Of rows that find no room the smallest messages' are left out and counted; a new write gives the room back."""
+    node = Node(tmp_path, admit=Admission(per_rank=6))
+    node.add_rank()
+    node.hold(node.write(100, rows=3))
+    assert "means_skipped_total/series" not in node.look(looks=2)
+    node.write(200, rows=4)
+    shown = node.look(looks=2)
+    assert shown["means_skipped_total/series"] == 1.0
+    sizes = [name.split("/")[-2] for name in shown if name.startswith("mean_bus_bandwidth")]
+    assert sizes == ["11-12MB", "10-11MB", "9-10MB"]
+    assert node.ctx.admit.taken == 6
+    node.end()
+    assert node.ctx.admit.taken == 0
+
+
+def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above so many files each user's first come first; those left out are counted and unreadable."""
+    monkeypatch.setattr(exporter, "MAX_FILES", 3)
+    for rank in range(4):
+        node.add_rank(rank, uid=OTHER if rank == 3 else ME)
+        node.hold(node.write(100, rank), rank)
+    shown = node.look(looks=2)
+    assert shown["means_ranks/read"] == 3.0
+    assert shown["means_ranks/unreadable"] == 1.0
+    assert f"means_timestamp_seconds/4711-u{OTHER}/3" in shown
+    assert shown["means_skipped_total/files"] == 2.0  # at each look
+
+
+def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files beyond those of one look are read at the next one, and so are descriptors."""
+    monkeypatch.setattr(exporter, "MAX_READ", 2)
+    for rank in range(3):
+        node.add_rank(rank)
+        node.hold(node.write(100, rank), rank)
+    assert node.look(looks=2)["means_ranks/read"] == 2.0
+    assert node.look()["means_ranks/read"] == 3.0
+    monkeypatch.setattr(exporter, "MAX_PROCESSES", 2)
+    for rank in range(3, 6):
+        node.add_rank(rank)
+        node.hold(node.write(100, rank), rank)
+    shown = node.look()
+    assert (shown["means_ranks/idle"], shown["means_ranks/waiting"]) == (2.0, 1.0)
+    assert node.look(looks=4)["means_ranks/read"] == 6.0
+
+
+def test_turns() -> None:
+    """The first of each user's, then the second of each, up to the bound."""
+    assert by_turns(["a1", "a2", "a3", "b1", "b2"], lambda each: each[0], 4) == ["a1", "b1", "a2", "b2"]
+
+
+def test_settings() -> None:
+    """Numbers are read as the plugin does; an interval is 30 s at least, and an hour at most."""
+    assert asks_for_means(MODE)
+    assert not asks_for_means(JSON_MODE)
+    assert not asks_for_means({**MODE, "NCCL_INSPECTOR_ENABLE": "0"})
+    assert not asks_for_means(None)
+    assert will_write(MODE)
+    for odd in ({PLUGIN: ""}, {THREAD: "0"}, {INTERVAL: "-1"}, {"NCCL_INSPECTOR_PROM_DUMP": ""}):
+        assert not will_write(MODE | odd)
+    assert not will_write(None)
+    told = ["-1", "0", "soon", "500", "0x5f5e100", "3600000001", "9" * 50]
+    assert [interval_seconds({INTERVAL: text}) for text in told] == [30.0, 30.0, 30.0, 30.0, 100.0, 3600.0, 3600.0]
+    assert interval_seconds(None) == 30.0
+
+
+def test_an_answer_has_room() -> None:
+    """With all that it may read an answer of the helper's fits into one frame."""
+    assert exporter.MAX_READ * MAX_TEXT_BYTES + 1024 * descriptors.MAX_FILES < MAX_PAYLOAD_BYTES

@@ -1,0 +1,164 @@
+"""What is taken of one file of Inspector's Prometheus mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exporters.inspector_prom import text as module
+from exporters.inspector_prom.text import MeansKind, MeansRow, parse
+
+DUMP = Path(__file__).parents[1] / "data/inspector_prom/dump"
+KEY = MeansKind("", "tp", "4", "1", "AllReduce", "8-9MB", "RING_SIMPLE")
+
+
+def line(value: str = "100", metric: str = "nccl_bus_bandwidth_gbs", **changed: str) -> str:
+    """A line of 2.30 with labels changed, or left out where they are empty."""
+    labels = {
+        "version": "v5.1",
+        "slurm_job_id": "4242",
+        "comm_name": "tp",
+        "n_nodes": "1",
+        "nranks": "4",
+        "collective": "AllReduce",
+        "message_size": "8-9MB",
+        "algo_proto": "RING_SIMPLE",
+    } | changed
+    written = ",".join(f'{name}="{label}"' for name, label in labels.items() if label)
+    return f"{metric}{{{written}}} {value}\n"
+
+
+def read(*lines: str) -> tuple[dict[MeansKind, MeansRow], dict[str, int]]:
+    """The rows of lines, and what was skipped."""
+    found = parse("".join(lines).encode())
+    return found.rows, dict(found.skipped)
+
+
+def test_a_recorded_file_of_2_30() -> None:
+    """Each kind of operation has its bandwidth in bytes per second and its time in seconds, sends and receives too."""
+    found = parse((DUMP / "nccl_inspector_metrics_193bc814-ba61-ffc0-146a-09076de46a7e.prom").read_bytes())
+    assert (len(found.rows), dict(found.skipped)) == (9, {})
+    dp, pp = "data_parallel_group_0", "pipeline_model_parallel_group_0"
+    row = found.rows[MeansKind("", dp, "8", "2", "AllReduce", "25-26MB", "TREE_SIMPLE")]
+    assert (row.bytes_per_second, row.seconds) == (pytest.approx(31.0569e9), pytest.approx(2358.08e-6))
+    row = found.rows[MeansKind("", pp, "2", "2", "Recv", "16-17MB", "")]
+    assert (row.bytes_per_second, row.seconds) == (pytest.approx(22.6971e9), pytest.approx(3428.18e-6))
+
+
+def test_a_recorded_file_of_2_29() -> None:
+    """The last operation of each communicator, by its hash; the algorithm bandwidth is left out."""
+    found = parse((DUMP / "nccl_inspector_metrics_24152eea-db09-2408-9201-e151b03450cd.prom").read_bytes())
+    assert dict(found.skipped) == {}
+    assert found.rows == {
+        MeansKind("0x1fa4c2eba3da83", "", "2", "1", "ReduceScatter", "6.00MB", ""): MeansRow(224.695e9, 28e-6),
+        MeansKind("0x82bdbf0ea6cd18", "", "2", "1", "AllReduce", "4.00MB", ""): MeansRow(182.361e9, 23e-6),
+    }
+
+
+def test_names_that_are_not_escaped() -> None:
+    """Quotes, backslashes and braces in a name cost nothing; a line feed, or a name like labels, costs its lines."""
+    found = parse((DUMP / "nccl_inspector_metrics_00000000-0000-4000-8000-000000000002.prom").read_bytes())
+    assert [(key.comm_name, row.bytes_per_second) for key, row in found.rows.items()] == [
+        ('say "hi"', 100e9),
+        ("back\\slash", 101e9),
+        ("ends in \\", 102e9),
+        ("brace} 7", 104e9),
+    ]
+    assert dict(found.skipped) == {"malformed": 6}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"nranks": "0"},
+        {"nranks": "12345678"},
+        {"n_nodes": "-1"},
+        {"n_nodes": "", "nranks": ""},
+        {"collective": "Invalid"},
+        {"collective": ""},
+        {"message_size": "8-9PB"},
+        {"message_size": "123456789-9MB"},
+        {"algo_proto": "x" * 33},
+        {"algo_proto": "RING-LL"},
+        {"comm_id": "0x12345678901234567"},
+        {"comm_name": "n" * 256},
+        {"comm_name": "n" * 900 + "\u2603" * 100},
+    ],
+)
+def test_labels_that_make_no_sense(changed: dict[str, str]) -> None:
+    """A label beyond its bound, or of no known kind, costs its line alone."""
+    assert read(line(**changed), line()) == ({KEY: MeansRow(100e9)}, {"malformed": 1})
+
+
+def test_longest_name() -> None:
+    """A name of 255 characters is taken whole, whatever they are."""
+    [key] = read(line(comm_name="\u2603" * 255))[0]
+    assert key.comm_name == "\u2603" * 255
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "x", "100001", "1e99999"])
+def test_bandwidths_that_cannot_be(value: str) -> None:
+    """What is no number, not above zero or beyond any wire is left out; the time beside it stays."""
+    time = line("5", "nccl_collective_exec_time_microseconds")
+    assert read(line(value), time) == ({KEY: MeansRow(None, 5e-6)}, {"value": 1})
+
+
+def test_times_that_cannot_be() -> None:
+    """A time as a clock that was set back makes it is left out; the longest that is taken is a million seconds."""
+    time = "nccl_p2p_exec_time_microseconds"
+    assert read(line("1.84467e+19", time)) == ({}, {"value": 1})
+    assert read(line("1e12", time)) == ({KEY: MeansRow(None, 1e6)}, {})
+    assert read(line("100000")) == ({KEY: MeansRow(100e12)}, {})
+
+
+def test_a_kind_that_stands_there_twice() -> None:
+    """Of two values of one kind neither is shown: labels that we do not know may tell them apart."""
+    time = line("5", "nccl_collective_exec_time_microseconds")
+    lines = (line("1", comm_rank="0"), line("2", comm_rank="1"), line("3", comm_rank="2"), time)
+    assert read(*lines) == ({KEY: MeansRow(None, 5e-6)}, {"twice": 2})
+
+
+def test_other_lines() -> None:
+    """Comments, empty lines and other sums of the plugin's are no mistake; what is no line of its at all is."""
+    odd = ("# HELP x y\n", "\n", 'nccl_p2p_total{version="v5.1",gpu="GPU0"} 7\n', "node_load 5\n", "nccl_x 5\n")
+    assert read(*odd, line(cluster="c")) == ({KEY: MeansRow(100e9)}, {"malformed": 2})
+
+
+@pytest.mark.parametrize("labels", ["", "=", 'a="1', 'x,a="1"', 'a="1"x', 'a="1",a="2"', 'comm_name="",nranks="4"'])
+def test_labels_that_are_none(labels: str) -> None:
+    """What is no list of labels is malformed."""
+    assert read(f"nccl_bus_bandwidth_gbs{{{labels}}} 5\n") == ({}, {"malformed": 1})
+
+
+def test_a_line_without_an_end_is_not_read() -> None:
+    """The last line counts once it has its line feed: its value may be cut."""
+    assert read(line(), line("5", "nccl_collective_exec_time_microseconds")[:-1]) == (
+        {KEY: MeansRow(100e9)},
+        {"cut": 1},
+    )
+
+
+def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of one byte too many is left out; of such a file its whole lines within the bound are read."""
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", len(line()) - 1)
+    assert read(line()) == ({KEY: MeansRow(100e9)}, {})
+    assert read(line("1000")) == ({}, {"line_size": 1})
+    monkeypatch.setattr(module, "MAX_TEXT_BYTES", 2 * len(line()))
+    assert read(line(), line(nranks="5")) == (
+        {KEY: MeansRow(100e9), MeansKind("", "tp", "5", "1", "AllReduce", "8-9MB", "RING_SIMPLE"): MeansRow(100e9)},
+        {},
+    )
+    assert read(line(), line(nranks="5"), "\n") == (
+        {KEY: MeansRow(100e9), MeansKind("", "tp", "5", "1", "AllReduce", "8-9MB", "RING_SIMPLE"): MeansRow(100e9)},
+        {"file_size": 1},
+    )
+    assert read(line(), "\n", line(nranks="5")) == ({KEY: MeansRow(100e9)}, {"file_size": 1, "cut": 1})
+
+
+def test_sizes() -> None:
+    """Rows are in order of the bytes that the plugin's words stand for, the largest first."""
+    sizes = ["0B", "1-2KB", "1023-1024B", "4.00MB", "1-2TB", "4-5MB"]
+    rows, skipped = read(*(line(message_size=size) for size in sizes))
+    assert [key.size_bytes() for key in rows] == [1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0]
+    assert skipped == {}
