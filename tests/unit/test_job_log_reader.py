@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,30 @@ def test_an_id_that_two_jobs_here_have_proves_nothing() -> None:
     """Where two jobs of one user go by the same id, a log with that id in its name is nobody's."""
     jobs = {name: job(name, ids=frozenset({"1"})) for name in ("1", "1-b")}
     assert claimed("/x", OWNER, "1", None, jobs, {"1": list(jobs.values())}) is None
+
+
+def test_what_ranks_wrote_before_they_left_is_read(tmp_path: Path) -> None:
+    """Lines of a file that nobody holds open any more count, those that come after a look for files, too."""
+    node = Node(tmp_path, "*.log")
+    path = node.write("mine.txt", "ValueError: x\n")
+    node.run(4000, path)
+    assert sum(counts(node.look()).values()) == 1
+    shutil.rmtree(node.proc / "4000")
+    for number in (2, 3):
+        node.write("mine.txt", "ValueError: x\n")
+        assert sum(counts(node.look()).values()) == number
+
+
+def test_what_a_container_wrote_before_it_ended_is_read(tmp_path: Path) -> None:
+    """A file that only a rank's own root leads to is read to its end before it is let go of."""
+    node = Node(tmp_path, "*.log")
+    path = node.write("mine.txt", "ValueError: x\n")
+    node.run(4000, path)
+    assert sum(counts(node.look()).values()) == 1
+    node.write("mine.txt", "ValueError: x\n")
+    shutil.rmtree(node.proc / "4000")
+    path.rename(tmp_path / "elsewhere")
+    assert sum(counts(node.look()).values()) == 2
 
 
 def test_ranks_own_outputs_need_no_pattern(tmp_path: Path) -> None:
