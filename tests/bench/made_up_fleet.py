@@ -32,7 +32,7 @@ NODES = 1000
 RANKS_PER_NODE = 8
 NODES_PER_JOB = 16
 PAGES = tuple(
-    "?" + "&".join(f"{which}[]={name}" for name in ("ranks", "health", "jobs")) for which in ("collect", "exclude")
+    "?" + "&".join(f"{which}[]={name}" for name in ("ranks", "health", "jobs", "job_log")) for which in ("collect", "exclude")
 )
 """As the shipped scrape jobs ask: liveness, and the rest."""
 WARM_UP_SECONDS = 40.0

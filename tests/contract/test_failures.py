@@ -147,6 +147,8 @@ async def update_in_time(bench: Bench) -> None:
         except NoData:
             if time.monotonic() > deadline:
                 raise
+            await asyncio.sleep(0.05)
+            bench.clock.advance(1.0)  # the turn is taken in when the next one is due
         else:
             return
 

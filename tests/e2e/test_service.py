@@ -88,7 +88,7 @@ def test_an_exporter_that_is_switched_off_may_be_asked_for(tmp_path: Path) -> No
     with Machine(tmp_path).agent() as agent:
         agent.configure({"exporters": {"jobs": {"enabled": False}}})
         agent.reload()
-        assert agent.get("/metrics?collect[]=ranks&collect[]=health&collect[]=jobs").status == 200
+        assert agent.get("/metrics?collect[]=ranks&collect[]=health&collect[]=jobs&collect[]=job_log").status == 200
         assert agent.get("/metrics?collect[]=ranks&collect[]=jbos").status == 400
 
 
