@@ -21,6 +21,8 @@ DISCOVER_SECONDS = 2.0
 MAX_DISCOVER_SECONDS = 60.0
 LOOKS_SHARE = 0.02
 """How much of the time may go into looks: on a large shared directory they become rarer."""
+NEW_RANKS_SECONDS = 10.0
+"""But where there are new ranks the next look is so soon: once they have crashed, nobody holds their logs open."""
 HOLDERS_SECONDS = 30.0
 """How often all processes are asked whether they hold open what lies on a shared file system."""
 SAVE_SECONDS = 2.5
@@ -102,7 +104,8 @@ class JobLogReader:
         self._claims: dict[Identity, ClaimedLog] = {}
         self._files: dict[str, int] = {}
         self._open_here: frozenset[str] = frozenset()
-        self._holders_at = self._discover_at = float("-inf")
+        self._holders_at = self._discover_at = self._looked_at = float("-inf")
+        self._looked_for: frozenset[int] = frozenset()
 
     def look(
         self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str], told: Mapping[str, str] = {}
@@ -115,7 +118,7 @@ class JobLogReader:
                 self._tally(job_id)
             if job_id in self._tallies and job.started_seconds:
                 self._tallies[job_id].begin(job.started_seconds)
-        if (jobs or self._everyone) and self._clock.monotonic() >= self._discover_at:
+        if (jobs or self._everyone) and self._is_due(jobs):
             self._discover(jobs, told)
         known = {job_id: self._jobs_here(job_id, jobs) for job_id in {one.job_id for one in self._claims.values()}}
         deadline = time.thread_time() + READ_CPU_SECONDS
@@ -136,8 +139,8 @@ class JobLogReader:
     def _take(self, found: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
         tally = self._tally(claim.job_id)
         now = self._clock.time()
-        written = found.file.written_ns / 1e9
-        seconds = min(now, written) if written > 0 else now
+        written_ns = found.file.modified_ns  # as it is read, not when files were looked for last
+        seconds = min(now, written_ns / 1e9) if written_ns >= 0 else now
         for event in events(found.data, self._catalogue):
             tally.take(event, job, claim.rank, hostnames, seconds)
 
@@ -163,8 +166,15 @@ class JobLogReader:
 
     # Which files are ours.
 
+    def _is_due(self, jobs: Mapping[str, LoggedJob]) -> bool:
+        """Whether files are to be looked for now."""
+        now = self._clock.monotonic()
+        soon = now >= self._looked_at + NEW_RANKS_SECONDS and not pids_of(jobs) <= self._looked_for
+        return soon or now >= self._discover_at
+
     def _discover(self, jobs: Mapping[str, LoggedJob], told: Mapping[str, str]) -> None:
         began = self._clock.monotonic()
+        self._looked_for = pids_of(jobs)
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values())
         files = self._texts.discover([*(one.path for one in held.values()), *told])
         by_id: dict[str, list[LoggedJob]] = {}
@@ -181,7 +191,7 @@ class JobLogReader:
             "read_elsewhere": len(remote),
             "refused": len(ours) - len(self._claims),
         }
-        now = self._clock.monotonic()
+        self._looked_at = now = self._clock.monotonic()
         self._discover_at = now + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (now - began) / LOOKS_SHARE))
 
     def _claim(
@@ -268,3 +278,8 @@ class JobLogReader:
         positions = [one for one in self._texts.positions() if (one.device, one.inode) in kept]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
         return msgspec.msgpack.encode(LogSection(positions, jobs))
+
+
+def pids_of(jobs: Mapping[str, LoggedJob]) -> frozenset[int]:
+    """The rank processes of these jobs that run."""
+    return frozenset(one.pid for job in jobs.values() for one in job.ranks if one.running)

@@ -15,7 +15,7 @@ from job_log_jobs import CATALOGUE, OWNER, job
 
 from agent.api import UNKNOWN_RANK, Guard, Logger, OpenFile, Outputs
 from exporters.job_log import reader
-from exporters.job_log.jobs import LoggedJob
+from exporters.job_log.jobs import LoggedJob, RankHere
 from exporters.job_log.ownership import ClaimedLog, HeldOutput, claimed, shared_devices
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
@@ -344,6 +344,40 @@ def test_what_watchdogs_say_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     node.write("4711.out", position.format(3))
     found = node.look(*jobs)
     assert {one.job_id: len(one.positions) for one in found.jobs} == {"4711": 0, "4712": 1}
+
+
+def test_an_event_has_the_time_at_which_it_was_written(tmp_path: Path) -> None:
+    """The time of an event is that of the file's last change, also where files are looked for rarely."""
+    node = Node(tmp_path)
+    path = node.write("4711.out", "hello\n")
+    now = node.clock.time()
+    os.utime(path, (now, now))
+    node.look()
+    node.clock.advance(50.0)
+    node.write("4711.out", "NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)\n")
+    os.utime(path, (now + 50.0, now + 50.0))
+    node.reader._discover_at = float("inf")  # the last look took long
+    [found] = node.look().jobs
+    assert found.root is not None
+    assert found.root.seconds == now + 50.0
+
+
+def test_logs_of_new_ranks_are_looked_for_soon(tmp_path: Path) -> None:
+    """Where looks have become rare, one for a rank that is new is ten seconds after the last, and only one."""
+    node = Node(tmp_path, "none/*.log")
+    node.look(job("1"))
+    node.reader._discover_at = float("inf")  # the last look took long
+    node.run(4000, node.write("mine.txt", "ValueError: x\n"))
+    other = job("4712", ranks=8, pids={4000: "0"})
+    fresh = other._replace(ranks=(RankHere(4000, 1, "0", running=True), RankHere(9000, 1, "1", running=True)))
+    node.clock.advance(reader.NEW_RANKS_SECONDS - 2 * reader.DISCOVER_SECONDS)
+    assert counts(node.look(fresh)) == {}
+    assert sum(counts(node.look(fresh)).values()) == 1
+    node.write("later.txt", "ValueError: x\n")
+    node.run(9000, tmp_path / "logs/later.txt")
+    node.reader._discover_at = float("inf")
+    node.clock.advance(10 * reader.NEW_RANKS_SECONDS)
+    assert sum(counts(node.look(fresh)).values()) == 1
 
 
 def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
