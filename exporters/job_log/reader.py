@@ -102,6 +102,7 @@ class JobLogReader:
         self._made_at = self._save_at = clock.monotonic()
         self._tallies: dict[str, JobTally] = {}
         self._claims: dict[Identity, ClaimedLog] = {}
+        self._paths: dict[Identity, str] = {}
         self._files: dict[str, int] = {}
         self._open_here: frozenset[str] = frozenset()
         self._holders_at = self._discover_at = self._looked_at = float("-inf")
@@ -176,7 +177,9 @@ class JobLogReader:
         began = self._clock.monotonic()
         self._looked_for = pids_of(jobs)
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values())
-        files = self._texts.discover([*(one.path for one in held.values()), *told])
+        # What ranks that have left held: their last words may be the first for minutes.
+        left = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
+        files = self._texts.discover([*(one.path for one in held.values()), *told, *left])
         by_id: dict[str, list[LoggedJob]] = {}
         for job in jobs.values():
             for name in job.ids:
@@ -185,6 +188,7 @@ class JobLogReader:
         remote = self._read_elsewhere(files, found, held, jobs)
         ours = [identity for identity in found if identity not in remote]
         self._claims = {identity: found[identity] for identity in ours[:MAX_CLAIMED]}
+        self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
         self._files = {
             "followed": len(self._claims),
             "of_no_job_here": len(files) - len(found),

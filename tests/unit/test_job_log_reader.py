@@ -144,6 +144,19 @@ def test_what_ranks_wrote_before_they_left_is_read(tmp_path: Path) -> None:
         assert sum(counts(node.look()).values()) == number
 
 
+def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> None:
+    """A job that wrote nothing for minutes, and says why as it ends: the lines count though nobody holds the file."""
+    node = Node(tmp_path, "none/*.log")
+    path = node.write("mine.txt", "hello\n")
+    node.run(4000, path)
+    node.look()
+    node.clock.advance(600.0)
+    node.look()
+    node.write("mine.txt", "ValueError: x\n")
+    shutil.rmtree(node.proc / "4000")
+    assert sum(counts(node.look()).values()) == 1
+
+
 def test_what_a_container_wrote_before_it_ended_is_read(tmp_path: Path) -> None:
     """A file that only a rank's own root leads to is read to its end before it is let go of."""
     node = Node(tmp_path, "*.log")
