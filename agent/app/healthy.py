@@ -59,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {flags.address}: {reason}")
+    except KeyError as error:  # an uncaught error would leave with the status of a node that is not healthy
+        answer = Answer(CANNOT_TELL, f"cannot tell: what {flags.address} says has no label {error}")
     print(answer.text)  # noqa: T201  # its answer
     return answer.status
 

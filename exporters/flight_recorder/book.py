@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -78,14 +78,16 @@ class DumpBook:
         self._entries[label] = _Entry(process, answer.place, answer.result, now, shown)
 
     def tidy(self, views: Mapping[RankLabel, RankView], now: float) -> None:
-        """Hide what is old, of a rank that was started anew, or of one that went on; forget ranks that are gone."""
+        """Hide what is old, of ranks and jobs started anew, or of a rank that went on; forget ranks that are gone."""
+        started = newest_starts(views.values())
         for label, entry in list(self._entries.items()):
             view = views.get(label)
             facts = None if view is None else view.process.facts
             progress = None if view is None else view.process.progress_seconds
             is_other = facts is not None and facts.key != entry.process
             went_on = progress is not None and progress > entry.place[3] / 1e9 + GOES_ON_SECONDS
-            if now - entry.read_at > KEEP_SECONDS or is_other or went_on:
+            begun_anew = entry.shown is not None and entry.shown.written < started.get(label.job_id, 0.0)
+            if now - entry.read_at > KEEP_SECONDS or is_other or went_on or begun_anew:
                 self._hide(entry)
             if entry.shown is None and (view is None or is_other):
                 del self._entries[label]
@@ -104,3 +106,12 @@ class DumpBook:
         if entry.shown is not None:
             self._release(entry.shown.label)
             entry.shown = None
+
+
+def newest_starts(views: Iterable[RankView]) -> dict[str, float]:
+    """By job, when the last of its processes here was started, in seconds since the epoch."""
+    found: dict[str, float] = {}
+    for view in views:
+        if (facts := view.process.facts) is not None:
+            found[view.label.job_id] = max(found.get(view.label.job_id, 0.0), facts.start_seconds)
+    return found

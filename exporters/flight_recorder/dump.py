@@ -193,8 +193,7 @@ class _Calls:
             found.append(max(by_status, 0))
         waits = self._waits.get(group.name)
         return GroupProgress(
-            name=_label(group.name)
-            or hashlib.blake2s(group.name.encode("utf-8", "replace"), digest_size=8).hexdigest(),
+            name=_label(group.name) or _hash(group.name),
             description=_label(group.desc),
             size=size,
             enqueued=max(found, default=None),

@@ -87,7 +87,8 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
     claims: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
     for request, look in zip(requests, looks, strict=True):
         for each in look or ():
-            claims[each.place[:2]].add(request.job_id)
+            if each.uid == request.uid:  # whoever else names the file takes it from nobody
+                claims[each.place[:2]].add(request.job_id)
     until = time.monotonic() + DECODING_SECONDS
     answers: list[DumpAnswer | None] = []
     for request, look in zip(requests, looks, strict=True):
@@ -104,11 +105,11 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
 
 
 def _judge(request: DumpRequest, found: _Found, jobs: int) -> Result:
-    """What to do with a file that ``jobs`` jobs name."""
-    if jobs > 1:  # of one user: who wrote it last is not known
-        return "other_job"
+    """What to do with a file that ``jobs`` jobs of its owner name."""
     if found.uid != request.uid:
         return "other_user"
+    if jobs > 1:  # who wrote it last is not known
+        return "other_job"
     if found.place[3] / 1e9 < request.started:
         return "earlier_process"
     return "unchanged" if found.place == request.known else "pending"

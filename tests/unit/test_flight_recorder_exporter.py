@@ -207,6 +207,15 @@ def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
     assert node.look() == {"dumps_total/read": 1.0, "dumps_total/other_job": 2.0}
 
 
+def test_a_file_that_another_user_names_stays_its_owners(node: Node) -> None:
+    """A job of another user that names the path of a dump, as all do who share /tmp, takes it from nobody."""
+    node.add_rank()
+    node.write()
+    node.add_rank(pid=99, job="4712", uid=ME + 1)
+    assert node.look()["enqueued_sequence/4711/0/0"] == 3.0
+    assert node.results() == {"read": 1.0, "other_user": 1.0}
+
+
 def test_a_rank_that_has_left(node: Node) -> None:
     """A rank's dump is found by way of another rank of its job, or of its launcher, for two minutes."""
     node.write(0)
@@ -281,6 +290,17 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
     assert node.look() == {"dumps_total/read": 1.0, "dumps_total/earlier_process": 1.0}
     node.write(seconds=STARTED + 30.0)
     assert "enqueued_sequence/4711/0/0" in node.look()
+
+
+def test_a_job_that_was_started_anew_with_other_ranks(node: Node) -> None:
+    """Dumps of ranks that went elsewhere are not shown with those of the job's next processes."""
+    key = node.add_rank()
+    node.write()
+    node.look()
+    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+    node.clock.advance(20.0)
+    node.add_rank(1, pid=88, started=STARTED + 20.0)
+    assert node.look() == {"dumps_total/read": 1.0}
 
 
 def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> None:

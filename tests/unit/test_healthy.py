@@ -125,6 +125,13 @@ def test_an_agent_without_metrics(answer: bytes) -> None:
         assert main(["--web.listen-address", address]) == CANNOT_TELL
 
 
+def test_metrics_without_their_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    """A page of something else, or of another version, is no verdict against a node."""
+    with server(http("rankwatch_node_healthy 0\nrankwatch_check_failed_since_timestamp_seconds 1\n")) as (address, _):
+        assert main(["--web.listen-address", address]) == CANNOT_TELL
+    assert "cannot tell" in capsys.readouterr().out
+
+
 def test_a_slow_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer that trickles in is given up after its time, however often a byte of it comes."""
     monkeypatch.setattr(healthy, "ASK_SECONDS", 0.3)

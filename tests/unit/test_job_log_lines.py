@@ -124,6 +124,19 @@ def test_advice_is_of_causes_that_are_certain() -> None:
     assert set(advice()) - strong == set()
     texts = (Path(__file__).parents[2] / "deploy/prometheus/sources/texts.yml").read_text()
     assert set(advice().values()) == set(re.findall(r'eq \.Labels\.advice "(\w+)"', texts))
+    assert advice().keys() & {"gpu_memory_taken", "cuda_illegal_access", "hip_page_fault"} == set()
+
+
+def test_memory_is_taken_by_another_process_alone() -> None:
+    """In a container PyTorch does not know its own process among those on the GPU: that one took its memory itself."""
+    before = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. "
+    other, own = (
+        "Process 4242 has 70.00 GiB memory in use. ",
+        "Including non-PyTorch memory, this process has 8.00 GiB memory in use. ",
+    )
+    assert event(before + other).rule.category == "cuda_oom"
+    assert event(before + other + own).rule.category == "gpu_memory_taken"
+    assert event(before + own + other).rule.category == "gpu_memory_taken"
 
 
 @pytest.mark.parametrize(
