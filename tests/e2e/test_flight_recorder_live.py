@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import sys
+import shutil
+import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
 import pytest
 from agents import Agent, Series, select
 from flight_dumps import DATA, recorded
-from nodes import Node, wait_until, why_no_nodes
+from neighbours import JOB, MALLORY, VICTIM, SharedNode, end, shared_node
+from nodes import wait_until, why_no_nodes
 
 from exporters.flight_recorder import families
 from exporters.flight_recorder.exporter import LOOK_SECONDS
 
-JOB = "7302"
 SCENARIO = "gpu_error_1st"
 RANKS = (12, 13, 14)
-NOBODY = 65534
-IDLE_RANK = Path(__file__).with_name("idle_rank.py")
 SHOWN = (families.ENQUEUED.name, families.UNFINISHED.name)
 DUMPS = families.DUMPS.name
 LOOKS_SECONDS = 2 * LOOK_SECONDS + 10.0
@@ -35,6 +35,7 @@ _TIMES = range(1_500_000_000 * 10**9, 2_500_000_000 * 10**9)
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or ""),
+    pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found"),
 ]
 
 
@@ -53,21 +54,22 @@ def of_now(raw: bytes) -> bytes:
 class Dumps:
     """Where the ranks of the job write theirs."""
 
-    def __init__(self, directory: Path) -> None:
-        self.prefix = directory / "trace_rank_"
-        self._draft = directory / "draft"
+    def __init__(self, shared: SharedNode) -> None:
+        self._shared = shared
+        self._directory = shared.directory / "victim-job"
 
-    def put(self, rank: int, raw: bytes, uid: int = 0) -> None:
-        """Have a rank's dump there, written now by a user."""
-        self._draft.write_bytes(raw)
-        os.chown(self._draft, uid, uid)
-        self._draft.replace(f"{self.prefix}{rank}")
-
-    def start(self, node: Node, rank: int) -> None:
-        """Start a rank of the job, of sixteen."""
+    def rank(self, rank: int) -> subprocess.Popen[Any]:
+        """Start a rank of the job, of sixteen; it can be told to kill itself."""
         names = {"RANK": str(rank), "LOCAL_RANK": str(rank % 8), "WORLD_SIZE": "16", "SLURM_JOB_ID": JOB}
-        env = {"PATH": "/usr/bin:/bin", **names, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(self.prefix)}
-        node.popen([sys.executable, "-S", IDLE_RANK, "pt_nccl_watchdg"], env=env)
+        prefix = str(self._directory / "trace_rank_")
+        return self._shared.rank(VICTIM, signal.SIGKILL, TORCH_NCCL_DEBUG_INFO_TEMP_FILE=prefix, **names)
+
+    def put(self, rank: int, raw: bytes, uid: int = VICTIM) -> None:
+        """Have a rank's dump there, written now by a user."""
+        draft = self._directory / "draft"
+        draft.write_bytes(raw)
+        os.chown(draft, uid, uid)
+        draft.replace(self._directory / f"trace_rank_{rank}")
 
 
 def shown(agent: Agent, rank: int) -> Counter[tuple[str, ...]]:
@@ -87,34 +89,32 @@ def told(series: Iterable[Series]) -> Counter[tuple[str, ...]]:
     return Counter(tuple(f"{name}={value}" for name, value in each) for each in labels)
 
 
-def test_dumps_are_shown_of_ranks_that_hang_and_that_left(tmp_path: Path) -> None:
+def test_dumps_are_shown_of_ranks_that_hang_and_that_left() -> None:
     """A dump is shown with its rank and job, also one written just before the rank was killed; no stranger's is."""
-    dumps = Dumps(tmp_path)
     raw = {rank: recorded(SCENARIO)[rank] for rank in RANKS}
-    with Node("hung") as node:
-        for rank in RANKS:
-            dumps.start(node, rank)
-        with Agent(tmp_path, {"exporters": {"ras": {"enabled": False}}}, job_id=JOB, node=node) as agent:
+    with shared_node() as shared:
+        dumps = Dumps(shared)
+        ranks = {rank: dumps.rank(rank) for rank in RANKS}
+        with shared.agent() as agent:
             agent.wait_for_states({str(rank): "alive" for rank in RANKS})
-            pids = {each.labels["rank"]: int(each.labels["pid"]) for each in agent.samples("rankwatch_rank_info")}
 
             dumps.put(12, raw[12])  # of operations long ago
             agent.wait_for(DUMPS, 1.0, seconds=LOOKS_SECONDS, result="earlier_process")
-            dumps.put(13, of_now(raw[13]), NOBODY)
+            dumps.put(13, of_now(raw[13]), MALLORY)
             dumps.put(12, of_now(raw[12]))
             agent.wait_for(DUMPS, 1.0, seconds=LOOKS_SECONDS, result="read")
             agent.wait_for(DUMPS, 1.0, seconds=LOOKS_SECONDS, result="other_user")
             assert shown(agent, 12) == expected(12)
             written = agent.value(families.WRITTEN.name, job_id=JOB, rank="12")
-            assert written == pytest.approx(time.time(), abs=LOOKS_SECONDS)
+            assert written == pytest.approx(time.time(), abs=2 * LOOKS_SECONDS)
 
-            node.kill(pids["14"])
+            end(ranks[14])
             dumps.put(14, of_now(raw[14]))
             agent.wait_for(DUMPS, 2.0, seconds=LOOKS_SECONDS, result="read")
             assert shown(agent, 14) == expected(14)
             assert not shown(agent, 13)
 
-            node.kill(pids["12"])
+            end(ranks[12])
             agent.wait_for_ending("12", ("signaled", "SIGKILL", ""))
             dumps.put(13, of_now(raw[13]))
             wait_until(lambda: shown(agent, 13) == expected(13), LOOKS_SECONDS, "the dump of rank 13")

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
+import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from agents import Agent
-from nodes import Node, wait_until, why_no_nodes
+from neighbours import JOB, VICTIM, SharedNode, as_user, shared_node
+from nodes import wait_until, why_no_nodes
 
 from exporters.inspector_prom.exporter import INTERVAL_SECONDS
 
-JOB = "7301"
 DATA = Path(__file__).parents[1] / "data/inspector_prom/dump"
 NEW, OLD = (
-    DATA / f"nccl_inspector_metrics_{uuid}.prom"
+    (DATA / f"nccl_inspector_metrics_{uuid}.prom").read_text()
     for uuid in ("193bc814-ba61-ffc0-146a-09076de46a7e", "24152eea-db09-2408-9201-e151b03450cd")
 )
 """As 2.30 and 2.29 wrote them."""
-PROM_RANK = Path(__file__).with_name("prom_rank.py")
+GATHER = ("tensor_model_parallel_group_1", "AllGather", "8-9MB")
+OLD_BANDWIDTHS = {
+    ("1fa4c2eba3da83", "ReduceScatter", "6.00MB"): 224.695,
+    ("82bdbf0ea6cd18", "AllReduce", "4.00MB"): 182.361,
+}
+PROM_RANK = Path(__file__).with_name("prom_rank.py").read_text()
 MODE = {
     "NCCL_PROFILER_PLUGIN": "libnccl-profiler-inspector.so",
     "NCCL_INSPECTOR_ENABLE": "1",
@@ -44,37 +48,28 @@ sys.exit(main())
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or ""),
+    pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found"),
 ]
 
 
 class MeansRank:
     """A rank of the job, of four, and its file in a directory that no configuration names."""
 
-    def __init__(self, node: Node, directory: Path, rank: int, settings: dict[str, str]) -> None:
-        self.path = directory / f"nccl_inspector_metrics_00000000-0000-4000-8000-00000000000{rank}.prom"
-        names = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "4", "SLURM_JOB_ID": JOB}
-        self._process: subprocess.Popen[str] = node.popen(
-            [sys.executable, "-S", PROM_RANK, self.path],
-            env={"PATH": "/usr/bin:/bin", **names, **settings},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+    def __init__(self, shared: SharedNode, rank: int, settings: dict[str, str]) -> None:
+        self.path = (
+            shared.directory / f"victim-job/nccl_inspector_metrics_00000000-0000-4000-8000-00000000000{rank}.prom"
         )
+        names = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "4", "SLURM_JOB_ID": JOB}
+        command = [*as_user(VICTIM), sys.executable, "-S", "-c", PROM_RANK, str(self.path)]
+        self._process = shared.start(command, names | settings)
 
-    def write(self, source: Path) -> None:
-        """Have it write what ``source`` holds."""
+    def write(self, text: str) -> None:
+        """Have it write this."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{source}\n")
+        self._process.stdin.write(f"{text!r}\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "written\n"
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    """Provide a node, all of whose processes end with it."""
-    with Node("means") as made:
-        yield made
 
 
 def bandwidths(agent: Agent, rank: int) -> dict[tuple[str, str, str], float]:
@@ -87,39 +82,31 @@ def bandwidths(agent: Agent, rank: int) -> dict[tuple[str, str, str], float]:
     }
 
 
-def test_means_are_shown_as_long_as_their_rank_lives(node: Node, tmp_path: Path) -> None:
+def test_means_are_shown_as_long_as_their_rank_lives() -> None:
     """Ranks in Prometheus mode have what they wrote last, and are not silent; one that is killed has nothing."""
-    ranks = [MeansRank(node, tmp_path, rank, MODE | INTERVAL) for rank in (0, 1)]
-    ranks[0].write(NEW)
-    ranks[1].write(OLD)
-    config = {"exporters": {"inspector": {"paths": [str(tmp_path / "nothing")]}, "ras": {"enabled": False}}}
-    with Agent(tmp_path, config, job_id=JOB, node=node, command=(sys.executable, "-c", HASTY_AGENT)) as agent:
-        wait_until(lambda: bandwidths(agent, 0) and bandwidths(agent, 1), LOOKS_SECONDS, "means of both")
-        first = bandwidths(agent, 0)
-        assert len(first) == 9
-        kind = ("tensor_model_parallel_group_1", "AllGather", "8-9MB")
-        assert first[kind] == pytest.approx(155.809)
-        assert bandwidths(agent, 1) == pytest.approx(
-            {
-                ("1fa4c2eba3da83", "ReduceScatter", "6.00MB"): 224.695,
-                ("82bdbf0ea6cd18", "AllReduce", "4.00MB"): 182.361,
-            }
-        )
-        assert agent.value(RANKS, state="read") == 2.0
+    with shared_node() as shared:
+        ranks = [MeansRank(shared, rank, MODE | INTERVAL) for rank in (0, 1)]
+        ranks[0].write(NEW)
+        ranks[1].write(OLD)
+        with shared.agent("-c", HASTY_AGENT) as agent:
+            wait_until(lambda: bandwidths(agent, 0) and bandwidths(agent, 1), LOOKS_SECONDS, "means of both")
+            first = bandwidths(agent, 0)
+            assert len(first) == 9
+            assert first[GATHER] == pytest.approx(155.809)
+            assert bandwidths(agent, 1) == pytest.approx(OLD_BANDWIDTHS)
+            assert agent.value(RANKS, state="read") == 2.0
 
-        slower = tmp_path / "slower"
-        slower.write_text(NEW.read_text().replace(" 155.809\n", " 77.5\n"))
-        ranks[0].write(slower)
-        MeansRank(node, tmp_path, 2, MODE)  # without an interval: it will never write
-        wait_until(lambda: bandwidths(agent, 0).get(kind) == pytest.approx(77.5), LOOKS_SECONDS, "the next means")
-        assert bandwidths(agent, 0).keys() == first.keys()
-        agent.wait_for(SILENT, 1.0, seconds=LOOKS_SECONDS, reason="prometheus_mode")
+            ranks[0].write(NEW.replace(" 155.809\n", " 77.5\n"))
+            MeansRank(shared, 2, MODE)  # without an interval: it will never write
+            wait_until(lambda: bandwidths(agent, 0).get(GATHER) == pytest.approx(77.5), LOOKS_SECONDS, "the next means")
+            assert bandwidths(agent, 0).keys() == first.keys()
+            agent.wait_for(SILENT, 1.0, seconds=LOOKS_SECONDS, reason="prometheus_mode")
 
-        info = agent.samples("rankwatch_rank_info", rank="0")
-        node.kill(int(info[0].labels["pid"]))
-        wait_until(lambda: not bandwidths(agent, 0), LOOKS_SECONDS, "the end of its series")
-        assert ranks[0].path.stat().st_size > 0
-        assert len(bandwidths(agent, 1)) == 2
-        assert agent.value(RANKS, state="read") == 1.0
-        assert agent.value(SILENT, reason="prometheus_mode") == 1.0
-        assert agent.value("rankwatch_exporter_up", exporter="inspector_prom") == 1.0
+            info = agent.samples("rankwatch_rank_info", rank="0")
+            shared.node.kill(int(info[0].labels["pid"]))
+            wait_until(lambda: not bandwidths(agent, 0), LOOKS_SECONDS, "the end of its series")
+            assert ranks[0].path.stat().st_size > 0
+            assert len(bandwidths(agent, 1)) == 2
+            assert agent.value(RANKS, state="read") == 1.0
+            assert agent.value(SILENT, reason="prometheus_mode") == 1.0
+            assert agent.value("rankwatch_exporter_up", exporter="inspector_prom") == 1.0
