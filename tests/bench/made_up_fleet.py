@@ -31,9 +31,8 @@ from watches import DEPLOY, build_rules
 NODES = 1000
 RANKS_PER_NODE = 8
 NODES_PER_JOB = 16
-PAGES = tuple(
-    "?" + "&".join(f"{which}[]={name}" for name in ("ranks", "health", "jobs", "job_log")) for which in ("collect", "exclude")
-)
+SCRAPED_FIRST = ("ranks", "health", "jobs", "job_log")
+PAGES = tuple("?" + "&".join(f"{which}[]={name}" for name in SCRAPED_FIRST) for which in ("collect", "exclude"))
 """As the shipped scrape jobs ask: liveness, and the rest."""
 WARM_UP_SECONDS = 40.0
 """Before the first of two pages, by which counters go on."""

@@ -105,11 +105,11 @@ class SharedNode:
         self._programs: list[subprocess.Popen[Any]] = []
 
     @contextmanager
-    def agent(self) -> Iterator[Agent]:
-        """The agent, as the service runs with the drop-in for other users."""
+    def agent(self, *program: str) -> Iterator[Agent]:
+        """The agent, as the service runs with the drop-in for other users; ``program``: what Python runs instead."""
         command = (
             *as_user(AGENT, f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"),
-            *(sys.executable, "-B", "-m", "agent"),
+            *(sys.executable, "-B", *(program or ("-m", "agent"))),
         )
         config = {"exporters": {"inspector": {"paths": [str(self.logs)]}, "ras": {"enabled": False}}}
         home = self.directory / "agent-home"
@@ -152,16 +152,17 @@ class SharedNode:
     ) -> subprocess.Popen[Any]:
         """A process of a user that looks like a rank, in a control group; a line on its input ends it by a signal."""
         enter = [] if group is None else ["sh", "-c", 'echo $$ >"$0"/cgroup.procs; exec "$@"', str(group)]
-        return self._start([*enter, *as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
+        return self.start([*enter, *as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
 
     def crowd(self, count: int, **environment: str) -> None:
         """So many processes of the other user that look like ranks."""
         home = str(self.directory / "mallory-job")
-        program = self._start([*as_user(MALLORY), sys.executable, "-S", "-c", CROWD, home, str(count)], environment)
+        program = self.start([*as_user(MALLORY), sys.executable, "-S", "-c", CROWD, home, str(count)], environment)
         assert program.stdout is not None
         assert program.stdout.readline() == "up\n"
 
-    def _start(self, argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[Any]:
+    def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[Any]:
+        """Start a program, with pipes to it; its input ends with the node."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         program = self.node.popen(argv, env={"PATH": "/usr/bin:/bin", **environment}, text=True, **pipes)
         self._programs.append(program)
