@@ -15,6 +15,15 @@ LAST_LAUNCH = f"rankwatch_communicator_last_launch_timestamp_seconds{{{JOB}}}"
 LAST_REPORT = f"max by (cluster, node) (rankwatch_ras_report_timestamp_seconds{{{JOB}}})"
 STALLED = f"rankwatch_communicator_stalled{{{JOB}}} == 1"
 
+COLORS = {
+    "expected": "blue",
+    "responding": "green",
+    "missing": "yellow",
+    "unresponsive": "orange",
+    "dead": "red",
+}
+"""Of ranks, by how they answer."""
+
 
 def panels() -> list[Panel]:
     """Return the panels on what RAS tells."""
@@ -39,6 +48,7 @@ def _answers() -> list[Panel]:
             ),
             unit="short",
             size=HALF,
+            colors=COLORS,
         ),
         rows(
             "Missing now",

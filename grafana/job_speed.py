@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import Panel, Query, Size, Steps, lines, rows
-from grafana.queries import JOB, coverage, most, named, over_time, rate_of, ratio
+from grafana.queries import JOB, most, named, over_time, rate_of, ratio
 
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5
@@ -23,7 +23,7 @@ CAUSE = ("rank", "node", "cause", "detail")
 
 
 def bandwidth() -> list[Panel]:
-    """Return the panels on bandwidth."""
+    """Return the panel on bandwidth."""
     slowest = most(
         SHOWN_COMMUNICATORS,
         BANDWIDTH,
@@ -44,16 +44,7 @@ def bandwidth() -> list[Panel]:
                 "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}}",
             ),
             unit="Bps",
-            size=Size(16, 9),
-        ),
-        lines(
-            "Coverage",
-            "The share of operations that have a record: bandwidth rests on these. By default operations "
-            "below 8 KiB have none.",
-            Query(coverage(JOB), "coverage"),
-            unit="percentunit",
-            size=Size(8, 9),
-            most=1,
+            size=Size(24, 9),
         ),
     ]
 
@@ -94,7 +85,7 @@ def late(late_share: float) -> list[Panel]:
             columns=CAUSE,
             value="since",
             unit="dateTimeAsIso",
-            size=Size(24),
+            size=Size(24, 6),
             sort_by="since",
             links_to_rank=True,
         ),

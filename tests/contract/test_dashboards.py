@@ -34,6 +34,7 @@ PANELS = [
 ]
 TYPES = {"stat", "state-timeline", "table", "timeseries"}
 UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
+UNITS |= {"pps", "cps"}
 SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node="$node"'}
 """What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}

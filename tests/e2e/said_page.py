@@ -1,4 +1,4 @@
-"""A page with what a job says of itself: a NIXL-EP run in trouble."""
+"""A page with what a job says of itself: a NIXL-EP run in trouble, and a rank behind by the flight recorders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from client_metrics import encode
 
 from agent.api import Family, Metric
+from exporters.flight_recorder import families as flight_recorder
 from exporters.nixl_ep import families as nixl_ep
+
+BEHIND, AHEAD = "0", "1"
+"""By the flight recorders: the rank that had not begun what the other waited in."""
 
 
 def said_page(job_id: str) -> bytes:
@@ -22,6 +26,9 @@ def _families(job_id: str) -> Iterable[Metric]:
     yield _rows(nixl_ep.EXPECTED, ((job_id,), 3.0))
     yield _rows(nixl_ep.COMPLETED, ((job_id,), 0.0))
     yield _rows(nixl_ep.FAILED, ((job_id, "phase_timeout"), 1.0))
+    yield _rows(flight_recorder.ENQUEUED, ((job_id, BEHIND, "0"), 4.0), ((job_id, AHEAD, "0"), 5.0))
+    waits_in = (job_id, AHEAD, "0", "default_pg", "all_reduce", "Float", "16", "started")
+    yield _rows(flight_recorder.UNFINISHED, (waits_in, 5.0))
 
 
 def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:
