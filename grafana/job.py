@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from grafana import job_goodput, job_members, job_ras, job_speed
-from grafana.panels import Panel, Query, Size, Steps, fixed, grid, lines, rows, stats, timeline
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, grid, lines, rows, stats, timeline
 from grafana.queries import (
     CLUSTER,
     JOB,
@@ -204,6 +204,7 @@ def _progress() -> list[Panel]:
             Query(f"max {operations}", "fastest rank"),
             Query(f"min {operations}", "slowest rank"),
             unit="ops",
+            nothing=NO_RECORDS,
             size=THIRD,
         ),
         lines(
@@ -213,6 +214,7 @@ def _progress() -> list[Panel]:
             Query(f"time() - min({PROGRESS} and on (rank) {LIVE})", "furthest behind"),
             Query(f"time() - max({PROGRESS})", "furthest ahead"),
             unit="s",
+            nothing=NO_RECORDS,
             size=THIRD,
         ),
         rows(
@@ -253,6 +255,7 @@ def _records() -> list[Panel]:
             "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
             Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
             unit="ops",
+            nothing=NO_RECORDS,
             size=THIRD,
         ),
         lines(
@@ -261,6 +264,7 @@ def _records() -> list[Panel]:
             "below 8 KiB have none.",
             Query(coverage(JOB), "coverage"),
             unit="percentunit",
+            nothing=NO_RECORDS,
             size=THIRD,
             most=1,
         ),

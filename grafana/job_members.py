@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import JOB
 
 LISTED_RANKS = 256
@@ -61,7 +61,7 @@ def phases() -> list[Panel]:
             size=Size(8, 4),
             steps=Steps("red", {}),
             names_only=True,
-            nothing="no failure",
+            nothing=NONE_KNOWN,
         ),
         rows(
             "Phases by node and rank",
@@ -79,6 +79,7 @@ def phases() -> list[Panel]:
             Query(f"job:rankwatch_ep_bandwidth:mean{{{JOB}}}", "mean, {{stage}}"),
             Query(f"min by (stage) (rankwatch_nixl_ep_bandwidth_bytes_per_second{{{JOB}}})", "slowest, {{stage}}"),
             unit="Bps",
+            nothing="no NIXL-EP run",
             size=HALF,
         ),
     ]

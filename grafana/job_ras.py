@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, lines, rows
+from grafana.panels import NO_REPORT, Panel, Query, Size, lines, rows
 from grafana.queries import CLUSTER, JOB, WINDOW, named
 
 SHOWN_COMMUNICATORS = 5
@@ -47,6 +47,7 @@ def _answers() -> list[Panel]:
                 "{{state}}",
             ),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
             colors=COLORS,
         ),
@@ -76,6 +77,7 @@ def _launches() -> list[Panel]:
                 "{{collective}} {{comm_name}} {{comm}}",
             ),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
         ),
         lines(
@@ -87,6 +89,7 @@ def _launches() -> list[Panel]:
             ),
             Query(f"max by (comm) ({LAST_REPORT} - on (cluster, node) group_right () {stalled})", "stalled {{comm}}"),
             unit="s",
+            nothing=NO_REPORT,
             size=HALF,
         ),
     ]
@@ -138,6 +141,7 @@ def _who_asks() -> list[Panel]:
             "stands by.",
             Query(f"count by (reason) (rankwatch_ras_not_asked{{{JOB}}})", "{{reason}}"),
             unit="short",
+            nothing=NO_REPORT,
             size=Size(6),
         ),
         lines(
@@ -147,6 +151,7 @@ def _who_asks() -> list[Panel]:
             Query(f"time() - {LAST_REPORT}", "age, {{node}}"),
             Query(f"max by (node) (rankwatch_ras_interval_seconds{{{JOB}}})", "interval, {{node}}"),
             unit="s",
+            nothing=NO_REPORT,
             size=HALF,
         ),
     ]
@@ -160,6 +165,7 @@ def _queries() -> list[Panel]:
             "In a row, since the last report, by the node that asks.",
             Query(f"max by (node) (rankwatch_ras_failures{{{JOB}}})", "{{node}}"),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
         ),
         lines(
@@ -170,6 +176,7 @@ def _queries() -> list[Panel]:
                 "{{event}}",
             ),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
         ),
     ]

@@ -25,8 +25,10 @@ WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "
 """Columns of short and of long names, in pixels; the others share the rest."""
 TIME_WIDTH = 180
 """Of a column of times, in pixels."""
-NAME_SIZE = 18
-"""Of a legend that stands in a panel for itself, in pixels."""
+NO_RECORDS = "no records of Inspector"
+NO_REPORT = "no report of RAS"
+NONE_KNOWN = "none known"
+"""What stands in a panel without data."""
 
 Panel = stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
 
@@ -115,8 +117,6 @@ def stats(
         .mappings(mapping(states or {}))
         .no_value(nothing)
     )
-    if names_only:
-        panel = panel.text(common.VizTextDisplayOptions().value_size(NAME_SIZE))
     for name, properties in (overrides or {}).items():
         panel = panel.override_by_name(name, [models.DynamicConfigValue(*each) for each in properties.items()])
     _dress(panel, title, description, unit, size)
@@ -236,7 +236,7 @@ def rows(
     sort_by: str,
     descending: bool = False,
     links_to_rank: bool = False,
-    nothing: str = "none",
+    nothing: str = NONE_KNOWN,
 ) -> table.Panel:
     """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden).
 

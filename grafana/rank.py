@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana import rank_node
-from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats, timeline
+from grafana.panels import NO_RECORDS, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats, timeline
 from grafana.queries import (
     JOB,
     PROCESS_STATES,
@@ -177,6 +177,7 @@ def _collectives() -> list[Panel]:
                 "{{collective}} {{comm_name}} {{comm}}",
             ),
             unit="Bps",
+            nothing=NO_RECORDS,
             size=HALF,
         ),
         lines(
@@ -189,6 +190,7 @@ def _collectives() -> list[Panel]:
                 "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}} {{algo_proto}}",
             ),
             unit="Bps",
+            nothing=NO_RECORDS,
             size=HALF,
         ),
         lines(
@@ -199,6 +201,7 @@ def _collectives() -> list[Panel]:
                 "{{collective}} {{comm_name}} {{comm}}",
             ),
             unit="percentunit",
+            nothing=NO_RECORDS,
             size=HALF,
         ),
         lines(
@@ -209,6 +212,7 @@ def _collectives() -> list[Panel]:
                 "{{collective}} {{comm_name}} {{comm}}",
             ),
             unit="ops",
+            nothing=NO_RECORDS,
             size=HALF,
         ),
     ]
@@ -228,6 +232,7 @@ def _lateness(late_share: float) -> list[Panel]:
             "the others.",
             Query(named(f"max by (comm) ({LATENESS})", LATENESS), "{{comm_name}} {{comm}}"),
             unit="percentunit",
+            nothing=NO_RECORDS,
             size=HALF,
             steps=Steps("green", {late_share: "red"}),
         ),
@@ -237,6 +242,7 @@ def _lateness(late_share: float) -> list[Panel]:
             "comes last in about one of n.",
             Query(named(ratio(last, f"({matched})"), member), "{{collective}} {{comm_name}} {{comm}}"),
             unit="percentunit",
+            nothing=NO_RECORDS,
             size=HALF,
             most=1,
         ),
@@ -252,6 +258,7 @@ def _p2p() -> list[Panel]:
             "Weighted by time, waiting for the peer included; too low where a send and a receive share a kernel.",
             Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
             unit="Bps",
+            nothing=NO_RECORDS,
             size=Size(12),
         ),
         lines(
@@ -259,6 +266,7 @@ def _p2p() -> list[Panel]:
             "Message bytes over wall time.",
             Query(named(moved, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
             unit="Bps",
+            nothing=NO_RECORDS,
             size=Size(12),
         ),
     ]
@@ -280,6 +288,7 @@ def _seen() -> list[Panel]:
             "In stalled communicators, behind the rank that has launched the most. Nothing here is good.",
             Query(f"max by ({COLLECTIVE}) (rankwatch_communicator_rank_lag{{{RANK}}})", "{{collective}} {{comm}}"),
             unit="short",
+            nothing=NONE_KNOWN,
             size=Size(12),
         ),
     ]
@@ -294,6 +303,7 @@ def _records() -> list[Panel]:
             Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
             Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
             unit="ops",
+            nothing=NO_RECORDS,
             size=Size(12),
         ),
         lines(
@@ -301,6 +311,7 @@ def _records() -> list[Panel]:
             "By the time they have instead. They are in no bandwidth. Nothing here is good.",
             Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "{{timing}}"),
             unit="ops",
+            nothing=NONE_KNOWN,
             size=Size(12),
         ),
     ]
