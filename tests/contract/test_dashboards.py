@@ -20,6 +20,7 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
 from agent.ranks import families as rank_families
 from agent.ranks import health
+from exporters.inspector.format.series import SIZE_BOUNDS
 from grafana import build, queries
 
 ROOT = Path(__file__).parents[2]
@@ -239,6 +240,18 @@ def test_panels_ask_no_oftener_than_there_is_news() -> None:
     liveness, _ = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]
     states = [panel for panel in DASHBOARDS["rank"]["panels"] if panel["type"] == "state-timeline"]
     assert {panel["interval"] for panel in states} == {liveness["scrape_interval"]}
+
+
+def test_sizes_are_written_for_people() -> None:
+    """Legends with a size class have 8 MiB for 8388608 B, for every bound that Inspector's operations have."""
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    sized = [panel for [panel] in (each.values for each in PANELS) if "{{size}} B" in json.dumps(panel["targets"])]
+    assert len(sized) == 4
+    for panel in sized:
+        renamed = [each["options"] for each in panel["transformations"]]
+        assert [each["regex"] for each in renamed] == [f"/≤ {bound} B/" for bound in SIZE_BOUNDS]
+        names = [each["renamePattern"].removeprefix("≤ ").split() for each in renamed]
+        assert [int(number) * units[unit] for number, unit in names] == list(SIZE_BOUNDS)
 
 
 def test_links_lead_to_a_dashboard() -> None:
