@@ -217,7 +217,7 @@ def _gpu_errors() -> list[Panel]:
             "PCIe packets sent again",
             "Per second. A steady rate is a bad slot, riser or switch.",
             Query(rate_of("rankwatch_gpu_pcie_replays_total", NODE, "gpu"), "{{gpu}}"),
-            unit="pps",
+            unit="cps",
             size=HALF,
         ),
         lines(

@@ -15,6 +15,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from grafana.queries import Value
+from grafana.sizes import SIZE, readable_sizes
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TABLE_LEGEND_FROM = 12
@@ -23,28 +24,6 @@ LEGEND_BESIDE_FROM = 16
 """A panel at least so wide has the table beside it, narrower ones below."""
 WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
 """Columns of short and of long names, in pixels; the others share the rest."""
-SIZES = (
-    *(f"{count} KiB" for count in (8, 32, 128, 512)),
-    *(f"{count} MiB" for count in (2, 8, 32, 128, 512)),
-    *(f"{count} GiB" for count in (2, 8, 32)),
-)
-    "8 KiB",
-    "32 KiB",
-    "128 KiB",
-    "512 KiB",
-    "2 MiB",
-    "8 MiB",
-    "32 MiB",
-    "128 MiB",
-    "512 MiB",
-    "2 GiB",
-    "8 GiB",
-    "32 GiB",
-)
-"""The bounds of message sizes, as people write them: powers of four, of which the label has the bytes."""
-SMALLEST_SIZE = 8192
-SIZE_LEGEND = "≤ {{size}} B"
-"""So legends name a size; it is shown as one of ``SIZES``."""
 TIME_WIDTH = 180
 """Of a column of times, in pixels."""
 NO_RECORDS = "no records of Inspector"
@@ -215,8 +194,8 @@ def lines(
         panel = panel.thresholds(steps.build()).thresholds_style(style)
     if links_to_rank:
         panel = panel.data_links([rank_link("__field.labels.rank")])
-    if any(SIZE_LEGEND in query.legend for query in queries):
-        panel = panel.transformations([_rename(SMALLEST_SIZE * 4**step, name) for step, name in enumerate(SIZES)])
+    if any(SIZE in query.legend for query in queries):
+        panel = panel.transformations(readable_sizes())
     _dress(panel, title, description, unit, size)
     return panel.targets(_targets(queries))
 
@@ -311,11 +290,6 @@ def _targets(queries: Sequence[Query], *, instant: bool = False, as_table: bool 
         target = target.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
         targets.append(target.legend_format(query.legend) if query.legend else target)
     return targets
-
-
-def _rename(size: int, name: str) -> models.DataTransformerConfig:
-    options = {"regex": f"/≤ {size} B/", "renamePattern": f"≤ {name}"}
-    return models.DataTransformerConfig(id_val="renameByRegex", options=options)
 
 
 def _convert(field: str, kind: str) -> models.DataTransformerConfig:

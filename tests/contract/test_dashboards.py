@@ -34,8 +34,7 @@ PANELS = [
     if panel["type"] != "row"
 ]
 TYPES = {"stat", "state-timeline", "table", "timeseries"}
-UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
-UNITS |= {"pps", "cps"}
+UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "cps", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
 SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node="$node"'}
 """What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
