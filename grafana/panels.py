@@ -62,8 +62,7 @@ class Steps(NamedTuple):
 
 PLAIN = Steps("text", {})
 """Of a number that is neither good nor bad."""
-BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}
-"""Properties of a number that should be 0."""
+BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}  # of a number that should be 0
 
 
 def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
@@ -243,7 +242,7 @@ def rows(
 ) -> table.Panel:
     """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden).
 
-    ``nothing`` stands there where there are no rows, and says why.
+    ``nothing`` stands there where there are no rows.
     """
     hidden = {"Time": True} if value else {"Time": True, "Value": True}
     order = {name: index for index, name in enumerate((*columns, "Value"))}
