@@ -127,7 +127,7 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         pipeline(job.dump_dir, machine.job_id + PIPELINE_SUFFIX),
         FixedPage(ras_page(machine.job_id + RAS_SUFFIX)) as ras,
         FixedPage(hardware_page(machine.job_id, STRAGGLER)) as hardware,
-        FixedPage(said_page(machine.job_id)) as said,
+        FixedPage(said_page(machine.job_id, STRAGGLER)) as said,
         machine.agent(job) as agent,
         Prometheus(
             tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port, hardware.port, said.port), binary
