@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import chain
 
 from grafana import job_goodput, job_members, job_ras, job_speed
-from grafana.panels import Panel, Query, Size, Steps, grid, lines, rows, stats, timeline
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, grid, lines, rows, stats, timeline
 from grafana.queries import (
     CLUSTER,
     JOB,
     STATES,
+    coverage,
     endings,
     rank_state_code,
     rate_of,
@@ -30,6 +31,7 @@ THIRD = Size(8)
 ON_NODES = 'job_id="", node!=""'
 LOST_RANKS = f"node:rankwatch_ranks_unseen:count{{{JOB}}}"
 ALERT = ("alertname", "severity", "alertstate", "node", "domain")
+BEHIND = ("rank", "node", "what", "operation", "description", "process_group")
 PROGRESS = f"max by (rank) (rankwatch_rank_last_progress_timestamp_seconds{{{JOB}}})"
 LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
 
@@ -56,14 +58,14 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
 
 
 def _summary() -> list[Panel]:
-    colors = {state: {"color": {"mode": "fixed", "fixedColor": value.color}} for state, value in STATES.items()}
+    colors = {state: {"color": fixed(value.color)} for state, value in STATES.items()}
     return [
         stats(
             "Ranks",
             "Ranks of the job on all nodes, by state. A rank that lives again elsewhere is not counted as gone.",
             Query(f"job_state:rankwatch_ranks:count{{{JOB}}}", "{{state}}"),
             unit="none",
-            size=Size(6, 4),
+            size=Size(5, 4),
             overrides=colors,
         ),
         stats(
@@ -98,13 +100,13 @@ def _summary() -> list[Panel]:
                 "rank {{rank}} on {{node}}: {{reason}} {{signal}}{{code}}",
             ),
             unit="none",
-            size=Size(4, 4),
+            size=Size(5, 4),
             steps=Steps("red", {}),
             names_only=True,
             nothing="nobody",
         ),
         stats(
-            "Bus bandwidth and its coverage",
+            "Bus bandwidth",
             "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the share of "
             "operations with a record, which it rests on.",
             Query(f"job:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}", "bandwidth"),
@@ -174,7 +176,7 @@ def _events() -> list[Panel]:
             columns=("role", "category", "rank"),
             value="lines",
             size=HALF,
-            sort_by="lines",
+            sort_by="role",  # a root stands above a cascade
             descending=True,
         ),
         stats(
@@ -192,6 +194,7 @@ def _events() -> list[Panel]:
 
 def _progress() -> list[Panel]:
     records = rate_of("rankwatch_inspector_seen_records_total", JOB, "rank")
+    behind = f"max by ({', '.join(BEHIND)}) (rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}})"
     operations = f"({records} + {rate_of('rankwatch_inspector_missing_records_total', JOB, 'rank')})"
     return [
         lines(
@@ -201,6 +204,7 @@ def _progress() -> list[Panel]:
             Query(f"max {operations}", "fastest rank"),
             Query(f"min {operations}", "slowest rank"),
             unit="ops",
+            nothing=NO_RECORDS,
             size=THIRD,
         ),
         lines(
@@ -210,6 +214,7 @@ def _progress() -> list[Panel]:
             Query(f"time() - min({PROGRESS} and on (rank) {LIVE})", "furthest behind"),
             Query(f"time() - max({PROGRESS})", "furthest ahead"),
             unit="s",
+            nothing=NO_RECORDS,
             size=THIRD,
         ),
         rows(
@@ -225,6 +230,19 @@ def _progress() -> list[Panel]:
             descending=True,
             links_to_rank=True,
         ),
+        rows(
+            "By flight recorders: who held the others up",
+            f"From PyTorch's dumps, {LISTED} ranks at most. Against the others of a process group the rank had "
+            "not_begun the collective that they waited in, had not_finished it, or differs: it called another "
+            "operation, type or size.",
+            Query(f"topk({LISTED}, {behind})"),
+            columns=BEHIND,
+            value="collective no.",
+            size=Size(24, 6),
+            sort_by="rank",
+            links_to_rank=True,
+            nothing="nobody, or no dumps",
+        ),
     ]
 
 
@@ -237,7 +255,18 @@ def _records() -> list[Panel]:
             "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
             Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
             unit="ops",
-            size=Size(16),
+            nothing=NO_RECORDS,
+            size=THIRD,
+        ),
+        lines(
+            "Coverage",
+            "The share of operations that have a record: bandwidth rests on these. By default operations "
+            "below 8 KiB have none.",
+            Query(coverage(JOB), "coverage"),
+            unit="percentunit",
+            nothing=NO_RECORDS,
+            size=THIRD,
+            most=1,
         ),
         rows(
             "Most operations without a record",

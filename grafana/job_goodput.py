@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import Panel, Query, Size, lines, rows, stats
 from grafana.queries import JOB
+
+COLORS = {
+    "productive": "green",
+    "checkpointing": "blue",
+    "recomputing": "purple",
+    "waiting": "yellow",
+    "stalled": "orange",
+    "down": "red",
+    "not_started": "light-blue",
+    "unknown": "gray",
+}
+"""Of each class of time."""
 
 
 def panels() -> list[Panel]:
@@ -15,9 +27,10 @@ def panels() -> list[Panel]:
             "writing checkpoints, standing still, waiting for a late rank, work that lasts, unknown.",
             Query(f"job:rankwatch_time:ratio{{{JOB}}}", "{{class}}"),
             unit="percentunit",
-            size=Size(12),
+            size=Size(16),
             most=1,
             stacked=True,
+            colors=COLORS,
         ),
         rows(
             "GPU hours",
@@ -26,7 +39,7 @@ def panels() -> list[Panel]:
             columns=("class",),
             value="hours",
             unit="h",
-            size=Size(6),
+            size=Size(4),
             sort_by="hours",
             descending=True,
         ),
@@ -37,11 +50,11 @@ def panels() -> list[Panel]:
             Query(f"job:rankwatch_goodput:ratio{{{JOB}}}", "goodput"),
             Query(f"job:rankwatch_interruptions:total{{{JOB}}}", "interruptions"),
             Query(
-                f"job:rankwatch_mttr:seconds{{{JOB}}} or 0 * job:rankwatch_interruptions:total{{{JOB}}}", "until work"
+                f"job:rankwatch_mttr:seconds{{{JOB}}} or 0 * job:rankwatch_interruptions:total{{{JOB}}}",
+                "until it worked again",
             ),
             unit="percentunit",
-            size=Size(6),
-            steps=Steps("green", {}),
-            overrides={"interruptions": {"unit": "none"}, "until work": {"unit": "s"}},
+            size=Size(4),
+            overrides={"interruptions": {"unit": "none"}, "until it worked again": {"unit": "s"}},
         ),
     ]

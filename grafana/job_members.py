@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import JOB
 
 LISTED_RANKS = 256
 LISTED = 32
 
-THIRD = Size(8)
+HALF = Size(12)
 
 
 def panels() -> list[Panel]:
@@ -43,16 +43,25 @@ def phases() -> list[Panel]:
     return [
         stats(
             "NIXL-EP run",
-            "The phase that the launcher saw completed last, and why the run failed; ranks that the plan expects, "
-            "those of them that no log tells of, and those that have ended a phase without a measurement.",
+            "The phase that the launcher saw completed last; ranks that the plan expects, those of them that no log "
+            "tells of, and those that have ended a phase without a measurement.",
             Query(f"max(rankwatch_nixl_ep_phase_completed{{{JOB}}})", "phase completed"),
-            Query(f"max by (category) (rankwatch_nixl_ep_failure_info{{{JOB}}})", "failed: {{category}}"),
             Query(f"max(rankwatch_nixl_ep_expected_ranks{{{JOB}}})", "expected"),
             Query(f"job:rankwatch_ep_ranks_unheard:count{{{JOB}}}", "no log tells of"),
             Query(f"job:rankwatch_ep_ranks_unmeasured:count{{{JOB}}}", "without a measurement"),
             unit="none",
-            size=THIRD,
-            steps=Steps("green", {}),
+            size=Size(16, 4),
+            overrides={"no log tells of": BAD_FROM_ONE, "without a measurement": BAD_FROM_ONE},
+        ),
+        stats(
+            "Why it failed",
+            "By what the launcher and the ranks wrote of the NIXL-EP run.",
+            Query(f"max by (category) (rankwatch_nixl_ep_failure_info{{{JOB}}})", "{{category}}"),
+            unit="none",
+            size=Size(8, 4),
+            steps=Steps("red", {}),
+            names_only=True,
+            nothing=NONE_KNOWN,
         ),
         rows(
             "Phases by node and rank",
@@ -60,7 +69,7 @@ def phases() -> list[Panel]:
             Query(f"bottomk({LISTED_RANKS}, {ended})"),
             columns=("node", "rank"),
             value="ended phase",
-            size=THIRD,
+            size=HALF,
             sort_by="ended phase",
             links_to_rank=True,
         ),
@@ -70,6 +79,7 @@ def phases() -> list[Panel]:
             Query(f"job:rankwatch_ep_bandwidth:mean{{{JOB}}}", "mean, {{stage}}"),
             Query(f"min by (stage) (rankwatch_nixl_ep_bandwidth_bytes_per_second{{{JOB}}})", "slowest, {{stage}}"),
             unit="Bps",
-            size=THIRD,
+            nothing="no NIXL-EP run",
+            size=HALF,
         ),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, lines, rows
+from grafana.panels import NO_REPORT, Panel, Query, Size, lines, rows
 from grafana.queries import CLUSTER, JOB, WINDOW, named
 
 SHOWN_COMMUNICATORS = 5
@@ -14,6 +14,15 @@ LAUNCHED = "comm, collective"
 LAST_LAUNCH = f"rankwatch_communicator_last_launch_timestamp_seconds{{{JOB}}}"
 LAST_REPORT = f"max by (cluster, node) (rankwatch_ras_report_timestamp_seconds{{{JOB}}})"
 STALLED = f"rankwatch_communicator_stalled{{{JOB}}} == 1"
+
+COLORS = {
+    "expected": "blue",
+    "responding": "green",
+    "missing": "yellow",
+    "unresponsive": "orange",
+    "dead": "red",
+}
+"""Of ranks, by how they answer."""
 
 
 def panels() -> list[Panel]:
@@ -38,7 +47,9 @@ def _answers() -> list[Panel]:
                 "{{state}}",
             ),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
+            colors=COLORS,
         ),
         rows(
             "Missing now",
@@ -66,6 +77,7 @@ def _launches() -> list[Panel]:
                 "{{collective}} {{comm_name}} {{comm}}",
             ),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
         ),
         lines(
@@ -77,6 +89,7 @@ def _launches() -> list[Panel]:
             ),
             Query(f"max by (comm) ({LAST_REPORT} - on (cluster, node) group_right () {stalled})", "stalled {{comm}}"),
             unit="s",
+            nothing=NO_REPORT,
             size=HALF,
         ),
     ]
@@ -128,6 +141,7 @@ def _who_asks() -> list[Panel]:
             "stands by.",
             Query(f"count by (reason) (rankwatch_ras_not_asked{{{JOB}}})", "{{reason}}"),
             unit="short",
+            nothing=NO_REPORT,
             size=Size(6),
         ),
         lines(
@@ -137,6 +151,7 @@ def _who_asks() -> list[Panel]:
             Query(f"time() - {LAST_REPORT}", "age, {{node}}"),
             Query(f"max by (node) (rankwatch_ras_interval_seconds{{{JOB}}})", "interval, {{node}}"),
             unit="s",
+            nothing=NO_REPORT,
             size=HALF,
         ),
     ]
@@ -150,6 +165,7 @@ def _queries() -> list[Panel]:
             "In a row, since the last report, by the node that asks.",
             Query(f"max by (node) (rankwatch_ras_failures{{{JOB}}})", "{{node}}"),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
         ),
         lines(
@@ -160,6 +176,7 @@ def _queries() -> list[Panel]:
                 "{{event}}",
             ),
             unit="short",
+            nothing=NO_REPORT,
             size=HALF,
         ),
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, Steps, lines, rows
-from grafana.queries import JOB, coverage, most, named, over_time, rate_of, ratio
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, rows
+from grafana.queries import JOB, most, named, over_time, rate_of, ratio
 
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5
@@ -23,7 +23,7 @@ CAUSE = ("rank", "node", "cause", "detail")
 
 
 def bandwidth() -> list[Panel]:
-    """Return the panels on bandwidth."""
+    """Return the panel on bandwidth."""
     slowest = most(
         SHOWN_COMMUNICATORS,
         BANDWIDTH,
@@ -44,16 +44,8 @@ def bandwidth() -> list[Panel]:
                 "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}}",
             ),
             unit="Bps",
-            size=Size(16, 9),
-        ),
-        lines(
-            "Coverage",
-            "The share of operations that have a record: bandwidth rests on these. By default operations "
-            "below 8 KiB have none.",
-            Query(coverage(JOB), "coverage"),
-            unit="percentunit",
-            size=Size(8, 9),
-            most=1,
+            nothing=NO_RECORDS,
+            size=Size(24, 9),
         ),
     ]
 
@@ -69,6 +61,7 @@ def late(late_share: float) -> list[Panel]:
             "shown. Victims of a late rank may be late elsewhere: see who is named.",
             Query(most(SHOWN_RANKS, by_rank, "rank", over=latest), "rank {{rank}}"),
             unit="percentunit",
+            nothing=NO_RECORDS,
             size=Size(16),
             steps=Steps("green", {late_share: "red"}),
             links_to_rank=True,
@@ -94,7 +87,7 @@ def late(late_share: float) -> list[Panel]:
             columns=CAUSE,
             value="since",
             unit="dateTimeAsIso",
-            size=Size(24),
+            size=Size(24, 6),
             sort_by="since",
             links_to_rank=True,
         ),
@@ -114,6 +107,7 @@ def pairs() -> list[Panel]:
             f"Sender and receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
             Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
             unit="Bps",
+            nothing=NO_RECORDS,
             size=Size(24),
         )
     ]
@@ -139,6 +133,7 @@ def fabric() -> list[Panel]:
             "slowest communicators in the time shown.",
             Query(named(slowest, FLOOR), legend),
             unit="s",
+            nothing=NO_RECORDS,
             size=Size(12, 10),
         ),
         lines(
@@ -147,6 +142,7 @@ def fabric() -> list[Panel]:
             f"widens it; a bad link does not. Of each collective and size class the {SHOWN_COMMUNICATORS} widest.",
             Query(named(widest, FLOOR), legend),
             unit="s",
+            nothing=NO_RECORDS,
             size=Size(12, 10),
         ),
     ]

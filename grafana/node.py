@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana import node_links
 from grafana.node_links import ACTIVE
-from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import CLUSTER, NODE, Value, rate_of
 
 THIRD = Size(8)
@@ -53,23 +53,25 @@ def _summary() -> list[Panel]:
             ),
             unit="none",
             size=QUARTER,
-            overrides={"on failed hardware": {"thresholds": Steps("green", {1: "red"}).build().build()}},
+            overrides={"on failed hardware": BAD_FROM_ONE},
         ),
         stats(
             "GPUs",
-            "GPUs that were there since the boot, and those that the driver reaches.",
+            "GPUs that were there since the boot, and those of them that the driver does not reach.",
             Query(f"count(rankwatch_gpu_present{{{NODE}}})", "in all"),
-            Query(f"sum(rankwatch_gpu_present{{{NODE}}})", "there"),
+            Query(f"sum(1 - rankwatch_gpu_present{{{NODE}}})", "lost"),
             unit="none",
             size=QUARTER,
+            overrides={"lost": BAD_FROM_ONE},
         ),
         stats(
             "RDMA ports",
-            "Ports of RDMA devices, and those that are active. Ports that were never cabled are not.",
+            "Ports of RDMA devices, and those that are not active: lost, or never cabled.",
             Query(f"count(rankwatch_rdma_port_state_id{{{NODE}}})", "in all"),
-            Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} == bool {ACTIVE})", "active"),
+            Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} < bool {ACTIVE})", "not active"),
             unit="none",
             size=QUARTER,
+            overrides={"not active": {"thresholds": Steps("green", {1: "yellow"}).build().build()}},
         ),
         rows(
             "Failed checks",
@@ -201,7 +203,7 @@ def _gpus() -> list[Panel]:
             columns=("gpu", "user"),
             value="processes",
             unit="none",
-            size=Size(24),
+            size=HALF,
             sort_by="gpu",
         ),
     ]
@@ -211,6 +213,13 @@ def _gpu_errors() -> list[Panel]:
     lowered = f'rate(rankwatch_gpu_clocks_event_seconds_total{{{NODE}, reason!="gpu_idle"}}[$__rate_interval])'
     memory = f'rankwatch_gpu_ecc_errors_total{{{NODE}, lifetime="volatile"}}'
     return [
+        lines(
+            "PCIe packets sent again",
+            "Per second. A steady rate is a bad slot, riser or switch.",
+            Query(rate_of("rankwatch_gpu_pcie_replays_total", NODE, "gpu"), "{{gpu}}"),
+            unit="cps",
+            size=HALF,
+        ),
         lines(
             "Clocks lowered, by reason",
             "Share of time, of the GPU where it is greatest; hw_ is the hardware's own: heat or the power brake. "
@@ -237,13 +246,6 @@ def _gpu_errors() -> list[Panel]:
             size=Size(24),
             sort_by="last at",
             descending=True,
-        ),
-        lines(
-            "PCIe packets sent again",
-            "Per second. A steady rate is a bad slot, riser or switch.",
-            Query(rate_of("rankwatch_gpu_pcie_replays_total", NODE, "gpu"), "{{gpu}}"),
-            unit="ops",
-            size=Size(24),
         ),
     ]
 

@@ -114,7 +114,7 @@ def nics() -> list[Panel]:
             "RDMA errors per second",
             f"Of the ports' link and of the devices' transport, the {SHOWN_COUNTERS} fastest of each.",
             *(Query(f"topk({SHOWN_COUNTERS}, {each})", "{{device}} {{counter}}") for each in counters),
-            unit="ops",
+            unit="cps",
             size=HALF,
         ),
         lines(
@@ -122,7 +122,7 @@ def nics() -> list[Panel]:
             "Per second: received and dropped for want of room, or received with an error.",
             Query(rate_of("rankwatch_netdev_receive_dropped_total", NODE, "device"), "{{device}} dropped"),
             Query(rate_of("rankwatch_netdev_receive_errors_total", NODE, "device"), "{{device}} with an error"),
-            unit="ops",
+            unit="cps",
             size=HALF,
         ),
         lines(
@@ -130,7 +130,7 @@ def nics() -> list[Panel]:
             f"The {SHOWN_COUNTERS} fastest: sent by a device that was full, received from a peer that was. By priority "
             "(PFC), or of the whole link.",
             Query(f"topk({SHOWN_COUNTERS}, {pauses})", "{{device}} {{direction}} {{priority}}"),
-            unit="ops",
+            unit="cps",
             size=HALF,
         ),
         rows(

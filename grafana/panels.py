@@ -15,12 +15,21 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from grafana.queries import Value
+from grafana.sizes import SIZE, readable_sizes
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TABLE_LEGEND_FROM = 12
 """A panel at least so wide lists its series in a table with their last and mean values."""
 LEGEND_BESIDE_FROM = 16
 """A panel at least so wide has the table beside it, narrower ones below."""
+WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
+"""Columns of short and of long names, in pixels; the others share the rest."""
+TIME_WIDTH = 180
+"""Of a column of times, in pixels."""
+NO_RECORDS = "no records of Inspector"
+NO_REPORT = "no report of RAS"
+NONE_KNOWN = "none known"
+"""What stands in a panel without data."""
 
 Panel = stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
 
@@ -51,7 +60,9 @@ class Steps(NamedTuple):
         return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-PLAIN = Steps("green", {})
+PLAIN = Steps("text", {})
+"""Of a number that is neither good nor bad."""
+BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}  # of a number that should be 0
 
 
 def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
@@ -72,6 +83,11 @@ def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.Dashboar
     """
     keep = f"${{datasource:queryparam}}&${{cluster:queryparam}}&{job}&${{__url_time_range}}"
     return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
+
+
+def fixed(color: str) -> dict[str, str]:
+    """Return the colour of a series as Grafana has it, whatever its values."""
+    return {"mode": "fixed", "fixedColor": color}
 
 
 def stats(
@@ -138,11 +154,17 @@ def lines(
     steps: Steps | None = None,
     links_to_rank: bool = False,
     stacked: bool = False,
+    colors: Mapping[str, str] | None = None,
+    nothing: str = "no data",
 ) -> timeseries.Panel:
-    """Return a panel of curves; ``steps`` are drawn as dashed lines, ``stacked`` are shares of a whole."""
+    """Return a panel of curves; ``steps`` are drawn as dashed lines, ``stacked`` are shares of a whole.
+
+    ``colors`` are those of single series, by legend. ``nothing`` stands there where there are no curves, and says why.
+    """
     legend = common.VizLegendOptions().show_legend(True)
     if size.width >= TABLE_LEGEND_FROM:
         legend = legend.display_mode(common_models.LegendDisplayMode.TABLE).calcs(["lastNotNull", "mean"])
+        legend = legend.sort_by("Last *").sort_desc(True)
     else:
         legend = legend.display_mode(common_models.LegendDisplayMode.LIST)
     beside = size.width >= LEGEND_BESIDE_FROM
@@ -156,7 +178,10 @@ def lines(
         .fill_opacity(60 if stacked else 0)
         .show_points(common_models.VisibilityMode.AUTO)
         .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
+        .no_value(nothing)
     )
+    for name, color in (colors or {}).items():
+        panel = panel.override_by_name(name, [models.DynamicConfigValue("color", fixed(color))])
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
     if least is not None:
@@ -168,6 +193,8 @@ def lines(
         panel = panel.thresholds(steps.build()).thresholds_style(style)
     if links_to_rank:
         panel = panel.data_links([rank_link("__field.labels.rank")])
+    if any(SIZE in query.legend for query in queries):
+        panel = panel.transformations(readable_sizes())
     _dress(panel, title, description, unit, size)
     return panel.targets(_targets(queries))
 
@@ -211,8 +238,12 @@ def rows(
     sort_by: str,
     descending: bool = False,
     links_to_rank: bool = False,
+    nothing: str = NONE_KNOWN,
 ) -> table.Panel:
-    """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden)."""
+    """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden).
+
+    ``nothing`` stands there where there are no rows.
+    """
     hidden = {"Time": True} if value else {"Time": True, "Value": True}
     order = {name: index for index, name in enumerate((*columns, "Value"))}
     organize = models.DataTransformerConfig(
@@ -227,10 +258,17 @@ def rows(
         .sort_by([common.TableSortByFieldState().display_name(sort_by).desc(descending)])
         .show_header(True)
         .align(common_models.FieldTextAlignment.LEFT)
-        .no_value("")
+        .no_value(nothing)
+        .override_by_regexp("/.*/", [models.DynamicConfigValue("noValue", "")])  # a cell without a value stays empty
     )
+    for name in columns:
+        if name in WIDTHS:
+            panel = panel.override_by_name(name, [models.DynamicConfigValue("custom.width", WIDTHS[name])])
     if value:
-        panel = panel.override_by_name(value, [models.DynamicConfigValue("unit", unit)])
+        properties = [models.DynamicConfigValue("unit", unit)]
+        if unit == "dateTimeAsIso":
+            properties.append(models.DynamicConfigValue("custom.width", TIME_WIDTH))
+        panel = panel.override_by_name(value, properties)
     if links_to_rank:
         of_row = ("var-job_id=${__data.fields.job_id}",) if "job_id" in columns else ()
         link = rank_link("__data.fields.rank", *of_row).build()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from grafana import rank_node
-from grafana.panels import Panel, Query, Size, Steps, lines, rows, stats, timeline
+from grafana import rank_node, rank_speed
+from grafana.panels import NO_RECORDS, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats, timeline
 from grafana.queries import (
     JOB,
     PROCESS_STATES,
@@ -13,24 +13,16 @@ from grafana.queries import (
     code_by,
     coverage,
     endings,
-    named,
     rate_of,
     ratio,
 )
-
-HALF = Size(12, 10)
-"""High enough for the six curves that a rank usually has."""
 
 TOP = Size(4, 4)
 LIVENESS_INTERVAL = "5s"
 """As often as liveness is scraped."""
 
 COLLECTIVE = "comm, collective"
-DIRECTION = "comm, direction"
-OPERATIONS = f"rankwatch_collective_operations_total{{{RANK}}}"
-P2P_OPERATIONS = f"rankwatch_p2p_operations_total{{{RANK}}}"
 LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{RANK}}}"
-MEANS = "operation, message_size, comm_name, comm, ranks, algo_proto"
 LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
 STARTED = f"max(rankwatch_rank_start_timestamp_seconds{{{RANK}}})"
 
@@ -40,10 +32,10 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
     return {
         "": [*_summary(late_share), *_states()],
         "Identity": _identity(),
-        "Collectives": _collectives(),
-        "Lateness": _lateness(late_share),
+        "Collectives": rank_speed.collectives(),
+        "Lateness": rank_speed.lateness(late_share),
         "What its node shows of it": rank_node.panels(),
-        "Point to point": _p2p(),
+        "Point to point": rank_speed.p2p(),
         "As the other ranks see it (RAS)": _seen(),
         "Records": _records(),
     }
@@ -162,108 +154,6 @@ def _identity() -> list[Panel]:
     ]
 
 
-def _bus_bandwidth(by: str) -> str:
-    seconds = rate_of("rankwatch_collective_seconds_total", RANK, by)
-    return ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK, by), seconds)
-
-
-def _collectives() -> list[Panel]:
-    return [
-        lines(
-            "Bus bandwidth by communicator and collective",
-            "Weighted by time, waiting for late ranks included: the late rank itself has the most.",
-            Query(
-                named(_bus_bandwidth(COLLECTIVE), OPERATIONS),
-                "{{collective}} {{comm_name}} {{comm}}",
-            ),
-            unit="Bps",
-            size=HALF,
-        ),
-        lines(
-            "Bus bandwidth by collective and message size",
-            "Weighted by time. Each size class holds messages up to its number of bytes. Where Inspector is in "
-            "Prometheus mode: its own means, by its own sizes.",
-            Query(_bus_bandwidth("collective, size"), "{{collective}} ≤ {{size}} B"),
-            Query(
-                f"max by ({MEANS}) (rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{RANK}}})",
-                "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}} {{algo_proto}}",
-            ),
-            unit="Bps",
-            size=HALF,
-        ),
-        lines(
-            "Time in collectives",
-            "The share of wall time that collectives ran on the GPU, waiting included; above 100 % they overlap.",
-            Query(
-                named(rate_of("rankwatch_collective_seconds_total", RANK, COLLECTIVE), OPERATIONS),
-                "{{collective}} {{comm_name}} {{comm}}",
-            ),
-            unit="percentunit",
-            size=HALF,
-        ),
-        lines(
-            "Collectives per second",
-            "Those with a record that has the GPU's own time.",
-            Query(
-                named(rate_of("rankwatch_collective_operations_total", RANK, COLLECTIVE), OPERATIONS),
-                "{{collective}} {{comm_name}} {{comm}}",
-            ),
-            unit="ops",
-            size=HALF,
-        ),
-    ]
-
-
-def _lateness(late_share: float) -> list[Panel]:
-    last = rate_of("rankwatch_collective_last_arrivals_total", RANK, COLLECTIVE)
-    member = f"rankwatch_collective_last_arrivals_total{{{RANK}}}"
-    matched = (
-        f"sum by ({COLLECTIVE}) (rate(rankwatch_communicator_matched_operations_total{{{JOB}}}[$__rate_interval]))\n"
-        f"    and on ({COLLECTIVE}) {member}"
-    )
-    return [
-        lines(
-            "Share of time that others waited for this rank",
-            "By communicator, over five minutes. The victim of a late rank in one communicator comes late in "
-            "the others.",
-            Query(named(f"max by (comm) ({LATENESS})", LATENESS), "{{comm_name}} {{comm}}"),
-            unit="percentunit",
-            size=HALF,
-            steps=Steps("green", {late_share: "red"}),
-        ),
-        lines(
-            "Share of operations to which it came last",
-            "Operation by operation, in communicators that are wholly on its node. Of n healthy ranks each "
-            "comes last in about one of n.",
-            Query(named(ratio(last, f"({matched})"), member), "{{collective}} {{comm_name}} {{comm}}"),
-            unit="percentunit",
-            size=HALF,
-            most=1,
-        ),
-    ]
-
-
-def _p2p() -> list[Panel]:
-    moved = rate_of("rankwatch_p2p_bytes_total", RANK, DIRECTION)
-    bandwidth = ratio(moved, rate_of("rankwatch_p2p_seconds_total", RANK, DIRECTION))
-    return [
-        lines(
-            "Bandwidth of sends and receives",
-            "Weighted by time, waiting for the peer included; too low where a send and a receive share a kernel.",
-            Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
-            unit="Bps",
-            size=Size(12),
-        ),
-        lines(
-            "Bytes sent and received per second",
-            "Message bytes over wall time.",
-            Query(named(moved, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
-            unit="Bps",
-            size=Size(12),
-        ),
-    ]
-
-
 def _seen() -> list[Panel]:
     by = "comm, comm_rank, host, gpu, reason"
     return [
@@ -280,6 +170,7 @@ def _seen() -> list[Panel]:
             "In stalled communicators, behind the rank that has launched the most. Nothing here is good.",
             Query(f"max by ({COLLECTIVE}) (rankwatch_communicator_rank_lag{{{RANK}}})", "{{collective}} {{comm}}"),
             unit="short",
+            nothing=NONE_KNOWN,
             size=Size(12),
         ),
     ]
@@ -294,6 +185,7 @@ def _records() -> list[Panel]:
             Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
             Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
             unit="ops",
+            nothing=NO_RECORDS,
             size=Size(12),
         ),
         lines(
@@ -301,6 +193,7 @@ def _records() -> list[Panel]:
             "By the time they have instead. They are in no bandwidth. Nothing here is good.",
             Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "{{timing}}"),
             unit="ops",
+            nothing=NONE_KNOWN,
             size=Size(12),
         ),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, lines
+from grafana.panels import NONE_KNOWN, Panel, Query, Size, lines
 from grafana.queries import CLUSTER, JOB, RANK, rate_of
 
 THIRD = Size(8)
@@ -40,6 +40,7 @@ def panels() -> list[Panel]:
             Query(f"max by (wait) (rankwatch_rank_blocked_threads{{{RANK}}})", "{{wait}}"),
             Query(f"max(rankwatch_rank_children_stopped{{{RANK}}})", "stopped"),
             unit="short",
+            nothing=NONE_KNOWN,
             size=THIRD,
         ),
         lines(
@@ -55,6 +56,7 @@ def panels() -> list[Panel]:
             "Page faults per second that had to read: of swap, or of files that are mapped and no longer in memory.",
             Query(rate_of("rankwatch_rank_major_page_faults_total", RANK), "major page faults"),
             unit="ops",
+            nothing=NONE_KNOWN,
             size=THIRD,
         ),
         lines(

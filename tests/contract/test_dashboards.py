@@ -20,7 +20,8 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
 from agent.ranks import families as rank_families
 from agent.ranks import health
-from grafana import build, queries
+from exporters.inspector.format.series import SIZE_BOUNDS
+from grafana import build, job_goodput, queries
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "grafana"
@@ -33,7 +34,7 @@ PANELS = [
     if panel["type"] != "row"
 ]
 TYPES = {"stat", "state-timeline", "table", "timeseries"}
-UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
+UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "cps", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
 SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node="$node"'}
 """What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
@@ -238,6 +239,40 @@ def test_panels_ask_no_oftener_than_there_is_news() -> None:
     liveness, _ = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]
     states = [panel for panel in DASHBOARDS["rank"]["panels"] if panel["type"] == "state-timeline"]
     assert {panel["interval"] for panel in states} == {liveness["scrape_interval"]}
+
+
+def test_time_that_is_lost_is_not_green() -> None:
+    """Every class of the GPUs' time has a colour of its own; productive time is green and nothing else is."""
+    rules = (ROOT / "deploy" / "prometheus" / "rules" / "goodput.yml").read_text()
+    classes = set(re.findall(r'"class",\s+"(\w+)"', rules))
+    assert set(job_goodput.COLORS) == classes
+    assert len(set(job_goodput.COLORS.values())) == len(classes)
+    assert job_goodput.COLORS["productive"] == "green"
+
+
+def test_nothing_has_a_reason() -> None:
+    """A table or curve panel says something where it is empty, and cells without a value stay empty."""
+    for [panel] in (each.values for each in PANELS):
+        config = panel["fieldConfig"]
+        if panel["type"] in ("table", "timeseries"):
+            assert config["defaults"]["noValue"]
+        if panel["type"] == "table":
+            empty = {"id": "noValue", "value": ""}
+            assert [empty] in [
+                each["properties"] for each in config["overrides"] if each["matcher"]["options"] == "/.*/"
+            ]
+
+
+def test_sizes_are_written_for_people() -> None:
+    """Legends with a size class have 8 MiB for 8388608 B, for every bound that Inspector's operations have."""
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    sized = [panel for [panel] in (each.values for each in PANELS) if "{{size}} B" in json.dumps(panel["targets"])]
+    assert len(sized) == 4
+    for panel in sized:
+        renamed = [each["options"] for each in panel["transformations"]]
+        assert [each["regex"] for each in renamed] == [f"/≤ {bound} B/" for bound in SIZE_BOUNDS]
+        names = [each["renamePattern"].removeprefix("≤ ").split() for each in renamed]
+        assert [int(number) * units[unit] for number, unit in names] == list(SIZE_BOUNDS)
 
 
 def test_links_lead_to_a_dashboard() -> None:

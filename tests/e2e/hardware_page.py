@@ -62,7 +62,7 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
         yield _rows(family, (("0", "GPU-0"), 0.1))
     yield _rows(FOREIGN, (("0", "GPU-0", "ann"), 1.0))
     yield _rows(job_log.EVENTS, ((job_id, rank, "port_error", "root"), 2.0))
-    yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", rank, "here"), 1.0))
+    yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", rank, "here", "restart_elsewhere"), 1.0))
     yield _rows(job_log.FIRST_ROOT_SECONDS, ((job_id,), since))
     yield _rows(pause.FRAMES, (("eth0", "receive", "3"), 7.0))
     yield _rows(rdma.SWITCH_INFO, (("mlx5_0", "1", "leaf1", "7"), 1.0))

@@ -1,4 +1,4 @@
-"""A page with what a job says of itself: a NIXL-EP run in trouble."""
+"""A page with what a job says of itself: a NIXL-EP run in trouble, flight recorders, means of operations."""
 
 from __future__ import annotations
 
@@ -7,21 +7,34 @@ from collections.abc import Iterable
 from client_metrics import encode
 
 from agent.api import Family, Metric
+from exporters.flight_recorder import families as flight_recorder
+from exporters.inspector_prom import families as inspector_prom
 from exporters.nixl_ep import families as nixl_ep
 
-
-def said_page(job_id: str) -> bytes:
-    """Return the text; rank 0 has ended a phase and measured, rank 1 has ended one alone, of rank 2 no log tells."""
-    return encode(_families(job_id)).body
+BEHIND, AHEAD = "0", "1"
+"""By the flight recorders: the rank that had not begun what the other waited in."""
 
 
-def _families(job_id: str) -> Iterable[Metric]:
+def said_page(job_id: str, measured: str) -> bytes:
+    """Return the text; rank 0 has ended a phase and measured, rank 1 has ended one alone, of rank 2 no log tells.
+
+    Of the rank ``measured`` there is a mean of Inspector's Prometheus mode.
+    """
+    return encode(_families(job_id, measured)).body
+
+
+def _families(job_id: str, measured: str) -> Iterable[Metric]:
     yield _rows(nixl_ep.PHASE, ((job_id, "0"), 1.0), ((job_id, "1"), 1.0))
     yield _rows(nixl_ep.ENDED, ((job_id, "0"), 0.0), ((job_id, "1"), 0.0))
     yield _rows(nixl_ep.BANDWIDTH, ((job_id, "0", "combined"), 4e10))
     yield _rows(nixl_ep.EXPECTED, ((job_id,), 3.0))
     yield _rows(nixl_ep.COMPLETED, ((job_id,), 0.0))
     yield _rows(nixl_ep.FAILED, ((job_id, "phase_timeout"), 1.0))
+    yield _rows(flight_recorder.ENQUEUED, ((job_id, BEHIND, "0"), 4.0), ((job_id, AHEAD, "0"), 5.0))
+    waits_in = (job_id, AHEAD, "0", "default_pg", "all_reduce", "Float", "16", "started")
+    yield _rows(flight_recorder.UNFINISHED, (waits_in, 5.0))
+    mean = dict.fromkeys(inspector_prom.BANDWIDTH.labels, "1") | {"job_id": job_id, "rank": measured}
+    yield _rows(inspector_prom.BANDWIDTH, (tuple(mean.values()), 3e10))
 
 
 def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:

@@ -23,6 +23,7 @@ from nodes import wait_until
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
 from ras_page import BEHIND, LAG, SILENT, ras_page
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
+from said_page import BEHIND as BEHIND_BY_RECORDER
 from said_page import said_page
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
@@ -126,7 +127,7 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         pipeline(job.dump_dir, machine.job_id + PIPELINE_SUFFIX),
         FixedPage(ras_page(machine.job_id + RAS_SUFFIX)) as ras,
         FixedPage(hardware_page(machine.job_id, STRAGGLER)) as hardware,
-        FixedPage(said_page(machine.job_id)) as said,
+        FixedPage(said_page(machine.job_id, STRAGGLER)) as said,
         machine.agent(job) as agent,
         Prometheus(
             tmp_path / "prometheus", shipped(tmp_path, agent.port, ras.port, hardware.port, said.port), binary
@@ -243,6 +244,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     assert ask("job", "First to go", "signal").keys() == {"SIGKILL"}
     left = ask("job", "Ranks that left", "rank")
     assert left == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
+    assert ask("job", "By flight recorders: who held the others up", "rank") == {BEHIND_BY_RECORDER: 5}
     assert ask("rank", "How it ended", "reason", VICTIM).keys() == {"signaled"}
     assert ask("job", "Late ranks now", "rank").keys() == {STRAGGLER}
     shares = ask("job", "Share of time that others waited for a rank", "rank")

@@ -1,0 +1,128 @@
+"""The Rank dashboard's rows on speed: collectives, who waits for the rank, sends and receives."""
+
+from __future__ import annotations
+
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines
+from grafana.queries import JOB, RANK, named, rate_of, ratio
+
+HALF = Size(12, 10)
+"""High enough for the six curves that a rank usually has."""
+COLLECTIVE = "comm, collective"
+DIRECTION = "comm, direction"
+OPERATIONS = f"rankwatch_collective_operations_total{{{RANK}}}"
+P2P_OPERATIONS = f"rankwatch_p2p_operations_total{{{RANK}}}"
+LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{RANK}}}"
+MEANS = "operation, message_size, comm_name, comm, ranks, algo_proto"
+
+
+def _bus_bandwidth(by: str) -> str:
+    seconds = rate_of("rankwatch_collective_seconds_total", RANK, by)
+    return ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK, by), seconds)
+
+
+def collectives() -> list[Panel]:
+    """Return the panels on collectives."""
+    return [
+        lines(
+            "Bus bandwidth by communicator and collective",
+            "Weighted by time, waiting for late ranks included: the late rank itself has the most.",
+            Query(
+                named(_bus_bandwidth(COLLECTIVE), OPERATIONS),
+                "{{collective}} {{comm_name}} {{comm}}",
+            ),
+            unit="Bps",
+            nothing=NO_RECORDS,
+            size=HALF,
+        ),
+        lines(
+            "Bus bandwidth by collective and message size",
+            "Weighted by time. Each size class holds messages up to its number of bytes. Where Inspector is in "
+            "Prometheus mode: its own means, by its own sizes.",
+            Query(_bus_bandwidth("collective, size"), "{{collective}} ≤ {{size}} B"),
+            Query(
+                f"max by ({MEANS}) (rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{RANK}}})",
+                "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}} {{algo_proto}}",
+            ),
+            unit="Bps",
+            nothing=NO_RECORDS,
+            size=HALF,
+        ),
+        lines(
+            "Time in collectives",
+            "The share of wall time that collectives ran on the GPU, waiting included; above 100 % they overlap.",
+            Query(
+                named(rate_of("rankwatch_collective_seconds_total", RANK, COLLECTIVE), OPERATIONS),
+                "{{collective}} {{comm_name}} {{comm}}",
+            ),
+            unit="percentunit",
+            nothing=NO_RECORDS,
+            size=HALF,
+        ),
+        lines(
+            "Collectives per second",
+            "Those with a record that has the GPU's own time.",
+            Query(
+                named(rate_of("rankwatch_collective_operations_total", RANK, COLLECTIVE), OPERATIONS),
+                "{{collective}} {{comm_name}} {{comm}}",
+            ),
+            unit="ops",
+            nothing=NO_RECORDS,
+            size=HALF,
+        ),
+    ]
+
+
+def lateness(late_share: float) -> list[Panel]:
+    """Return the panels on lateness; from ``late_share`` of wall time on the rank counts as late."""
+    last = rate_of("rankwatch_collective_last_arrivals_total", RANK, COLLECTIVE)
+    member = f"rankwatch_collective_last_arrivals_total{{{RANK}}}"
+    matched = (
+        f"sum by ({COLLECTIVE}) (rate(rankwatch_communicator_matched_operations_total{{{JOB}}}[$__rate_interval]))\n"
+        f"    and on ({COLLECTIVE}) {member}"
+    )
+    return [
+        lines(
+            "Share of time that others waited for this rank",
+            "By communicator, over five minutes. The victim of a late rank in one communicator comes late in "
+            "the others.",
+            Query(named(f"max by (comm) ({LATENESS})", LATENESS), "{{comm_name}} {{comm}}"),
+            unit="percentunit",
+            nothing=NO_RECORDS,
+            size=HALF,
+            steps=Steps("green", {late_share: "red"}),
+        ),
+        lines(
+            "Share of operations to which it came last",
+            "Operation by operation, in communicators that are wholly on its node. Of n healthy ranks each "
+            "comes last in about one of n.",
+            Query(named(ratio(last, f"({matched})"), member), "{{collective}} {{comm_name}} {{comm}}"),
+            unit="percentunit",
+            nothing=NO_RECORDS,
+            size=HALF,
+            most=1,
+        ),
+    ]
+
+
+def p2p() -> list[Panel]:
+    """Return the panels on sends and receives."""
+    moved = rate_of("rankwatch_p2p_bytes_total", RANK, DIRECTION)
+    bandwidth = ratio(moved, rate_of("rankwatch_p2p_seconds_total", RANK, DIRECTION))
+    return [
+        lines(
+            "Bandwidth of sends and receives",
+            "Weighted by time, waiting for the peer included; too low where a send and a receive share a kernel.",
+            Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
+            unit="Bps",
+            nothing=NO_RECORDS,
+            size=Size(12),
+        ),
+        lines(
+            "Bytes sent and received per second",
+            "Message bytes over wall time.",
+            Query(named(moved, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
+            unit="Bps",
+            nothing=NO_RECORDS,
+            size=Size(12),
+        ),
+    ]
