@@ -21,6 +21,8 @@ INTERVAL_SECONDS = 15.0
 
 MAX_IGNORED = 128
 MAX_LINES_SAID = 8
+NEIGHBOURS_SECONDS = 4 * 3600.0
+"""What lldpd has heard is written every hour; an older file is of a service that has stopped."""
 
 T = TypeVar("T")
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -97,6 +99,9 @@ class RdmaExporter:
         neighbours = await self._read("lldp_neighbors", self._lldp)
         if neighbours is not None:
             self._neighbours = neighbours
+        written = self._lldp.written_seconds
+        if written is None or self._ctx.clock.time() - written > NEIGHBOURS_SECONDS:
+            self._neighbours = {}
         found = await self._read("switch_ports", self._wiring)
         if found is not None:
             self._switches = found.switches

@@ -90,6 +90,11 @@ class SiteFile(Generic[T]):
             raise ValueError(f"it is larger than {self._max_bytes} bytes")
         return self._read(raw)
 
+    @property
+    def written_seconds(self) -> float | None:
+        """When it was written, since the epoch, as of the last look; None where there is none."""
+        return self._seen[3] / 1e9 if self._seen else None
+
     def _look(self) -> tuple[int, ...]:
         try:
             info = os.stat(self._path)

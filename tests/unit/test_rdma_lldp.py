@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fake_clock import FakeClock
 from lent import lent
 
 from exporters.rdma import RdmaConfig, RdmaExporter, lldp
+from exporters.rdma.exporter import NEIGHBOURS_SECONDS
 from exporters.rdma.lldp import read_neighbours
 from exporters.rdma.switches import MAX_NAME
 
@@ -104,6 +106,25 @@ def test_the_sites_word_comes_first(tmp_path: Path) -> None:
         wiring.write_text("device,port,switch,switch_port\n")
         runner.run(exporter.update())
         assert connected(exporter) == {("bnxt_re0", "1"): ("heard", "swp7")}
+
+
+def test_what_was_heard_long_ago_is_not_told(tmp_path: Path) -> None:
+    """A file that nobody has written for four hours, or that is gone, names no switch; one written anew does."""
+    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
+    path, clock = tmp_path / "lldp.json", FakeClock()
+    exporter = RdmaExporter(RdmaConfig(lldp_neighbors=str(path)))
+
+    def told(age_seconds: float | None) -> bool:
+        path.unlink(missing_ok=True)
+        if age_seconds is not None:
+            path.write_bytes(heard(neighbour("ens1f0np0", "heard")))
+            os.utime(path, (0, clock.time() - age_seconds))
+        runner.run(exporter.update())
+        return bool(connected(exporter))
+
+    with asyncio.Runner() as runner:
+        runner.run(exporter.start(lent("rdma", clock, tmp_path)))
+        assert [told(age) for age in (0.0, NEIGHBOURS_SECONDS + 1.0, 60.0, None)] == [True, False, True, False]
 
 
 def connected(exporter: RdmaExporter) -> dict[tuple[str, str], tuple[str, str]]:

@@ -362,6 +362,17 @@ def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: s
     assert site.wait_for_state()["state"] == "CANCELLED"
 
 
+def test_an_agent_that_does_not_answer_is_asked_again(site: Site) -> None:
+    """While the agent is started anew nobody knows how ranks left: the question is asked again, three times in all."""
+    site.answer("CANCELLED None\n", "")
+    program = site.asked.parent / "rankwatch"
+    program.write_text(f'#!/bin/sh\necho rankwatch "$@" >> {site.asked}\nexit 1\n')
+    site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0 0"})
+    site.wait_until_alone()
+    assert site.asked.read_text().count("rankwatch status") == 3
+    assert "state" not in site.file()
+
+
 def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
     """While another one asks, nobody else starts the agent's command; then the question is asked all the same."""
     site.answer("CANCELLED None\n", SIGTERMED)
