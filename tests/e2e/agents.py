@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.ranks import families as rank_families
 
-READY_SECONDS = 15.0
+READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
 """An orderly stop may take this long."""
 WAIT_SECONDS = 10.0
