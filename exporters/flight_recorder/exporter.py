@@ -133,7 +133,7 @@ class FlightRecorderExporter:
             self._helper.rest()  # gives back the memory that files took
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Wanted]:
-        """Whom to ask for: those that were read longest ago first, and of these one of each user after the other."""
+        """The dumps to ask for: those read longest ago first, and of these one of each user after the other."""
         pids = reached_by(views.values())
         found: dict[RankLabel, _Wanted] = {}
         places: dict[RankLabel, tuple[int, int]] = {}

@@ -16,7 +16,7 @@ class Request(NamedTuple):
 
 
 class Hanging:
-    """Hangs for user 1 until it is let go; notes whom it was called for."""
+    """Hangs for user 1 until it is let go; notes what it was called for."""
 
     def __init__(self) -> None:
         self.called: list[Request] = []
