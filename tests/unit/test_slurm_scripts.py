@@ -8,6 +8,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import time
 import weakref
@@ -29,6 +30,8 @@ SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
 FOREGROUND_SECONDS = 0.1
 """Processor time that one script may take while Slurm waits for it."""
 AFTERWARDS_SECONDS = 20.0
+EPILOGS = 20
+"""Of which one at least would be killed early if they did not wait."""
 LEFT = """\
 rankwatch_rank_state{job_id="4",rank="0",state="STATE"} 1
 rankwatch_rank_exit_info{job_id="4",rank="0",reason="REASON",signal="SIGNAL",code="CODE"} 1
@@ -61,7 +64,7 @@ class Site:
         self.jobs = root / "jobs"
         self.asked = root / "asked"
         self._root = root
-        self._shell = shell
+        self.shell = shell
         self._runs: list[int] = []
 
     def run(self, script: Path, env: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
@@ -72,7 +75,7 @@ class Site:
             "RANKWATCH_SQUEUE": str(self._root / "squeue"),
             "RANKWATCH_COMMAND": str(self._root / "rankwatch"),
         }
-        argv = [self._shell, str(script)]
+        argv = [self.shell, str(script)]
         ended, kept = os.pipe()
         self._runs.append(ended)
         weakref.finalize(self, forget, self._runs, ended)
@@ -362,6 +365,23 @@ def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: s
     assert site.wait_for_state()["state"] == "CANCELLED"
 
 
+def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
+    """Slurm kills the group of a script once it has left: however soon, the agent is asked all the same."""
+    site.answer("CANCELLED None\n", SIGTERMED)
+    settings = {
+        "RANKWATCH_JOBS_DIR": str(site.jobs),
+        "RANKWATCH_ASK_AFTER_SECONDS": "0",
+        "RANKWATCH_COMMAND": str(site.asked.parent / "rankwatch"),
+    }
+    for number in range(EPILOGS):
+        env = {**settings, **environment("epilog.4"), "SLURM_JOB_ID": str(number + 1)}
+        with subprocess.Popen([site.shell, str(EPILOG)], env=env, start_new_session=True) as process:
+            process.wait(30)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: site.asked.exists() and site.asked.read_text().count("rankwatch status") == EPILOGS)
+
+
 def test_an_agent_that_does_not_answer_is_asked_again(site: Site) -> None:
     """While the agent is started anew nobody knows how ranks left: the question is asked again, three times in all."""
     site.answer("CANCELLED None\n", "")
@@ -425,7 +445,7 @@ def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
     site.run(PROLOG, environment("prolog.4"))
     before = site.file()
     for script in (PROLOG, EPILOG):
-        full_disk = f"ulimit -f 0; exec {site._shell} {script}"  # its own
+        full_disk = f"ulimit -f 0; exec {site.shell} {script}"
         env = {"RANKWATCH_JOBS_DIR": str(site.jobs), "RANKWATCH_COMMAND": "false"} | environment("epilog.4")
         argv = ["sh", "-c", f"trap '' XFSZ; {full_disk}"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
