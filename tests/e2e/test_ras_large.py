@@ -59,7 +59,8 @@ def jobs(tmp_path: Path) -> Iterator[dict[str, Job]]:
 
 def agent_of(jobs: list[Job], directory: Path) -> Agent:
     """An agent that asks these jobs."""
-    others = {name: {"enabled": False} for name in ("nvml", "storage")}  # which have helpers too
+    have_helpers = ("flight_recorder", "inspector_prom", "nvml", "nvrx", "storage")
+    others = {name: {"enabled": False} for name in have_helpers}
     ras = {"addresses": [f"127.0.0.1:{job.port}" for job in jobs]}
     return Agent(directory, {"exporters": {"ras": ras, **others}})
 
