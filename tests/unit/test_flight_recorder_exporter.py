@@ -480,7 +480,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
     [
         ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),
-        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "b/r_"}, ["/work/b/r_3"]),
+        ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "b/r_"}, ["/job/b/r_3"]),
         ({"HOME": "/h"}, [f"/h/.cache/{name}" for name in OWN] + [SYSTEMS]),
         ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, [f"/c/{name}" for name in OWN] + [SYSTEMS]),
         ({"HOME": "h"}, [SYSTEMS]),
@@ -489,7 +489,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
 )  # fmt: skip
 def test_where_dumps_are(environment: dict[str, str] | None, paths: list[str]) -> None:
     """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
-    facts = owned(10, environment, Owner("user", "1"), directory="/work")
+    facts = owned(10, environment, Owner("user", "1"), directory="/job")
     assert paths_of(facts, "3", "4711", ()) == paths
 
 
