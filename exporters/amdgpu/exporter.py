@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -11,15 +13,19 @@ from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import LoweredSeconds, memory_active
 from exporters.amdgpu.ras_errors import RasErrors
-from exporters.amdgpu.tree import read_driver, read_gpus, read_users
+from exporters.amdgpu.tree import read_driver, read_gpus, read_rocm, read_users
 
 INTERVAL_SECONDS = 10.0
+_Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 
 
 class AmdgpuConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``all_values``: series of every number, some 10 more per GPU, not only of what rules and dashboards ask for."""
+    """``all_values``: series of every number, some 10 more per GPU and its firmwares, not only of what rules and
+    dashboards ask for; ``rocm``: where ROCm is installed, for its version.
+    """
 
     all_values: bool = False
+    rocm: _Path = "/opt/rocm"
 
 
 class AmdgpuExporter:
@@ -33,7 +39,7 @@ class AmdgpuExporter:
         self._lowered: dict[str, LoweredSeconds] = {}
         self._memory_active: dict[str, float] = {}
         self._ras_errors = RasErrors()
-        self._driver = ""
+        self._driver = self._rocm = ""
 
     async def start(self, ctx: Context) -> None:
         """Take back which GPUs there were since the boot."""
@@ -44,9 +50,9 @@ class AmdgpuExporter:
 
     async def update(self) -> None:
         """Look at every GPU; NoData when there never was one."""
-        root = self._ctx.roots.sys
-        found, self._users = await self._thread.call(lambda: (read_gpus(root), read_users(root)))
-        self._driver = await self._thread.call(lambda: read_driver(root))
+        root, rocm, firmware = self._ctx.roots.sys, Path(self._config.rocm), self._config.all_values
+        found, self._users = await self._thread.call(lambda: (read_gpus(root, firmware=firmware), read_users(root)))
+        self._driver, self._rocm = await self._thread.call(lambda: (read_driver(root), read_rocm(rocm)))
         learn(self._known, found)
         before = {gpu.pci: gpu.raw.table for gpu in self._gpus if gpu.raw is not None}
         active = {gpu.pci: memory_active(before.get(gpu.pci), gpu.table) for gpu in found}
@@ -66,7 +72,7 @@ class AmdgpuExporter:
         """What the last look gave."""
         lowered = {pci: dict(each.seconds) for pci, each in self._lowered.items()}
         return AmdgpuSnapshot(
-            self._gpus, self._users, lowered, self._memory_active, self._config.all_values, self._driver
+            self._gpus, self._users, lowered, self._memory_active, self._config.all_values, self._driver, self._rocm
         )
 
     def families(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:

@@ -10,6 +10,7 @@ import msgspec
 from agent.api import Family, Metric, Rows, gpu_families
 from exporters.amdgpu.baseline import View
 from exporters.amdgpu.metrics_table import Table
+from exporters.amdgpu.tree import RawGpu
 
 GPU_LABELS = gpu_families.GPU_LABELS
 
@@ -70,7 +71,21 @@ VBIOS_INFO = Family(
     (*GPU_LABELS, "vbios"),
     "1 per GPU, only with all_values",
 )
-_DETAILS = gpu_families.DETAILS | {EDGE_TEMPERATURE, PCIE_RECOVERIES, PCIE_NAKS, VBIOS_INFO}
+FIRMWARE_INFO = Family(
+    "rankwatch_gpu_firmware_info",
+    "gauge",
+    "Always 1: the version of a firmware of AMD's GPU, by the part that runs it (smc, sos, mec, ta_xgmi ...).",
+    (*GPU_LABELS, "firmware", "version"),
+    "up to 25 per GPU, only with all_values",
+)
+ROCM_INFO = Family(
+    "rankwatch_rocm_info",
+    "gauge",
+    "Always 1: the version of ROCm that is installed on the node.",
+    ("version",),
+    "1",
+)
+_DETAILS = gpu_families.DETAILS | {EDGE_TEMPERATURE, PCIE_RECOVERIES, PCIE_NAKS, VBIOS_INFO, FIRMWARE_INFO}
 
 
 class _Value(NamedTuple):
@@ -117,6 +132,8 @@ FAMILIES = (
     PCIE_RECOVERIES,
     PCIE_NAKS,
     VBIOS_INFO,
+    FIRMWARE_INFO,
+    ROCM_INFO,
     RAS_ERRORS,
     XGMI_INFO,
     XGMI_LINKS_UP,
@@ -129,7 +146,7 @@ class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     ``memory_active``: the share of the memory's bandwidth that was used between the last two looks, by address.
 
     ``all_values``: every number, also what neither rules nor dashboards ask for. ``driver``: its version, empty where
-    it has none of its own.
+    it has none of its own. ``rocm``: the version of the node's ROCm, empty without one.
     """
 
     gpus: tuple[View, ...]
@@ -138,6 +155,7 @@ class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     memory_active: dict[str, float] = {}
     all_values: bool = False
     driver: str = ""
+    rocm: str = ""
 
 
 def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
@@ -145,6 +163,8 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
     rows = {family.name: family.rows() for family in FAMILIES}
     if snapshot.driver:
         rows[gpu_families.DRIVER_INFO.name].add((snapshot.driver, ""), 1)
+    if snapshot.rocm:
+        rows[ROCM_INFO.name].add((snapshot.rocm,), 1)
     for gpu in snapshot.gpus:
         labels = (str(gpu.index), gpu.known.uuid)
         rows[gpu_families.PRESENT.name].add(labels, float(gpu.raw is not None))
@@ -153,8 +173,7 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
             users = sum(gpu.pci in used for used in snapshot.users.values())
             rows[gpu_families.PROCESSES.name].add(labels, users)
             _numbers(rows, labels, gpu)
-            if gpu.raw.vbios:
-                rows[VBIOS_INFO.name].add((*labels, gpu.raw.vbios), 1)
+            _versions(rows, labels, gpu.raw)
             _errors(rows, labels, gpu.raw.errors)
             if gpu.raw.table is not None:
                 _table(rows, labels, gpu.raw.table)
@@ -167,6 +186,13 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
             _links(rows, labels, gpu.links, all_values=snapshot.all_values)
     hidden = frozenset() if snapshot.all_values else _DETAILS
     return [found.metric for found in rows.values() if found.metric.family not in hidden]
+
+
+def _versions(rows: Mapping[str, Rows], labels: tuple[str, str], raw: RawGpu) -> None:
+    if raw.vbios:
+        rows[VBIOS_INFO.name].add((*labels, raw.vbios), 1)
+    for part, version in raw.firmware.items():
+        rows[FIRMWARE_INFO.name].add((*labels, part, version), 1)
 
 
 def _numbers(rows: Mapping[str, Rows], labels: tuple[str, str], gpu: View) -> None:

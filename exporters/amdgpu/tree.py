@@ -18,6 +18,7 @@ MAX_GPUS = 128
 MAX_BLOCKS = 64
 MAX_SENSORS = 16
 MAX_PROCESSES = 1024
+MAX_FIRMWARES = 64
 AMD = "0x1002"
 
 _CARD = re.compile(r"card\d{1,4}")
@@ -25,6 +26,7 @@ _BLOCK = re.compile(r"([a-z0-9_]{1,32})_err_count")
 _COUNT = re.compile(r"^(ue|ce|de): (\d{1,18})$", re.MULTILINE)
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
 _VERSION = re.compile(r"[\w.+~-]{1,64}", re.ASCII)
+_FIRMWARE = re.compile(r"([a-z0-9_]{1,32})_fw_version")
 _UNIQUE_ID = re.compile(r"[0-9a-fA-F]{1,32}")
 _LOCATION = re.compile(r"^location_id (\d{1,10})$", re.MULTILINE)
 _DOMAIN = re.compile(r"^domain (\d{1,10})$", re.MULTILINE)
@@ -48,6 +50,7 @@ class RawGpu(msgspec.Struct, frozen=True):
     """One GPU. ``values``: numbers as the driver gives them, by attribute; what cannot be read is not there.
 
     ``sensors``: of hwmon by kind and label (temp/junction); ``errors``: by block and kind (ue, ce, de).
+    ``firmware``: versions by the part that runs it (smc, sos, mec ...), of the parts that have one.
     """
 
     pci: str
@@ -61,6 +64,7 @@ class RawGpu(msgspec.Struct, frozen=True):
     errors: dict[str, dict[str, int]]
     table: Table | None = None
     vbios: str = ""
+    firmware: dict[str, str] = {}
 
 
 _NUMBERS = {
@@ -76,15 +80,15 @@ _SPEEDS = {"pcie_generation": "current_link_speed", "pcie_max_generation": "max_
 _SENSORS = {"temp": ("input", "crit", "emergency"), "power": ("average", "input", "cap"), "freq": ("input",)}
 
 
-def read_gpus(sys_root: Path) -> list[RawGpu]:
-    """All of AMD's GPUs by PCI address."""
+def read_gpus(sys_root: Path, *, firmware: bool = False) -> list[RawGpu]:
+    """All of AMD's GPUs by PCI address; with the versions of their firmware where that is asked for."""
     root = sys_root / "class/drm"
     devices = [root / name / "device" for name in sysfs.entries(root) if _CARD.fullmatch(name)]
     ours = [device for device in devices if sysfs.read_text(device / "vendor") == AMD]
-    return sorted((_gpu(device) for device in ours[:MAX_GPUS]), key=lambda gpu: gpu.pci)
+    return sorted((_gpu(device, firmware=firmware) for device in ours[:MAX_GPUS]), key=lambda gpu: gpu.pci)
 
 
-def _gpu(device: Path) -> RawGpu:
+def _gpu(device: Path, *, firmware: bool) -> RawGpu:
     path, numa = pci_path(device), sysfs.read_number(device / "numa_node")
     values = {name: sysfs.read_number(device / file) for name, file in _NUMBERS.items()}
     values |= {name: _generation(sysfs.read_text(device / file)) for name, file in _SPEEDS.items()}
@@ -101,12 +105,32 @@ def _gpu(device: Path) -> RawGpu:
         errors=_errors(device / "ras"),
         table=read_table(sysfs.read_bytes(device / "gpu_metrics") or b""),
         vbios=_version(device / "vbios_version"),
+        firmware=_firmware(device / "fw_version") if firmware else {},
     )
 
 
 def read_driver(sys_root: Path) -> str:
     """The driver's version; empty where it is the kernel's own, which has none."""
     return _version(sys_root / "module/amdgpu/version")
+
+
+def read_rocm(rocm: Path) -> str:
+    """The version of the ROCm that is installed in ``rocm``; empty where there is none.
+
+    Its core package writes .info/version there, or below ``core`` from ROCm 7.13 on (ROCm/rocm-systems#7011).
+    """
+    return _version(rocm / ".info/version") or _version(rocm / "core/.info/version")
+
+
+def _firmware(folder: Path) -> dict[str, str]:
+    """By part; the driver says 0x00000000 of parts that this GPU does not have."""
+    found: dict[str, str] = {}
+    for name in sysfs.entries(folder)[:MAX_FIRMWARES]:
+        part = _FIRMWARE.fullmatch(name)
+        version = _version(folder / name) if part is not None else ""
+        if part is not None and version.strip("0x"):
+            found[part[1]] = version
+    return found
 
 
 def _version(path: Path) -> str:

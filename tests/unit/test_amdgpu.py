@@ -23,7 +23,7 @@ from exporters.amdgpu.baseline import Known, View, verdicts
 from exporters.amdgpu.families import AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import Table
 from exporters.amdgpu.ras_errors import RasErrors
-from exporters.amdgpu.tree import RawGpu, read_driver, read_gpus, read_users
+from exporters.amdgpu.tree import MAX_FIRMWARES, RawGpu, read_driver, read_gpus, read_rocm, read_users
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
 WELL = RawGpu("0000:c1:00.0", (), -1, "a", "", "", {}, {}, {})
@@ -255,3 +255,33 @@ def test_versions(tmp_path: Path) -> None:
     for text, expected in (("6" * 64, "6" * 64), ("6" * 65, ""), ("6 (odd)", "")):
         (tmp_path / "module/amdgpu/version").write_text(f"{text}\n")
         assert read_driver(tmp_path) == expected
+
+
+def test_versions_of_firmware() -> None:
+    """Each part's that has one, where they are asked for; the driver says zero of parts that the GPU has not."""
+    assert [gpu.firmware for gpu in read_gpus(DATA / "sys", firmware=True)] == [
+        {},
+        {"mec": "0x000000a8", "smc": "0x04555e00", "sos": "0x0036413d"},
+    ]
+    assert all(gpu.firmware == {} for gpu in read_gpus(DATA / "sys"))
+
+
+def test_no_more_firmwares_than_the_bound(tmp_path: Path) -> None:
+    """Of more files than the bound the first by name are read."""
+    device = tmp_path / "class/drm/card0/device"
+    (device / "fw_version").mkdir(parents=True)
+    (device / "vendor").write_text("0x1002\n")
+    for number in range(MAX_FIRMWARES + 1):
+        (device / f"fw_version/part{number:03}_fw_version").write_text("0x00000001\n")
+    [gpu] = read_gpus(tmp_path, firmware=True)
+    assert list(gpu.firmware) == [f"part{number:03}" for number in range(MAX_FIRMWARES)]
+
+
+@pytest.mark.parametrize("place", [".info", "core/.info"])
+def test_version_of_rocm(tmp_path: Path, place: str) -> None:
+    """Read where ROCm's core package writes it; other text, and nothing, is no version."""
+    assert read_rocm(tmp_path) == ""
+    (tmp_path / place).mkdir(parents=True)
+    for text, expected in (("6.4.1-83", "6.4.1-83"), ("6" * 65, ""), ("6 (odd)", "")):
+        (tmp_path / place / "version").write_text(f"{text}\n")
+        assert read_rocm(tmp_path) == expected
