@@ -17,7 +17,7 @@ from agent.api import Roots
 from agent.app.config import Loaded, read_config
 from agent.app.discovery import exporter_names
 from agent.app.first_look import LOOKER, FirstLook
-from agent.app.overview import exporter_rows, rank_rows
+from agent.app.node_view import exporter_views, node_document
 from agent.app.supervisor import ExporterPlan, Supervisor, prepare
 from agent.app.yaml_document import ConfigError
 from agent.core.checkpoint import StateFile
@@ -31,9 +31,9 @@ from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
 from agent.export.helper_families import HelperStatus
 from agent.export.registry import Registry, Source, SourceCounts
-from agent.ranks.unseen import notes
+from agent.page.document import Configuration, NodeDocument, write
+from agent.page.front_page import front_page
 from agent.system.procfs import ProcFS
-from agent.web.front_page import Overview
 from agent.web.handlers import Pages
 from agent.web.serving import Serving
 
@@ -79,7 +79,14 @@ class Daemon:
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
         may_show = self._first_look.is_over
-        self._pages = Pages(self._registry.render, self._registry.names, self._ready, self._overview, may_show)
+        self._pages = Pages(
+            self._registry.render,
+            self._registry.names,
+            self._ready,
+            lambda: front_page(self._document()),
+            lambda: write(self._document()),
+            may_show,
+        )
         self._web = Serving(self._pages, Logger("web"))
         self._lag = LoopLag(self._clock)
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"), Logger("notify"))
@@ -87,7 +94,7 @@ class Daemon:
         self._config_thread = OwnThread("config")
         self._reload_asked = asyncio.Event()
         self._stop_asked = asyncio.Event()
-        self._reload_ok = True
+        self._refused = ""
         self._reload_seconds = self._clock.time()
 
     async def run(self, plan: ExporterPlan) -> int:
@@ -151,10 +158,10 @@ class Daemon:
             try:
                 await self._reload()
             except Exception as error:  # noqa: BLE001  # whatever it is, the agent goes on with what it has
-                self._reload_ok = False
+                self._refused = str(error) or type(error).__name__
                 self._log.error("configuration refused, the old one stays", error=_reason(error))
             else:
-                self._reload_ok = True
+                self._refused = ""
                 self._reload_seconds = self._clock.time()
                 self._log.info("configuration reloaded")
             self._notifier.ready()
@@ -188,7 +195,7 @@ class Daemon:
                 text = await self._config_thread.call(lambda: read_config(path))
             except ConfigError:
                 continue
-            was_taken_back = text == self._loaded.text and not self._reload_ok
+            was_taken_back = text == self._loaded.text and bool(self._refused)
             if text not in (known, self._loaded.text) or was_taken_back:
                 self._reload_asked.set()
             known = text
@@ -242,7 +249,7 @@ class Daemon:
                 for helper in self._supervisor.helpers.all()
             ),
             loop_lag_seconds=self._lag.seconds(),
-            reload_ok=self._reload_ok,
+            reload_ok=not self._refused,
             reload_seconds=self._reload_seconds,
             saved_seconds=self._state.last_saved_seconds,
             save_errors=self._state.save_errors,
@@ -254,16 +261,16 @@ class Daemon:
             notify_failures=self._notifier.failures,
         )
 
-    def _overview(self) -> Overview:
-        ranks = self._supervisor.ranks.snapshot()
-        return Overview(
-            version=__version__,
-            hostname=self._hostname,
-            uptime_seconds=self._clock.monotonic() - self._started_at,
+    def _document(self) -> NodeDocument:
+        path = self._options.config_path
+        running, broken = self._supervisor.running.values(), self._supervisor.broken
+        return node_document(
+            self._supervisor.health.snapshot(),
+            exporter_views(running, broken, self._registry.counts),
+            self._hostname,
+            up_seconds=self._clock.monotonic() - self._started_at,
             ready=self._ready(),
-            ranks=rank_rows(ranks, self._clock.time()),
-            exporters=exporter_rows(self._supervisor.running.values(), self._registry.counts, self._clock.time()),
-            notes=notes(ranks.unidentified, ranks.unreadable, ranks.duplicates),
+            configuration=Configuration("" if path is None else str(path), self._refused),
         )
 
 
@@ -272,20 +279,6 @@ def load(options: Options) -> Loaded:
     if options.config_path is None:
         return Loaded("", "(defaults)")
     return Loaded(read_config(options.config_path), str(options.config_path))
-
-
-async def run_once(options: Options, plan: ExporterPlan) -> bytes:
-    """One pass over recorded data: every exporter once, no streams, no checkpoint; returns the text exposition."""
-    clock = SystemClock()
-    state = StateFile(None, "", Logger("checkpoint"))
-    supervisor = Supervisor(clock, os.uname().nodename, options.roots, state, once=True)
-    await supervisor.begin(plan, schedule=False)
-    await supervisor.update_once()
-    sources: list[Source] = [*supervisor.tables, *supervisor.running.values()]
-    registry = Registry(lambda: sources, Logger("registry"), OwnThread("render"))
-    rendered = await registry.render(Selection())
-    await supervisor.stop()
-    return rendered.body
 
 
 def _reason(error: Exception) -> object:

@@ -9,7 +9,8 @@ import sys
 
 from agent.api import Roots
 from agent.app.config import Loaded
-from agent.app.daemon import Daemon, Options, load, run_once
+from agent.app.daemon import Daemon, Options, load
+from agent.app.once import run_once
 from agent.app.supervisor import ExporterPlan, prepare
 from agent.app.yaml_document import ConfigError
 from agent.core.log import Logger

@@ -17,12 +17,14 @@ REST_RATIO = 0.5
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
 """A source that fails, hangs or is not there keeps its series for three intervals, and at least this long."""
+MAX_WHY_CHARACTERS = 200
 
 
 class Running:
     """Runs ``exporter`` by its ``spec``; an update is never cancelled and never runs twice at once.
 
     Cancelling would leave its thread behind, and could close a connection early that must not be.
+    ``why``: what the last update failed of, or why its source is not there; empty after a success, or without a word.
     """
 
     def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, lease: Lease, clock: Clock) -> None:
@@ -38,6 +40,7 @@ class Running:
         self.ok = False
         self.present = False
         self.looked = False
+        self.why = ""
         self.late = 0
         self.failures = 0
         self.last_duration_seconds = 0.0
@@ -151,6 +154,7 @@ class Running:
 
     def _note(self, error: BaseException | None) -> None:
         self.looked = True
+        self.why = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]
         if error is None:
             self.ok = self.present = True
             self.last_success_seconds = self._clock.time()

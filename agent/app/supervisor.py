@@ -90,10 +90,8 @@ class Supervisor:
         self.hardware = self._lender.hardware
         self.ledger = self._lender.ledger
         self.counted: frozenset[str] = frozenset()
-        self.tables = (
-            RankSource(self.ranks),
-            HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted),
-        )
+        self.health = HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted)
+        self.tables = (RankSource(self.ranks), self.health)
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}

@@ -178,7 +178,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
             info.add(_info(view), 1.0)
         else:
             left.add(label, process.exited_seconds)
-            ended.add((*label, *_ending(process)), 1.0)
+            ended.add((*label, *ending(process)), 1.0)
     return [rows.metric for rows in (up, state, info, start, left, ended, progress, source)]
 
 
@@ -201,8 +201,8 @@ def _info(view: RankView) -> tuple[str, ...]:
     return (*view.label, local_rank, gpu, uuid, pci, nic, pid, user, pod, container)
 
 
-def _ending(process: RankProcess) -> tuple[str, str, str]:
-    """reason, signal name, status: what is not known or does not apply is empty."""
+def ending(process: RankProcess) -> tuple[str, str, str]:
+    """How a rank's process ended: reason, signal's name, status; what is not known or does not apply is empty."""
     status = process.exit
     if status is None or not status.known:
         return "unknown", "", ""

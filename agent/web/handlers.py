@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 
 from agent.core.single_flight import SingleFlight, TooManyFlights
 from agent.export.exposition import Rendered, Scrape, Selection, SelectionError, cut, select
-from agent.web.front_page import Overview, front_page
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 
 MAX_NAMED_SCRAPES = 128
 """Scrapes with `name[]` that wait for their render: half of the server's connections, so that others always get one."""
 HTML = "text/html; charset=utf-8"
+JSON = "application/json"
+_JSON_HEADERS = (("Cache-Control", "no-store"),)
 _HTML_HEADERS = (
     ("Cache-Control", "no-store"),
     ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
@@ -25,9 +26,9 @@ class Pages:
     ``render`` makes an exposition off the event loop; concurrent scrapes that want the same share one. Those with
     `name[]` cut what they want from a render that is theirs alone to share, whatever their names, and of such renders
     one is made at a time: a scrape without names waits for no more than that one, however many there are. ``exporters``
-    are the names that a scrape may ask for; ``ready`` says whether the agent has begun to work; ``overview`` gives
-    what the front page shows; while ``may_show`` is False the page would lack ranks that run, and a scrape is answered
-    with 503. The last four are called on the event loop.
+    are the names that a scrape may ask for; ``ready`` says whether the agent has begun to work; ``front_page`` and
+    ``document`` give what `/` and `/api/v1/ranks` show; while ``may_show`` is False the page would lack ranks that run,
+    and a scrape is answered with 503. The last five are called on the event loop.
     """
 
     def __init__(
@@ -35,7 +36,8 @@ class Pages:
         render: Callable[[Selection], Awaitable[Rendered]],
         exporters: Callable[[], frozenset[str]],
         ready: Callable[[], bool],
-        overview: Callable[[], Overview],
+        front_page: Callable[[], str],
+        document: Callable[[], bytes],
         may_show: Callable[[], bool],
     ) -> None:
         self._render = render
@@ -45,7 +47,8 @@ class Pages:
         self._named_scrapes = 0
         self._exporters = exporters
         self._ready = ready
-        self._overview = overview
+        self._front_page = front_page
+        self._document = document
         self._may_show = may_show
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
@@ -58,7 +61,9 @@ class Pages:
             case "/-/ready":
                 return HttpResponse(200, TEXT, b"ready\n") if self._ready() else HttpResponse(503, TEXT, b"not ready\n")
             case "/":
-                return HttpResponse(200, HTML, front_page(self._overview()).encode(), _HTML_HEADERS)
+                return HttpResponse(200, HTML, self._front_page().encode(), _HTML_HEADERS)
+            case "/api/v1/ranks":
+                return HttpResponse(200, JSON, self._document(), _JSON_HEADERS)
             case _:
                 return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
 

@@ -14,7 +14,7 @@ FLOORS = {
         ("ranks",),
         ("export",),
         ("api",),
-        ("web",),
+        ("web", "page"),
         ("app",),
         ("__main__",),
     ),

@@ -1,10 +1,14 @@
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.web.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, ExporterRow, Overview, RankRow, age_text, front_page
+from agent.page.document import Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
+from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, age_text, front_page
+
+NOW = 1_700_000_000.0
 
 
 class Page(HTMLParser):
@@ -37,79 +41,113 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def overview(ranks: list[RankRow], exporters: list[ExporterRow] | None = None) -> Overview:
+def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:
     """Make what the page shows of these ranks and exporters."""
-    return Overview(
-        version="0.1.0", hostname="gpu-7", uptime_seconds=90061, ready=True, ranks=ranks, exporters=exporters or []
+    return NodeDocument(
+        rankwatch="0.1.0",
+        hostname="gpu-7",
+        now_seconds=NOW,
+        up_seconds=90061,
+        ready=True,
+        ranks=tuple(ranks),
+        exporters=tuple(exporters or []),
+        **more,
     )
 
 
-def test_page_shows_ranks_and_exporters() -> None:
-    """The page tells host, version, uptime, every rank and every exporter, trouble first, then by job and number."""
+def test_page_shows_jobs_ranks_and_exporters() -> None:
+    """The page tells host, version, uptime, every job, rank and exporter, in the order of the document."""
     ranks = [
-        RankRow(job_id="42", rank="10", state="alive"),
-        RankRow(
+        Rank(
+            job_id="43",
+            rank="0",
+            state="dead",
+            last_progress_seconds=NOW - 125,
+            ended=RankEnd(NOW - 61, "signaled", "SIGSEGV"),
+        ),
+        Rank(
             job_id="42",
             rank="9",
             state="alive",
             local_rank="1",
-            gpu="0",
+            gpus=(GpuOfRank(0, "GPU-a"),),
             pid=77,
             user="ada",
             bus_bandwidth_bytes_per_second=183_456_000_000,
-            last_progress_age_seconds=0.4,
+            last_progress_seconds=NOW - 0.4,
+            unhealthy=("gpu_xid",),
         ),
-        RankRow(job_id="43", rank="0", state="dead", last_progress_age_seconds=125),
+        Rank(job_id="42", rank="10", state="finished", ended=RankEnd(NOW - 5, "exited", "", 0)),
     ]
     exporters = [
-        ExporterRow(name="process", up=True, last_success_age_seconds=1, series=12),
-        ExporterRow(name="nvml", up=False, last_success_age_seconds=7260),
-        ExporterRow(name="ras", up=None),
-        ExporterRow(name="rdma", up=None, looked=False),
+        ExporterView(name="process", state="up", last_success_seconds=NOW - 1, series=12),
+        ExporterView(name="nvml", state="down", why="no library", last_success_seconds=NOW - 7260),
     ]
-    html = front_page(overview(ranks, exporters))
+    jobs = (JobView(job_id="42", name="train", user="ada", sentence="all is well", states={}),)
+    html = front_page(document(ranks, exporters, jobs=jobs))
     page = Page(html)
-    assert page.rows[1:4] == [
-        ["43", "0", "dead", "", "", "", "", "", "2 min 5 s ago"],
-        ["42", "9", "alive", "1", "0", "77", "ada", "183.46", "0 s ago"],
-        ["42", "10", "alive", "", "", "", "", "", ""],
+    assert page.rows[1] == ["42", "train", "ada", "all is well"]
+    assert page.rows[3:6] == [
+        ["43", "0", "dead", "", "", "", "", "", "2 min 5 s ago", "signaled SIGSEGV, 1 min 1 s ago"],
+        ["42", "9", "alive gpu_xid", "1", "0", "77", "ada", "183.46", "0 s ago", ""],
+        ["42", "10", "finished", "", "", "", "", "", "", "exited 0, 5 s ago"],
     ]
-    assert page.rows[5:] == [
-        ["nvml", "down", "2 h 1 min ago", "0"],
-        ["process", "up", "1 s ago", "12"],
-        ["ras", "absent", "", "0"],
-        ["rdma", "starting", "", "0"],
+    assert page.rows[7:] == [
+        ["nvml", "down", "2 h 1 min ago", "0", "no library"],
+        ["process", "up", "1 s ago", "12", ""],
     ]
     assert "gpu-7" in html and "up 1 d 1 h" in html and "0.1.0" in html
 
 
+def test_page_tells_of_a_refused_configuration() -> None:
+    """The page says why the configuration was refused, and nothing where it was not."""
+    assert "configuration refused" not in front_page(document([]))
+    html = front_page(document([], configuration=Configuration("/etc/r.yml", "line 3: <no such key>")))
+    assert "configuration refused</span> line 3: &lt;no such key&gt;; the one before stays" in html
+
+
 def test_page_needs_nothing_else() -> None:
     """The page runs no script and fetches nothing."""
-    page = Page(front_page(overview([])))
-    assert page.links == ["/metrics", "/-/healthy", "/-/ready"]
+    page = Page(front_page(document([])))
+    assert page.links == ["/metrics", "/api/v1/ranks", "/-/healthy", "/-/ready"]
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
+
+
+def odd(text: str) -> NodeDocument:
+    """Make a document with this text wherever a job, a name or an error may have it."""
+    rank = Rank(
+        job_id=text,
+        rank=text,
+        state=text,
+        local_rank=text,
+        user=text,
+        ended=RankEnd(NOW, text, text),
+        unhealthy=(text,),
+    )
+    job = JobView(job_id=text, name=text, user=text, sentence=text, states={text: 1})
+    exporter = ExporterView(name=text, state=text, why=text)
+    return document([rank], [exporter], jobs=(job,), notes=(text,), configuration=Configuration(text, text))
 
 
 @given(st.text(alphabet=st.characters(codec=None)) | st.sampled_from(["<script>", '"><img src=x>', "&lt;", "</style>"]))
 def test_hostile_text_makes_no_markup(text: str) -> None:
     """No text of a job makes a tag, and the page can always be sent."""
-    tame = RankRow(job_id="j", rank="r", state="s", local_rank="l", gpu="g", user="u")
-    hostile = RankRow(job_id=text, rank=text, state=text, local_rank=text, gpu=text, user=text)
-    html = front_page(overview([hostile], [ExporterRow(name=text, up=True)]))
+    html = front_page(odd(text or "x"))
     html.encode()
-    assert Page(html).tags == Page(front_page(overview([tame], [ExporterRow(name="e", up=True)]))).tags
+    assert Page(html).tags == Page(front_page(odd("x"))).tags
 
 
 def test_rows_and_cells_are_bounded() -> None:
-    """One row more than the bound is counted and not shown (never one in trouble); one character more is cut."""
-    ranks = [RankRow(job_id="1", rank=str(i), state="alive") for i in range(MAX_ROWS)]
-    last = RankRow(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
-    html = front_page(overview([*ranks, last]))
+    """One row more than the bound is counted and not shown; one character more is cut."""
+    ranks = [Rank(job_id="1", rank=str(i), state="alive") for i in range(MAX_ROWS)]
+    first = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
+    html = front_page(document([first, *ranks]))
     rows = Page(html).rows
     assert len(rows) == 1 + 256 + 1
     assert rows[1][0] == "z" * 127 + "…"
     assert "and 1 more" in html
-    assert "more</p>" not in front_page(overview(ranks))
+    assert "more</p>" not in front_page(document(ranks))
+    assert "and 7 more" in front_page(document(ranks, ranks_left_out=7))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
 from agent.export.exposition import Rendered, Selection
 from agent.export.registry import Registry
-from agent.web.front_page import Overview
 from agent.web.handlers import MAX_NAMED_SCRAPES, Pages
 from agent.web.listen import ListenAddress
 from agent.web.server import WebServer
@@ -50,7 +49,7 @@ class Agent:
         self.registry = Registry(lambda: [One()], Logger("test"), self.thread)
         self.go = asyncio.Event()
         self.go.set()
-        self.pages = Pages(self.render, lambda: frozenset({"one"}), lambda: True, self.overview, lambda: True)
+        self.pages = Pages(self.render, lambda: frozenset({"one"}), lambda: True, str, bytes, lambda: True)
         self.server = WebServer(self.pages, Logger("web"))
         self.port = 0
 
@@ -58,9 +57,6 @@ class Agent:
         if not selection.gzip:
             await self.go.wait()
         return await self.registry.render(selection)
-
-    def overview(self) -> Overview:
-        return Overview(version="0.1.0", hostname="h", uptime_seconds=0, ready=True)
 
     async def connect(self) -> Streams:
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)

@@ -20,17 +20,19 @@ from odd_values import AtOnce, changed, damaged, plain, reshaped, shown
 from rank_table import WORLD, environment, facts, writer_key
 
 from agent.api import Exporter, Gpu, RankTable, StateSection, Subject
-from agent.app.overview import rank_rows
+from agent.app.node_view import node_document
 from agent.core.checkpoint import StateFile
 from agent.core.identity import Membership
 from agent.core.log import Logger
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
+from agent.page.document import Configuration, read, write
+from agent.page.front_page import front_page
 from agent.ranks import families as rank_families
 from agent.ranks import health
+from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.verdict import RasSilence
-from agent.web.front_page import age_text
 from exporters.amdgpu.baseline import Known
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
@@ -177,8 +179,9 @@ def live_on(ranks: RankTable) -> bytes:
         ranks.judge_changed()
         found = ranks.snapshot()
         shown(rank_families.families(found))
-        for row in rank_rows(found, FakeClock().time()):
-            age_text(row.last_progress_age_seconds)
+        health = HealthSnapshot(found, (), (), frozenset(), 0)
+        document = node_document(health, (), "here", up_seconds=1.0, ready=True, configuration=Configuration())
+        front_page(read(write(document)))
     return ranks.dump()
 
 

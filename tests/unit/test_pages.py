@@ -6,7 +6,6 @@ import pytest
 from agent.core.metrics import Family
 from agent.core.single_flight import MAX_FLIGHTS
 from agent.export.exposition import Body, Rendered, Selection
-from agent.web.front_page import Overview
 from agent.web.handlers import MAX_NAMED_SCRAPES, Pages
 from agent.web.messages import HttpRequest, HttpResponse
 from agent.web.server import ServerLimits
@@ -25,7 +24,7 @@ class Agent:
         self.go.set()
         self.at_once = 0
         self.may_show = True
-        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, self.overview, lambda: self.may_show)
+        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, str, bytes, lambda: self.may_show)
 
     async def render(self, selection: Selection) -> Rendered:
         self.asked.append(selection)
@@ -43,9 +42,6 @@ class Agent:
         query = {"name[]": list(names)} if names else {}
         query |= {f"{name}[]": [value] for name, value in fields.items()}
         return asyncio.create_task(self.pages(HttpRequest("/metrics", query, {"accept-encoding": "gzip"})))
-
-    def overview(self) -> Overview:
-        return Overview(version="0.1.0", hostname="h", uptime_seconds=0, ready=self.is_ready)
 
 
 def sent(response: HttpResponse) -> bytes:
@@ -178,6 +174,13 @@ async def test_front_page_is_html_that_may_load_nothing() -> None:
     response = await Agent().pages(HttpRequest("/"))
     assert (response.status, response.content_type) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in dict(response.headers)["Content-Security-Policy"]
+
+
+async def test_the_document_is_json_that_nobody_keeps() -> None:
+    """What scripts read is JSON, and as old as the request."""
+    response = await Agent().pages(HttpRequest("/api/v1/ranks"))
+    assert (response.status, response.content_type) == (200, "application/json")
+    assert dict(response.headers)["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize("path", ["/metrics/", "//metrics", "/favicon.ico", "/%6detrics", "/../etc/passwd"])

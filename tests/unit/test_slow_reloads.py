@@ -124,7 +124,7 @@ async def test_a_mistake_that_was_taken_back_is_no_alert(
 
     async def until(*, ok: bool) -> bool:
         for _ in range(100):
-            if daemon._reload_ok is ok:
+            if (not daemon._refused) is ok:
                 return True
             await asyncio.sleep(0.02)
         return False

@@ -1,0 +1,139 @@
+"""Makes the document of a node from the agent's tables. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+
+from agent.hardware.ledger import CheckState, Entry
+from agent.page.document import MAX_RANKS, GpuOfRank, JobView, Rank, RankEnd
+from agent.ranks import health, job_families
+from agent.ranks.families import ending
+from agent.ranks.snapshot import RankView
+
+TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
+_MAX_NAMED = 3
+"""Ranks that a sentence names; the rest is counted."""
+
+
+def ranks(views: Iterable[RankView], entries: Collection[Entry], counted: frozenset[str]) -> list[Rank]:
+    """Every rank, those in trouble first, then by job and number. ``counted``: the checks that make one unhealthy."""
+    failed = [each for each in entries if each.finding.state is CheckState.FAILED and each.check in counted]
+    return sorted((_rank(view, failed) for view in views), key=_order)
+
+
+def bounded(found: Sequence[Rank]) -> tuple[tuple[Rank, ...], int]:
+    """As many as a document holds, and how many are left out."""
+    return tuple(found[:MAX_RANKS]), max(len(found) - MAX_RANKS, 0)
+
+
+def jobs(views: Iterable[RankView], found: Iterable[Rank], now_seconds: float) -> list[JobView]:
+    """The jobs of ``found``, those with ranks in trouble first; what their processes say of them is in ``views``."""
+    by_job: defaultdict[str, list[Rank]] = defaultdict(list)
+    for rank in found:
+        by_job[rank.job_id].append(rank)
+    facts: dict[str, RankView] = {}
+    for view in views:
+        facts.setdefault(view.label.job_id, view)
+    made = [_job(job_id, members, facts[job_id], now_seconds) for job_id, members in by_job.items()]
+    return sorted(made, key=lambda job: (min(map(_severity, job.states)), job.job_id))
+
+
+def sentence(members: Sequence[Rank], now_seconds: float) -> str:
+    """What to know first of a job's ranks on this node: who is in trouble and how, then how many are not."""
+    counts = Counter(rank.state for rank in members)
+    said = [_trouble(state, [rank for rank in members if rank.state == state], now_seconds) for state in _TROUBLE]
+    runs = counts["alive"]
+    if runs:
+        said.append(f"{runs} {'rank runs' if runs == 1 else 'ranks run'}")
+    left = {"finished": "finished", "exited": "left"}
+    said += [f"{counts[state]} {word}" for state, word in left.items() if counts[state]]
+    return "; ".join(filter(None, said))
+
+
+_TROUBLE = ("dead", "unresponsive", "unknown")
+
+
+def _trouble(state: str, members: Sequence[Rank], now_seconds: float) -> str:
+    if not members:
+        return ""
+    named = ", ".join(rank.rank for rank in members[:_MAX_NAMED])
+    more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
+    words = {"dead": _how(members[0]), "unresponsive": _held(members[0]), "unknown": "cannot be judged"}[state]
+    ended = members[0].ended
+    ago = f", {age(now_seconds - ended.at_seconds)} ago" if ended is not None else ""
+    return f"{'rank' if len(members) == 1 else 'ranks'} {named}{more} {words}{ago}"
+
+
+def _how(rank: Rank) -> str:
+    ended = rank.ended
+    if ended is None or ended.reason == "unknown":
+        return "ended"
+    if ended.reason == "oom_killed":
+        return "killed for lack of memory"
+    if ended.signal:
+        return f"{'killed' if ended.signal in ('SIGKILL', 'SIGTERM', 'SIGINT') else 'crashed'} ({ended.signal})"
+    return f"left with status {ended.code}"
+
+
+def _held(rank: Rank) -> str:
+    return {
+        "stopped": "stopped by a signal",
+        "blocked": "blocked in the kernel",
+        "unanswered": "not answering NCCL's RAS",
+    }.get(rank.state_reason, "unresponsive")
+
+
+def age(seconds: float) -> str:
+    """A time span in its largest unit, as in ``6 min``."""
+    whole = max(0, int(seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
+def _severity(state: str) -> int:
+    return TROUBLE_FIRST.index(state) if state in TROUBLE_FIRST else 0
+
+
+def _order(rank: Rank) -> tuple[int, str, int, str]:
+    number = int(rank.rank) if rank.rank.isdecimal() and len(rank.rank) < 10 else -1
+    return (_severity(rank.state), rank.job_id, number, rank.rank)
+
+
+def _job(job_id: str, members: Sequence[Rank], view: RankView, now_seconds: float) -> JobView:
+    claim = view.process.claim
+    return JobView(
+        job_id=job_id,
+        sentence=sentence(members, now_seconds),
+        states=dict(Counter(rank.state for rank in members)),
+        user=next((rank.user for rank in members if rank.user), ""),
+        name=claim.job_name,
+        partition=claim.partition,
+        world_size=view.process.world_size,
+    )
+
+
+def _rank(view: RankView, failed: Collection[Entry]) -> Rank:
+    process, facts = view.process, view.process.facts
+    subjects = health.subjects_of(view)
+    left = process.exited_at is not None
+    reason, signal, code = ending(process)
+    return Rank(
+        job_id=view.label.job_id,
+        rank=view.label.rank,
+        state=job_families.state_of(process),
+        state_reason=process.verdict.reason if process.verdict else "",
+        pid=facts.key.pid if facts else None,
+        user=facts.user if facts else "",
+        pod=facts.pod if facts else "",
+        container=facts.container if facts else "",
+        local_rank=process.local_rank if len(process.slots or ()) == 1 else str(view.slot),
+        gpus=tuple(GpuOfRank(gpu.index, gpu.uuid, gpu.pci, gpu.nic) for gpu in view.gpus()),
+        started_at_seconds=facts.start_seconds if facts else None,
+        last_progress_seconds=process.progress_seconds,
+        bus_bandwidth_bytes_per_second=None if left else view.bus_bandwidth_bytes_per_second,
+        ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None) if left else None,
+        unhealthy=tuple(sorted({each.check for each in failed if each.subject in subjects})),
+    )

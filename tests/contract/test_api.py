@@ -1,0 +1,35 @@
+"""docs/api.md and the document that it describes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from agent.page.document import MAX_RANKS, Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
+from agent.ranks.rank.verdict import STATES, VerdictReason
+
+PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
+
+
+def test_every_field_is_documented() -> None:
+    """Each field of the document and its parts stands in the page, and no other does."""
+    kinds = (NodeDocument, Configuration, JobView, Rank, GpuOfRank, RankEnd, ExporterView)
+    fields = {field for kind in kinds for field in kind.__struct_fields__}
+    named = set(re.findall(r"`([a-z_]+)`", PAGE)) - {"rankwatch_rank_state", "rankwatch_rank_unhealthy", "_seconds"}
+    assert named == fields
+
+
+def test_words_and_bounds_are_those_of_the_agent() -> None:
+    """States, reasons and the most ranks are what the agent has."""
+    assert all(word in PAGE for word in (*STATES, *get_args(VerdictReason), f"{MAX_RANKS:,}"))
+
+
+def test_times_are_in_seconds() -> None:
+    """Every number that is a time says its unit in its name."""
+    for kind in (NodeDocument, Rank, RankEnd, ExporterView):
+        for field in msgspec.structs.fields(kind):
+            if field.type in (float, float | None):
+                assert field.name.endswith(("_seconds", "_per_second")), field.name

@@ -1,0 +1,149 @@
+"""What the agent says of its node to people and scripts."""
+
+from __future__ import annotations
+
+from signal import SIGKILL, SIGSEGV
+
+import msgspec
+import pytest
+from rank_table import WORLD, Table, environment, writer_key
+
+from agent.app.node_view import node_document
+from agent.core.identity import Membership
+from agent.hardware.inventory import Gpu, Hardware
+from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
+from agent.page import describe
+from agent.page.document import MAX_RANKS, Configuration, GpuOfRank, NodeDocument, Rank, RankEnd, read, write
+from agent.ranks.health import HealthSnapshot
+from agent.ranks.rank.exit_status import ExitStatus
+
+
+def document(table: Table, ledger: HealthLedger | None = None, counted: frozenset[str] = frozenset()) -> NodeDocument:
+    """Make the document of a node with this rank table and ledger."""
+    entries = () if ledger is None else ledger.entries()
+    return node_document(
+        HealthSnapshot(table.ranks.snapshot(), entries, (), counted, 0),
+        (),
+        "here",
+        up_seconds=60.0,
+        ready=True,
+        configuration=Configuration("/etc/rankwatch.yml"),
+    )
+
+
+def test_a_job_with_a_dead_rank() -> None:
+    """Each rank is there with process, GPU and health, also after its death; the dead one is first, and named."""
+    table = Table()
+    keys = [table.add(pid, environment(pid)) for pid in (1, 2, 3)]
+    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
+    table.ranks.link(writer_key(2), keys[1])
+    hardware = Hardware()
+    hardware.observe_gpus("nvml", [Gpu(0, "GPU-a", "0000:3b:00.0")])
+    hardware.observe_gpu_processes("nvml", {2: ["GPU-a"]}, set())
+    table.tick(1.0)
+    table.ranks.observe_gpus(hardware)
+    ledger = HealthLedger(table.clock)
+    checks = ledger.of("nvml")
+    checks.report(Subject("gpu", "GPU-a"), "gpu_xid", CheckState.FAILED)
+    checks.report(NODE, "pcie_errors", CheckState.FAILED)
+    table.ranks.observe_exit(keys[1], ExitStatus(known=True, signal=SIGSEGV))
+    table.ranks.judge_changed()
+    died = table.clock.time()
+    table.clock.advance(360.0)
+    found = document(table, ledger, frozenset({"gpu_xid"}))
+    assert [(rank.rank, rank.state) for rank in found.ranks] == [("2", "dead"), ("1", "alive"), ("3", "alive")]
+    dead = found.ranks[0]
+    assert (dead.job_id, dead.pid, dead.user, dead.local_rank) == ("4711", 2, "alice", "2")
+    assert dead.gpus == (GpuOfRank(0, "GPU-a", "0000:3b:00.0"),)
+    assert dead.ended == RankEnd(died, "signaled", "SIGSEGV")
+    assert dead.state_reason == "fatal_signal"
+    assert dead.unhealthy == ("gpu_xid",)
+    assert found.ranks[1].unhealthy == ()
+    [job] = found.jobs
+    assert (job.job_id, job.user, job.world_size, job.states) == ("4711", "alice", 8, {"dead": 1, "alive": 2})
+    assert job.sentence == "rank 2 crashed (SIGSEGV), 6 min ago; 2 ranks run"
+    assert found.configuration.file == "/etc/rankwatch.yml"
+
+
+def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None) -> list[Rank]:
+    """Make ranks of one state."""
+    return [
+        Rank(job_id="1", rank=str(number), state=state, state_reason=reason, ended=ended) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        (ranks("alive", 1), "1 rank runs"),
+        (ranks("alive", 8), "8 ranks run"),
+        (ranks("finished", 8), "8 finished"),
+        (ranks("exited", 1), "1 left"),
+        (
+            ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")),
+            "rank 0 killed for lack of memory, 1 min ago",
+        ),
+        (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
+        (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 left with status 7, 10 s ago"),
+        (ranks("dead", 4, ended=RankEnd(990.0, "unknown")), "ranks 0, 1, 2 and 1 more ended, 10 s ago"),
+        (ranks("unresponsive", 1, "stopped"), "rank 0 stopped by a signal"),
+        (ranks("unresponsive", 2, "blocked"), "ranks 0, 1 blocked in the kernel"),
+        (ranks("unresponsive", 1, "unanswered"), "rank 0 not answering NCCL's RAS"),
+        (ranks("unknown", 1), "rank 0 cannot be judged"),
+        ([*ranks("alive", 2), *ranks("dead", 1)], "rank 0 ended; 2 ranks run"),
+    ],
+)
+def test_sentences(members: list[Rank], expected: str) -> None:
+    """A job's sentence begins with who is in trouble, how and since when, and ends with how many are not."""
+    assert describe.sentence(members, 1000.0) == expected
+
+
+def test_jobs_in_trouble_come_first() -> None:
+    """A job with a dead rank stands before one whose ranks all run, whatever their ids."""
+    table = Table()
+    table.add(1, environment(0, job="1"))
+    key = table.add(2, environment(0, job="2"))
+    table.add(3, environment(1, job="2"))
+    table.tick(1.0)
+    table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGSEGV))
+    table.ranks.judge_changed()
+    assert [job.job_id for job in document(table).jobs] == ["2", "1"]
+
+
+def test_no_more_ranks_than_the_bound() -> None:
+    """One rank more than the bound is counted and left out: the last, never one in trouble."""
+    found = ranks("dead", 1) + ranks("alive", MAX_RANKS)
+    kept, left_out = describe.bounded(found)
+    assert (len(kept), left_out, kept[0].state) == (MAX_RANKS, 1, "dead")
+
+
+def test_what_is_written_can_be_read() -> None:
+    """The document survives its journey, odd names included."""
+    table = Table()
+    table.ranks.observe_exit(table.add(1, environment(0)), ExitStatus(known=True, signal=SIGKILL))
+    table.tick(1.0)
+    found = document(table)
+    assert read(write(found)) == found
+    strange = msgspec.structs.replace(found, configuration=Configuration("/etc/\udcff", ""))
+    assert read(write(strange)).configuration.file == "/etc/?"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"# HELP node_load1", "not rankwatch's"),
+        (b'{"status": "success"}', "not rankwatch's"),
+        (b'{"rankwatch": "9.0", "api": 2}', "rankwatch 9.0, whose interface has version 2"),
+        (b'{"rankwatch": "9.0", "api": 1, "ranks": 7}', "cannot be read"),
+    ],
+)
+def test_what_is_no_document(text: bytes, expected: str) -> None:
+    """The answer of another program, of another version, or a damaged one is refused, in words."""
+    with pytest.raises(ValueError, match=expected):
+        read(text)
+
+
+def test_fields_of_a_later_version_are_left_out() -> None:
+    """What a newer agent adds within the version does not disturb."""
+    text = b'{"rankwatch": "9", "api": 1, "hostname": "h", "now_seconds": 1, "up_seconds": 1, "ready": true, "new": 1}'
+    assert read(text).rankwatch == "9"
