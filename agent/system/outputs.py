@@ -22,13 +22,14 @@ class Outputs:
         self._root = str(root)
         self._procfs = ProcFS(root)
 
-    def of(self, pid: int) -> list[OpenFile]:
+    def of(self, pid: int, *, forwards: bool = False) -> list[OpenFile]:
         """A process' standard output and error as far as they are regular files that it may write to.
 
-        Waits where a file system hangs.
+        ``forwards``: files by its other descriptors too, since it writes the output of others. Waits where a file
+        system hangs.
         """
         found = []
-        for number in NUMBERS:
+        for number in self._descriptors(pid) if forwards else NUMBERS:
             link = f"{self._root}/{pid}/fd/{number}"
             try:
                 target, info = os.readlink(link), os.stat(link)
@@ -46,14 +47,18 @@ class Outputs:
         """
         found = set()
         for pid in self._procfs.pids():
-            folder = f"{self._root}/{pid}/fd"
             known = self._procfs.stat(pid)
-            with suppress(OSError):
-                forwards = known is not None and known.comm == FORWARDER
-                for number in os.listdir(folder)[:MAX_FILES_READ] if forwards else NUMBERS:
-                    with suppress(OSError):
-                        found.add(os.readlink(f"{folder}/{number}"))
+            forwards = known is not None and known.comm == FORWARDER
+            for number in self._descriptors(pid) if forwards else NUMBERS:
+                with suppress(OSError):
+                    found.add(os.readlink(f"{self._root}/{pid}/fd/{number}"))
         return frozenset(found & set(paths))
+
+    def _descriptors(self, pid: int) -> list[str]:
+        try:
+            return os.listdir(f"{self._root}/{pid}/fd")[:MAX_FILES_READ]
+        except OSError:
+            return []
 
     def path_of(self, pid: int, file: OpenFile) -> str | None:
         """Where a process' file is found: by the name that the process has for it, else by way of its own root.

@@ -54,6 +54,9 @@ class Follower:
     ``backlog_bytes``: of what a file holds when it is taken up at most so many are read, and the rest of their first
     line.
 
+    ``keeps_open``: whether a file of this path stays open, though it does not grow, until the path leads to it no more,
+    as it may not be found again; it is then read to its end, and closed at the look after.
+
     ``available`` says whether the directory was there at the last look, ``looked`` whether one look was complete;
     ``passed_over`` counts the files that the last look left alone at its caller's word.
     """
@@ -74,7 +77,9 @@ class Follower:
         listing: ListingOf | None = None,
         returns_end_lines: bool = False,
         backlog_bytes: int | None = None,
+        keeps_open: Callable[[str], bool] = lambda _path: False,
     ) -> None:
+        self._keeps_open = keeps_open
         self._returns_end_lines = returns_end_lines
         self._backlog_bytes = backlog_bytes
         self._matches = matches
@@ -246,14 +251,21 @@ class Follower:
         """Let go of files that are gone, and of the descriptors of idle ones."""
         now = self._clock()
         for file in self._files.all():
+            was_gone = file.unlinked
             if file.identity not in self._seen and not self._still_there(file):
                 file.unlinked = True  # or renamed to what is not followed: read on while open
-            if file.descriptor is not None and file.drained and now - file.grown_at >= IDLE_SECONDS:
+                if self._keeps_open(file.path) and not was_gone:
+                    file.drained = False  # read once more, to its end
+            if file.drained and self._may_close(file, now, was_gone=was_gone):
                 self._reader.close(file)
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
                 self._retire(file.position())
                 self._files.pop(file)
+
+    def _may_close(self, file: FollowedFile, now: float, *, was_gone: bool) -> bool:
+        """Whether a file that was read to its end need not be open."""
+        return was_gone if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:
         """Remember where a file was left, should it return, and its next generation, should the inode be used again."""

@@ -46,7 +46,8 @@ class TextFiles:
 
     ``resume``: positions of an earlier life. What a file holds when it is found is read from its last BACKLOG_BYTES on;
     ``from_beginning``: all of it. ``skipped`` counts files and directories refused, by reason; ``passed_bytes`` and
-    ``overlong`` what was not read. ValueError for a pattern that is none. No OSError leaves this class.
+    ``overlong`` what was not read. ``keeps_open``: see Follower. ValueError for a pattern that is none. No OSError
+    leaves this class.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TextFiles:
         from_beginning: bool = False,
         limits: FollowLimits = TEXT_LIMITS,
         wall_clock: Callable[[], float] = time.time,
+        keeps_open: Callable[[str], bool] = lambda _path: False,
     ) -> None:
         self._patterns = [compiled(pattern) for pattern in patterns]
         self._follower = Follower(
@@ -70,6 +72,7 @@ class TextFiles:
             listing=self._make_listing,
             returns_end_lines=True,
             backlog_bytes=None if from_beginning else BACKLOG_BYTES,
+            keeps_open=keeps_open,
         )
         self.skipped = self._follower.skipped
         self.overlong = 0

@@ -1,7 +1,8 @@
 """Which job a log is of, and whether this node reads it. Pure, but for looking at processes and mounts.
 
-A log is of a job when a rank of the job, or a process that started it, writes its output there; when its name holds the
-job's id; or when it lies in the folder of the pod of a rank. In each case its owner must be a user of the job, or root.
+A log is of a job when a rank of the job, a process that started it, or the job's batch script writes its output there;
+when its name holds the job's id; or when it lies in the folder of the pod of a rank. In each case its owner must be a
+user of the job, or root.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from agent.api import UNKNOWN_RANK, Outputs, ProcFS
+from exporters.job_log.batch import BatchProcess
 from exporters.job_log.jobs import LoggedJob
 
 MAX_ANCESTORS = 6
@@ -43,25 +45,38 @@ class ClaimedLog(NamedTuple):
     rank: str = UNKNOWN_RANK
 
 
-def held_outputs(outputs: Outputs, procfs: ProcFS, jobs: Iterable[LoggedJob]) -> dict[Identity, HeldOutput]:
+def held_outputs(
+    outputs: Outputs, procfs: ProcFS, jobs: Iterable[LoggedJob], batch: Iterable[BatchProcess] = ()
+) -> dict[Identity, HeldOutput]:
     """The regular files that the running ranks of ``jobs``, and those who started them, write their output to.
 
-    A file that two jobs' processes write to is nobody's. Blocks where a file system hangs.
+    ``batch``: batch scripts and their sruns, of any job. A file that two jobs' processes write to is nobody's. Blocks
+    where a file system hangs.
     """
     found: dict[Identity, HeldOutput] = {}
     doubtful: set[Identity] = set()
+
+    def add(job: LoggedJob, pid: int, rank: str, *, forwards: bool = False) -> None:
+        for file in outputs.of(pid, forwards=forwards):
+            path = outputs.path_of(pid, file)
+            identity = (file.device, file.inode)
+            known = found.get(identity)
+            if known is not None and known.job_id != job.job_id:
+                doubtful.add(identity)
+            elif path is not None:
+                same = known is None or known.rank == rank
+                found[identity] = HeldOutput(path, job.job_id, rank if same else UNKNOWN_RANK)
+
+    by_id: dict[str, list[LoggedJob]] = {}
     for job in jobs:
+        for name in job.ids:
+            by_id.setdefault(name, []).append(job)
         for pid, rank in _writers(procfs, job).items():
-            for file in outputs.of(pid):
-                path = outputs.path_of(pid, file)
-                identity = (file.device, file.inode)
-                known = found.get(identity)
-                if known is not None and known.job_id != job.job_id:
-                    doubtful.add(identity)
-                elif path is not None:
-                    found[identity] = HeldOutput(
-                        path, job.job_id, rank if known is None or known.rank == rank else UNKNOWN_RANK
-                    )
+            add(job, pid, rank)
+    for process in batch:
+        named = by_id.get(process.scheduled_id, [])
+        if len(named) == 1 and process.uid in named[0].uids:
+            add(named[0], process.pid, UNKNOWN_RANK, forwards=process.forwards)
     return {identity: held for identity, held in found.items() if identity not in doubtful}
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.api import UNKNOWN_RANK, Clock, FollowedFile, Guard, Outputs, Position, ProcFS, TextFiles, TextLines
+from exporters.job_log.batch import BatchProcess, batch_processes
 from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.matcher import events
@@ -96,6 +97,8 @@ class JobLogReader:
             resume=section.positions,
             from_beginning=everyone,
             wall_clock=clock.time,
+            # A container's file, by way of a process in it: the path is gone as soon as the process is.
+            keeps_open=lambda path: path.startswith(f"{proc}/"),
         )
         self._saved = dict(section.jobs)
         self._restored = frozenset((one.device, one.inode) for one in section.positions)
@@ -107,11 +110,10 @@ class JobLogReader:
         self._open_here: frozenset[str] = frozenset()
         self._holders_at = self._discover_at = self._looked_at = float("-inf")
         self._looked_for: frozenset[int] = frozenset()
+        self._batch: list[BatchProcess] = []
 
-    def look(
-        self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str], told: Mapping[str, str] = {}
-    ) -> PublishedLogs:
-        """Look for files when that is due, and read for a bounded time. ``told``: logs by path, with their job's id."""
+    def look(self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str]) -> PublishedLogs:
+        """Look for files when that is due, and read for a bounded time."""
         for job_id in self._tallies.keys() - jobs.keys() if not self._everyone else ():
             del self._tallies[job_id]
         for job_id, job in jobs.items():
@@ -120,7 +122,7 @@ class JobLogReader:
             if job_id in self._tallies and job.started_seconds:
                 self._tallies[job_id].begin(job.started_seconds)
         if (jobs or self._everyone) and self._is_due(jobs):
-            self._discover(jobs, told)
+            self._discover(jobs)
         known = {job_id: self._jobs_here(job_id, jobs) for job_id in {one.job_id for one in self._claims.values()}}
         deadline = time.thread_time() + READ_CPU_SECONDS
         for found in self._texts.read(READ_BYTES, lambda file: file.identity in self._claims):
@@ -173,18 +175,21 @@ class JobLogReader:
         soon = now >= self._looked_at + NEW_RANKS_SECONDS and not pids_of(jobs) <= self._looked_for
         return soon or now >= self._discover_at
 
-    def _discover(self, jobs: Mapping[str, LoggedJob], told: Mapping[str, str]) -> None:
+    def _discover(self, jobs: Mapping[str, LoggedJob]) -> None:
         began = self._clock.monotonic()
-        self._looked_for = pids_of(jobs)
-        held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values())
+        pids = pids_of(jobs)
+        if not pids <= self._looked_for and not self._everyone:  # a script, and its srun, run before its ranks
+            self._batch = batch_processes(self._procfs)
+        self._looked_for = pids
+        held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
         # What ranks that have left held: their last words may be the first for minutes.
         left = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
-        files = self._texts.discover([*(one.path for one in held.values()), *told, *left])
+        files = self._texts.discover([*(one.path for one in held.values()), *left])
         by_id: dict[str, list[LoggedJob]] = {}
         for job in jobs.values():
             for name in job.ids:
                 by_id.setdefault(name, []).append(job)
-        found = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id, told))}
+        found = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
         remote = self._read_elsewhere(files, found, held, jobs)
         ours = [identity for identity in found if identity not in remote]
         self._claims = {identity: found[identity] for identity in ours[:MAX_CLAIMED]}
@@ -204,9 +209,8 @@ class JobLogReader:
         held: Mapping[Identity, HeldOutput],
         jobs: Mapping[str, LoggedJob],
         by_id: Mapping[str, list[LoggedJob]],
-        told: Mapping[str, str],
     ) -> ClaimedLog | None:
-        job_id = told.get(file.path) or self._texts.job_id(file)
+        job_id = self._texts.job_id(file)
         if self._everyone:
             return None if job_id is None else ClaimedLog(job_id, UNKNOWN_RANK)
         before = self._claims.get(file.identity)

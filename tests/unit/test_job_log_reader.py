@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import pytest
 from fake_clock import FakeClock
 from job_log_jobs import CATALOGUE, OWNER, job
 
-from agent.api import UNKNOWN_RANK, Guard, Logger, OpenFile, Outputs
-from exporters.job_log import reader
+from agent.api import UNKNOWN_RANK, Guard, Logger, OpenFile, Outputs, ProcFS
+from exporters.job_log import batch, reader
 from exporters.job_log.jobs import LoggedJob, RankHere
 from exporters.job_log.ownership import ClaimedLog, HeldOutput, claimed, shared_devices
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
@@ -67,10 +66,10 @@ class Node:
         (folder / "stat").write_text(f"{pid} ({comm}) S {parent} " + "0 " * 48)
         (folder / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\n{STATUS}")
 
-    def look(self, *jobs: LoggedJob, told: Mapping[str, str] | None = None) -> PublishedLogs:
+    def look(self, *jobs: LoggedJob) -> PublishedLogs:
         """A look when it is due."""
         self.clock.advance(reader.DISCOVER_SECONDS)
-        return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}), told or {})
+        return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}))
 
 
 def counts(found: PublishedLogs) -> dict[tuple[str, str], int]:
@@ -169,6 +168,89 @@ def test_what_a_container_wrote_before_it_ended_is_read(tmp_path: Path) -> None:
     assert sum(counts(node.look()).values()) == 2
 
 
+def test_a_silent_containers_last_words_are_read(tmp_path: Path) -> None:
+    """A log that only the rank's own root leads to, silent for minutes: what it says last counts, and it is let go."""
+    node = Node(tmp_path, "none/*.log")
+    alias = tmp_path / "alias.txt"  # where the agent's tree has another file than the container's
+    inside = Path(f"{tmp_path}/image{alias}")
+    inside.parent.mkdir(parents=True)
+    inside.write_text("hello\n")
+    os.chown(inside, OWNER, -1)
+    alias.symlink_to(inside)
+    node.run(4000, alias)
+    (node.proc / "4000/root").symlink_to(tmp_path / "image")
+    for _ in range(2):
+        assert node.look().files["followed"] == 1
+        node.clock.advance(600.0)
+    with inside.open("a") as file:
+        file.write("ValueError: x\n")
+    shutil.rmtree(node.proc / "4000")
+    assert sum(counts(node.look()).values()) == 1
+    for _ in range(2):
+        node.clock.advance(reader.MAX_DISCOVER_SECONDS)
+        node.look()
+    assert not [fd for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == str(inside)]
+
+
+def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]", uid: int = 0) -> None:
+    """A batch script and its srun below their slurmstepd, and a rank below another one."""
+    node.run(3000, Path("/dev/null"), comm="slurmstepd-wlm", uid=uid)
+    (node.proc / "3000/cmdline").write_text(f"{title}\0")
+    node.run(3001, log, parent=3000, comm="slurm_script")
+    node.run(3002, Path("/dev/null"), parent=3001, comm="srun")
+    node.run(3003, Path("/dev/null"), parent=1, comm="slurmstepd", uid=0)
+    (node.proc / "3003/cmdline").write_text("slurmstepd: [4711.0]\0")
+    node.run(4000, Path("/dev/null"), parent=3003)
+
+
+def test_a_batch_scripts_output_is_its_jobs(tmp_path: Path) -> None:
+    """Under Slurm the output of the batch script, and what its srun has open, is the job's, without any pattern."""
+    node = Node(tmp_path, "none/*.log")
+    log, other = node.write("slurm.txt", "ValueError: x\n"), node.write("srun.txt", "ValueError: x\n")
+    slurm_step(node, log)
+    (node.proc / "3002/fd/9").symlink_to(other)
+    (node.proc / "3002/fdinfo/9").write_text("flags:\t0100001\n")
+    found = node.look()
+    assert counts(found) == {("4711", UNKNOWN_RANK): 2}
+    assert found.files["followed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("title", "uid", "script_uid"),
+    [
+        ("slurmstepd: [4711.batch]", OWNER, OWNER),
+        ("slurmstepd: [4712.batch]", 0, OWNER),
+        ("slurmstepd: [4711.extern]", 0, OWNER),
+        ("slurmstepd: [4711.batch]", 0, OWNER + 1),
+    ],
+    ids=["not-roots", "another-job", "another-step", "another-user"],
+)
+def test_what_is_no_batch_script_of_the_job(tmp_path: Path, title: str, uid: int, script_uid: int) -> None:
+    """A server that is not root's, of another job or step, or a script of another user says nothing about the job."""
+    node = Node(tmp_path, "none/*.log")
+    slurm_step(node, node.write("slurm.txt", "ValueError: x\n"), title, uid)
+    shutil.rmtree(node.proc / "3001")
+    node.run(3001, node.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
+    assert counts(node.look()) == {}
+
+
+def test_a_batch_script_of_two_jobs_explains_neither(tmp_path: Path) -> None:
+    """Where two groups of ranks go by one id of Slurm, its script's log is nobody's."""
+    node = Node(tmp_path, "none/*.log")
+    slurm_step(node, node.write("slurm.txt", "ValueError: x\n"))
+    assert counts(node.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
+
+
+def test_processes_below_a_batch_step_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more processes below a batch step than the bound those are looked at that the step started first."""
+    monkeypatch.setattr(batch, "MAX_BELOW", 2)
+    node = Node(tmp_path)
+    slurm_step(node, node.write("slurm.txt"))
+    assert [one.pid for one in batch.batch_processes(ProcFS(node.proc))] == [3001, 3002]
+    monkeypatch.setattr(batch, "MAX_BELOW", 1)
+    assert [one.pid for one in batch.batch_processes(ProcFS(node.proc))] == [3001]
+
+
 def test_ranks_own_outputs_need_no_pattern(tmp_path: Path) -> None:
     """A file that one rank alone writes to is that rank's; one of several, or of their launcher, is the job's."""
     node = Node(tmp_path, "none/*.log")
@@ -213,17 +295,8 @@ def test_a_log_stays_its_jobs_after_its_ranks_left(tmp_path: Path) -> None:
     for path in (node.proc / "4000").glob("fd/*"):
         path.unlink()
     node.write("mine.txt", "srun: error: n1: task 0: Killed\n")
-    found = node.look(told={str(output): "4711"})
+    found = node.look()
     assert {kind[1] for one in found.jobs for kind in one.events} == {"program_error", "worker_exit"}
-
-
-def test_a_told_log_is_read_for_its_job(tmp_path: Path) -> None:
-    """A log that another source names is of the job that it names, if its owner is of that job."""
-    node = Node(tmp_path, "none/*.log")
-    path = str(node.write("any-name"))
-    assert counts(node.look(told={path: "4711"})) == {("4711", "1"): 1}
-    assert counts(node.look(job(uids=frozenset({OWNER + 1})), told={path: "4711"})) == {("4711", "1"): 1}
-    assert counts(Node(tmp_path, "none/*").look(job(uids=frozenset({OWNER + 1})), told={path: "4711"})) == {}
 
 
 def mounts(path: Path, kind: str) -> str:

@@ -1,0 +1,64 @@
+"""Slurm's batch scripts on this node, and the sruns below them: their output is their job's log.
+
+srun gives ranks pipes for their output, and nothing above a rank leads to the script that started srun. But slurmstepd,
+which is root's, has the step that it serves in its title: ``slurmstepd: [4711.batch]``, or
+``slurmstepd-wlm: [4711.batch]`` with Debian (tried with Slurm 22.05).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from agent.api import ProcFS
+
+MAX_BELOW = 512
+"""Processes below one batch step that are looked at."""
+_SERVER, _FORWARDER, ROOT_UID = "slurmstepd", "srun", 0
+_TITLE = re.compile(r"slurmstepd[\w-]{0,16}: \[(\d{1,10})\.batch\]")
+
+
+class BatchProcess(NamedTuple):
+    """A process whose output is a job's. ``scheduled_id``: Slurm's id of the job. ``forwards``: by any descriptor."""
+
+    pid: int
+    uid: int
+    scheduled_id: str
+    forwards: bool
+
+
+def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
+    """The batch scripts that run here, and the sruns below them. Looks once at every process' stat line."""
+    children: dict[int, list[int]] = {}
+    names: dict[int, str] = {}
+    for pid in procfs.pids():
+        stat = procfs.stat(pid)
+        if stat is not None:
+            names[pid] = stat.comm
+            children.setdefault(stat.parent_pid, []).append(pid)
+    found = []
+    for server in [pid for pid, name in names.items() if name.startswith(_SERVER)]:
+        title, status = _TITLE.match(procfs.title(server)), procfs.status(server)
+        if title is not None and status is not None and status.uid == ROOT_UID:
+            found += _below(procfs, server, title[1], names, children)
+    return found
+
+
+def _below(
+    procfs: ProcFS, server: int, scheduled_id: str, names: Mapping[int, str], children: Mapping[int, list[int]]
+) -> list[BatchProcess]:
+    found = []
+    scripts = children.get(server, [])
+    waiting = deque(scripts)
+    for _ in range(MAX_BELOW):
+        if not waiting:
+            break
+        pid = waiting.popleft()
+        waiting.extend(children.get(pid, []))
+        forwards = names[pid] == _FORWARDER
+        status = procfs.status(pid) if forwards or pid in scripts else None
+        if status is not None:
+            found.append(BatchProcess(pid, status.uid, scheduled_id, forwards))
+    return found
