@@ -30,7 +30,6 @@ from agent.hardware.fault_table import FaultsByPci, FaultSeen
 from agent.hardware.gpu_faults import Fault, Judged, Told
 from agent.hardware.inventory import Gpu, HardwareSource, Nic
 from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject
-from agent.hardware.unread import PAUSE_FRAMES_UNREAD
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper
 from agent.ranks import mark as mark_socket
 from agent.ranks.job_users import JobUsers
@@ -59,7 +58,6 @@ from agent.tail.text_files import TextFiles, TextLines
 __all__ = [
     "COUNT",
     "NODE",
-    "PAUSE_FRAMES_UNREAD",
     "SUM",
     "UNKNOWN_RANK",
     "Admission",

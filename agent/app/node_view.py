@@ -11,6 +11,7 @@ from agent.page import describe
 from agent.page.document import Configuration, ExporterView, NodeDocument
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.unseen import notes
+from agent.ranks.usage_unread import usage_notes
 
 
 def node_document(
@@ -37,7 +38,7 @@ def node_document(
         ranks=ranks,
         ranks_left_out=left_out,
         exporters=tuple(exporters),
-        notes=tuple(notes(table.unidentified, table.unreadable, table.duplicates)),
+        notes=(*notes(table.unidentified, table.unreadable, table.duplicates), *usage_notes(table.usage_unread)),
     )
 
 

@@ -18,7 +18,7 @@ from agent.web.listen import parse_listen_address
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Do what ``flags`` (of ``agent.app.cli``) say; return the exit status, as there."""
+    """Do what ``flags`` (of ``agent.cli.main``) say; return the exit status, as there."""
     roots = Roots(proc=flags.path_procfs, sys=flags.path_sysfs)
     options = Options(config_path=flags.config_file, listen_address=flags.web_listen_address, roots=roots)
     try:

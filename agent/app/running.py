@@ -24,7 +24,6 @@ class Running:
     """Runs ``exporter`` by its ``spec``; an update is never cancelled and never runs twice at once.
 
     Cancelling would leave its thread behind, and could close a connection early that must not be.
-    ``why``: what the last update failed of, or why its source is not there; empty after a success, or without a word.
     """
 
     def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, lease: Lease, clock: Clock) -> None:
@@ -40,7 +39,7 @@ class Running:
         self.ok = False
         self.present = False
         self.looked = False
-        self.why = ""
+        self._failure = ""
         self.late = 0
         self.failures = 0
         self.last_duration_seconds = 0.0
@@ -51,6 +50,11 @@ class Running:
     def name(self) -> str:
         """The exporter's name."""
         return self.spec.name
+
+    @property
+    def why(self) -> str:
+        """What the last update failed of, or why its source is not there; else what it may not see. May be empty."""
+        return self._failure or self._lease.context.note.text
 
     @property
     def series_cap(self) -> int:
@@ -154,7 +158,7 @@ class Running:
 
     def _note(self, error: BaseException | None) -> None:
         self.looked = True
-        self.why = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]
+        self._failure = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]
         if error is None:
             self.ok = self.present = True
             self.last_success_seconds = self._clock.time()

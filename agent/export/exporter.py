@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,13 +35,20 @@ class Roots:
     log: Path = Path("/var/log")
 
 
+class Note:
+    """What an operator should know of an exporter that works: what it may not see, and what helps. Empty: nothing."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the agent lends to one exporter.
 
     ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
     hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; with ``guard`` one odd
-    piece of a source (a record, a process) costs itself alone; ``once`` is set for a
+    piece of a source (a record, a process) costs itself alone; ``note`` is shown to operators; ``once`` is set for a
     single pass over recorded data (no streams, no state, files of every host).
     """
 
@@ -58,6 +65,7 @@ class Context:
     log: Logger
     guard: Guard
     once: bool = False
+    note: Note = field(default_factory=Note)
 
 
 class Exporter(Protocol):

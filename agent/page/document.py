@@ -74,7 +74,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExporterView(msgspec.Struct, frozen=True, kw_only=True):
-    """One exporter. ``state``: up, down, absent (its source is not there) or starting; ``why``: of those not up."""
+    """One exporter. ``state``: up, down, absent (its source is not there) or starting.
+
+    ``why``: why it is not up; of one that is, what it may not see, and what helps.
+    """
 
     name: str
     state: str

@@ -33,7 +33,11 @@ def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
     """The batch scripts that run here, and the sruns below them. Looks once at every process' stat line."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
-    for pid in procfs.pids():
+    try:
+        pids = procfs.pids()
+    except OSError:
+        return []
+    for pid in pids:
         stat = procfs.stat(pid)
         if stat is not None:
             names[pid] = stat.comm

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import PAUSE_FRAMES_UNREAD, Context, ExporterConfig, Metric, NoData, Roots, Spec, SysfsExporter
+from agent.api import Context, ExporterConfig, Metric, NoData, Roots, Spec, SysfsExporter
 from exporters.netdev import devices, pause
 from exporters.netdev.devices import NetworkDevice, read_devices
 from exporters.netdev.pause import Count, PauseReader
 
 INTERVAL_SECONDS = 15.0
-FAMILIES = (*devices.FAMILIES, pause.FRAMES, PAUSE_FRAMES_UNREAD)
+FAMILIES = (*devices.FAMILIES, pause.FRAMES, pause.UNREAD)
 
 
 class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +55,7 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
             return self._pauses.read(drivers, self.ctx.clock.monotonic())
         except OSError as error:
             self._pauses, self._is_refused = None, True
+            self.ctx.note.text = pause.NOTE
             self.ctx.log.info("pause frames are not shown, as the kernel cannot be asked by netlink", error=error)
             return None
 
@@ -69,7 +70,7 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
             for direction, priority, frames in (found.pauses or {}).get(device.name, ()):
                 rows[pause.FRAMES.name].add((device.name, direction, priority), frames)
         if found.pauses is None:
-            rows[PAUSE_FRAMES_UNREAD.name].add((), 1)
+            rows[pause.UNREAD.name].add((), 1)
         return [each.metric for each in rows.values()]
 
 

@@ -18,7 +18,7 @@ UNITS = ROOT / "deploy" / "systemd"
 UNPACKED = ROOT / ".cache" / "nspawn"
 BOOT_SECONDS = 120.0
 PACKAGES = ("h11", "msgspec", "pynvml.py", "prometheus_client", "psutil", "yaml", "_yaml")
-_PROGRAM = "#!/opt/rankwatch/bin/python\nimport sys\nfrom agent.app.cli import main\nsys.exit(main())\n"
+_PROGRAM = "#!/opt/rankwatch/bin/python\nimport sys\nfrom agent.cli.main import main\nsys.exit(main())\n"
 _TARGET = "[Unit]\nRequires=basic.target\nWants=look.service\nAfter=basic.target\nAllowIsolate=yes\n"
 _LOOK = """\
 [Unit]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from agent.app.cli import main
+from agent.cli.main import main
 from agent.system.procfs import ProcFS
 
 SECONDS = float(sys.argv.pop(1))

@@ -38,7 +38,7 @@ LOOKS_SECONDS = 3 * INTERVAL_SECONDS + 10.0
 """A look that finds the file, one that finds that it stood still, and what the machine's other work takes."""
 HASTY_AGENT = """
 import sys
-from agent.app.cli import main
+from agent.cli.main import main
 from exporters.inspector import exporter
 exporter.GRACE_SECONDS = 0.0
 sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import time
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 from agents import Agent
 from alerting import Alertmanager, Inbox, to_inbox
 from nodes import wait_until
@@ -131,14 +131,19 @@ class Told:
         runs = {name: self.begin(name, case) for name, case in cases.items()}
         ids = {name: self.jobs_of(run, cases[name]) for name, run in runs.items()}
         begun = {}
-        words: dict[str, set[str]] = {name: set() for name in cases}
+        words: dict[str, set[str]] = {}
+        states: dict[str, set[str]] = {}
         for name, run in runs.items():
             begun[name] = time.time()
             cases[name].act(self.site, self.agent, run)
         for name, case in cases.items():
             if case.tells:
-                wait_until(lambda name=name: self.words(ids[name]), case.seconds, f"the end of {name}")
-            words[name] = self.words(ids[name])
+                wait_until(
+                    lambda name=name, case=case: self.words(ids[name]) == {case.tells},
+                    case.seconds,
+                    f"the end of {name}",
+                )
+            words[name], states[name] = self.words(ids[name]), self.states(ids[name])
         time.sleep(QUIET_SECONDS)  # nothing is told: there is nothing to wait for
         for name in cases:
             found = [(page.time - begun[name], page) for job_id in ids[name] for page in self.watch.pages(job_id)]
@@ -148,7 +153,7 @@ class Told:
                 for receiver in ("ticket", "info")
                 for page in self.watch.pages(job_id, receiver)
             ]
-            self.outcomes[name] = Outcome(words[name], self.states(ids[name]), found, infos)
+            self.outcomes[name] = Outcome(words[name], states[name], found, infos)
         self.site.slurm.cancel_all()
 
     def begin(self, name: str, case: Case) -> Run:
@@ -205,7 +210,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     rules = build_rules(directory, EVERY_JOB, {})
     with site.slurm, Agent(directory, {"exporters": sections}, node=site.slurm.node) as agent:
         (home / "address").write_text(f"127.0.0.1:{agent.port}\n")
-        (targets / "n0.json").write_text(yaml.safe_dump([{"targets": [f"127.0.0.1:{agent.port}"]}]))
+        (targets / "n0.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
         node = site.slurm.node
         with Inbox(node) as inbox:
             alertmanager = Alertmanager(directory / "alertmanager", to_inbox(inbox), node)

@@ -248,7 +248,7 @@ LAUNCHER = """
 import sys
 import exporters
 exporters.__path__.append(sys.argv.pop(1))
-from agent.app.cli import main
+from agent.cli.main import main
 sys.exit(main())
 """
 

@@ -14,7 +14,7 @@ from fake_clock import FakeClock
 from lent import lent
 
 from agent.api import MarkRequest, NoData, RankTable
-from agent.app.mark import main
+from agent.cli.mark import main
 from agent.core.identity import ProcessKey
 from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
 from agent.ranks.rank.facts import ProcessFacts

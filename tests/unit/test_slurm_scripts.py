@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from agent.app.status import table
+from agent.cli.status import table
+from agent.page.document import NodeDocument, Rank, RankEnd
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "deploy" / "slurm"
@@ -32,20 +32,19 @@ FOREGROUND_SECONDS = 0.1
 AFTERWARDS_SECONDS = 20.0
 EPILOGS = 20
 """Of which one at least would be killed early if they did not wait."""
-LEFT = """\
-rankwatch_rank_state{job_id="4",rank="0",state="STATE"} 1
-rankwatch_rank_exit_info{job_id="4",rank="0",reason="REASON",signal="SIGNAL",code="CODE"} 1
-rankwatch_rank_state{job_id="4",rank="1",state="alive"} 1
-rankwatch_rank_info{job_id="4",rank="1",pid="77",user="alice"} 1
-"""
 
 
 def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
     """Return what `rankwatch status` prints of a job of which one rank has left and one lives."""
-    text = LEFT.replace('job_id="4"', f'job_id="{job_id}"')
-    for name, value in (("STATE", state), ("REASON", reason), ("SIGNAL", signal), ("CODE", code)):
-        text = text.replace(f'"{name}"', f'"{value}"')
-    return table(text_string_to_metric_families(text), time.time()) + "\n"
+    ended = RankEnd(1.0, reason, signal, int(code) if code else None)
+    ranks = (
+        Rank(job_id=job_id, rank="0", state=state, ended=ended),
+        Rank(job_id=job_id, rank="1", state="alive", pid=77, user="alice"),
+    )
+    return (
+        table(NodeDocument(rankwatch="0", hostname="h", now_seconds=9.0, up_seconds=1.0, ready=True, ranks=ranks))
+        + "\n"
+    )
 
 
 SIGTERMED = status("exited", "signaled", signal="SIGTERM")

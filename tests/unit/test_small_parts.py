@@ -115,7 +115,9 @@ async def test_loop_lag_sees_a_blocked_loop() -> None:
 
 def test_the_daemon_does_without_openssl() -> None:
     """The daemon's modules load no OpenSSL; the command that asks a running agent does what it needs."""
-    code = "import sys, agent.app.cli as cli; cli.leave_out(); import agent.app.run, asyncio; print(sys.modules['ssl'])"
+    code = (
+        "import sys; from agent.cli.main import leave_out; leave_out(); import agent.app.run; print(sys.modules['ssl'])"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"
     command = [sys.executable, "-m", "agent", "status", "--web.listen-address=127.0.0.1:9"]

@@ -2,80 +2,161 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 import urllib.request
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from agent.app.status import brief, main, table
+from agent.cli.status import brief, main, of_job, table
+from agent.page.document import (
+    Configuration,
+    ExporterView,
+    GpuOfRank,
+    JobView,
+    NodeDocument,
+    Rank,
+    RankEnd,
+    write,
+)
 
-PAGE = """\
-# TYPE rankwatch_rank_state gauge
-rankwatch_rank_state{job_id="4711",rank="10",state="alive"} 1
-rankwatch_rank_state{job_id="4711",rank="9",state="dead"} 1
-# TYPE rankwatch_rank_info gauge
-rankwatch_rank_info{job_id="4711",rank="10",pid="77",user="alice"} 1
-# TYPE rankwatch_rank_last_progress_timestamp_seconds gauge
-rankwatch_rank_last_progress_timestamp_seconds{job_id="4711",rank="9"} 1000
-# TYPE rankwatch_rank_exit_info gauge
-rankwatch_rank_exit_info{job_id="4711",rank="9",reason="signaled",signal="SIGSEGV",code=""} 1
-# TYPE rankwatch_communicator_member_info gauge
-rankwatch_communicator_member_info{job_id="4711",comm="abc",comm_rank="0",rank="11"} 1
-"""
+ROOT = Path(__file__).parents[2]
+RANKS = (
+    Rank(
+        job_id="4711",
+        rank="9",
+        state="dead",
+        pid=76,
+        last_progress_seconds=1000.0,
+        ended=RankEnd(1001.0, "signaled", "SIGSEGV"),
+    ),
+    Rank(
+        job_id="4711",
+        rank="10",
+        state="alive",
+        pid=77,
+        user="alice",
+        gpus=(GpuOfRank(3, "GPU-a"),),
+        bus_bandwidth_bytes_per_second=183_456_000_000,
+        unhealthy=("gpu_xid",),
+    ),
+    Rank(job_id="4712", rank="0", state="finished", ended=RankEnd(1001.0, "exited", "", 0)),
+)
+
+
+def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
+    """Make what an agent says."""
+    return NodeDocument(
+        rankwatch="0.1.0", hostname="gpu-7", now_seconds=1042.0, up_seconds=9.0, ready=True, ranks=ranks, **more
+    )
 
 
 def test_table() -> None:
-    """Ranks stand in the order of their numbers, each with what is known of it."""
-    assert table(text_string_to_metric_families(PAGE), 1042.0).splitlines() == [
-        "JOB   RANK  STATE  PID  USER   PROGRESS  ENDED BY",
-        "4711  9     dead               42s ago   signaled SIGSEGV",
-        "4711  10    alive  77   alice",
+    """Ranks stand in the order of the document, each with what is known of it; how one ended stands last."""
+    assert table(document()).splitlines() == [
+        "JOB   RANK  STATE     PID  USER   GPU  GB/S   PROGRESS  TROUBLE  ENDED BY",
+        "4711  9     dead      76                      42s ago            signaled SIGSEGV",
+        "4711  10    alive     77   alice  3    183.5            gpu_xid",
+        "4712  0     finished                                             exited 0",
     ]
+
+
+def test_colours() -> None:
+    """On a terminal states have colours, which take no room."""
+    plain, coloured = table(document()).splitlines(), table(document(), colour=True).splitlines()
+    assert coloured[1].replace("\x1b[1;31m", "").replace("\x1b[0m", "") == plain[1]
+    assert "\x1b[32malive" in coloured[2]
+    assert coloured[0] == plain[0]
+
+
+def test_nothing_that_a_terminal_obeys() -> None:
+    """Names that users chose cannot move the cursor, set a title or end a line."""
+    evil = "\x1b]0;x\x07\n\x9b2J"
+    ranks = (Rank(job_id=evil, rank=evil, state="alive", user=evil),)
+    for text in (table(document(ranks, notes=(evil,))), brief(document(ranks))):
+        assert all(each.isprintable() for line in text.split("\n") for each in line)
+    assert len(table(document(ranks)).split("\n")) == 2
 
 
 def test_sets_of_ranks() -> None:
     """Briefly, each job and state has its ranks as ranges, with those that go by a pid behind them."""
-    ranks = {"alive": ["0", "10", "2", "1", "12", "11", "7", "pid-77"], "dead": ["3"]}
-    page = PAGE.splitlines()[0] + "".join(
-        f'\nrankwatch_rank_state{{job_id="9",rank="{rank}",state="{state}"}} 1'
-        for state in ranks
-        for rank in ranks[state]
-    )
-    said = brief(
-        text_string_to_metric_families(f'{page}\nrankwatch_rank_state{{job_id="8",rank="0",state="alive"}} 1\n')
-    )
+    named = {"alive": ["0", "10", "2", "1", "12", "11", "7", "pid-77"], "dead": ["3"]}
+    ranks = [Rank(job_id="9", rank=rank, state=state) for state in named for rank in named[state]]
+    said = brief(document((*ranks, Rank(job_id="8", rank="0", state="alive"))))
     assert said.splitlines() == ["8  alive  0", "9  alive  0-2,7,10-12,pid-77", "9  dead  3"]
-    assert brief([]) == "no ranks"
+    assert brief(document(())) == "no ranks"
 
 
-def test_what_the_node_does_not_tell_of_its_hardware() -> None:
-    """Where the agent may not ask for pause frames the table says so, and what helps."""
-    unread = "# TYPE rankwatch_netdev_pause_frames_unread gauge\nrankwatch_netdev_pause_frames_unread 1\n"
-    assert table(text_string_to_metric_families(PAGE + unread), 1042.0).splitlines()[3:] == [
-        "not known of network devices: their pause frames; that takes netlink, see 55-hardware.conf"
+def test_what_is_not_known_stands_below() -> None:
+    """Below the ranks stand the notes, exporters in trouble, a refused configuration and ranks beyond the bound."""
+    exporters = (
+        ExporterView(name="netdev", state="up", why="pause frames are not known"),
+        ExporterView(name="nvml", state="absent", why="no library"),
+        ExporterView(name="ras", state="down", why="no socket"),
+        ExporterView(name="process", state="up"),
+    )
+    found = document(
+        notes=("not known of 8 rank(s): this",),
+        exporters=exporters,
+        configuration=Configuration("/etc/r.yml", "line 3"),
+        ranks_left_out=2,
+    )
+    assert table(found).splitlines()[4:] == [
+        "not known of 8 rank(s): this",
+        "exporter netdev: pause frames are not known",
+        "exporter ras: no socket",
+        "configuration refused, the one before stays: line 3",
+        "2 more ranks are not shown",
     ]
+    assert table(document(())) == "no ranks"
 
 
-def test_what_the_node_does_not_tell_of_ranks() -> None:
-    """Below the ranks stands what the node does not tell of what they use, and what helps."""
-    unread = """\
-# TYPE rankwatch_rank_usage_unread gauge
-rankwatch_rank_usage_unread{source="delayacct"} 8
-rankwatch_rank_usage_unread{source="schedstat"} 1
-rankwatch_rank_usage_unread{source="unheard of"} 1
-"""
-    lines = table(text_string_to_metric_families(PAGE + unread), 1042.0).splitlines()
-    assert lines[3:] == [
-        "not known of 1 rank(s): how long they wait for a CPU; the kernel has no schedstat (CONFIG_SCHED_INFO)",
-        "not known of 8 rank(s): how long they wait for disks; sysctl kernel.task_delayacct=1",
-    ]
+def test_one_job() -> None:
+    """Only the ranks and the sentence of the job that is asked for stay."""
+    jobs = tuple(JobView(job_id=name, sentence="", states={}) for name in ("4711", "4712"))
+    found = of_job(document(jobs=jobs), "4712")
+    assert ([rank.job_id for rank in found.ranks], [job.job_id for job in found.jobs]) == (["4712"], ["4712"])
 
 
-def test_no_ranks() -> None:
-    """A node without ranks says so."""
-    assert table([], 0.0) == "no ranks"
+class Answers:
+    """A server in an agent's place."""
+
+    def __init__(self) -> None:
+        self.body = write(document())
+        answers = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(answers.body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    """Provide a server that says what an agent would."""
+    found = Answers()
+    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
@@ -87,24 +168,74 @@ def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message.count("\n") == 1
 
 
-def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_programs_port(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that is not rankwatch's is refused in words."""
+    answers.body = b"# HELP node_load1"
+    assert main(["--web.listen-address", answers.address]) == 1
+    assert "the answer is not rankwatch's" in capsys.readouterr().err
+
+
+def test_no_proxy_is_asked(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The agent is asked directly even where the environment names a proxy for everything."""
-
-    class Agent(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(PAGE.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
     monkeypatch.setattr(urllib.request, "_opener", None)  # urlopen keeps what it found in the environment once
-    with HTTPServer(("127.0.0.1", 0), Agent) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-        monkeypatch.delenv("no_proxy", raising=False)
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        assert main(["--web.listen-address", f"127.0.0.1:{server.server_port}"]) == 0
-        server.shutdown()
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert main(["--web.listen-address", answers.address]) == 0
     assert "SIGSEGV" in capsys.readouterr().out
+
+
+def test_the_address_is_that_of_the_configuration(
+    answers: Answers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The agent is asked where its configuration has it listen; one that was named and is not there is a mistake."""
+    config = tmp_path / "r.yml"
+    config.write_text(f"web: {{listen_address: '{answers.address}'}}\n")
+    assert main(["--config.file", str(config), "--job", "4712"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("4712")
+    assert main(["--config.file", str(config), "--job", "none"]) == 1
+    assert capsys.readouterr().out == "no ranks\n"
+    assert main(["--config.file", str(tmp_path / "none.yml")]) == 1
+    assert capsys.readouterr().err == f"rankwatch status: {tmp_path}/none.yml: No such file or directory\n"
+
+
+def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` prints what the agent answers, of the job that is asked for."""
+    assert main(["--web.listen-address", answers.address, "--json", "--job", "4711"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["api"], [rank["rank"] for rank in found["ranks"]]) == (1, ["9", "10"])
+
+
+def watch(answers: Answers, *, terminal: bool) -> str:
+    """Run `--watch` until it has shown something and is interrupted; return what it wrote."""
+    reader, writer = os.openpty() if terminal else os.pipe()
+    command = [sys.executable, "-m", "agent", "status", "--watch", "--web.listen-address", answers.address]
+    with subprocess.Popen(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, env={**os.environ}) as process:
+        os.close(writer)
+        shown = b""
+        deadline = time.monotonic() + 20
+        while b"exited 0" not in shown and time.monotonic() < deadline:
+            shown += os.read(reader, 65536)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert process.stderr is not None and process.stderr.read() == b""
+    os.close(reader)
+    return shown.decode()
+
+
+def test_watching_on_a_terminal(answers: Answers) -> None:
+    """On a terminal the table has a screen of its own, with colours, and an interrupt ends it well."""
+    answers.body = write(document(jobs=(JobView(job_id="4711", sentence="rank 9 crashed", states={}),)))
+    shown = watch(answers, terminal=True)
+    assert shown.startswith("\x1b[?1049h\x1b[H")
+    assert "job 4711: rank 9 crashed" in shown
+    assert "\x1b[1;31mdead" in shown
+
+
+def test_watching_in_a_pipe(answers: Answers) -> None:
+    """In a pipe it is plain text."""
+    shown = watch(answers, terminal=False)
+    assert "\x1b" not in shown
+    assert "4711  9     dead" in shown

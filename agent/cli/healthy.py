@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import urllib.error
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,8 +15,8 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.app import own_page
-from agent.app.config import DEFAULT_LISTEN_ADDRESS
+from agent.app.yaml_document import ConfigError
+from agent.cli import own_agent
 from agent.ranks.health import CHECK_FAILED, CHECKS, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
 
 HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
@@ -27,7 +26,7 @@ ASK_SECONDS = 1.5
 MAX_TOLD = 8
 """Failed checks that are named."""
 _FAMILIES = (NODE_HEALTHY, CHECK_FAILED, RANK_HEALTHY, RANK_UNHEALTHY)
-_QUERY = "&".join(("collect[]=health", *(f"name[]={family.name}" for family in _FAMILIES)))
+_QUERY = "/metrics?" + "&".join(("collect[]=health", *(f"name[]={family.name}" for family in _FAMILIES)))
 
 
 class Answer(NamedTuple):
@@ -44,23 +43,20 @@ def main(arguments: Sequence[str]) -> int:
         description="Say whether this node's hardware is well. Exit status: 0 it is, 1 it is not, 2 that is not known.",
     )
     parser.add_argument("--job", metavar="ID", help="only what the ranks of this job on this node stand on")
-    parser.add_argument(
-        "--web.listen-address",
-        dest="address",
-        default=DEFAULT_LISTEN_ADDRESS,
-        metavar="HOST:PORT",
-        help="where the agent serves (default %(default)s)",
-    )
+    own_agent.add_flags(parser)
     flags = parser.parse_args(list(arguments))
+    address = "the agent"
     try:
         with _ended_after(ASK_SECONDS):
-            families = list(text_string_to_metric_families(own_page.read(flags.address, _QUERY, ASK_SECONDS)))
-        answer = judge(families, flags.job)
+            address = own_agent.address_of(flags)
+            text = own_agent.read(address, _QUERY, ASK_SECONDS).decode("utf-8", "replace")
+        answer = judge(text_string_to_metric_families(text), flags.job)
+    except ConfigError as error:
+        answer = Answer(CANNOT_TELL, f"cannot tell: {error}")
     except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {flags.address}: {reason}")
+        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {address}: {own_agent.reason_of(error)}")
     except KeyError as error:  # an uncaught error would leave with the status of a node that is not healthy
-        answer = Answer(CANNOT_TELL, f"cannot tell: what {flags.address} says has no label {error}")
+        answer = Answer(CANNOT_TELL, f"cannot tell: what {address} says has no label {error}")
     print(answer.text)  # noqa: T201  # its answer
     return answer.status
 

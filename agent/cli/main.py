@@ -23,15 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return simulate(given[1:])
     if given[:1] == ["status"]:
-        from agent.app.status import main as status  # noqa: PLC0415  # likewise
+        from agent.cli.status import main as status  # noqa: PLC0415  # likewise
 
         return status(given[1:])
     if given[:1] == ["mark"]:
-        from agent.app.mark import main as mark  # noqa: PLC0415  # likewise
+        from agent.cli.mark import main as mark  # noqa: PLC0415  # likewise
 
         return mark(given[1:])
     if given[:1] == ["healthy"]:
-        from agent.app.healthy import main as healthy  # noqa: PLC0415  # likewise
+        from agent.cli.healthy import main as healthy  # noqa: PLC0415  # likewise
 
         return healthy(given[1:])
     flags = _parser().parse_args(given)

@@ -1,0 +1,1 @@
+"""The command line: the daemon and the commands that ask a running one."""
