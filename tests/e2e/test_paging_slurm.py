@@ -143,6 +143,10 @@ class Told:
                     case.seconds,
                     f"the end of {name}",
                 )
+            if not case.pages:  # a rank that left with a status is dead until the scheduler's word has come
+                wait_until(
+                    lambda name=name: "dead" not in self.states(ids[name]), WORD_SECONDS, f"{name} without a dead rank"
+                )
             words[name], states[name] = self.words(ids[name]), self.states(ids[name])
         time.sleep(QUIET_SECONDS)  # nothing is told: there is nothing to wait for
         for name in cases:
