@@ -95,11 +95,11 @@ ROUNDS: tuple[dict[str, Case], ...] = (
         "cancelled": Case("scancel; ranks leave with status 1 at SIGTERM", cancel, "CANCELLED", status=1),
     },
     {
+        "array": Case("An array of two, cancelled", cancel, "CANCELLED", options=("--ntasks=1", "--array=0-1")),
+        "requeued": Case("scontrol requeue; it runs again", requeue, options=("--ntasks=2", "--requeue")),
         "limit": Case(
             "Its time limit", wait, "TIMEOUT", options=("--ntasks=2", "--time=1"), status=1, seconds=LIMIT_SECONDS
         ),
-        "array": Case("An array of two, cancelled", cancel, "CANCELLED", options=("--ntasks=1", "--array=0-1")),
-        "requeued": Case("scontrol requeue; it runs again", requeue, options=("--ntasks=2", "--requeue")),
     },
     {
         "preempted": Case("Preempted; it waits to run again", preempt, "REQUEUED", options=("--ntasks=2", "--requeue")),
