@@ -16,7 +16,7 @@ PYTHON
 find_python() { # [MINOR]: print a Python's path; fails when there is none
     # The distribution's first: every user can run it, while one in root's home would keep other users' tests out.
     local place minor candidate
-    for place in /usr/bin/ /usr/local/bin/ '' "${PYENV_ROOT:-$HOME/.pyenv}/versions/"; do
+    for place in /usr/bin/ /usr/local/bin/ '' "${PYENV_ROOT:-${HOME:-/root}/.pyenv}/versions/"; do
         for minor in ${1:-13 12 11}; do
             if [[ $place == */versions/ ]]; then candidate=$(compgen -G "${place}3.$minor.*/bin/python" | tail -n1 || true)
             else candidate=${place}python3.$minor; fi

@@ -137,16 +137,7 @@ class Told:
             begun[name] = time.time()
             cases[name].act(self.site, self.agent, run)
         for name, case in cases.items():
-            if case.tells:
-                wait_until(
-                    lambda name=name, case=case: self.words(ids[name]) == {case.tells},
-                    case.seconds,
-                    f"the end of {name}",
-                )
-            if not case.pages:  # a rank that left with a status is dead until the scheduler's word has come
-                wait_until(
-                    lambda name=name: "dead" not in self.states(ids[name]), WORD_SECONDS, f"{name} without a dead rank"
-                )
+            wait_until(lambda name=name, case=case: self.is_told(ids[name], case), case.seconds, f"the end of {name}")
             words[name], states[name] = self.words(ids[name]), self.states(ids[name])
         time.sleep(QUIET_SECONDS)  # nothing is told: there is nothing to wait for
         for name in cases:
@@ -159,6 +150,11 @@ class Told:
             ]
             self.outcomes[name] = Outcome(words[name], states[name], found, infos)
         self.site.slurm.cancel_all()
+
+    def is_told(self, job_ids: list[str], case: Case) -> bool:
+        """Check for the scheduler's word, and that it has made nobody dead of those whose end is no fault."""
+        told = self.words(job_ids) == ({case.tells} if case.tells else set())
+        return told and (bool(case.pages) or "dead" not in self.states(job_ids))
 
     def begin(self, name: str, case: Case) -> Run:
         """Submit a job, and wait until Prometheus has seen its ranks."""
