@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from agent.web.listen import parse_listen_address
 
 MAX_BYTES = 1024 * 1024
 MAX_JOB_ID_VARIABLES = 16
+MAX_ADDRESSES = 8
 DEFAULT_LISTEN_ADDRESS = "127.0.0.1:19028"
 DEFAULT_STATE_PATH = "/var/lib/rankwatch/checkpoint"
 
@@ -23,9 +23,19 @@ VariableName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,12
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``listen_address``: host:port, :port or [address]:port."""
+    """``listen_address``: host:port, :port or [address]:port, or a list of them. ``config_file``: TLS and passwords, as
+    ``--web.config.file``; empty for none.
+    """
 
-    listen_address: str = DEFAULT_LISTEN_ADDRESS
+    listen_address: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = (
+        DEFAULT_LISTEN_ADDRESS
+    )
+    config_file: Annotated[str, msgspec.Meta(pattern=r"^(/[^\0]*)?$", max_length=4096)] = ""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where to listen."""
+        return (self.listen_address,) if isinstance(self.listen_address, str) else tuple(self.listen_address)
 
 
 class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,32 +90,25 @@ class Loaded:
     def __init__(self, text: str, source: str) -> None:
         self.text = text
         self._document = Document(text, source)
-        self.config = self._convert(_without_empty(self._document.value), AgentConfig, "$")
+        self.config = self._document.convert(_without_empty(self._document.value), AgentConfig, "$")
         for name, section in self.config.exporters.items():
-            self._convert(section, dict[str, Any], f"$.exporters.{name}")
-        try:
-            parse_listen_address(self.config.web.listen_address)
-        except ValueError as error:
-            raise self.error("$.web.listen_address", str(error)) from None
+            self._document.convert(section, dict[str, Any], f"$.exporters.{name}")
+        for address in self.config.web.addresses:
+            try:
+                parse_listen_address(address)
+            except ValueError as error:
+                raise self.error("$.web.listen_address", str(error)) from None
 
     def section(self, name: str, type_: type[ExporterConfig]) -> ExporterConfig:
         """Return exporter ``name``'s section as its own type."""
-        found: ExporterConfig = self._convert(self.config.exporters.get(name, {}), type_, f"$.exporters.{name}")
+        found: ExporterConfig = self._document.convert(
+            self.config.exporters.get(name, {}), type_, f"$.exporters.{name}"
+        )
         return found
 
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
         return self._document.error(path, message)
-
-    def _convert(self, raw: object, type_: type[Any], prefix: str) -> Any:
-        try:
-            return msgspec.convert(raw, type_)
-        except msgspec.ValidationError as error:
-            message, _, path = str(error).partition(" - at `$")
-            path = (prefix + path.rstrip("`")).replace("[...]", "")
-            if unknown := re.search(r"unknown field `([^`]*)`", message):
-                path, message = f"{path}.{unknown.group(1)}", "unknown key"
-            raise self.error(path, message) from None
 
 
 def read_config(path: Path) -> str:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ from agent.app.config import Loaded, read_config
 from agent.app.discovery import exporter_names
 from agent.app.first_look import LOOKER, FirstLook
 from agent.app.node_view import exporter_views, node_document
+from agent.app.options import Options, load
 from agent.app.supervisor import ExporterPlan, Supervisor, prepare
+from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock, SystemClock
@@ -35,6 +36,7 @@ from agent.page.document import Configuration, NodeDocument, write
 from agent.page.front_page import front_page
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
+from agent.web.listen import inherited_listeners
 from agent.web.serving import Serving
 
 SWITCH_INTERVAL_SECONDS = 0.001
@@ -46,20 +48,16 @@ CONFIG_POLL_SECONDS = 5.0
 SELF_RENDER_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says. ``listen_address`` overrides the file's; ``config_path`` None: all defaults."""
-
-    config_path: Path | None = None
-    listen_address: str | None = None
-    roots: Roots = field(default_factory=Roots)
-
-
 class Daemon:
     """See the module. ``run`` returns the process' exit status."""
 
     def __init__(
-        self, options: Options, loaded: Loaded, environ: Mapping[str, str], clock: Clock | None = None
+        self,
+        options: Options,
+        loaded: Loaded,
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+        terms: WebTerms | None = None,
     ) -> None:
         self._options = options
         self._loaded = loaded
@@ -87,7 +85,14 @@ class Daemon:
             lambda: write(self._document()),
             may_show,
         )
-        self._web = Serving(self._pages, Logger("web"))
+        self._terms = terms or WebTerms(None, self._clock, Logger("web"))
+        self._web = Serving(
+            self._pages,
+            Logger("web"),
+            lambda: self._terms.terms,
+            inherited_listeners(environ, os.getpid()) if options.systemd_socket else (),
+            local_socket(environ),
+        )
         self._lag = LoopLag(self._clock)
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"), Logger("notify"))
         self._gate = WatchdogGate(("supervisor", "render"), self._clock.monotonic)
@@ -105,7 +110,7 @@ class Daemon:
             loop.add_signal_handler(number, self._stop_asked.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
         try:
-            await self._web.start(self._listen_address(self._loaded))
+            await self._web.start(self._listen_addresses(self._loaded))
         except OSError as error:
             self._log.error("cannot serve metrics", error=error)
             return 1
@@ -122,6 +127,7 @@ class Daemon:
             self._supervisor.run(ticked),
             self._reloads(),
             self._watch_config(),
+            self._terms.watch(),
             self._beat(ticked),
             self._stop_asked.wait(),
         ]
@@ -131,7 +137,8 @@ class Daemon:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]
         tasks = [asyncio.create_task(part) for part in parts]
         self._notifier.ready()
-        self._log.info("serving metrics at {address}", address=self._listen_address(self._loaded), version=__version__)
+        address = ", ".join(self._listen_addresses(self._loaded))
+        self._log.info("serving metrics at {address}", address=address, version=__version__)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -172,7 +179,9 @@ class Daemon:
         plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it may import exporters
         if loaded.config.state != self._loaded.config.state:
             raise loaded.error("$.state", "cannot change while the agent runs: restart it")
-        await self._web.prepare(self._listen_address(loaded))
+        if self._options.web_file(loaded) != self._terms.path:
+            raise loaded.error("$.web.config_file", "cannot change while the agent runs: restart it")
+        await self._web.prepare(self._listen_addresses(loaded))
         try:
             if not await self._supervisor.apply(plan):
                 raise ConfigError("an exporter did not start")
@@ -230,8 +239,8 @@ class Daemon:
     def _ready(self) -> bool:
         return self._first_look.is_over() and self._supervisor.ready()
 
-    def _listen_address(self, loaded: Loaded) -> str:
-        return self._options.listen_address or loaded.config.web.listen_address
+    def _listen_addresses(self, loaded: Loaded) -> tuple[str, ...]:
+        return self._options.listen_addresses or loaded.config.web.addresses
 
     def _self_snapshot(self) -> SelfSnapshot:
         """How the agent fares, for its own families."""
@@ -249,7 +258,7 @@ class Daemon:
                 for helper in self._supervisor.helpers.all()
             ),
             loop_lag_seconds=self._lag.seconds(),
-            reload_ok=not self._refused,
+            reload_ok=not self._refused and not self._terms.refused,
             reload_seconds=self._reload_seconds,
             saved_seconds=self._state.last_saved_seconds,
             save_errors=self._state.save_errors,
@@ -270,15 +279,8 @@ class Daemon:
             self._hostname,
             up_seconds=self._clock.monotonic() - self._started_at,
             ready=self._ready(),
-            configuration=Configuration("" if path is None else str(path), self._refused),
+            configuration=Configuration("" if path is None else str(path), self._refused or self._terms.refused),
         )
-
-
-def load(options: Options) -> Loaded:
-    """Read and parse the configuration (blocking); ConfigError says what is wrong and where."""
-    if options.config_path is None:
-        return Loaded("", "(defaults)")
-    return Loaded(read_config(options.config_path), str(options.config_path))
 
 
 def _reason(error: Exception) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agent.app.daemon import Options
+from agent.app.options import Options
 from agent.app.supervisor import ExporterPlan, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.clock import SystemClock

@@ -9,10 +9,13 @@ import sys
 
 from agent.api import Roots
 from agent.app.config import Loaded
-from agent.app.daemon import Daemon, Options, load
+from agent.app.daemon import Daemon
 from agent.app.once import run_once
+from agent.app.options import Options, load
 from agent.app.supervisor import ExporterPlan, prepare
+from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
+from agent.core.clock import SystemClock
 from agent.core.log import Logger
 from agent.web.listen import parse_listen_address
 
@@ -20,12 +23,20 @@ from agent.web.listen import parse_listen_address
 def run(flags: argparse.Namespace) -> int:
     """Do what ``flags`` (of ``agent.cli.main``) say; return the exit status, as there."""
     roots = Roots(proc=flags.path_procfs, sys=flags.path_sysfs)
-    options = Options(config_path=flags.config_file, listen_address=flags.web_listen_address, roots=roots)
+    options = Options(
+        config_path=flags.config_file,
+        listen_addresses=tuple(flags.web_listen_address or ()),
+        web_config_file=flags.web_config_file,
+        systemd_socket=flags.web_systemd_socket,
+        roots=roots,
+    )
     try:
-        if options.listen_address is not None:
-            parse_listen_address(options.listen_address)
+        for address in options.listen_addresses:
+            parse_listen_address(address)
         loaded = load(options)
         plan = prepare(loaded, Logger("config"))
+        terms = WebTerms(options.web_file(loaded), SystemClock(), Logger("web"))
+        terms.load()
     except (ConfigError, ValueError) as error:
         print(f"rankwatch: {error}", file=sys.stderr)  # noqa: T201  # a command's answer
         return 2
@@ -35,8 +46,8 @@ def run(flags: argparse.Namespace) -> int:
     if flags.once:
         sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
         return 0
-    return asyncio.run(_serve(options, loaded, plan))
+    return asyncio.run(_serve(options, loaded, plan, terms))
 
 
-async def _serve(options: Options, loaded: Loaded, plan: ExporterPlan) -> int:
-    return await Daemon(options, loaded, os.environ).run(plan)
+async def _serve(options: Options, loaded: Loaded, plan: ExporterPlan, terms: WebTerms) -> int:
+    return await Daemon(options, loaded, os.environ, terms=terms).run(plan)

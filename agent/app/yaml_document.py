@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import yaml
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
@@ -43,6 +45,17 @@ class Document:
         line = _line_of(self._root, path)
         place = f"{self._source}:{line}" if line else self._source
         return ConfigError(f"{place}: {path}: {message}")
+
+    def convert(self, raw: object, type_: type[Any], prefix: str) -> Any:
+        """Return ``raw``, the part at ``prefix``, as ``type_``; ConfigError names the first mistake and its place."""
+        try:
+            return msgspec.convert(raw, type_)
+        except msgspec.ValidationError as error:
+            message, _, path = str(error).partition(" - at `$")
+            path = (prefix + path.rstrip("`")).replace("[...]", "")
+            if unknown := re.search(r"unknown field `([^`]*)`", message):
+                path, message = f"{path}.{unknown.group(1)}", "unknown key"
+            raise self.error(path, message) from None
 
 
 class _Loader(Composer, SafeConstructor, Resolver):

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         answer = Answer(CANNOT_TELL, f"cannot tell: {error}")
     except (OSError, ValueError) as error:
-        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {address}: {own_agent.reason_of(error)}")
+        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {address}: {error}")
     except KeyError as error:  # an uncaught error would leave with the status of a node that is not healthy
         answer = Answer(CANNOT_TELL, f"cannot tell: what {address} says has no label {error}")
     print(answer.text)  # noqa: T201  # its answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,13 +37,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return healthy(given[1:])
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)
-    leave_out()
+    if not _may_serve_tls(flags):
+        leave_out()
     from agent.app.run import run  # noqa: PLC0415  # imports asyncio: only now
 
     try:
         return run(flags)
     finally:
         log.flush()
+
+
+def _may_serve_tls(flags: argparse.Namespace) -> bool:
+    """Whether OpenSSL may be needed: asked before anything is imported that would load it for nothing."""
+    if flags.web_config_file is not None:
+        return True
+    if flags.config_file is None:
+        return False
+    try:
+        return re.search(rb"\bconfig_file\s*:", flags.config_file.read_bytes()) is not None
+    except OSError:
+        return False  # said when it is read
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,7 +72,21 @@ def _parser() -> argparse.ArgumentParser:
         "--web.listen-address",
         dest="web_listen_address",
         metavar="HOST:PORT",
-        help="where to serve; overrides the configuration (default 127.0.0.1:19028)",
+        action="append",
+        help="where to serve, may be given again; overrides the configuration (default 127.0.0.1:19028)",
+    )
+    parser.add_argument(
+        "--web.config.file",
+        dest="web_config_file",
+        type=Path,
+        metavar="FILE",
+        help="TLS, passwords and headers, in the format of Prometheus' exporters; overrides the configuration",
+    )
+    parser.add_argument(
+        "--web.systemd-socket",
+        action="store_true",
+        dest="web_systemd_socket",
+        help="serve at rankwatch.socket's sockets",
     )
     parser.add_argument("--path.procfs", dest="path_procfs", type=Path, default=Path("/proc"), metavar="DIR")
     parser.add_argument("--path.sysfs", dest="path_sysfs", type=Path, default=Path("/sys"), metavar="DIR")

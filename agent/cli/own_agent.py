@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import urllib.error
-import urllib.request
+import socket
 from pathlib import Path
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, AgentConfig, Loaded, read_config
 from agent.app.yaml_document import ConfigError
-from agent.web.listen import parse_listen_address
+from agent.web.listen import LOCAL_SOCKET, parse_listen_address
 
 MAX_BYTES = 64 * 1024 * 1024
 CONFIG_FILE = Path("/etc/rankwatch/rankwatch.yml")
+_UNIX = "unix:"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -22,19 +22,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--web.listen-address",
         dest="address",
         metavar="HOST:PORT",
-        help=f"where the agent serves (default: as its configuration says, else {DEFAULT_LISTEN_ADDRESS})",
+        help="where the agent serves, or unix:FILE (default: its own socket where that may be used, else as its "
+        f"configuration says, else {DEFAULT_LISTEN_ADDRESS})",
     )
-    parser.add_argument(
-        "--config.file",
-        dest="config_file",
-        type=Path,
-        metavar="FILE",
-        help=f"its configuration (default {CONFIG_FILE})",
-    )
+    known = f"its configuration (default {CONFIG_FILE})"
+    parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help=known)
 
 
-def address_of(flags: argparse.Namespace) -> str:
-    """Where the agent listens, by the flags of ``add_flags``.
+def address_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> str:
+    """Where the agent listens, by the flags of ``add_flags``: HOST:PORT or unix:FILE.
 
     ConfigError for a configuration that was named and cannot be read; the default one may be missing, and other users
     than the agent's need not be able to read it.
@@ -42,10 +38,12 @@ def address_of(flags: argparse.Namespace) -> str:
     if flags.address is not None:
         return str(flags.address)
     named: Path | None = flags.config_file
+    if named is None and _connects(local):
+        return f"{_UNIX}{local}"
     try:
         path = named or CONFIG_FILE
         config: AgentConfig = Loaded(read_config(path), str(path)).config
-        return config.web.listen_address
+        return config.web.addresses[0]
     except ConfigError:
         if named is not None:
             raise
@@ -53,23 +51,55 @@ def address_of(flags: argparse.Namespace) -> str:
 
 
 def read(listens: str, path: str, seconds: float) -> bytes:
-    """What the agent that listens at ``listens`` (HOST:PORT) answers at ``path``, its query included.
+    """What the agent that listens at ``listens`` (HOST:PORT or unix:FILE) answers at ``path``, its query included.
 
     ``seconds``: how long it may be silent. OSError where it does not answer, or not with 200; ValueError where
-    ``listens`` is no address.
+    ``listens`` is no address. No proxy is asked: clusters set http_proxy for everybody, and none reaches this node.
     """
-    address = parse_listen_address(listens)
-    url = f"http://{address if address.host else f'127.0.0.1:{address.port}'}{path}"
-    # Never by way of a proxy: clusters set http_proxy for everybody, and no proxy reaches this node's loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    connection = _connection(listens, seconds)
     try:
-        with opener.open(url, timeout=seconds) as answer:  # always http, to our own agent
-            body: bytes = answer.read(MAX_BYTES)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read(MAX_BYTES)
+        if answer.status != http.HTTPStatus.OK:
+            raise OSError(_refusal(answer.status, answer.reason))
     except http.client.HTTPException as error:  # which is no OSError
-        raise OSError(f"not an answer in HTTP: {error!r}") from error
+        why = "; it may speak TLS" if isinstance(error, http.client.BadStatusLine) else ""
+        raise OSError(f"not an answer in HTTP: {error!r}{why}") from error
+    finally:
+        connection.close()
     return body
 
 
-def reason_of(error: Exception) -> str:
-    """What to say of an agent that does not answer."""
-    return str(error.reason if isinstance(error, urllib.error.URLError) else error)
+def _refusal(status: int, reason: str) -> str:
+    hint = "; as root no password is needed" if status == http.HTTPStatus.UNAUTHORIZED else ""
+    return f"HTTP status {status} ({reason}){hint}"
+
+
+class _LocalConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connection(listens: str, seconds: float) -> http.client.HTTPConnection:
+    if listens.startswith(_UNIX):
+        return _LocalConnection(listens.removeprefix(_UNIX), seconds)
+    address = parse_listen_address(listens)
+    return http.client.HTTPConnection(address.host or "127.0.0.1", address.port, timeout=seconds)
+
+
+def _connects(path: Path) -> bool:
+    """Whether an agent listens there, and lets us in."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+        tried.settimeout(1.0)
+        try:
+            tried.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         document = of_job(_ask(address), flags.job)
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, ConfigError) else f"no answer from {address}: "
-        print(f"rankwatch status: {where}{own_agent.reason_of(error)}", file=sys.stderr)  # noqa: T201  # its answer
+        print(f"rankwatch status: {where}{error}", file=sys.stderr)  # noqa: T201  # its answer
         return 1
     if flags.json:
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())  # noqa: T201  # its answer
@@ -127,7 +127,7 @@ def _told(address: str, job_id: str | None, *, colour: bool) -> str:
     try:
         document = of_job(_ask(address), job_id)
     except (OSError, ValueError) as error:
-        return f"{time.strftime('%H:%M:%S')}  no answer from {address}: {own_agent.reason_of(error)}"
+        return f"{time.strftime('%H:%M:%S')}  no answer from {address}: {error}"
     sentences = [f"job {_plain(job.job_id)}: {_plain(job.sentence)}" for job in document.jobs]
     clock = time.strftime("%H:%M:%S", time.localtime(document.now_seconds))
     return "\n".join([f"{clock}  {_plain(document.hostname)}", *sentences, table(document, colour=colour)])

@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias, get_args
 CloseReason: TypeAlias = Literal[
     "all_busy",  # the cap was reached and every connection waited for its answer: the new one was refused
     "evicted",  # gave way to a newer connection, or to the memory bound of answers not yet read
+    "handshake_failed",  # of TLS: the client spoke something else, took another version, or has no valid certificate
+    "handshake_timeout",
     "header_timeout",
     "idle_timeout",
     "write_timeout",
@@ -23,11 +25,14 @@ CloseReason: TypeAlias = Literal[
 class ServerLimits:
     """Every bound of the server. ``idle_seconds`` outlasts a scrape interval, so that a scraper keeps its connection.
 
-    ``held_bytes``: answers that clients have not read yet, all together; the largest single one may exceed it.
+    ``tls_connections``: the cap where TLS is spoken, as asyncio holds 256 KiB for each. ``held_bytes``: answers that
+    clients have not read yet, all together; the largest single one may exceed it.
     """
 
     connections: int = 256
+    tls_connections: int = 64
     header_bytes: int = 16 * 1024
+    handshake_seconds: float = 5.0
     header_seconds: float = 5.0
     idle_seconds: float = 90.0
     response_seconds: float = 30.0

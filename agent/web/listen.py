@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 BACKLOG = 1024
 """Connections the kernel keeps until they are accepted: a burst must not cost a scrape a second for a retried SYN."""
@@ -60,6 +62,40 @@ def open_listeners(address: ListenAddress) -> list[socket.socket]:
         reason = (error.strerror or str(error)).split(" (while attempting")[0]
         raise OSError(error.errno, f"cannot listen on {address}: {reason}") from error
     return sockets
+
+
+LOCAL_SOCKET = "rankwatch-agent/web.sock"
+"""Below /run, in the unit's RuntimeDirectory: where commands on the node ask the agent without a password."""
+
+
+def open_local_listener(path: Path) -> socket.socket:
+    """Return a socket that listens at ``path`` for its owner, its group and root; OSError when that cannot be.
+
+    What an earlier run left there is replaced. The caller closes the socket.
+    """
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        opened.bind(str(path))
+        path.chmod(0o660)
+        opened.listen(BACKLOG)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
+    """The listening sockets that systemd hands over (sd_listen_fds(3)); ValueError where it hands over none."""
+    if environ.get("LISTEN_PID") != str(pid) or not environ.get("LISTEN_FDS", "").isdecimal():
+        raise ValueError("--web.systemd-socket: systemd hands over no socket; is rankwatch.socket started?")
+    first = 3  # SD_LISTEN_FDS_START
+    found = [socket.socket(fileno=fd) for fd in range(first, first + int(environ["LISTEN_FDS"]))]
+    for opened in found:
+        opened.set_inheritable(False)
+        if opened.type != socket.SOCK_STREAM:
+            raise ValueError("--web.systemd-socket: a socket of rankwatch.socket is no ListenStream=")
+    return found
 
 
 def _targets(address: ListenAddress) -> list[tuple[socket.AddressFamily, str]]:

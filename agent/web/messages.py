@@ -25,11 +25,15 @@ _TARGET = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined."""
+    """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined.
+
+    ``client``: the address that it came from, empty where it has none.
+    """
 
     path: str
     query: Mapping[str, list[str]] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,12 @@ class HttpResponse:
         return ((0, len(self.body)),) if self.only is None else self.only
 
 
-def request_of(head: h11.Request, query_fields: int) -> HttpRequest | HttpResponse:
+def request_of(
+    head: h11.Request, query_fields: int, client: str = "", scheme: str = "http"
+) -> HttpRequest | HttpResponse:
     """Return the request that ``head`` makes, or the refusal of what is not served: other methods, bodies, odd targets.
 
-    More than ``query_fields`` fields in the query are refused too.
+    More than ``query_fields`` fields in the query are refused too. ``client``: whose it is, ``scheme``: how it came.
     """
     headers: dict[str, str] = {}
     for raw_name, raw_value in head.headers:
@@ -71,14 +77,14 @@ def request_of(head: h11.Request, query_fields: int) -> HttpRequest | HttpRespon
     target = _TARGET.fullmatch(head.target.decode("latin-1"))
     if target is None:
         return HttpResponse(400, TEXT, b"The target is neither a path nor an address\n")
-    if (target["scheme"] or "").lower() == "https":
-        return HttpResponse(421, TEXT, b"Only http\n")
+    if (target["scheme"] or scheme).lower() != scheme:
+        return HttpResponse(421, TEXT, f"Only {scheme}\n".encode())
     path, _, query = target["path"].partition("?")
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
     except ValueError:
         return HttpResponse(400, TEXT, b"The query cannot be read\n")
-    return HttpRequest(path or "/", fields, headers)
+    return HttpRequest(path or "/", fields, headers, client)
 
 
 def persisting(http: h11.Connection, head: h11.Request, header_bytes: int) -> h11.Connection | None:

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import h11
 
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
+from agent.web.connection import Closed, Connection, TlsTerms, end_tls, shake_hands, write_pieces
 from agent.web.limits import CloseReason, ServerLimits, WebStats
 from agent.web.listen import BACKLOG, ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, persisting, request_of, server_side
 
-WRITE_PIECE_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
 """How much of a refused request is read away after the answer: closing on unread data would destroy the answer."""
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
-
-
-@dataclass(eq=False, slots=True)
-class _Connection:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    http: h11.Connection
-    served: bool = False
-    header_begun: bool = False
-    held_bytes: int = 0
+_WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_request"})
+"""Reasons of closing after which the client may still be reading its answer."""
 
 
 class WebServer:
@@ -39,21 +31,27 @@ class WebServer:
 
     A connection is waiting (idle, or its header is not complete), being answered (the handler runs) or writing. Over
     the cap, the one that waits longest gives way, then the one that writes longest: no number of clients that are
-    silent or do not read keeps a scrape out.
+    silent or do not read keeps a scrape out. ``tls`` is asked at each connection for the terms that it is to meet.
     """
 
     def __init__(
-        self, handler: Handler, log: Logger, limits: ServerLimits | None = None, stats: WebStats | None = None
+        self,
+        handler: Handler,
+        log: Logger,
+        limits: ServerLimits | None = None,
+        stats: WebStats | None = None,
+        tls: Callable[[], TlsTerms | None] = lambda: None,
     ) -> None:
+        self._tls = tls
         self.stats = stats or WebStats()
         self._handler = handler
         self._log = log
         self._limits = limits or ServerLimits()
         self._servers: list[asyncio.Server] = []
-        self._connections: set[_Connection] = set()
+        self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[_Connection, None] = {}
-        self._writing: dict[_Connection, None] = {}
+        self._waiting: dict[Connection, None] = {}
+        self._writing: dict[Connection, None] = {}
         self._stopping = False
 
     async def start(self, address: ListenAddress) -> int:
@@ -63,12 +61,16 @@ class WebServer:
             sockets = await thread.call(lambda: open_listeners(address))
         finally:
             thread.stop()
+        await self.start_on(sockets)
+        port: int = sockets[0].getsockname()[1]
+        return port
+
+    async def start_on(self, sockets: Sequence[socket.socket]) -> None:
+        """Take connections at sockets that listen already."""
         for opened in sockets:
             self._servers.append(
                 await asyncio.start_server(self._accept, sock=opened, limit=self._limits.header_bytes, backlog=BACKLOG)
             )
-        port: int = sockets[0].getsockname()[1]
-        return port
 
     def stop_listening(self) -> None:
         """Close the listeners; connections that there are go on, and ``start`` may be called again."""
@@ -90,44 +92,50 @@ class WebServer:
             await asyncio.gather(*late, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(reader, writer, server_side(self._limits.header_bytes))
+        connection = Connection(reader, writer, server_side(self._limits.header_bytes), tls=self._tls())
         self.stats.connections += 1
-        if len(self._connections) >= self._limits.connections and not self._evict(self._waiting, self._writing):
+        most = self._limits.connections if connection.tls is None else self._limits.tls_connections
+        if len(self._connections) >= most and not self._evict(self._waiting, self._writing):
             self._close(connection, "all_busy")
             self._log.warning("connection refused: too many are open", connections=len(self._connections))
             return
         # Without a buffer of its own, a write that returned is the kernel's: nothing is left behind on close.
         writer.transport.set_write_buffer_limits(0)
+        if connection.tls is not None:
+            transport = cast(asyncio.Transport, writer.transport)
+            transport.pause_reading()  # the first bytes are TLS's
         self._connections.add(connection)
         self._waiting[connection] = None
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _evict(self, *queues: dict[_Connection, None]) -> bool:
+    def _evict(self, *queues: dict[Connection, None]) -> bool:
         """Close the oldest connection of the first of ``queues`` that has one; False when none has."""
         victim = next((one for queue in queues for one in queue), None)
         if victim is not None:
             self._close(victim, "evicted")
         return victim is not None
 
-    def _close(self, connection: _Connection, reason: CloseReason | None) -> None:
+    def _close(self, connection: Connection, reason: CloseReason | None) -> None:
         """Close at once, whatever is unsent; its task then ends by itself."""
         if reason is not None:
             self.stats.closed[reason] += 1
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
         self._connections.discard(connection)
-        connection.writer.transport.abort()
+        connection.transport.abort()
 
-    async def _serve(self, connection: _Connection) -> None:
+    async def _serve(self, connection: Connection) -> None:
         reason: CloseReason | None = None
         try:
+            if connection.tls is not None:
+                await shake_hands(connection, connection.tls, self._limits.handshake_seconds)
             while await self._exchange(connection):
                 connection.served = True
                 connection.http.start_next_cycle()
                 self._waiting[connection] = None
-        except _Closed as closed:
+        except Closed as closed:
             reason = closed.reason
         except OSError:
             reason = "peer_gone"
@@ -135,10 +143,13 @@ class WebServer:
             self.stats.failures += 1
             self._log.error("a connection failed", error=error)
         finally:
+            if connection in self._connections and connection.tls is not None and reason in _WITH_AN_ANSWER:
+                self._waiting[connection] = None  # may be evicted while it lingers
+                await end_tls(connection, LINGER_SECONDS)
             if connection in self._connections:
                 self._close(connection, reason)
 
-    async def _exchange(self, connection: _Connection) -> bool:
+    async def _exchange(self, connection: Connection) -> bool:
         """Read one request and answer it; False when the connection is to be closed."""
         try:
             head = await self._read_head(connection)
@@ -149,13 +160,14 @@ class WebServer:
                 connection, reason, HttpResponse(status, TEXT, f"{HTTPStatus(status).phrase}\n".encode())
             )
         except TimeoutError:
-            raise _Closed(
+            raise Closed(
                 "header_timeout" if connection.header_begun or not connection.served else "idle_timeout"
             ) from None
         if head is None:
             return False
         self._waiting.pop(connection, None)
-        request = request_of(head, self._limits.query_fields)
+        scheme = "http" if connection.tls is None else "https"
+        request = request_of(head, self._limits.query_fields, connection.client, scheme)
         if isinstance(request, HttpResponse):
             await self._refuse(connection, "refused_request", request, head.method)
         else:
@@ -167,7 +179,7 @@ class WebServer:
             await self._send(connection, response, head.method, "close" if self._stopping else asked)
         return connection.http.our_state is h11.DONE and not self._stopping
 
-    async def _read_head(self, connection: _Connection) -> h11.Request | None:
+    async def _read_head(self, connection: Connection) -> h11.Request | None:
         """Return the next request without a body, None when the client closed before it began one."""
         limits, http = self._limits, connection.http
         connection.header_begun = bool(http.trailing_data[0])
@@ -200,25 +212,26 @@ class WebServer:
             return HttpResponse(500, TEXT, b"Internal error, see the log\n")
 
     async def _refuse(
-        self, connection: _Connection, reason: CloseReason, response: HttpResponse, method: bytes = b"GET"
+        self, connection: Connection, reason: CloseReason, response: HttpResponse, method: bytes = b"GET"
     ) -> None:
         """Answer, wait until the client has had a chance to read it, and close for ``reason``."""
         self._waiting.pop(connection, None)
         if connection.writer.transport.is_closing():  # evicted in the middle of its header
-            raise _Closed(reason)
+            raise Closed(reason)
         await self._send(connection, response, method, "close")
         self._waiting[connection] = None  # may be evicted while it lingers
         try:
             async with asyncio.timeout(LINGER_SECONDS):
-                connection.writer.write_eof()
+                if connection.writer.can_write_eof():
+                    connection.writer.write_eof()
                 left = LINGER_BYTES
                 while left > 0 and (data := await connection.reader.read(left)):
                     left -= len(data)
         except OSError:  # a TimeoutError too: it had its chance
             pass
-        raise _Closed(reason)
+        raise Closed(reason)
 
-    async def _send(self, connection: _Connection, response: HttpResponse, method: bytes, announced: str) -> None:
+    async def _send(self, connection: Connection, response: HttpResponse, method: bytes, announced: str) -> None:
         self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
         head = connection.http.send(head_of(response, announced))
         parts = () if method == b"HEAD" else response.parts
@@ -230,31 +243,10 @@ class WebServer:
         connection.held_bytes = holds
         try:
             async with asyncio.timeout(self._limits.write_seconds):
-                await _write_pieces(connection, head, response.body, parts)
+                await write_pieces(connection, head, response.body, parts)
         except TimeoutError:
-            raise _Closed("write_timeout") from None
+            raise Closed("write_timeout") from None
         finally:
             connection.held_bytes = 0
             self._writing.pop(connection, None)
         connection.http.send(h11.EndOfMessage())
-
-
-class _Closed(Exception):  # noqa: N818  # a way out, not an error
-    def __init__(self, reason: CloseReason) -> None:
-        super().__init__(reason)
-        self.reason: CloseReason = reason
-
-
-async def _write_pieces(
-    connection: _Connection, head: bytes | None, body: bytes, parts: tuple[tuple[int, int], ...]
-) -> None:
-    """Write piece by piece: what a slow client has not taken is never copied into a buffer of its own."""
-    connection.writer.write(head or b"")
-    view = memoryview(body)
-    for begin, end in parts:
-        for start in range(begin, end, WRITE_PIECE_BYTES):
-            piece = h11.Data(data=view[start : min(start + WRITE_PIECE_BYTES, end)])  # type: ignore[arg-type]  # bytes-like
-            for written in connection.http.send_with_data_passthrough(piece) or ():
-                connection.writer.write(written)
-            await connection.writer.drain()
-    await connection.writer.drain()

@@ -1,11 +1,18 @@
-"""The web server at its address, and how it moves to another one."""
+"""The web server at its addresses, and how it moves to others."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from agent.core.log import Logger
-from agent.web.listen import parse_listen_address
+from agent.core.threads import OwnThread
+from agent.web.listen import ListenAddress, open_local_listener, parse_listen_address
+from agent.web.messages import HttpRequest, HttpResponse
+from agent.web.secured import Terms
 from agent.web.server import Handler, WebServer
 
 STOP_SECONDS = 5.0
@@ -13,48 +20,75 @@ STOP_SECONDS = 5.0
 
 
 class Serving:
-    """Serves ``handler`` at one address. A move is prepared, then committed or taken back."""
+    """Serves ``handler`` at its addresses, on the ``terms`` of the moment. A move is prepared, then committed or taken
+    back. ``inherited``: listening sockets that systemd has opened; there is no move from them. ``local_path``: of a
+    socket for commands of root's and the agent's own user, on no terms.
+    """
 
-    def __init__(self, handler: Handler, log: Logger) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        log: Logger,
+        terms: Callable[[], Terms] = Terms,
+        inherited: Sequence[socket.socket] = (),
+        local_path: Path | None = None,
+    ) -> None:
+        self._local_path = local_path
+        self._thread = OwnThread("web-local")
         self._handler = handler
         self._log = log
-        self.address = ""
-        self._server = WebServer(handler, log)
-        self._next: tuple[WebServer, str] | None = None
+        self._terms = terms
+        self._inherited = inherited
+        self.addresses: tuple[str, ...] = ()
+        self._server = WebServer(self._answer, log, tls=lambda: terms().tls)
+        self._next: tuple[WebServer, tuple[str, ...]] | None = None
         self._deaf = False
         self.stats = self._server.stats
+        self._local = WebServer(handler, log, stats=self.stats)
 
-    async def start(self, address: str) -> None:
-        """Listen at ``address`` (as in the configuration); OSError, with the address in its text, if that cannot be."""
-        await self._server.start(parse_listen_address(address))
-        self.address = address
+    async def start(self, addresses: Sequence[str]) -> None:
+        """Listen at ``addresses`` (as in the configuration); OSError, with the address in its text, if that cannot be.
 
-    async def prepare(self, address: str) -> None:
-        """Listen at ``address`` too; OSError, and all is as before, if that cannot be.
-
-        Where the new address holds the old one (`:9` and `127.0.0.1:9`) the old one stops listening first, and
-        connections under way go on.
+        Where the local socket cannot be made, that is logged.
         """
-        if address == self.address:
+        self.addresses = tuple(addresses)
+        if self._inherited:
+            await self._server.start_on(self._inherited)
+        else:
+            await _start(self._server, self.addresses)
+        if self._local_path is not None:
+            path = self._local_path
+            try:
+                await self._local.start_on([await self._thread.call(lambda: open_local_listener(path))])
+            except OSError as error:
+                self._log.warning("no local socket: rankwatch status needs an address", error=error)
+
+    async def prepare(self, addresses: Sequence[str]) -> None:
+        """Listen at ``addresses`` too; OSError, and all is as before, if that cannot be.
+
+        Where a new address holds an old one (`:9` and `127.0.0.1:9`) the old ones stop listening first, and connections
+        under way go on.
+        """
+        if tuple(addresses) == self.addresses or self._inherited:
             return
-        server = WebServer(self._handler, self._log, stats=self.stats)  # the counters go on
+        server = WebServer(self._answer, self._log, stats=self.stats, tls=lambda: self._terms().tls)  # counters go on
         try:
-            await self._open(server, address)
+            await self._open(server, tuple(addresses))
         except OSError:
             await self._listen_again()
             raise
-        self._next = server, address
+        self._next = server, tuple(addresses)
 
     async def commit(self) -> None:
-        """Serve at the new address alone."""
+        """Serve at the new addresses alone."""
         if self._next is None:
             return
-        old, (self._server, self.address) = self._server, self._next
+        old, (self._server, self.addresses) = self._server, self._next
         self._next, self._deaf = None, False
         await old.stop(STOP_SECONDS)
 
     async def take_back(self) -> None:
-        """Serve at the old address alone."""
+        """Serve at the old addresses alone."""
         if self._next is not None:
             (server, _), self._next = self._next, None
             await server.stop(0.0)
@@ -62,18 +96,27 @@ class Serving:
 
     async def stop(self) -> None:
         """Stop listening, and let answers under way end within STOP_SECONDS."""
-        await self._server.stop(STOP_SECONDS)
+        await asyncio.gather(self._server.stop(STOP_SECONDS), self._local.stop(STOP_SECONDS))
+        if self._local_path is not None:
+            path = self._local_path
+            await self._thread.call(lambda: path.unlink(missing_ok=True))
+        self._thread.stop()
 
-    async def _open(self, server: WebServer, address: str) -> None:
-        wanted, own = parse_listen_address(address), parse_listen_address(self.address)
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
+        secured = self._terms().secured
+        refusal = await secured.refuse(request)
+        return refusal or secured.finish(await self._handler(request))
+
+    async def _open(self, server: WebServer, wanted: tuple[str, ...]) -> None:
         try:
-            await server.start(wanted)
+            await _start(server, wanted)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or wanted.port != own.port:
+            own = {parse_listen_address(each).port for each in self.addresses}
+            if error.errno != errno.EADDRINUSE or own.isdisjoint(parse_listen_address(each).port for each in wanted):
                 raise
             self._server.stop_listening()
             self._deaf = True
-            await server.start(wanted)
+            await _start(server, wanted)
 
     async def _listen_again(self) -> None:
         """Open the old listeners again, if they were closed."""
@@ -81,6 +124,17 @@ class Serving:
             return
         self._deaf = False
         try:
-            await self._server.start(parse_listen_address(self.address))
+            await _start(self._server, self.addresses)
         except OSError as error:  # taken by another program in between
             self._log.error("the old address cannot be listened to again: restart the agent", error=error)
+
+
+async def _start(server: WebServer, addresses: Sequence[str]) -> None:
+    """Listen at all of them, or at none."""
+    parsed: list[ListenAddress] = [parse_listen_address(each) for each in addresses]
+    try:
+        for address in parsed:
+            await server.start(address)
+    except OSError:
+        server.stop_listening()
+        raise

@@ -163,8 +163,10 @@ def put_service(root: Path) -> None:
 def put_shared(root: Path) -> None:
     """What a site takes what it needs of: drop-ins, Slurm's scripts, rules, routes, dashboards."""
     deploy, share = ROOT / "deploy", "usr/share/rankwatch"
-    for path in (*deploy.glob("systemd/rankwatch.service.d/*"), *deploy.glob("systemd/rankwatch-lldp.*")):
-        put(root, path, f"{share}/systemd/{path.name}")
+    units = (*deploy.glob("systemd/rankwatch-lldp.*"), deploy / "systemd/rankwatch.socket")
+    for path in (*deploy.glob("systemd/rankwatch.service.d/*"), *units):
+        text = path.read_text().replace("/opt/rankwatch/bin/rankwatch", "/usr/bin/rankwatch")
+        put_bytes(root, text.encode(), f"{share}/systemd/{path.name}")
     for place in ("slurm", "prometheus/rules", "prometheus/scrape", "prometheus/optional", "alertmanager"):
         for path in (deploy / place).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:

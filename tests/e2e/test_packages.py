@@ -87,6 +87,12 @@ wait_for 30 "counters went on over the way back" has_operations "$before"
     + KILLED_AGENT
     + DEATH
     + r"""
+cp /etc/rankwatch/rankwatch.yml /tmp/good.yml
+echo 'wbe: {}' >> /etc/rankwatch/rankwatch.yml
+! systemctl reload rankwatch 2>/dev/null || fail "a configuration with a mistake was reloaded"
+cp /tmp/good.yml /etc/rankwatch/rankwatch.yml
+systemctl reload rankwatch || fail "a good configuration was not reloaded"
+is_active || fail "the reload ended the agent"
 systemd-analyze security --no-pager rankwatch.service | tail -1
 kill %1
 dpkg --purge rankwatch

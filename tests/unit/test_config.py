@@ -36,7 +36,7 @@ def test_whole_file() -> None:
     ("text", "message"),
     [
         ("web:\n  listen_adress: ':1'\n", "f.yml:2: $.web.listen_adress: unknown key"),
-        ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: Expected `str`, got `int`"),
+        ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: Expected `str | array`, got `int`"),
         ("web:\n\n  listen_address: x\n", "f.yml:3: $.web.listen_address: listen address 'x' is not"),
         ("webb: {}\n", "f.yml:1: $.webb: unknown key"),
         ("- a\n", "f.yml: $: Expected `object`, got `array`"),

@@ -42,7 +42,7 @@ async def asked(host: str, port: int) -> bool:
 async def serving(address: str) -> AsyncIterator[Serving]:
     """A server at an address."""
     made = Serving(answer, Logger("web"))
-    await made.start(address)
+    await made.start((address,))
     try:
         yield made
     finally:
@@ -55,9 +55,9 @@ async def test_an_address_moves_to_one_that_holds_it(old: str, new: str) -> None
     port = free_port()
     async with serving(f"{old}:{port}") as web:
         assert await asked("127.0.0.1", port)
-        await web.prepare(f"{new}:{port}")
+        await web.prepare((f"{new}:{port}",))
         await web.commit()
-        assert web.address == f"{new}:{port}"
+        assert web.addresses == (f"{new}:{port}",)
         assert await asked("127.0.0.1", port)
         assert web.stats.connections == 2
 
@@ -67,9 +67,9 @@ async def test_a_move_is_taken_back() -> None:
     port, other = free_port(), free_port()
     async with serving(f"127.0.0.1:{port}") as web:
         for address in (f":{port}", f"127.0.0.1:{other}"):
-            await web.prepare(address)
+            await web.prepare((address,))
             await web.take_back()
-            assert web.address == f"127.0.0.1:{port}"
+            assert web.addresses == (f"127.0.0.1:{port}",)
             assert await asked("127.0.0.1", port)
             assert not await asked("127.0.0.1", other)
 
@@ -81,14 +81,14 @@ async def test_an_address_that_cannot_be_had_changes_nothing() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             for address in (f"127.0.0.1:{taken.getsockname()[1]}", f"192.0.2.7:{port}"):
                 with pytest.raises(OSError, match="cannot listen on"):
-                    await web.prepare(address)
-                assert (web.address, await asked("127.0.0.1", port)) == (f"127.0.0.1:{port}", True)
+                    await web.prepare((address,))
+                assert (web.addresses, await asked("127.0.0.1", port)) == ((f"127.0.0.1:{port}",), True)
 
 
 async def test_the_same_address_is_no_move() -> None:
     """To prepare today's address and commit it leaves the server as it is."""
     port = free_port()
     async with serving(f"127.0.0.1:{port}") as web:
-        await web.prepare(f"127.0.0.1:{port}")
+        await web.prepare((f"127.0.0.1:{port}",))
         await web.commit()
         assert await asked("127.0.0.1", port)

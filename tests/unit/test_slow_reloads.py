@@ -13,8 +13,9 @@ from rank_table import environment, facts
 
 import agent.app.daemon as daemon_module
 from agent.api import Context, ExporterConfig, Roots, Spec
-from agent.app.daemon import Daemon, Options, load
+from agent.app.daemon import Daemon
 from agent.app.discovery import exporter_names
+from agent.app.options import Options, load
 from agent.app.running import Running
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
@@ -119,7 +120,7 @@ async def test_a_mistake_that_was_taken_back_is_no_alert(
     """A file that holds again what is in use counts as a successful reload: the alert on the mistake ends."""
     monkeypatch.setattr(daemon_module, "CONFIG_POLL_SECONDS", 0.02)
     good = daemon._loaded.text
-    await daemon._web.start("127.0.0.1:0")
+    await daemon._web.start(("127.0.0.1:0",))
     tasks = [asyncio.create_task(daemon._reloads()), asyncio.create_task(daemon._watch_config())]
 
     async def until(*, ok: bool) -> bool:

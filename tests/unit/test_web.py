@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.core.log import Logger
+from agent.web import connection
 from agent.web import server as web
 from agent.web.listen import ListenAddress
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import ServerLimits, WebServer
 
 BIG = b"rankwatch_x 1\n" * 75_000  # 1.05 MB
-PARTS = ((0, 3), (65_000, 65_000 + 2 * web.WRITE_PIECE_BYTES + 1), (len(BIG) - 1, len(BIG)))
+PARTS = ((0, 3), (65_000, 65_000 + 2 * connection.WRITE_PIECE_BYTES + 1), (len(BIG) - 1, len(BIG)))
 HUGE = b"x" * (16 * 1024 * 1024)  # more than the kernel takes for a client that does not read
 GET = b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n"
 LAST_GET = b"GET /small HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"

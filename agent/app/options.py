@@ -1,0 +1,34 @@
+"""What the command line says of the daemon, and the configuration that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.api import Roots
+from agent.app.config import Loaded, read_config
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. ``listen_addresses`` and ``web_config_file`` override the file's; ``config_path``
+    None: all defaults. ``systemd_socket``: systemd has opened where to listen.
+    """
+
+    config_path: Path | None = None
+    listen_addresses: tuple[str, ...] = ()
+    web_config_file: Path | None = None
+    systemd_socket: bool = False
+    roots: Roots = field(default_factory=Roots)
+
+    def web_file(self, loaded: Loaded) -> Path | None:
+        """The web file, by the command line or else the configuration; None for none."""
+        named = loaded.config.web.config_file
+        return self.web_config_file or (Path(named) if named else None)
+
+
+def load(options: Options) -> Loaded:
+    """Read and parse the configuration (blocking); ConfigError says what is wrong and where."""
+    if options.config_path is None:
+        return Loaded("", "(defaults)")
+    return Loaded(read_config(options.config_path), str(options.config_path))

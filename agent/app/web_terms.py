@@ -1,0 +1,125 @@
+"""The web file in use: read at the start, and again whenever it or a certificate changes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from agent.app.config import read_config
+from agent.app.yaml_document import ConfigError, Document
+from agent.core.clock import Clock
+from agent.core.log import Logger
+from agent.core.threads import OwnThread
+from agent.web.connection import TlsTerms
+from agent.web.passwords import Passwords
+from agent.web.secured import Secured, Terms
+from agent.web.web_file import WebFile
+
+POLL_SECONDS = 5.0
+"""How soon a renewed certificate, a new password or a mistake in the file shows."""
+
+
+class WebTerms:
+    """What clients must meet by the file at ``path``; nothing where that is None.
+
+    A file that cannot be used leaves the one before in force: what was closed is never opened by a mistake.
+    ``refused``: why the newest text is not in use; empty where it is.
+    """
+
+    def __init__(self, path: Path | None, clock: Clock, log: Logger) -> None:
+        self.path = path
+        self.terms = Terms()
+        self.refused = ""
+        self._clock = clock
+        self._log = log
+        self._checks = OwnThread("passwords")
+        self._files = OwnThread("web-file")
+        self._stamp: tuple[tuple[int, int, int], ...] = ()
+        self._known_files: tuple[Path, ...] = ()
+
+    def load(self) -> None:
+        """Read it (blocking); ConfigError says what is wrong, and all is as before."""
+        if self.path is None:
+            return
+        stamp = _stamp_of([self.path])
+        found = parse(read_config(self.path), str(self.path))
+        folder = self.path.parent
+        stamp += _stamp_of(found.files(folder))
+        self.terms, self._stamp = self._terms_of(found, folder), stamp
+
+    async def watch(self) -> None:
+        """Take what changes into use, for as long as the agent runs."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            if self.path is not None:
+                await self._look(self.path)
+
+    async def _look(self, path: Path) -> None:
+        files = self._known_files
+        stamp = await self._files.call(lambda: _stamp_of([path, *files]))
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            await self._files.call(self.load)
+        except ConfigError as error:
+            if self.refused != str(error):
+                self._log.error("web configuration refused, the one before stays", error=str(error))
+            self.refused = str(error)
+        else:
+            self.refused = ""
+            self._log.info("web configuration taken into use", path=str(path))
+
+    def _terms_of(self, found: WebFile, folder: Path) -> Terms:
+        tls = None
+        if found.tls_server_config is not None:
+            from agent.web.tls import context_of, has_allowed_name  # noqa: PLC0415  # loads OpenSSL, for those who need it
+
+            allowed = frozenset(found.tls_server_config.client_allowed_sans)
+            try:
+                context = context_of(found.tls_server_config, folder)
+            except ValueError as error:
+                raise ConfigError(f"{self.path}: {error}") from error
+            tls = TlsTerms(context, lambda certificate: has_allowed_name(certificate, allowed))
+        passwords = None
+        if found.basic_auth_users:
+            import bcrypt  # noqa: PLC0415  # likewise
+
+            def matches(password: bytes, hashed: bytes) -> bool:
+                try:
+                    return bcrypt.checkpw(password, hashed)
+                except ValueError:  # a password that bcrypt does not take, with a NUL
+                    return False
+
+            passwords = Passwords(found.basic_auth_users, self._checks, self._clock.monotonic, matches)
+        self._known_files = tuple(found.files(folder))
+        headers = found.http_server_config.headers
+        return Terms(Secured(passwords, headers, found.rate_limit, self._clock.monotonic), tls)
+
+
+def local_socket(environ: Mapping[str, str]) -> Path | None:
+    """Where root's commands ask the agent: in the directory of the unit's RuntimeDirectory=; None without."""
+    directory = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return Path(directory, "web.sock") if directory else None
+
+
+def parse(text: str, source: str) -> WebFile:
+    """The file in ``text``; ConfigError says what is wrong and where."""
+    document = Document(text, source)
+    found: WebFile = document.convert({} if document.value is None else document.value, WebFile, "$")
+    return found
+
+
+def _stamp_of(paths: list[Path]) -> tuple[tuple[int, int, int], ...]:
+    """When each file was changed, and which it is; zeros for one that is not there."""
+    found = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+    return tuple(found)

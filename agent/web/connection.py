@@ -1,0 +1,92 @@
+"""One connection: what the server keeps of it, its handshake and its end under TLS, and how it is written to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import h11
+
+from agent.web.limits import CloseReason
+
+WRITE_PIECE_BYTES = 64 * 1024
+
+
+class TlsTerms(NamedTuple):
+    """What a client must meet: ``context`` is a server's ssl.SSLContext, ``accepts`` judges a verified certificate."""
+
+    context: Any
+    accepts: Callable[[Mapping[str, Any] | None], bool]
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One client. ``tls``: what it must meet before it is served."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    http: h11.Connection
+    served: bool = False
+    header_begun: bool = False
+    held_bytes: int = 0
+    tls: TlsTerms | None = None
+    transport: asyncio.WriteTransport = field(init=False)
+    """The socket's, below TLS: aborted, it is closed at once in every state of the other."""
+
+    def __post_init__(self) -> None:
+        self.transport = self.writer.transport
+
+    @property
+    def client(self) -> str:
+        """The address of the other side, without its port; empty for one that has none."""
+        name = self.writer.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""
+
+
+class Closed(Exception):  # noqa: N818  # a way out, not an error
+    """Ends a connection. ``reason``: what is counted."""
+
+    def __init__(self, reason: CloseReason) -> None:
+        super().__init__(reason)
+        self.reason: CloseReason = reason
+
+
+async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -> None:
+    """Speak TLS from here on; Closed where that is not done in time, or the client does not meet the terms."""
+    try:
+        await connection.writer.start_tls(terms.context, ssl_handshake_timeout=seconds)
+    except (TimeoutError, ConnectionAbortedError) as error:  # by asyncio, which aborts it when it is late
+        raise Closed("handshake_timeout") from error
+    except OSError as error:  # all of TLS' own are
+        raise Closed("handshake_failed") from error
+    # One more than nothing: at 0 asyncio would pause for good.
+    connection.writer.transport.set_write_buffer_limits(1)
+    if not terms.accepts(connection.writer.get_extra_info("peercert")):
+        raise Closed("handshake_failed")
+
+
+async def end_tls(connection: Connection, seconds: float) -> None:
+    """Let what was written reach the client, and say that it is all."""
+    connection.writer.close()
+    try:
+        async with asyncio.timeout(seconds):
+            await connection.writer.wait_closed()
+    except OSError:  # a TimeoutError too: it had its chance
+        pass
+
+
+async def write_pieces(
+    connection: Connection, head: bytes | None, body: bytes, parts: tuple[tuple[int, int], ...]
+) -> None:
+    """Write piece by piece: what a slow client has not taken is never copied into a buffer of its own."""
+    connection.writer.write(head or b"")
+    view = memoryview(body)
+    for begin, end in parts:
+        for start in range(begin, end, WRITE_PIECE_BYTES):
+            piece = h11.Data(data=view[start : min(start + WRITE_PIECE_BYTES, end)])  # type: ignore[arg-type]  # bytes-like
+            for written in connection.http.send_with_data_passthrough(piece) or ():
+                connection.writer.write(written)
+            await connection.writer.drain()
+    await connection.writer.drain()

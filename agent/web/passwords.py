@@ -1,0 +1,105 @@
+"""Users and passwords of HTTP's basic authentication (RFC 7617), against hashes by bcrypt.
+
+A check takes some 70 ms by design, so it is made in a thread, and what was right once is remembered. Who sends wrong
+passwords has few checks a second: further ones are refused unseen, by address, and the right password that is
+remembered is still let in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from agent.core.threads import OwnThread
+
+MAX_GOOD = 64
+"""Right pairs that are remembered; what scrapers need is one each."""
+MAX_CLIENTS = 1024
+"""Addresses whose failures are counted."""
+MAX_PASSWORD_BYTES = 72
+"""More than bcrypt looks at; the hash of a longer one would be that of its beginning."""
+CHECKS_AT_ONCE = 10
+CHECKS_PER_SECOND = 2.0
+"""Of one address, of pairs that are not known to be right."""
+MAX_WAITING = 8
+"""Checks of all addresses that wait for the thread: about half a second."""
+
+Verdict = Literal["right", "wrong", "too_many"]
+
+
+class _Bucket(NamedTuple):
+    checks: float
+    at: float
+
+
+class Passwords:
+    """``users``: hashes by user. ``check_password`` is bcrypt's (password, hash); ``monotonic`` a clock."""
+
+    def __init__(
+        self,
+        users: Mapping[str, str],
+        thread: OwnThread,
+        monotonic: Callable[[], float],
+        check_password: Callable[[bytes, bytes], bool],
+    ) -> None:
+        self._users = {name.encode(): hashed.encode() for name, hashed in users.items()}
+        self._anybody = next(iter(self._users.values()), b"")
+        self._thread = thread
+        self._monotonic = monotonic
+        self._check_password = check_password
+        self._salt = os.urandom(16)
+        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._waiting = 0
+
+    async def check(self, authorization: str, client: str) -> Verdict:
+        """Judge the header of a request from the address ``client``."""
+        pair = _pair(authorization)
+        if pair is None:
+            return "wrong"
+        user, password = pair
+        known = hashlib.sha256(self._salt + len(user).to_bytes(4, "big") + user + password).digest()
+        if known in self._good:
+            self._good.move_to_end(known)
+            return "right"
+        if self._waiting >= MAX_WAITING or not self._may_check(client):
+            return "too_many"
+        self._waiting += 1
+        try:
+            hashed = self._users.get(user) or self._anybody  # for who is no user it must take as long
+            matches = await self._thread.call(lambda: self._check_password(password[:MAX_PASSWORD_BYTES], hashed))
+        finally:
+            self._waiting -= 1
+        if not matches or user not in self._users:
+            return "wrong"
+        self._good[known] = None
+        while len(self._good) > MAX_GOOD:
+            self._good.popitem(last=False)
+        return "right"
+
+    def _may_check(self, client: str) -> bool:
+        """Take one of the checks that the address has now; False where there is none."""
+        now = self._monotonic()
+        before = self._buckets.pop(client, _Bucket(CHECKS_AT_ONCE, now))
+        left = min(CHECKS_AT_ONCE, before.checks + (now - before.at) * CHECKS_PER_SECOND)
+        self._buckets[client] = _Bucket(left - 1 if left >= 1 else left, now)
+        while len(self._buckets) > MAX_CLIENTS:
+            self._buckets.popitem(last=False)
+        return left >= 1
+
+
+def _pair(authorization: str) -> tuple[bytes, bytes] | None:
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    user, colon, password = text.partition(b":")
+    return (user, password) if colon else None

@@ -1,0 +1,77 @@
+"""TLS as the web file wants it. OpenSSL is imported here alone, and only where there is a certificate."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.web.web_file import CIPHERS, CURVES, TlsConfig
+
+_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+_CLIENTS = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+
+
+def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
+    """A server's context (blocking: files are read); ValueError says what is wrong with them."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
+    context.verify_mode = _CLIENTS[config.client_auth_type]
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    if config.prefer_server_cipher_suites:
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    else:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if suites := [CIPHERS[each] for each in config.cipher_suites if each in CIPHERS]:
+        context.set_ciphers(":".join(suites))
+    for curve in config.curve_preferences:
+        context.set_ecdh_curve(CURVES[curve])
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        _load_certificate(context, config, folder)
+        if config.client_ca:
+            context.load_verify_locations(cadata=config.client_ca)
+        elif config.client_ca_file:
+            context.load_verify_locations(cafile=folder / config.client_ca_file)
+    except (OSError, ssl.SSLError) as error:
+        named = error.filename if isinstance(error.filename, str) else ""
+        raise ValueError(f"tls_server_config: {named or 'certificate, key or client_ca'}: {error.strerror}") from error
+    return context
+
+
+def has_allowed_name(certificate: Mapping[str, Any] | None, allowed: Collection[str]) -> bool:
+    """Whether a verified certificate (as ssl tells it) has one of ``allowed`` for a name; any where that is empty."""
+    names = {value for _, value in (certificate or {}).get("subjectAltName", ())}
+    return not allowed or not names.isdisjoint(allowed)
+
+
+def _load_certificate(context: ssl.SSLContext, config: TlsConfig, folder: Path) -> None:
+    """Load the chain; text in the file itself goes by way of memory, as OpenSSL takes files alone."""
+    held: list[int] = []
+
+    def path_of(text: str, name: str) -> str:
+        if not text:
+            (folder / name).open("rb").close()  # OpenSSL's own error does not say which file it is
+            return str(folder / name)
+        fd = os.memfd_create("rankwatch-tls")
+        held.append(fd)
+        os.write(fd, text.encode())
+        return f"/proc/self/fd/{fd}"
+
+    try:
+        certificate, key = path_of(config.cert, config.cert_file), path_of(config.key, config.key_file)
+        context.load_cert_chain(certificate, key, password=_no_password)
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def _no_password() -> str:
+    """Nobody is there to be asked for the password of an encrypted key."""
+    raise ssl.SSLError(0, "the key is encrypted")

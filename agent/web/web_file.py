@@ -1,0 +1,161 @@
+"""The file that `--web.config.file` names: TLS, passwords and headers, in the format of Prometheus' exporter-toolkit.
+
+Format: prometheus/exporter-toolkit, docs/web-configuration.md. What that server can and this one cannot is refused in
+words, never passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+MAX_USERS = 64
+MAX_SANS = 64
+MAX_INLINE_CHARACTERS = 64 * 1024
+ClientAuth = Literal[
+    "NoClientCert",
+    "RequestClientCert",
+    "RequireAnyClientCert",
+    "VerifyClientCertIfGiven",
+    "RequireAndVerifyClientCert",
+]
+TlsVersion = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
+CIPHERS = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+}
+"""Suites of TLS 1.2 by their names in the file (Go's crypto/tls), and OpenSSL's. Those of TLS 1.3 are always on."""
+TLS13_CIPHERS = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}
+HEADERS = {
+    "Content-Security-Policy",
+    "Strict-Transport-Security",
+    "X-Content-Type-Options",
+    "X-Frame-Options",
+    "X-XSS-Protection",
+}
+_BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
+_MAX_COST = 14
+_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
+_Inline = Annotated[str, msgspec.Meta(max_length=MAX_INLINE_CHARACTERS)]
+
+
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``tls_server_config``. Paths are taken from the file's own folder on."""
+
+    cert: _Inline = ""
+    key: _Inline = ""
+    client_ca: _Inline = ""
+    cert_file: _Text = ""
+    key_file: _Text = ""
+    client_ca_file: _Text = ""
+    client_auth_type: ClientAuth = "NoClientCert"
+    client_allowed_sans: Annotated[list[_Text], msgspec.Meta(max_length=MAX_SANS)] = []
+    min_version: TlsVersion = "TLS12"
+    max_version: TlsVersion = "TLS13"
+    cipher_suites: Annotated[list[_Text], msgspec.Meta(max_length=64)] = []
+    prefer_server_cipher_suites: bool = True
+    curve_preferences: Annotated[list[_Text], msgspec.Meta(max_length=8)] = []
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself, and what this server cannot do."""
+        for mistake in (*self._contradictions(), *self._impossible()):
+            raise ValueError(mistake)
+
+    def _contradictions(self) -> list[str]:
+        given = {name: (getattr(self, name), getattr(self, f"{name}_file")) for name in ("cert", "key", "client_ca")}
+        found = [f"{name} and {name}_file exclude each other" for name, both in given.items() if all(both)]
+        found += [f"{name}_file is missing" for name in ("cert", "key") if not any(given[name])]
+        has_ca = bool(self.client_ca or self.client_ca_file)
+        verifies = self.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
+        if has_ca and self.client_auth_type == "NoClientCert":
+            found.append("client_ca_file without client_auth_type: say RequireAndVerifyClientCert")
+        if verifies and not has_ca:
+            found.append(f"client_auth_type {self.client_auth_type} needs client_ca_file")
+        if self.client_allowed_sans and not verifies:
+            found.append("client_allowed_sans needs client_auth_type RequireAndVerifyClientCert")
+        if self.min_version > self.max_version:
+            found.append("min_version is above max_version")
+        return found
+
+    def _impossible(self) -> list[str]:
+        found = []
+        if self.client_auth_type in ("RequestClientCert", "RequireAnyClientCert"):
+            found.append(f"client_auth_type {self.client_auth_type} is not supported: certificates are always verified")
+        if self.max_version < "TLS12" or self.min_version < "TLS12":
+            found.append("TLS10 and TLS11 are not supported: say TLS12 or TLS13")
+        unknown = [each for each in self.cipher_suites if each not in CIPHERS and each not in TLS13_CIPHERS]
+        if unknown:
+            found.append(f"cipher_suites: {unknown[0]} is none of {', '.join(sorted({*CIPHERS, *TLS13_CIPHERS}))}")
+        if len(self.curve_preferences) > 1:
+            found.append("curve_preferences: one curve is supported, or none for those of OpenSSL")
+        if self.curve_preferences and self.curve_preferences[0] not in CURVES:
+            found.append(f"curve_preferences: {self.curve_preferences[0]} is none of {', '.join(CURVES)}")
+        return found
+
+
+class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``http_server_config``. ``http2`` changes nothing: HTTP/1.1 is served, which every scraper takes."""
+
+    http2: bool = True
+    headers: dict[str, _Text] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse headers that the format does not have."""
+        for name, value in self.headers.items():
+            if name not in HEADERS:
+                raise ValueError(f"headers: {name} is none of {', '.join(sorted(HEADERS))}")
+            if not value.isprintable() or not value.isascii():
+                raise ValueError(f"headers: {name} holds what no header may")
+
+
+class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``rate_limit``: one request in each ``interval``, and ``burst`` at once. "0": none."""
+
+    interval: str = "0"
+    burst: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time span."""
+        if self.interval != "0" and _DURATION.fullmatch(self.interval) is None:
+            raise ValueError(f"interval {self.interval!r} is no time span such as 100ms, 1s or 1m")
+
+    @property
+    def seconds(self) -> float:
+        """The interval; 0 for none."""
+        found = _DURATION.fullmatch(self.interval)
+        return float(found[1]) * _SECONDS[found[2]] if found else 0.0
+
+
+class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file. ``basic_auth_users``: hashes of passwords (bcrypt) by user."""
+
+    tls_server_config: TlsConfig | None = None
+    http_server_config: HttpConfig = HttpConfig()
+    basic_auth_users: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_USERS)] = {}
+    rate_limit: RateLimit = RateLimit()
+
+    def __post_init__(self) -> None:
+        """Refuse hashes that are none, or that take seconds to check."""
+        for user, hashed in self.basic_auth_users.items():
+            found = _BCRYPT.fullmatch(hashed)
+            if found is None:
+                raise ValueError(f"basic_auth_users: what {user!r} has is no hash by bcrypt ($2y$10$...)")
+            if int(found[1]) > _MAX_COST:
+                raise ValueError(f"basic_auth_users: the hash of {user!r} costs {found[1]}; {_MAX_COST} is the most")
+
+    def files(self, folder: Path) -> list[Path]:
+        """The files that it names, of which a change is one of this file."""
+        tls = self.tls_server_config
+        names = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
+        return [folder / name for name in names if name]

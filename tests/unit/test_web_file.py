@@ -1,0 +1,90 @@
+"""The web file: what of Prometheus' format is taken, what is refused, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.app.web_terms import parse
+from agent.app.yaml_document import ConfigError
+from agent.web.web_file import MAX_SANS, MAX_USERS
+
+DATA = Path(__file__).parents[1] / "data" / "web"
+HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"
+TLS = "cert_file: server.pem, key_file: server.key"
+GOOD = {
+    "empty": "",
+    "tls": f"tls_server_config: {{{TLS}}}",
+    "mutual": f"tls_server_config: {{{TLS}, client_ca_file: ca.pem, client_auth_type: RequireAndVerifyClientCert}}",
+    "if-given": f"tls_server_config: {{{TLS}, client_ca_file: ca.pem, client_auth_type: VerifyClientCertIfGiven}}",
+    "versions": f"tls_server_config: {{{TLS}, min_version: TLS12, max_version: TLS13}}",
+    "suites": f"tls_server_config: {{{TLS}, cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256], "
+    "prefer_server_cipher_suites: false}",
+    "curve": f"tls_server_config: {{{TLS}, curve_preferences: [CurveP256]}}",
+    "users": f'basic_auth_users: {{prom: "{HASH}", other: "{HASH}"}}',
+    "headers": "http_server_config: {http2: false, headers: {X-Frame-Options: deny, Strict-Transport-Security: a}}",
+}
+"""What promtool takes, too (tests/e2e/test_web_file_promtool.py)."""
+BAD = {
+    "unknown": ("tls_sever_config: {}", "tls_sever_config: unknown key"),
+    "no-key": ("tls_server_config: {cert_file: server.pem}", "key_file is missing"),
+    "no-certificate": ("tls_server_config: {key_file: server.key}", "cert_file is missing"),
+    "ca-without-policy": (f"tls_server_config: {{{TLS}, client_ca_file: ca.pem}}", "say RequireAndVerifyClientCert"),
+    "policy": (f"tls_server_config: {{{TLS}, client_auth_type: Always}}", "client_auth_type: Invalid enum value"),
+    "suite": (f"tls_server_config: {{{TLS}, cipher_suites: [RC4]}}", "RC4 is none of TLS_AES_128_GCM_SHA256"),
+    "header": ("http_server_config: {headers: {X-Own: a}}", "X-Own is none of Content-Security-Policy"),
+    "no-hash": ("basic_auth_users: {prom: secret}", "what 'prom' has is no hash by bcrypt"),
+}
+REFUSED_HERE = {
+    "policy-without-ca": (
+        f"tls_server_config: {{{TLS}, client_auth_type: RequireAndVerifyClientCert}}",
+        "needs client_ca_file",
+    ),
+    "any-certificate": (
+        f"tls_server_config: {{{TLS}, client_auth_type: RequireAnyClientCert}}",
+        "RequireAnyClientCert is not supported: certificates are always verified",
+    ),
+    "old": (f"tls_server_config: {{{TLS}, min_version: TLS10}}", "TLS10 and TLS11 are not supported"),
+    "curves": (f"tls_server_config: {{{TLS}, curve_preferences: [CurveP256, CurveP384]}}", "one curve is supported"),
+    "costly": (f'basic_auth_users: {{prom: "{HASH.replace("$10$", "$15$")}"}}', "costs 15; 14 is the most"),
+    "upside-down": (f"tls_server_config: {{{TLS}, min_version: TLS13, max_version: TLS12}}", "min_version is above"),
+    "both": ("tls_server_config: {cert: a, cert_file: b, key_file: c}", "cert and cert_file exclude each other"),
+    "sans": (f"tls_server_config: {{{TLS}, client_allowed_sans: [a]}}", "client_allowed_sans needs"),
+    "newline": ('http_server_config: {headers: {X-Frame-Options: "a\\nb"}}', "holds what no header may"),
+    "interval": ("rate_limit: {interval: soon}", "'soon' is no time span"),
+    "users": (f"basic_auth_users: {{{', '.join(f'u{n}: x' for n in range(MAX_USERS + 1))}}}", "length <= 64"),
+    "many-sans": (
+        f"tls_server_config: {{{TLS}, client_allowed_sans: [{', '.join(['a'] * (MAX_SANS + 1))}]}}",
+        "length <= 64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_is_taken(name: str) -> None:
+    """What the format has and this server can do is taken."""
+    parse(GOOD[name], "web.yml")
+
+
+@pytest.mark.parametrize("name", [*BAD, *REFUSED_HERE])
+def test_what_is_refused(name: str) -> None:
+    """A mistake, and what this server cannot do, is refused with its place and in words."""
+    text, expected = (BAD | REFUSED_HERE)[name]
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "web.yml")
+    assert str(caught.value).startswith("web.yml")
+    assert expected in str(caught.value)
+
+
+def test_what_nobody_writes_is_as_good_as_the_defaults() -> None:
+    """An empty file asks for nothing: neither TLS, nor passwords, nor a rate."""
+    found = parse("", "web.yml")
+    assert (found.tls_server_config, found.basic_auth_users, found.rate_limit.seconds) == (None, {}, 0.0)
+    assert parse("rate_limit: {interval: 500ms, burst: 3}", "w").rate_limit.seconds == 0.5
+
+
+def test_files_that_it_names() -> None:
+    """A change of a certificate, a key or an authority is one of the file."""
+    found = parse(GOOD["mutual"], "web.yml")
+    assert found.files(Path("/etc")) == [Path("/etc/server.pem"), Path("/etc/server.key"), Path("/etc/ca.pem")]

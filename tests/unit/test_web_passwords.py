@@ -1,0 +1,161 @@
+"""Passwords: who is let in, what a wrong one costs, and who is refused unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+
+import bcrypt
+import pytest
+from fake_clock import FakeClock
+
+from agent.core.threads import OwnThread
+from agent.web import passwords as module
+from agent.web.messages import TEXT, HttpRequest, HttpResponse
+from agent.web.passwords import CHECKS_AT_ONCE, MAX_CLIENTS, MAX_GOOD, MAX_WAITING, Passwords
+from agent.web.secured import Secured
+from agent.web.web_file import RateLimit
+
+HERE = "10.0.0.1"
+
+
+def header(user: str, password: str, scheme: str = "Basic") -> str:
+    """What a client sends."""
+    return f"{scheme} {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+class Door:
+    """Passwords whose hashes are the passwords themselves, and how often one was checked."""
+
+    def __init__(self, users: dict[str, str]) -> None:
+        self.clock = FakeClock()
+        self.checked: list[tuple[bytes, bytes]] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.passwords = Passwords(users, OwnThread("test"), self.clock.monotonic, self.check)
+
+    def check(self, password: bytes, hashed: bytes) -> bool:
+        self.may_go_on.wait(10)
+        self.checked.append((password, hashed))
+        return password == hashed
+
+    async def ask(self, user: str = "prom", said: str = "secret", client: str = HERE) -> str:
+        return await self.passwords.check(header(user, said), client)
+
+
+@pytest.fixture
+def door() -> Door:
+    """A door for two users."""
+    return Door({"prom": "secret", "eve": "eve's"})
+
+
+async def test_with_bcrypt_itself() -> None:
+    """A real hash lets its password in, and no other, whatever its length."""
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    found = Passwords({"prom": hashed}, OwnThread("test"), FakeClock().monotonic, bcrypt.checkpw)
+    assert await found.check(header("prom", "secret"), HERE) == "right"
+    for wrong in ("secret2", "", "x" * 500):
+        assert await found.check(header("prom", wrong), HERE) == "wrong"
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "Basic", "Basic !", "Basic c2VjcmV0", "Bearer x", header("prom", "secret", "Digest"), "Basic \xff"]
+)
+async def test_what_is_no_password(door: Door, sent: str) -> None:
+    """What is no header of basic authentication is wrong, and costs no check."""
+    assert await door.passwords.check(sent, HERE) == "wrong"
+    assert door.checked == []
+
+
+async def test_what_was_right_once_is_remembered(door: Door) -> None:
+    """A right pair is checked once, a wrong one each time; another user's password is wrong."""
+    assert [await door.ask() for _ in range(5)] == ["right"] * 5
+    assert len(door.checked) == 1
+    assert await door.ask(said="eve's") == "wrong"
+    assert await door.ask("eve") == "wrong"
+    assert len(door.checked) == 3
+
+
+async def test_nobody_takes_as_long_as_somebody(door: Door) -> None:
+    """A user that there is not is checked against a hash, too; even its password is wrong then."""
+    assert await door.ask("nobody") == "wrong"
+    assert door.checked == [(b"secret", b"secret")]
+
+
+async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
+    """So many checks at once, then two a second; who is known is let in all the same, and other addresses are."""
+    assert await door.ask() == "right"
+    verdicts = [await door.ask(said="wrong") for _ in range(CHECKS_AT_ONCE + 5)]
+    assert verdicts == ["wrong"] * (CHECKS_AT_ONCE - 1) + ["too_many"] * 6
+    assert await door.ask() == "right"
+    assert await door.ask("eve", "eve's", "10.0.0.2") == "right"
+    door.clock.advance(1.0)
+    assert [await door.ask(said="wrong") for _ in range(3)] == ["wrong", "wrong", "too_many"]
+
+
+async def test_checks_that_wait_are_bounded(door: Door) -> None:
+    """Of more addresses at once than the bound the last is refused unseen."""
+    door.may_go_on.clear()
+    asked = [asyncio.ensure_future(door.ask(client=f"10.0.1.{number}")) for number in range(MAX_WAITING)]
+    await asyncio.sleep(0)
+    assert await door.ask(client="10.0.2.1") == "too_many"
+    door.may_go_on.set()
+    assert await asyncio.gather(*asked) == ["right"] * MAX_WAITING
+
+
+async def test_tables_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one address more than the bound the oldest is forgotten; of right pairs, too."""
+    for number in range(MAX_CLIENTS + 1):
+        await door.ask(said="wrong", client=str(number))
+    assert len(door.passwords._buckets) == MAX_CLIENTS
+    many = Door({f"u{number}": "secret" for number in range(MAX_GOOD + 1)})
+    for number in range(MAX_GOOD + 1):
+        await many.ask(f"u{number}", client=str(number))
+    assert len(many.passwords._good) == MAX_GOOD
+    monkeypatch.setattr(module, "MAX_GOOD", 0)
+
+
+async def answered(secured: Secured, path: str, authorization: str = "") -> int:
+    """The status of the refusal, 200 for none."""
+    refusal = await secured.refuse(HttpRequest(path, headers={"authorization": authorization}, client=HERE))
+    return 200 if refusal is None else refusal.status
+
+
+async def test_what_is_open(door: Door) -> None:
+    """Health and readiness are open, everything else takes a password; a refusal says how to send one."""
+    secured = Secured(door.passwords)
+    assert [await answered(secured, path) for path in ("/-/healthy", "/-/ready", "/metrics", "/")] == [
+        200,
+        200,
+        401,
+        401,
+    ]
+    assert await answered(secured, "/metrics", header("prom", "secret")) == 200
+    refusal = await secured.refuse(HttpRequest("/metrics"))
+    assert refusal is not None
+    assert dict(refusal.headers)["WWW-Authenticate"].startswith("Basic realm=")
+
+
+async def test_too_many_is_a_429(door: Door) -> None:
+    """An address with too many wrong passwords is told to wait."""
+    secured = Secured(door.passwords)
+    statuses = [await answered(secured, "/metrics", header("prom", "wrong")) for _ in range(CHECKS_AT_ONCE + 1)]
+    assert statuses == [401] * CHECKS_AT_ONCE + [429]
+
+
+async def test_headers_go_with_every_answer() -> None:
+    """A header of the file takes the place of the page's own; refusals have it, too."""
+    secured = Secured(headers={"Content-Security-Policy": "x"})
+    page = HttpResponse(200, TEXT, b"", (("Content-Security-Policy", "own"), ("Vary", "Accept")))
+    assert secured.finish(page).headers == (("Vary", "Accept"), ("Content-Security-Policy", "x"))
+    assert Secured().finish(page) is page
+
+
+async def test_the_rate_of_requests() -> None:
+    """So many at once, then one in each interval; the one above it is a 429."""
+    clock = FakeClock()
+    secured = Secured(rate=RateLimit("1s", 2), monotonic=clock.monotonic)
+    assert [await answered(secured, "/metrics") for _ in range(3)] == [200, 200, 429]
+    clock.advance(1.0)
+    assert [await answered(secured, "/metrics") for _ in range(2)] == [200, 429]

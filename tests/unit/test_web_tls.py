@@ -1,0 +1,287 @@
+"""TLS: who is served, who is not, and what silent clients cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+
+from agent.app.web_terms import WebTerms
+from agent.app.yaml_document import ConfigError
+from agent.core.log import Logger
+from agent.web.limits import ServerLimits
+from agent.web.listen import ListenAddress, inherited_listeners
+from agent.web.messages import TEXT, HttpRequest, HttpResponse
+from agent.web.server import WebServer
+from agent.web.serving import Serving
+from agent.web.tls import has_allowed_name
+
+DATA = Path(__file__).parents[1] / "data" / "web"
+BIG = b"rankwatch_x 1\n" * 300_000
+TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key"
+MUTUAL = f"{TLS}, client_ca_file: ca.pem, client_auth_type: RequireAndVerifyClientCert"
+CLOSE = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+
+
+async def big(request: HttpRequest) -> HttpResponse:
+    """A page of four megabytes."""
+    return HttpResponse(200, TEXT, BIG if request.path == "/" else request.client.encode())
+
+
+class Node:
+    """A folder with a web file and certificates, and what is in force by it."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder = folder
+        for path in DATA.glob("*.*"):
+            shutil.copy(path, folder)
+        self.file = folder / "web.yml"
+        self.file.write_text(text)
+        self.terms = WebTerms(self.file, FakeClock(), Logger("test"))
+        self.terms.load()
+
+    def replace(self, name: str) -> None:
+        """Put this certificate and its key into the place of the server's."""
+        for kind in ("pem", "key"):
+            shutil.copy(DATA / f"{name}.{kind}", self.folder / f".{kind}")
+            os.replace(self.folder / f".{kind}", self.folder / f"server.{kind}")
+
+    def client(self, name: str = "") -> ssl.SSLContext:
+        """A client's context, with this certificate of its own."""
+        context = ssl.create_default_context(cafile=DATA / "ca.pem")
+        if name:
+            context.load_cert_chain(DATA / f"{name}.pem", DATA / f"{name}.key")
+        return context
+
+    async def context(self, name: str = "") -> ssl.SSLContext:
+        """The same, off the event loop."""
+        return await asyncio.to_thread(self.client, name)
+
+
+@asynccontextmanager
+async def served(node: Node, limits: ServerLimits | None = None) -> AsyncIterator[tuple[WebServer, int]]:
+    """Run a server on these terms."""
+    server = WebServer(big, Logger("web"), limits, tls=lambda: node.terms.terms.tls)
+    port = await server.start(ListenAddress("127.0.0.1", 0))
+    try:
+        yield server, port
+    finally:
+        await server.stop(1.0)
+
+
+async def ask(port: int, context: ssl.SSLContext, sent: bytes = CLOSE) -> bytes:
+    """Ask for a page over TLS; return all until the server's end, which must be a whole one."""
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+    writer.write(sent)
+    received = await reader.read(-1)
+    writer.close()
+    return received
+
+
+async def until(condition: object) -> None:
+    """Wait for the server's state."""
+    async with asyncio.timeout(10):
+        while not condition():  # type: ignore[operator]  # what is waited for is counted, not signalled
+            await asyncio.sleep(0.001)
+
+
+async def test_a_page_arrives_whole(tmp_path: Path) -> None:
+    """Four megabytes arrive whole, though the server closes after them."""
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+    async with served(node) as (server, port):
+        received = await ask(port, await node.context())
+        assert received.endswith(BIG)
+        assert (server.stats.responses, server.stats.failures) == ({200: 1}, 0)
+
+
+async def test_refusals_arrive_whole(tmp_path: Path) -> None:
+    """An odd request is answered before its connection is closed; plain http in a target is misdirected."""
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+    async with served(node) as (_, port):
+        assert (await ask(port, await node.context(), b"POST / HTTP/1.1\r\nHost: h\r\n\r\n")).startswith(
+            b"HTTP/1.1 405 "
+        )
+        odd = b"GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n"
+        assert (await ask(port, await node.context(), odd)).startswith(b"HTTP/1.1 421 ")
+        whole = b"GET https://h/who HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        assert (await ask(port, await node.context(), whole)).endswith(b"127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "is_served"),
+    [
+        (f"{TLS}}}", "", True),
+        (f"{MUTUAL}}}", "scraper", True),
+        (f"{MUTUAL}}}", "", False),
+        (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "scraper", True),
+        (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "other", False),
+        (f"{TLS}, client_ca_file: ca.pem, client_auth_type: VerifyClientCertIfGiven}}", "", True),
+        (f"{TLS}, min_version: TLS13}}", "", True),
+        (f"{TLS}, max_version: TLS12, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}", "", True),
+    ],
+)
+async def test_who_is_served(tmp_path: Path, text: str, name: str, is_served: bool) -> None:
+    """A client without the certificate, or with another name in it, gets no answer."""
+    node = await asyncio.to_thread(Node, tmp_path, text)
+    async with served(node) as (server, port):
+        try:
+            received = await ask(port, await node.context(name))
+        except (OSError, ssl.SSLError):
+            received = b""
+        assert received.startswith(b"HTTP/1.1 200 ") is is_served
+        await until(lambda: bool(server.stats.closed["handshake_failed"]) is not is_served)
+        assert server.stats.failures == 0
+
+
+async def test_who_speaks_no_tls(tmp_path: Path) -> None:
+    """Plain HTTP, and nothing at all, end with the handshake, and are counted."""
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+    async with served(node, ServerLimits(handshake_seconds=0.1)) as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(CLOSE)
+        assert not (await reader.read(-1)).startswith(b"HTTP")
+        silent, other = await asyncio.open_connection("127.0.0.1", port)
+        assert await silent.read(-1) == b""
+        await until(lambda: server.stats.closed["handshake_timeout"] == 1)
+        assert server.stats.closed["handshake_failed"] == 1
+        for each in (writer, other):
+            each.close()
+
+
+async def test_silent_clients_give_way(tmp_path: Path) -> None:
+    """One client more than the cap closes the one that is silent longest; a scrape is answered among them."""
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+    async with served(node, ServerLimits(tls_connections=4)) as (server, port):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        await until(lambda: len(server._connections) == 4)
+        assert (await ask(port, await node.context())).endswith(BIG)
+        assert server.stats.closed["evicted"] == 1
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_renewed_certificate(tmp_path: Path) -> None:
+    """A certificate that was renewed is shown to new clients; one that is broken leaves the one before."""
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+
+    async def shown() -> str:
+        _, writer = await asyncio.open_connection("localhost", port, ssl=await node.context())
+        [[(_, name)]] = writer.get_extra_info("peercert")["subject"]
+        writer.close()
+        return str(name)
+
+    async with served(node) as (_, port):
+        assert await shown() == "server"
+        await asyncio.to_thread(node.replace, "renewed")
+        await node.terms._look(node.file)
+        assert await shown() == "renewed"
+        await asyncio.to_thread((tmp_path / "server.pem").write_text, "broken")
+        await node.terms._look(node.file)
+        assert await shown() == "renewed"
+        assert "certificate, key or client_ca" in node.terms.refused
+        await asyncio.to_thread(node.replace, "server")
+        await node.terms._look(node.file)
+        assert (await shown(), node.terms.refused) == ("server", "")
+
+
+async def test_a_mistake_opens_nothing(tmp_path: Path) -> None:
+    """A file that was emptied of its meaning by a mistake, or is gone, leaves passwords and TLS in force."""
+    hashed = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"
+    node = await asyncio.to_thread(Node, tmp_path, f'{TLS}}}\nbasic_auth_users: {{prom: "{hashed}"}}\n')
+    before = node.terms.terms
+    await asyncio.to_thread(node.file.write_text, "basic_auth_users: {prom: ")
+    await node.terms._look(node.file)
+    assert node.terms.terms is before
+    assert "not valid YAML" in node.terms.refused
+    await asyncio.to_thread(node.file.unlink)
+    await node.terms._look(node.file)
+    assert node.terms.terms is before
+    assert "No such file" in node.terms.refused
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (TLS.replace("server.pem", "none.pem") + "}", "none.pem: No such file or directory"),
+        (TLS.replace("server.key", "other.key") + "}", "certificate, key or client_ca"),
+    ],
+)
+def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: str) -> None:
+    """A certificate that is not there, or that its key does not fit, is a mistake with its name."""
+    with pytest.raises(ConfigError, match=expected):
+        Node(tmp_path, text)
+
+
+def test_text_in_the_place_of_files(tmp_path: Path) -> None:
+    """Certificate and key may stand in the file itself."""
+    certificate, key = ((DATA / name).read_text() for name in ("server.pem", "server.key"))
+    node = Node(tmp_path, "tls_server_config:\n  cert: |\n" + indented(certificate) + "  key: |\n" + indented(key))
+    assert node.terms.terms.tls is not None
+
+
+def indented(text: str) -> str:
+    """A block of YAML."""
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def test_names_in_certificates() -> None:
+    """Any kind of name counts; without a list every verified certificate does, with one no certificate does not."""
+    certificate = {"subjectAltName": (("DNS", "a"), ("URI", "spiffe://b"))}
+    assert has_allowed_name(certificate, {"spiffe://b"})
+    assert not has_allowed_name(certificate, {"b"})
+    assert has_allowed_name(None, ())
+    assert not has_allowed_name(None, {"a"})
+
+
+async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
+    """The same is served at each address, and at a socket for root and the group, which goes with the server."""
+    local = tmp_path / "web.sock"
+    await asyncio.to_thread(local.write_text, "left by a crash")
+    serving = Serving(big, Logger("web"), local_path=local)
+    ports = []
+    for _ in range(2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+    await serving.start([f"127.0.0.1:{port}" for port in ports])
+    try:
+        assert (await asyncio.to_thread(local.stat)).st_mode & 0o777 == 0o660
+        opened = [asyncio.open_connection("127.0.0.1", port) for port in ports]
+        for each in (*opened, asyncio.open_unix_connection(local)):
+            reader, writer = await each
+            writer.write(CLOSE)
+            assert (await reader.read(-1)).endswith(BIG)
+            writer.close()
+    finally:
+        await serving.stop()
+    assert not await asyncio.to_thread(local.exists)
+
+
+async def test_none_of_several_addresses_stays_open(tmp_path: Path) -> None:
+    """Where one of several addresses cannot be had, the others are closed again."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        serving = Serving(big, Logger("web"))
+        with pytest.raises(OSError, match="cannot listen on"):
+            await serving.start([f"127.0.0.1:{port}", f"127.0.0.1:{taken.getsockname()[1]}"])
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": "7", "LISTEN_FDS": "x"}]
+)
+def test_no_inherited_sockets(environ: dict[str, str]) -> None:
+    """Sockets of another process, or none, are said to be missing."""
+    with pytest.raises(ValueError, match=r"is rankwatch\.socket started"):
+        inherited_listeners(environ, 7)
