@@ -1,8 +1,10 @@
-"""The command line: flags in Prometheus' dotted style, and the commands `healthy`, `mark`, `simulate` and `status`."""
+"""The command line: flags in Prometheus' dotted style, and commands."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import importlib
 import re
 import sys
 from collections.abc import Sequence
@@ -12,6 +14,15 @@ from agent import __version__
 from agent.core import log
 from agent.core.openssl import leave_out
 
+COMMANDS = {
+    "doctor": "agent.cli.doctor.command",
+    "healthy": "agent.cli.healthy",
+    "mark": "agent.cli.mark",
+    "simulate": "agent.simulate.cli",
+    "status": "agent.cli.status",
+}
+"""The module of each command, whose ``main`` takes its arguments and returns its exit status."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0 well, 1 it failed, 2 it was asked for wrongly.
@@ -19,22 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Those of `rankwatch healthy`: 0 healthy, 1 not healthy, 2 it cannot tell.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["simulate"]:
-        from agent.simulate.cli import main as simulate  # noqa: PLC0415  # the daemon needs none of it in memory
-
-        return simulate(given[1:])
-    if given[:1] == ["status"]:
-        from agent.cli.status import main as status  # noqa: PLC0415  # likewise
-
-        return status(given[1:])
-    if given[:1] == ["mark"]:
-        from agent.cli.mark import main as mark  # noqa: PLC0415  # likewise
-
-        return mark(given[1:])
-    if given[:1] == ["healthy"]:
-        from agent.cli.healthy import main as healthy  # noqa: PLC0415  # likewise
-
-        return healthy(given[1:])
+    if given and given[0] in COMMANDS:
+        module = importlib.import_module(COMMANDS[given[0]])  # the daemon needs none of it in memory
+        return int(module.main(given[1:]))
+    if given and not given[0].startswith("-"):
+        near = difflib.get_close_matches(given[0], COMMANDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(COMMANDS))}"
+        print(f"rankwatch: no command {given[0]!r}{hint}", file=sys.stderr)  # noqa: T201  # its answer
+        return 2
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)
     if not _may_serve_tls(flags):
@@ -63,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch",
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
-        epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch healthy` says whether the "
-        "node's hardware is well, for health checks; `rankwatch mark` sets a mark in the time line of a job; "
-        "`rankwatch simulate` runs a simulated job.",
+        epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch doctor` says what is not "
+        "right with the installation; `rankwatch healthy` says whether the node's hardware is well, for health checks; "
+        "`rankwatch mark` sets a mark in the time line of a job; `rankwatch simulate` runs a simulated job.",
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument(

@@ -32,7 +32,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 KINDS = ("wheel", "sdist", "deb", "rpm", "bundle", "sbom")
-COMMANDS = ("", "status", "healthy", "mark", "simulate")
+COMMANDS = ("", "status", "doctor", "healthy", "mark", "simulate")
 SUMMARY = "Per-rank bandwidth, liveness and health of NCCL and RCCL jobs, for Prometheus"
 SCRIPTS = ("postinst", "prerm", "postrm")
 

@@ -72,6 +72,7 @@ rankwatch-setup --check
 """
     + JOB
     + r"""
+rankwatch doctor || fail "the doctor finds a fault in a good installation"
 before=$(operations)
 dpkg -i /opt/new.deb
 wait_for 30 "the new version runs" is_active

@@ -27,10 +27,11 @@ def staged(directory: Path, *drop_ins: str) -> Path:
     ``drop_ins`` are beside it as they would be there, examples too.
     """
     unit = directory / "rankwatch.service"
-    lines = (DEPLOY / unit.name).read_text().splitlines(keepends=True)
-    started = [line for line in lines if line.startswith("ExecStart=")]
-    assert started == ["ExecStart=/opt/rankwatch/bin/rankwatch --config.file=/etc/rankwatch/rankwatch.yml\n"]
-    unit.write_text("".join("ExecStart=/bin/true\n" if line in started else line for line in lines))
+    text = (DEPLOY / unit.name).read_text()
+    program = "/opt/rankwatch/bin/rankwatch --config.file=/etc/rankwatch/rankwatch.yml"
+    started = [line for line in text.splitlines() if program in line]
+    assert started == [f"ExecStart={program}", f"ExecReload={program} --check-config"]
+    unit.write_text(text.replace(program, "/bin/true"))
     for name in drop_ins:
         (directory / "rankwatch.service.d").mkdir(exist_ok=True)
         shutil.copy(

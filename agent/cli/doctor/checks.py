@@ -1,0 +1,233 @@
+"""What is wrong with an installation, and the remedy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from agent.cli.doctor.facts import Facts
+from agent.page.document import NodeDocument
+
+FREE_SHARE = 0.05
+CLOCK_SECONDS = 1.0
+SHIPPED_JOBS = ("rankwatch", "rankwatch-liveness")
+_PUBLIC_STICKY = 0o1777
+_LOOPBACK = ("127.", "localhost", "[::1]")
+
+Level = Literal["wrong", "note"]
+
+
+class Finding(NamedTuple):
+    """One thing. ``wrong`` has to be mended, a ``note`` is a choice that somebody may not know of."""
+
+    check: str
+    level: Level
+    text: str
+    remedy: str
+
+
+def wrong(check: str, text: str, remedy: str) -> Finding:
+    """What has to be mended."""
+    return Finding(check, "wrong", text, remedy)
+
+
+def note(check: str, text: str, remedy: str) -> Finding:
+    """A choice that somebody may not know of."""
+    return Finding(check, "note", text, remedy)
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """All that is not right, what has to be mended first."""
+    found = [finding for check in CHECKS for finding in check(facts)]
+    return sorted(found, key=lambda finding: finding.level != "wrong")
+
+
+def _configuration(facts: Facts) -> Iterator[Finding]:
+    if facts.config_error:
+        yield wrong("configuration", facts.config_error, "mend the file")
+    elif not facts.config_file:
+        yield note("configuration", "no file: all defaults", "nothing, or /etc/rankwatch/rankwatch.yml")
+    document = facts.document
+    if document is not None and document.configuration.refused:
+        yield wrong("configuration", f"the agent refused it: {document.configuration.refused}", "mend it, then reload")
+    if document is not None and facts.config_file and document.configuration.file != facts.config_file:
+        uses = document.configuration.file or "none"
+        yield Finding(
+            "configuration",
+            "wrong",
+            f"the agent uses another file: {uses}",
+            f"start it with --config.file={facts.config_file}",
+        )
+
+
+def _agent(facts: Facts) -> Iterator[Finding]:
+    if facts.agent_error:
+        yield Finding(
+            "agent",
+            "wrong",
+            f"no answer from {facts.agent_error}",
+            "systemctl start rankwatch; journalctl -u rankwatch",
+        )
+    elif facts.document is not None and not facts.document.ready:
+        yield note("agent", "it is starting: not every exporter has looked yet", "ask again in some seconds")
+
+
+def _address(facts: Facts) -> Iterator[Finding]:
+    if facts.addresses and all(each.startswith(_LOOPBACK) for each in facts.addresses):
+        yield Finding(
+            "address",
+            "note",
+            f"it listens on loopback alone ({', '.join(facts.addresses)}): no Prometheus of another host reaches it",
+            'set web.listen_address to ":19028", and see docs/web.md for TLS',
+        )
+
+
+def _ranks(facts: Facts) -> Iterator[Finding]:
+    unreadable = _value(facts, "rankwatch_rank_environments_unreadable")
+    unidentified = _value(facts, "rankwatch_rank_processes_unidentified")
+    if unreadable:
+        yield Finding(
+            "rights",
+            "wrong",
+            f"the environment of {unreadable:.0f} rank processes may not be read",
+            "rankwatch-setup --with-other-users; it counts for ranks that start afterwards",
+        )
+    elif unidentified:
+        yield Finding(
+            "ranks",
+            "wrong",
+            f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
+            "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
+        )
+    if duplicates := _value(facts, "rankwatch_rank_duplicates"):
+        yield Finding(
+            "ranks",
+            "wrong",
+            f"{duplicates:.0f} processes claim the job id and rank of another",
+            "give each job an id of its own: identity.job_id_variables",
+        )
+
+
+_SILENT = {
+    "no_plugin": "set NCCL_PROFILER_PLUGIN to the Inspector's library",
+    "no_dump_thread": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
+    "no_interval": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000",
+    "prometheus_mode": "without NCCL_INSPECTOR_PROM_DUMP there are counters and lateness, too",
+    "other_directory": "name its directory in exporters.inspector.paths",
+}
+
+
+def _inspector(facts: Facts) -> Iterator[Finding]:
+    for labels, ranks in facts.samples.get("rankwatch_inspector_silent_ranks", []):
+        reason = labels.get("reason", "")
+        if ranks:
+            text = f"{ranks:.0f} ranks have NCCL_INSPECTOR_ENABLE and give no records ({reason})"
+            yield wrong("inspector", text, _SILENT.get(reason, "see docs/metrics.md"))
+    for directory in facts.records:
+        if directory.mode is None:
+            yield Finding(
+                "inspector",
+                "wrong",
+                f"{directory.path} is not there",
+                "systemd-tmpfiles --create rankwatch.conf, or mkdir",
+            )
+        elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
+            yield Finding(
+                "inspector",
+                "note",
+                f"{directory.path} has mode {directory.mode:04o}: not every user's job can write there",
+                f"chmod 1777 {directory.path}, unless a TaskProlog makes directories in it",
+            )
+        if directory.mode is not None and directory.free_share < FREE_SHARE:
+            free = f"{directory.free_share:.1%} free"
+            yield wrong("disk", f"{directory.path}: {free}", "make room, or set exporters.inspector.reclaim")
+
+
+def _exporters(facts: Facts) -> Iterator[Finding]:
+    document = facts.document
+    for each in document.exporters if document is not None else ():
+        if each.state == "down":
+            yield wrong("exporter", f"{each.name} fails: {each.why or 'see the log'}", "journalctl -u rankwatch")
+        elif each.state == "up" and each.why:
+            yield note("rights", f"{each.name}: {each.why}", "rankwatch-setup --with-hardware")
+    if document is not None and facts.nvidia_device and _state(document, "nvml") == "absent":
+        yield wrong("nvml", "there are GPUs of NVIDIA, and the agent sees none", "rankwatch-setup --with-hardware")
+
+
+def _ras(facts: Facts) -> Iterator[Finding]:
+    reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
+    remedies = {
+        "version_old": "NCCL 2.24 and later has RAS that may be asked",
+        "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be one of exporters.ras.addresses",
+        "too_large": "raise exporters.ras.max_ranks, knowing what a query costs (docs/benchmarks.md)",
+    }
+    for reason in sorted(reasons & remedies.keys()):
+        yield note("ras", f"a job is not asked by RAS: {reason}", remedies[reason])
+
+
+def _losses(facts: Facts) -> Iterator[Finding]:
+    if errors := _value(facts, "rankwatch_checkpoint_save_errors_total"):
+        yield Finding(
+            "checkpoint",
+            "wrong",
+            f"it could not be written {errors:.0f} times: counters begin at zero after a restart",
+            "see the log for the reason; state.path must be writable for the agent",
+        )
+    if dropped := _value(facts, "rankwatch_exporter_series_dropped_total"):
+        yield Finding(
+            "series",
+            "wrong",
+            f"{dropped:.0f} series were dropped at a cap",
+            "see RankwatchSeriesDropped in runbooks.md",
+        )
+    for labels, up in facts.samples.get("rankwatch_helper_up", []):
+        if not up:
+            yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
+
+
+def _prometheus(facts: Facts) -> Iterator[Finding]:
+    watcher = facts.watcher
+    if watcher is None:
+        return
+    if watcher.error:
+        yield wrong("prometheus", f"{watcher.url}: {watcher.error}", "give its address: http://prometheus:9090")
+        return
+    for job in SHIPPED_JOBS:
+        if job not in watcher.targets:
+            yield Finding(
+                "prometheus",
+                "wrong",
+                f"job {job} does not scrape this node",
+                "add it: deploy/prometheus/scrape/file_sd.yml",
+            )
+        elif not watcher.targets[job]:
+            yield wrong("prometheus", f"job {job}'s last scrape of this node failed", f"{watcher.url}/targets says why")
+    if not watcher.rule_groups:
+        yield wrong("rules", "none of rankwatch's rules is loaded", "rule_files: deploy/prometheus/rules/*.yml")
+    if not watcher.alertmanagers:
+        yield wrong("alertmanager", "no Alertmanager is told", "alerting.alertmanagers in prometheus.yml")
+    ahead = watcher.clock_ahead_seconds
+    if ahead is not None and abs(ahead) > CLOCK_SECONDS:
+        side = "ahead of" if ahead > 0 else "behind"
+        yield wrong("clock", f"this node's clock is {abs(ahead):.1f} s {side} Prometheus'", "run chrony or ntpd")
+
+
+CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
+    _agent,
+    _configuration,
+    _address,
+    _ranks,
+    _exporters,
+    _inspector,
+    _ras,
+    _losses,
+    _prometheus,
+)
+
+
+def _value(facts: Facts, name: str) -> float:
+    return sum(value for _, value in facts.samples.get(name, []))
+
+
+def _state(document: NodeDocument, name: str) -> str:
+    return next((each.state for each in document.exporters if each.name == name), "")

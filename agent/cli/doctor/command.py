@@ -1,0 +1,44 @@
+"""The command line of the doctor."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import msgspec
+
+from agent.app.config import DEFAULT_LISTEN_ADDRESS
+from agent.app.yaml_document import ConfigError
+from agent.cli import own_agent
+from agent.cli.doctor.checks import Finding, examine
+from agent.cli.doctor.facts import gather
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask, judge and print; returns the exit status: 0 all is well (notes aside), 1 something is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="rankwatch doctor",
+        description="Say what is not right with this node's installation, and the remedy. Exit status: 0 all is well, "
+        "1 something is wrong.",
+    )
+    own_agent.add_flags(parser)
+    parser.add_argument("--prometheus", metavar="URL", help="also ask whether this Prometheus scrapes and watches us")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON: check, level, text, remedy")
+    flags = parser.parse_args(list(arguments))
+    try:
+        address = own_agent.address_of(flags)
+    except ConfigError:  # said by the configuration's own check
+        address = DEFAULT_LISTEN_ADDRESS
+    found = examine(gather(address, flags.config_file, flags.prometheus))
+    if flags.json:
+        print(msgspec.json.encode([each._asdict() for each in found]).decode())  # noqa: T201  # its answer
+    else:
+        print(told(found))  # noqa: T201  # its answer
+    return 1 if any(each.level == "wrong" for each in found) else 0
+
+
+def told(found: Sequence[Finding]) -> str:
+    """The findings as lines of text, each with its remedy."""
+    lines = [f"{each.level.upper():5}  {each.check}: {each.text}\n       -> {each.remedy}" for each in found]
+    wrong = sum(each.level == "wrong" for each in found)
+    return "\n".join([*lines, "all is well" if not wrong else f"{wrong} to mend"])

@@ -1,0 +1,182 @@
+"""What the doctor asks: the running agent, this machine, and a Prometheus."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import ssl
+import stat
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.app.config import Loaded, read_config
+from agent.app.yaml_document import ConfigError
+from agent.cli import own_agent
+from agent.page.document import PATH, NodeDocument, read
+
+ASK_SECONDS = 10.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
+
+Samples = Mapping[str, list[tuple[dict[str, str], float]]]
+"""Labels and value of each series, by name."""
+
+
+class Directory(NamedTuple):
+    """A directory that jobs write to. ``mode`` None: it is not there."""
+
+    path: str
+    mode: int | None
+    free_share: float = 1.0
+
+
+class Watcher(NamedTuple):
+    """What a Prometheus says. ``targets``: of each shipped scrape job, whether this node's last scrape was well.
+
+    ``error``: why it says nothing. ``clock_ahead_seconds``: of this node's clock, None where it cannot tell.
+    """
+
+    url: str
+    error: str = ""
+    targets: Mapping[str, bool] = {}
+    rule_groups: int = 0
+    alertmanagers: int = 0
+    clock_ahead_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it. ``config_error`` and ``agent_error`` say why the one is not known, empty where it is."""
+
+    config_file: str = ""
+    config_error: str = ""
+    addresses: tuple[str, ...] = ()
+    agent_error: str = ""
+    document: NodeDocument | None = None
+    samples: Samples = field(default_factory=dict)
+    records: tuple[Directory, ...] = ()
+    nvidia_device: bool = False
+    watcher: Watcher | None = None
+
+
+def gather(address: str, config_file: Path | None, prometheus: str | None) -> Facts:
+    """Ask everything; what does not answer is said in the facts."""
+    path = config_file or (own_agent.CONFIG_FILE if own_agent.CONFIG_FILE.exists() else None)
+    found, loaded = Facts(config_file=str(path or "")), None
+    try:
+        loaded = Loaded(read_config(path), str(path)) if path is not None else Loaded("", "(defaults)")
+        found = replace(found, addresses=loaded.config.web.addresses, records=_directories(loaded))
+    except ConfigError as error:
+        found = replace(found, config_error=str(error))
+    try:
+        document = read(own_agent.read(address, PATH, ASK_SECONDS))
+        text = own_agent.read(address, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
+        found = replace(found, document=document, samples=_samples(text))
+    except (OSError, ValueError) as error:
+        found = replace(found, agent_error=f"{address}: {error}")
+    watcher = None if prometheus is None else ask_prometheus(prometheus)
+    return replace(found, nvidia_device=Path("/dev/nvidiactl").exists(), watcher=watcher)
+
+
+def _directories(loaded: Loaded) -> tuple[Directory, ...]:
+    section = loaded.config.exporters.get("inspector", {})
+    paths = section.get("paths", [DEFAULT_RECORDS]) if isinstance(section, dict) else []
+    enabled = not isinstance(section, dict) or section.get("enabled", True) is not False
+    return tuple(_directory(str(path)) for path in paths if enabled) if isinstance(paths, list) else ()
+
+
+def _directory(path: str) -> Directory:
+    try:
+        status = os.stat(path)
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return Directory(path, None)
+    return Directory(path, stat.S_IMODE(status.st_mode), usage.free / usage.total if usage.total else 1.0)
+
+
+def _samples(text: str) -> Samples:
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+_AHEAD = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: Any = None
+
+
+def ask_prometheus(url: str) -> Watcher:
+    """Ask a Prometheus (its address, with a path if it has one) for what it knows of this node."""
+    node = os.uname().nodename
+    try:
+        groups = _get(url, "/api/v1/rules", {"type": "record"})["groups"]
+        managers = _get(url, "/api/v1/alertmanagers", {})["activeAlertmanagers"]
+        targets = _get(url, "/api/v1/targets", {"state": "active"})["activeTargets"]
+        own = [each for each in targets if str(each["labels"].get("job", "")).startswith("rankwatch")]
+        ours = [each for each in own if _is_here(each, node)]
+        clock = _get(
+            url, "/api/v1/query", {"query": "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"}
+        )
+        return Watcher(
+            url,
+            targets={str(each["labels"]["job"]): each["health"] == "up" for each in ours},
+            rule_groups=sum(str(each["name"]).startswith("rankwatch") for each in groups),
+            alertmanagers=len(managers),
+            clock_ahead_seconds=_of_node(clock["result"], {str(each["labels"]["instance"]) for each in ours}),
+        )
+    except (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
+        return Watcher(url, error=str(error) or type(error).__name__)
+
+
+def _is_here(target: Mapping[str, Any], node: str) -> bool:
+    """Whether a target is this node's agent: by its name, or an address of this machine."""
+    host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")
+    return host.partition(".")[0] == node.partition(".")[0] or host in _own_addresses()
+
+
+def _own_addresses() -> set[str]:
+    import psutil  # noqa: PLC0415  # asked with --prometheus alone
+
+    return {"localhost"} | {each.address for found in psutil.net_if_addrs().values() for each in found}
+
+
+def _of_node(result: list[Any], instances: set[str]) -> float | None:
+    ours = [float(each["value"][1]) for each in result if each["metric"].get("instance") in instances]
+    return max(ours, key=abs, default=None)
+
+
+def _get(url: str, path: str, query: Mapping[str, str]) -> Any:
+    parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no address such as http://prometheus:9090")
+    secure = parts.scheme == "https"
+    connection = (
+        http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=ASK_SECONDS, context=ssl.create_default_context()
+        )
+        if secure
+        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=ASK_SECONDS)
+    )
+    try:
+        connection.request("GET", f"{parts.path.rstrip('/')}{path}?{urllib.parse.urlencode(query)}")
+        answer = connection.getresponse()
+        body = answer.read(MAX_ANSWER_BYTES)
+        if answer.status != http.HTTPStatus.OK:
+            raise OSError(f"HTTP status {answer.status} ({answer.reason})")
+    except http.client.HTTPException as error:  # which is no OSError
+        raise OSError(f"not an answer in HTTP: {error!r}") from error
+    finally:
+        connection.close()
+    return msgspec.json.decode(body, type=_Answer).data

@@ -1,0 +1,196 @@
+"""What the doctor says: each broken set-up by its name and nothing else, and that all is well where it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.cli.doctor.checks import SHIPPED_JOBS, examine
+from agent.cli.doctor.command import main, told
+from agent.cli.doctor.facts import Directory, Facts, Watcher, ask_prometheus
+from agent.page.document import Configuration, ExporterView, NodeDocument
+
+FILE = "/etc/rankwatch/rankwatch.yml"
+DOCUMENT = NodeDocument(
+    rankwatch="0.1.0",
+    hostname="gpu-7",
+    now_seconds=1.0,
+    up_seconds=60.0,
+    ready=True,
+    configuration=Configuration(FILE),
+    exporters=(ExporterView(name="nvml", state="up"), ExporterView(name="amdgpu", state="absent")),
+)
+WATCHER = Watcher(
+    "http://p", targets=dict.fromkeys(SHIPPED_JOBS, True), rule_groups=9, alertmanagers=1, clock_ahead_seconds=0.1
+)
+GOOD = Facts(
+    config_file=FILE,
+    addresses=(":19028",),
+    document=DOCUMENT,
+    samples={"rankwatch_helper_up": [({"helper": "ras"}, 1.0)], "rankwatch_rank_duplicates": [({}, 0.0)]},
+    records=(Directory("/var/lib/rankwatch/inspector", 0o1777, 0.5),),
+    nvidia_device=True,
+    watcher=WATCHER,
+)
+
+
+def shown(**more: Any) -> Facts:
+    """A good node, but for what its document says."""
+    fields = {name: getattr(DOCUMENT, name) for name in DOCUMENT.__struct_fields__}
+    return replace(GOOD, document=NodeDocument(**(fields | more)))
+
+
+def counted(name: str, value: float = 2.0, **labels: str) -> Facts:
+    """A good node, but for one series."""
+    return replace(GOOD, samples={**GOOD.samples, name: [(labels, value)]})
+
+
+def watched(**more: Any) -> Facts:
+    """A good node, but for what Prometheus says."""
+    return replace(GOOD, watcher=WATCHER._replace(**more))
+
+
+BROKEN: dict[str, tuple[Facts, str, str, str]] = {
+    "no-agent": (
+        replace(GOOD, document=None, samples={}, agent_error="x: refused"),
+        "agent",
+        "no answer",
+        "systemctl start",
+    ),
+    "no-such-key": (
+        replace(GOOD, config_error=f"{FILE}:3: $.wbe: unknown key"),
+        "configuration",
+        "unknown key",
+        "mend",
+    ),
+    "refused": (
+        shown(configuration=Configuration(FILE, "line 3")),
+        "configuration",
+        "the agent refused it: line 3",
+        "reload",
+    ),
+    "another-file": (shown(configuration=Configuration("/tmp/x.yml")), "configuration", "uses another file", FILE),
+    "no-right": (counted("rankwatch_rank_environments_unreadable"), "rights", "2 rank processes", "--with-other-users"),
+    "no-rank": (counted("rankwatch_rank_processes_unidentified"), "ranks", "2 rank processes without", "WORLD_SIZE"),
+    "duplicates": (counted("rankwatch_rank_duplicates"), "ranks", "claim the job id and rank", "job_id_variables"),
+    "no-interval": (
+        counted("rankwatch_inspector_silent_ranks", reason="no_interval"),
+        "inspector",
+        "2 ranks have NCCL_INSPECTOR_ENABLE and give no records",
+        "MICROSECONDS=100000",
+    ),
+    "no-plugin": (
+        counted("rankwatch_inspector_silent_ranks", reason="no_plugin"),
+        "inspector",
+        "(no_plugin)",
+        "PROFILER_PLUGIN",
+    ),
+    "no-directory": (
+        replace(GOOD, records=(Directory("/x", None),)),
+        "inspector",
+        "/x is not there",
+        "systemd-tmpfiles",
+    ),
+    "full-disk": (replace(GOOD, records=(Directory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
+    "exporter-fails": (
+        shown(exporters=(ExporterView(name="nvml", state="down", why="no library"),)),
+        "exporter",
+        "nvml fails: no library",
+        "journalctl",
+    ),
+    "gpus-unseen": (
+        shown(exporters=(ExporterView(name="nvml", state="absent"),)),
+        "nvml",
+        "sees none",
+        "--with-hardware",
+    ),
+    "checkpoint": (counted("rankwatch_checkpoint_save_errors_total"), "checkpoint", "2 times", "writable"),
+    "dropped": (counted("rankwatch_exporter_series_dropped_total"), "series", "2 series", "RankwatchSeriesDropped"),
+    "helper": (counted("rankwatch_helper_up", 0.0, helper="ras"), "helper", "ras does not run", "log"),
+    "not-scraped": (
+        watched(targets={"rankwatch": True}),
+        "prometheus",
+        "rankwatch-liveness does not scrape",
+        "file_sd.yml",
+    ),
+    "scrape-fails": (
+        watched(targets={"rankwatch": True, "rankwatch-liveness": False}),
+        "prometheus",
+        "job rankwatch-liveness's last scrape",
+        "/targets",
+    ),
+    "no-rules": (watched(rule_groups=0), "rules", "none of rankwatch's rules", "rule_files"),
+    "no-alertmanager": (watched(alertmanagers=0), "alertmanager", "no Alertmanager", "alerting"),
+    "clock": (watched(clock_ahead_seconds=-3.2), "clock", "3.2 s behind", "chrony"),
+    "no-prometheus": (watched(error="refused"), "prometheus", "http://p: refused", "address"),
+}
+NOTES: dict[str, tuple[Facts, str, str]] = {
+    "defaults": (
+        replace(shown(configuration=Configuration()), config_file=""),
+        "configuration",
+        "no file: all defaults",
+    ),
+    "loopback": (replace(GOOD, addresses=("127.0.0.1:19028", "[::1]:1")), "address", "listens on loopback alone"),
+    "starting": (shown(ready=False), "agent", "it is starting"),
+    "mode": (replace(GOOD, records=(Directory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
+    "blind": (
+        shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)),
+        "rights",
+        "netdev: no netlink",
+    ),
+    "old-nccl": (counted("rankwatch_ras_not_asked", 1.0, job_id="1", reason="version_old"), "ras", "version_old"),
+}
+
+
+def test_all_is_well() -> None:
+    """A good installation has no finding, with Prometheus and without."""
+    assert examine(GOOD) == []
+    assert examine(replace(GOOD, watcher=None)) == []
+    assert told([]) == "all is well"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken(name: str) -> None:
+    """Each fault is named with its remedy, and nothing else is."""
+    facts, check, text, remedy = BROKEN[name]
+    [found] = examine(facts)
+    assert (found.check, found.level) == (check, "wrong")
+    assert text in found.text
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_is_a_choice(name: str) -> None:
+    """What somebody may have chosen is a note, which is no fault."""
+    facts, check, text = NOTES[name]
+    [found] = examine(facts)
+    assert (found.check, found.level) == (check, "note")
+    assert text in found.text
+
+
+def test_what_has_to_be_mended_comes_first() -> None:
+    """Faults stand before notes, and are counted."""
+    found = examine(replace(GOOD, addresses=("127.0.0.1:1",), records=(Directory("/x", None),)))
+    assert [each.level for each in found] == ["wrong", "note"]
+    assert told(found).splitlines()[0] == "WRONG  inspector: /x is not there"
+    assert told(found).splitlines()[-1] == "1 to mend"
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    """Without an agent the status is 1; as JSON each finding is whole; a mistake of the file is one finding."""
+    config = tmp_path / "r.yml"
+    config.write_text("wbe: {}\n")
+    arguments = ["--web.listen-address", "127.0.0.1:1", "--config.file", str(config), "--json"]
+    assert main(arguments) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [each["check"] for each in found] == ["agent", "configuration"]
+    assert set(found[0]) == {"check", "level", "text", "remedy"}
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://127.0.0.1:1", "127.0.0.1:1"])
+def test_a_prometheus_that_says_nothing(url: str) -> None:
+    """A wrong address is an error of the facts, never of the program."""
+    assert ask_prometheus(url).error
