@@ -33,7 +33,7 @@ wait_for() { # SECONDS WHAT COMMAND...
     done
     echo "after $((SECONDS - begun)) s: $what"
 }
-kept='^/(proc|sys|opt/|tmp|run/systemd|var/(log|cache|lib/(dpkg|systemd)))(/|$)|^/etc/g?(passwd|group|shadow)-$'
+kept='^/(proc|sys|tmp|run/systemd|var/(log|cache|lib/(apt|dpkg|systemd)))(/|$)|^/etc/g?(passwd|group|shadow)-$'
 files() { find / -xdev -print | grep -vE "$kept" | sort; }
 ranks() { [ "$(rankwatch status | awk -v state="$1" '$1 == 77 && $3 == state' | wc -l)" = "$2" ]; }
 operations() { curl -s http://127.0.0.1:19028/metrics |
@@ -58,16 +58,26 @@ wait_for 40 "rank 3 is dead" ranks dead 1
 """
 KILLED_AGENT = r"""
 before=$(operations)
-systemctl kill --signal=SIGKILL rankwatch
+kill -9 "$(systemctl show -p MainPID --value rankwatch)"
 wait_for 30 "the agent is back after SIGKILL" is_active
 wait_for 30 "counters went on" has_operations "$before"
 """
+
+
+def commands(heading: str) -> str:
+    """Return the commands that docs/install.md has under a heading."""
+    part = (ROOT / "docs/install.md").read_text().partition(f"### {heading}\n")[2]
+    return part.partition("```sh\n")[2].partition("```")[0]
+
+
 DEB = (
     HELPERS
     + r"""
 files >/tmp/before
-dpkg -i /opt/old.deb
-rankwatch-setup --with-other-users --with-hardware
+cd /opt
+"""
+    + commands("Debian's package")
+    + r"""
 rankwatch-setup --check
 """
     + JOB
@@ -81,7 +91,7 @@ grep -q 'right 50-other-users: yes' /tmp/rights || fail "the upgrade lost a righ
 wait_for 30 "counters went on over the upgrade" has_operations "$before"
 wait_for 30 "its ranks are alive" ranks alive 4
 before=$(operations)
-dpkg -i /opt/old.deb
+dpkg -i /opt/rankwatch_0.1.0_amd64.deb
 wait_for 30 "the old version runs again" is_active
 wait_for 30 "counters went on over the way back" has_operations "$before"
 """
@@ -106,10 +116,11 @@ diff /tmp/before /tmp/after || fail "the purge left something"
 INSTALLED = (
     HELPERS
     + r"""
-cd /opt && tar xf rankwatch-*.tar.gz && cd rankwatch-*/
+cd /tmp && cp /opt/rankwatch-*.tar.gz .
 files >/tmp/before
-! scripts/install --check >/dev/null || fail "--check says that it is installed"
-scripts/install --with-other-users --with-hardware
+"""
+    + commands("The script")
+    + r"""
 scripts/install --check
 """
     + JOB
@@ -125,6 +136,7 @@ wait_for 30 "counters went on over the second installation" has_operations "$bef
     + r"""
 kill %1
 scripts/install --uninstall --purge
+! scripts/install --check >/dev/null || fail "--check says that it is installed"
 files >/tmp/after
 diff /tmp/before /tmp/after || fail "something was left"
 ! getent passwd rankwatch || fail "the user was left"
@@ -160,17 +172,16 @@ def build(output: Path, *kinds: str) -> None:
 
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The package, as old.deb, and the same with a higher version, as new.deb."""
+    """The package, and the same with a higher version, as new.deb."""
     directory = tmp_path_factory.mktemp("debs")
     build(directory, "deb")
     [built] = directory.glob("*.deb")
-    old, new, unpacked = directory / "old.deb", directory / "new.deb", directory / "unpacked"
-    built.rename(old)
-    subprocess.run(["dpkg-deb", "-R", old, unpacked], check=True)
+    new, unpacked = directory / "new.deb", directory / "unpacked"
+    subprocess.run(["dpkg-deb", "-R", built, unpacked], check=True)
     control = unpacked / "DEBIAN/control"
     control.write_text(re.sub(r"^Version: .*$", r"\g<0>+next", control.read_text(), flags=re.MULTILINE))
     subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", unpacked, new], check=True)
-    return old, new
+    return built, new
 
 
 @pytest.fixture(params=["bookworm", pytest.param("trixie", marks=full)])
