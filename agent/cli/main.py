@@ -23,6 +23,8 @@ COMMANDS = {
 }
 """The module of each command, whose ``main`` takes its arguments and returns its exit status."""
 
+_NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*["']?/""")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0 well, 1 it failed, 2 it was asked for wrongly.
@@ -57,7 +59,7 @@ def _may_serve_tls(flags: argparse.Namespace) -> bool:
     if flags.config_file is None:
         return False
     try:
-        return re.search(rb"\bconfig_file\s*:", flags.config_file.read_bytes()) is not None
+        return _NAMES_A_WEB_FILE.search(flags.config_file.read_bytes()) is not None
     except OSError:
         return False  # said when it is read
 

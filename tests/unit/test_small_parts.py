@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 
+from agent.cli.main import _may_serve_tls, _parser
 from agent.core.identity import comm_label
 from agent.core.loop_lag import WINDOW_SECONDS, LoopLag
 from agent.core.metrics import Family
@@ -111,6 +112,32 @@ async def test_loop_lag_sees_a_blocked_loop() -> None:
     while lag.seconds() == 0.0:
         await asyncio.sleep(0.01)
     assert lag.seconds() == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("web: {config_file: /etc/web.yml}", True),
+        ("web:\n  config_file: '/etc/web.yml'", True),
+        ('web:\n  "config_file" : "/etc/web.yml"', True),
+        ('web:\n  config_file: ""', False),
+        ("", False),
+    ],
+)
+def test_when_openssl_may_be_needed(tmp_path: Path, text: str, expected: bool) -> None:
+    """OpenSSL is left out unless the command line or the configuration names a web file."""
+    config = tmp_path / "r.yml"
+    config.write_text(text)
+    flags = _parser().parse_args(["--config.file", str(config)])
+    assert _may_serve_tls(flags) is expected
+    assert _may_serve_tls(_parser().parse_args(["--web.config.file", "x"]))
+    assert not _may_serve_tls(_parser().parse_args(["--config.file", str(tmp_path / "none")]))
+
+
+def test_the_shipped_configuration_needs_no_openssl() -> None:
+    """The example that packages install names no web file: it must not cost memory for nothing."""
+    flags = _parser().parse_args(["--config.file", str(ROOT / "deploy/systemd/rankwatch.yml")])
+    assert not _may_serve_tls(flags)
 
 
 def test_the_daemon_does_without_openssl() -> None:
