@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         document = of_job(_ask(address), flags.job)
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, ConfigError) else f"no answer from {address}: "
-        print(f"rankwatch status: {where}{error}", file=sys.stderr)  # noqa: T201  # its answer
+        print(f"rankwatch status: {where}{_plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
         return 1
     if flags.json:
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())  # noqa: T201  # its answer
@@ -65,7 +65,7 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
     """The ranks as lines of text, those in trouble first; then what is not known, and what helps."""
     said = [_plain(note) for note in document.notes]
     told = [each for each in document.exporters if each.why and each.state in ("up", "down")]  # others have no source
-    said += [f"exporter {each.name}: {_plain(each.why)}" for each in told]
+    said += [_plain(f"exporter {each.name}: {each.why}") for each in told]
     if document.configuration.refused:
         said.append(f"configuration refused, the one before stays: {_plain(document.configuration.refused)}")
     if document.ranks_left_out:
@@ -87,7 +87,7 @@ def brief(document: NodeDocument) -> str:
     """The ranks by job and state, in sets of numbers; those without a number follow, by name."""
     found: dict[tuple[str, str], list[str]] = {}
     for rank in document.ranks:
-        found.setdefault((_plain(rank.job_id), rank.state), []).append(_plain(rank.rank))
+        found.setdefault((_plain(rank.job_id), _plain(rank.state)), []).append(_plain(rank.rank))
     return "\n".join(f"{job_id}  {state}  {_set_of(ranks)}" for (job_id, state), ranks in sorted(found.items())) or (
         "no ranks"
     )
@@ -127,7 +127,7 @@ def _told(address: str, job_id: str | None, *, colour: bool) -> str:
     try:
         document = of_job(_ask(address), job_id)
     except (OSError, ValueError) as error:
-        return f"{time.strftime('%H:%M:%S')}  no answer from {address}: {error}"
+        return f"{time.strftime('%H:%M:%S')}  no answer from {address}: {_plain(str(error))}"
     sentences = [f"job {_plain(job.job_id)}: {_plain(job.sentence)}" for job in document.jobs]
     clock = time.strftime("%H:%M:%S", time.localtime(document.now_seconds))
     return "\n".join([f"{clock}  {_plain(document.hostname)}", *sentences, table(document, colour=colour)])
@@ -141,22 +141,23 @@ def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:
     bandwidth, ended, progress = rank.bus_bandwidth_bytes_per_second, rank.ended, rank.last_progress_seconds
     status = "" if ended is None or ended.code is None else str(ended.code)
     how = "" if ended is None else " ".join(filter(None, (ended.reason, ended.signal, status)))
-    return (
-        _plain(rank.job_id),
-        _plain(rank.rank),
+    cells = (
+        rank.job_id,
+        rank.rank,
         rank.state,
         "" if rank.pid is None else str(rank.pid),
-        _plain(rank.user),
+        rank.user,
         ",".join(str(gpu.index) for gpu in rank.gpus),
         "" if bandwidth is None else f"{bandwidth / 1e9:.1f}",
         "" if progress is None else f"{max(now_seconds - progress, 0):.0f}s ago",
         ",".join(rank.unhealthy),
         how,
     )
+    return tuple(map(_plain, cells))
 
 
 def _plain(text: str) -> str:
-    """``text`` of a job's user without anything that a terminal obeys."""
+    """``text`` of a job's user, or of who answers in the agent's place, without anything that a terminal obeys."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

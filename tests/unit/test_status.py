@@ -79,10 +79,14 @@ def test_colours() -> None:
 
 
 def test_nothing_that_a_terminal_obeys() -> None:
-    """Names that users chose cannot move the cursor, set a title or end a line."""
+    """Names that users chose, and whoever answers on the port, cannot move the cursor, set a title or end a line."""
     evil = "\x1b]0;x\x07\n\x9b2J"
-    ranks = (Rank(job_id=evil, rank=evil, state="alive", user=evil),)
-    for text in (table(document(ranks, notes=(evil,))), brief(document(ranks))):
+    ended = RankEnd(1.0, evil, evil)
+    ranks = (Rank(job_id=evil, rank=evil, state=evil, user=evil, unhealthy=(evil,), ended=ended),)
+    exporters = (ExporterView(name=evil, state="down", why=evil),)
+    refused = Configuration(evil, evil)
+    whole = document(ranks, notes=(evil,), exporters=exporters, configuration=refused)
+    for text in (table(whole), brief(document(ranks))):
         assert all(each.isprintable() for line in text.split("\n") for each in line)
     assert len(table(document(ranks)).split("\n")) == 2
 
