@@ -1,0 +1,168 @@
+# ruff: noqa: INP001  # beside build.py, which imports it: no package
+"""The files of the packages: the program with its dependencies, the service, and what a site may take."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import documents
+from documents import ROOT
+
+HERE = ROOT / "deploy" / "package"
+PYTHONS = ("3.11", "3.12", "3.13")
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+PROGRAM = "/usr/bin/rankwatch"
+CHECKOUTS_PROGRAM = "/opt/rankwatch/bin/rankwatch"
+"""What units, scripts and documents name: where scripts/install puts the program. The packages' copies name PROGRAM."""
+
+
+class Build(NamedTuple):
+    """What is built: the version, for which machine, to where, and the time that all files have (seconds)."""
+
+    version: str
+    arch: str
+    output: Path
+    epoch: int
+    work: Path
+
+    @property
+    def machine(self) -> str:
+        """The kernel's name of the machine."""
+        return MACHINES[self.arch]
+
+
+def run(*command: str | Path, **options: object) -> str:
+    """Run a command to a good end; return what it printed."""
+    done = subprocess.run(  # type: ignore[call-overload]  # options are its own  # noqa: S603  # our own commands
+        [str(each) for each in command], check=True, stdout=subprocess.PIPE, text=True, **options
+    )
+    return str(done.stdout)
+
+
+def pip(*arguments: str | Path, **options: object) -> None:
+    """Run pip quietly."""
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", *arguments, **options)
+
+
+def wheels(build: Build) -> Path:
+    """Download the locked dependencies for every Python of this machine; return the folder."""
+    folder = build.work / "wheels"
+    platforms = [f"--platform={each}_{build.machine}" for each in PLATFORMS]
+    for python in PYTHONS:
+        tag = "cp" + python.replace(".", "")
+        pip(
+            *("download", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", ROOT / "requirements.lock"),
+            *(*platforms, f"--python-version={python}", "--implementation=cp"),
+            *(f"--abi={tag}", "--abi=abi3", "--abi=none", "-d", folder),
+        )
+    return folder
+
+
+def wheel(build: Build, folder: Path) -> Path:
+    """Build our own wheel into ``folder``; return it."""
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(build.epoch)}
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, env=env)
+    return folder / f"rankwatch-{build.version}-py3-none-any.whl"
+
+
+def tree(build: Build, zsh: str) -> Path:
+    """Make the files of the packages below a folder; return it. ``zsh``: its folder of completions."""
+    root = build.work / "tree"
+    shutil.copytree(_unpacked(build), root / "usr/lib/rankwatch/lib")
+    _put(root, HERE / "start.py", "usr/lib/rankwatch/start.py")
+    _put(root, HERE / "rankwatch.sh", "usr/bin/rankwatch", 0o755)
+    _put(root, HERE / "rankwatch-setup", "usr/sbin/rankwatch-setup", 0o755)
+    _put_service(root)
+    _put_shared(root)
+    _put_documents(root, build)
+    _put_bytes(root, documents.bash_completion().encode(), "usr/share/bash-completion/completions/rankwatch")
+    _put_bytes(root, documents.zsh_completion().encode(), f"{zsh}/_rankwatch")
+    for path in root.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+        os.utime(path, (build.epoch, build.epoch))
+    return root
+
+
+def _unpacked(build: Build) -> Path:
+    """Unpack our wheel and the dependencies of all Pythons into one folder; return it."""
+    lib = build.work / "lib"
+    for path in (*sorted(wheels(build).glob("*.whl")), wheel(build, build.work)):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                target = lib / name
+                if name.endswith("/") or ".data/" in name:
+                    continue
+                data = archive.read(name)
+                if ".dist-info/" not in name and target.exists() and target.read_bytes() != data:
+                    raise SystemExit(f"{name} differs between wheels of one release: one folder cannot serve all")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+    return lib
+
+
+def _put(root: Path, source: Path, place: str, mode: int = 0o644) -> None:
+    """Copy a text to its place below ``root``; it names the program where the package has it."""
+    text = source.read_text().replace(CHECKOUTS_PROGRAM, PROGRAM)
+    _put_bytes(root, text.encode(), place, mode)
+
+
+def _put_bytes(root: Path, data: bytes, place: str, mode: int = 0o644) -> None:
+    target = root / place
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    target.chmod(mode)
+
+
+def _put_service(root: Path) -> None:
+    """The unit, its user, directories and configuration."""
+    systemd = ROOT / "deploy" / "systemd"
+    _put(root, systemd / "rankwatch.service", "usr/lib/systemd/system/rankwatch.service")
+    _put(root, systemd / "rankwatch.sysusers.conf", "usr/lib/sysusers.d/rankwatch.conf")
+    _put(root, systemd / "rankwatch.tmpfiles.conf", "usr/lib/tmpfiles.d/rankwatch.conf")
+    _put(root, systemd / "rankwatch.yml", "etc/rankwatch/rankwatch.yml")
+
+
+def _put_shared(root: Path) -> None:
+    """What a site takes what it needs of: drop-ins, socket, Slurm's scripts, rules, routes, dashboards."""
+    deploy, share = ROOT / "deploy", "usr/share/rankwatch"
+    optional = ("rankwatch.service.d/*", "rankwatch-lldp.*", "rankwatch.socket")
+    for path in (path for pattern in optional for path in deploy.glob(f"systemd/{pattern}")):
+        _put(root, path, f"{share}/systemd/{path.name}")
+    for place in ("slurm", "prometheus/rules", "prometheus/scrape", "prometheus/optional", "alertmanager"):
+        for path in (deploy / place).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                _put(root, path, f"{share}/{path.relative_to(deploy)}", 0o755 if place == "slurm" else 0o644)
+    for path in (deploy / "prometheus/prometheus.yml", deploy / "prometheus/thresholds.yml"):
+        _put(root, path, f"{share}/prometheus/{path.name}")
+    for path in (ROOT / "grafana" / "dashboards").glob("*.json"):
+        _put(root, path, f"{share}/grafana/{path.name}")
+
+
+def _put_documents(root: Path, build: Build) -> None:
+    date = time.strftime("%Y-%m-%d", time.gmtime(build.epoch))
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))):
+        _put(root, path, f"usr/share/doc/rankwatch/{path.name}")
+    _put(root, ROOT / "LICENSE", "usr/share/doc/rankwatch/copyright")
+    pages = {
+        "man1/rankwatch.1": documents.rankwatch_1(build.version, date),
+        "man5/rankwatch.yml.5": documents.rankwatch_yml_5(build.version, date),
+        "man8/rankwatch-setup.8": documents.rankwatch_setup_8(build.version, date),
+    }
+    for name, text in pages.items():
+        _put_bytes(root, gzip.compress(text.encode(), mtime=0), f"usr/share/man/{name}.gz")
+
+
+def version() -> str:
+    """The version, which one file has."""
+    [found] = re.findall(r'^__version__ = "(.+)"$', (ROOT / "agent" / "__init__.py").read_text(), re.MULTILINE)
+    return str(found)

@@ -1,0 +1,116 @@
+# ruff: noqa: INP001  # beside build.py, which imports it: no package
+"""Manual pages and completions of the packages: what the programs say of themselves, and the example configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SUMMARY = "Per-rank bandwidth, liveness and health of NCCL and RCCL jobs, for Prometheus"
+COMMANDS = ("", "status", "doctor", "healthy", "mark", "simulate")
+
+
+def help_of(command: str) -> str:
+    """What a command of rankwatch says of itself, 80 characters wide."""
+    words = [sys.executable, "-m", "agent", *filter(None, [command]), "--help"]
+    return _said(words, {"COLUMNS": "80"})
+
+
+def rankwatch_1(version: str, date: str) -> str:
+    """rankwatch(1): what each command says of itself."""
+    sections = [(f"rankwatch {command}".strip().upper(), help_of(command)) for command in COMMANDS]
+    return _page(
+        ("RANKWATCH", f'1 "{date}" "rankwatch {version}"', f"rankwatch \\- {SUMMARY}"),
+        sections,
+        ".BR rankwatch.yml (5),\n.BR rankwatch-setup (8),\n/usr/share/doc/rankwatch",
+    )
+
+
+def rankwatch_yml_5(version: str, date: str) -> str:
+    """rankwatch.yml(5): the example configuration, in which every key is explained."""
+    example = (ROOT / "deploy" / "systemd" / "rankwatch.yml").read_text()
+    title = ("RANKWATCH.YML", f'5 "{date}" "rankwatch {version}"', "rankwatch.yml \\- configuration of rankwatch")
+    return _page(title, [("DESCRIPTION", example)], ".BR rankwatch (1)")
+
+
+def rankwatch_setup_8(version: str, date: str) -> str:
+    """rankwatch-setup(8): what it says of itself."""
+    said = _said(["sh", str(Path(__file__).with_name("rankwatch-setup")), "--help"], {})
+    title = (
+        "RANKWATCH-SETUP",
+        f'8 "{date}" "rankwatch {version}"',
+        "rankwatch-setup \\- what rankwatch may see, and who tells it",
+    )
+    return _page(title, [("DESCRIPTION", said)], ".BR rankwatch (1)")
+
+
+def bash_completion() -> str:
+    """Words that bash completes: commands, and the options of each."""
+    options = _options()
+    cases = [f"        {command}) words='{words}' ;;" for command, words in options.items() if command]
+    return "\n".join(
+        [
+            "_rankwatch() {",
+            "    local words",
+            "    COMPREPLY=()",
+            "    case ${COMP_WORDS[1]} in",
+            *cases,
+            f"        *) words='{_commands()} {options['']}' ;;",
+            "    esac",
+            '    mapfile -t COMPREPLY < <(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}")',
+            "}",
+            "complete -o default -F _rankwatch rankwatch",
+            "",
+        ]
+    )
+
+
+def zsh_completion() -> str:
+    """The same for zsh; where no word fits, files."""
+    options = _options()
+    cases = [f"    {command}) compadd -- {words} ;;" for command, words in options.items() if command]
+    return "\n".join(
+        [
+            "#compdef rankwatch",
+            "case $words[2] in",
+            *cases,
+            f"    *) compadd -- {_commands()} {options['']} ;;",
+            "esac",
+            "[[ $PREFIX == -* ]] || _files",
+            "",
+        ]
+    )
+
+
+def _commands() -> str:
+    return " ".join(filter(None, COMMANDS))
+
+
+def _options() -> dict[str, str]:
+    found = {command: re.findall(r"--[a-z][a-z.-]*[a-z]", help_of(command)) for command in COMMANDS}
+    return {command: " ".join(sorted(set(words))) for command, words in found.items()}
+
+
+def _said(command: list[str], more: dict[str, str]) -> str:
+    env = {**os.environ, **more}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env)  # noqa: S603  # ours
+    return done.stdout
+
+
+def _page(title: tuple[str, str, str], sections: list[tuple[str, str]], see_also: str) -> str:
+    name, edition, summary = title
+    lines = [f".TH {name} {edition}", ".SH NAME", summary]
+    for heading, text in sections:
+        lines += [f'.SH "{heading}"', ".nf", *(_line(each) for each in text.splitlines()), ".fi"]
+    lines += [".SH FILES", "/etc/rankwatch/rankwatch.yml, /etc/default/rankwatch, /var/lib/rankwatch,"]
+    lines += ["/usr/share/rankwatch", ".SH SEE ALSO", see_also]
+    return "\n".join(lines) + "\n"
+
+
+def _line(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("-", "\\-")
+    return "\\&" + escaped if escaped.startswith((".", "'")) else escaped
