@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from acceptance import DEB, INSTALLED, PIPX
 from jobs import ROOT
 from trees import accept, layered_tree, tree, why_no_trees
 
@@ -19,147 +21,6 @@ pytestmark = [
 ]
 full = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
 BOOT_SECONDS = 300.0
-
-# Parts of the scripts that run in the booted trees; each says what it saw.
-HELPERS = r"""
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1
-fail() { echo "FAILED: $*"; journalctl -u rankwatch --no-pager | tail -20; rankwatch status || true; exit 1; }
-wait_for() { # SECONDS WHAT COMMAND...
-    local seconds=$1 what=$2 begun=$SECONDS
-    shift 2
-    until "$@" >/dev/null 2>&1; do
-        if ((SECONDS - begun > seconds)); then fail "not within $seconds s: $what"; fi
-        sleep 0.2
-    done
-    echo "after $((SECONDS - begun)) s: $what"
-}
-kept='^/(proc|sys|tmp|run/systemd|var/(log|cache|lib/(apt|dpkg|systemd)))(/|$)|^/etc/g?(passwd|group|shadow)-$'
-files() { find / -xdev -print | grep -vE "$kept" | sort; }
-ranks() { [ "$(rankwatch status | awk -v state="$1" '$1 == 77 && $3 == state' | wc -l)" = "$2" ]; }
-operations() { curl -s http://127.0.0.1:19028/metrics |
-    awk '/^rankwatch_collective_operations_total/ { sum += $NF } END { printf "%d\n", sum }'; }
-has_operations() { [ "$(operations)" -gt "${1:-0}" ]; }
-is_active() { systemctl is-active -q rankwatch && rankwatch status; }
-begin_job() { # of another user, under Slurm's id
-    setpriv --reuid=65534 --regid=65534 --clear-groups rankwatch simulate --ranks 4 --scheduler slurm --job-id 77 \
-        --job-dir "$(setpriv --reuid=65534 --regid=65534 --clear-groups mktemp -d)" \
-        --dump-dir /var/lib/rankwatch/inspector >/dev/null 2>&1 &
-}
-"""
-JOB = r"""
-begin_job
-wait_for 30 "four ranks of another user's job 77 are alive" ranks alive 4
-wait_for 30 "their records are counted" has_operations
-rankwatch status
-"""
-DEATH = r"""
-kill -9 "$(rankwatch status | awk '$1 == 77 && $2 == 3 { print $4 }')"
-wait_for 40 "rank 3 is dead" ranks dead 1
-"""
-KILLED_AGENT = r"""
-before=$(operations)
-kill -9 "$(systemctl show -p MainPID --value rankwatch)"
-wait_for 30 "the agent is back after SIGKILL" is_active
-wait_for 30 "counters went on" has_operations "$before"
-"""
-
-
-def commands(heading: str) -> str:
-    """Return the commands that docs/install.md has under a heading."""
-    part = (ROOT / "docs/install.md").read_text().partition(f"### {heading}\n")[2]
-    return part.partition("```sh\n")[2].partition("```")[0]
-
-
-DEB = (
-    HELPERS
-    + r"""
-files >/tmp/before
-cd /opt
-"""
-    + commands("Debian's package")
-    + r"""
-rankwatch-setup --check
-"""
-    + JOB
-    + r"""
-rankwatch doctor || fail "the doctor finds a fault in a good installation"
-before=$(operations)
-dpkg -i /opt/new.deb
-wait_for 30 "the new version runs" is_active
-rankwatch-setup --check | tee /tmp/rights
-grep -q 'right 50-other-users: yes' /tmp/rights || fail "the upgrade lost a right"
-wait_for 30 "counters went on over the upgrade" has_operations "$before"
-wait_for 30 "its ranks are alive" ranks alive 4
-before=$(operations)
-dpkg -i /opt/rankwatch_0.1.0_amd64.deb
-wait_for 30 "the old version runs again" is_active
-wait_for 30 "counters went on over the way back" has_operations "$before"
-"""
-    + KILLED_AGENT
-    + DEATH
-    + r"""
-cp /etc/rankwatch/rankwatch.yml /tmp/good.yml
-echo 'wbe: {}' >> /etc/rankwatch/rankwatch.yml
-! systemctl reload rankwatch 2>/dev/null || fail "a configuration with a mistake was reloaded"
-cp /tmp/good.yml /etc/rankwatch/rankwatch.yml
-systemctl reload rankwatch || fail "a good configuration was not reloaded"
-is_active || fail "the reload ended the agent"
-systemd-analyze security --no-pager rankwatch.service | tail -1
-kill %1
-dpkg --purge rankwatch
-files >/tmp/after
-diff /tmp/before /tmp/after || fail "the purge left something"
-! getent passwd rankwatch || fail "the purge left the user"
-"""
-)
-
-INSTALLED = (
-    HELPERS
-    + r"""
-cd /tmp && cp /opt/rankwatch-*.tar.gz .
-files >/tmp/before
-"""
-    + commands("The script")
-    + r"""
-scripts/install --check
-"""
-    + JOB
-    + r"""
-before=$(operations)
-echo '# of the site' >> /etc/rankwatch/rankwatch.yml
-scripts/install --with-other-users --with-hardware
-tail -n1 /etc/rankwatch/rankwatch.yml | grep -q 'of the site' || fail "the configuration of the site was replaced"
-wait_for 30 "it runs again" is_active
-wait_for 30 "counters went on over the second installation" has_operations "$before"
-"""
-    + DEATH
-    + r"""
-kill %1
-scripts/install --uninstall --purge
-! scripts/install --check >/dev/null || fail "--check says that it is installed"
-files >/tmp/after
-diff /tmp/before /tmp/after || fail "something was left"
-! getent passwd rankwatch || fail "the user was left"
-"""
-)
-PIPX = (
-    HELPERS
-    + r"""
-mkdir /tmp/bundle && tar xf /opt/rankwatch-*.tar.gz -C /tmp/bundle --strip-components=1
-export HOME=/root PATH=/root/.local/bin:$PATH
-pipx install --pip-args="--no-index --find-links=/tmp/bundle/wheels" /tmp/bundle/wheels/rankwatch-*.whl
-rankwatch --version
-install -d -m 1777 /var/lib/rankwatch/inspector
-rankwatch --log.level warn &
-wait_for 30 "the agent answers" rankwatch status
-begin_job() { cp -r /root/.local/share/pipx /tmp/pipx 2>/dev/null || cp -r /root/.local/pipx /tmp/pipx
-    rankwatch simulate --ranks 4 --scheduler slurm --job-id 77 --dump-dir /var/lib/rankwatch/inspector >/dev/null & }
-begin_job
-wait_for 30 "four ranks are alive" ranks alive 4
-wait_for 30 "their records are counted" has_operations
-kill %2 %1
-"""
-)
 
 
 def build(output: Path, *kinds: str) -> None:
@@ -172,16 +33,89 @@ def build(output: Path, *kinds: str) -> None:
 
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The package, and the same with a higher version, as new.deb."""
+    """This commit's package, and that of the commit before it, with a lower version, as previous.deb."""
     directory = tmp_path_factory.mktemp("debs")
-    build(directory, "deb")
+    previous, changed = directory / "previous.deb", directory / "changed"
+    build_of_previous_commit(directory)
     [built] = directory.glob("*.deb")
-    new, unpacked = directory / "new.deb", directory / "unpacked"
-    subprocess.run(["dpkg-deb", "-R", built, unpacked], check=True)
-    control = unpacked / "DEBIAN/control"
-    control.write_text(re.sub(r"^Version: .*$", r"\g<0>+next", control.read_text(), flags=re.MULTILINE))
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", unpacked, new], check=True)
-    return built, new
+    subprocess.run(["dpkg-deb", "-R", built, changed], check=True)
+    built.unlink()
+    control = changed / "DEBIAN/control"
+    control.write_text(re.sub(r"^Version: .*$", r"\g<0>~previous", control.read_text(), flags=re.MULTILINE))
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "--build", changed, previous], check=True)
+    build(directory, "deb")
+    [built] = directory.glob("rankwatch_*.deb")
+    return built, previous
+
+
+def build_of_previous_commit(output: Path) -> None:
+    """Build Debian's package of the commit before this one; of this one where there is no history."""
+    archive = subprocess.run(["git", "-C", ROOT, "archive", "HEAD~1"], check=False, capture_output=True)
+    if archive.returncode != 0:
+        build(output, "deb")
+        return
+    sources = output / "previous"
+    sources.mkdir()
+    subprocess.run(["tar", "x", "-C", sources], input=archive.stdout, check=True)
+    command = [ROOT / ".venv/bin/python", "deploy/package/build.py", "--output", output, "deb"]
+    env = os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+    done = subprocess.run(command, check=False, cwd=sources, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def unpacked(debs: tuple[Path, Path]) -> Path:
+    """The files of this commit's package."""
+    files = debs[0].with_name("unpacked")
+    subprocess.run(["dpkg-deb", "-x", debs[0], files], check=True)
+    return files
+
+
+def test_every_python_runs_the_same_files(unpacked: Path) -> None:
+    """The package's one folder serves each Python that is here, its compiled modules included."""
+    find = "source scripts/environment.sh; for minor in 11 12 13; do find_python $minor || true; done"
+    pythons = subprocess.run(["bash", "-c", find], check=True, cwd=ROOT, capture_output=True, text=True).stdout.split()
+    assert pythons
+    lib = unpacked / "usr/lib/rankwatch/lib"
+    load = "import sys; sys.path[:0] = sys.argv[1:]; import _bcrypt, msgspec._core, psutil, yaml._yaml"
+    for python in pythons:
+        start = [python, "-I", lib.parent / "start.py", "--version"]
+        assert subprocess.run(start, check=True, capture_output=True, text=True).stdout.startswith("rankwatch ")
+        subprocess.run([python, "-I", "-c", load.replace("_bcrypt", "bcrypt._bcrypt"), lib], check=True)
+
+
+def test_nothing_in_the_package_names_the_checkouts_program(unpacked: Path) -> None:
+    """Units, scripts and documents name /usr/bin/rankwatch: nothing is in /opt."""
+    found = subprocess.run(
+        ["grep", "-rlI", "/opt/rankwatch/bin/rankwatch", unpacked / "usr", unpacked / "etc"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    ours = "usr/lib/rankwatch/lib/rankwatch-"  # the wheel's own description is README.md
+    assert [path for path in found.stdout.split() if ours not in path] == []
+
+
+def test_manual_pages_and_completions_know_every_command(unpacked: Path) -> None:
+    """Each command that the program names has its part of the manual page and is completed, with its options."""
+    said = subprocess.run(
+        [ROOT / ".venv/bin/python", "-m", "agent", "--help"], check=True, cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    commands = set(re.findall(r"`rankwatch\s+(\w+)`", said))
+    assert {"status", "healthy"} <= commands
+    pages = {path.name for path in (unpacked / "usr/share/man").rglob("*.gz")}
+    assert pages == {"rankwatch.1.gz", "rankwatch.yml.5.gz", "rankwatch-setup.8.gz"}
+    page = subprocess.run(
+        ["zcat", unpacked / "usr/share/man/man1/rankwatch.1.gz"], check=True, capture_output=True, text=True
+    ).stdout
+    assert {heading.lower() for heading in re.findall(r'^.SH "RANKWATCH (\w+)"$', page, re.MULTILINE)} == commands
+    script = "source $0; COMP_WORDS=(rankwatch $1 $2); COMP_CWORD=$#; _rankwatch; echo ${COMPREPLY[@]}"
+    completion = unpacked / "usr/share/bash-completion/completions/rankwatch"
+    for words, expected in (([""], commands), (["status", "--j"], {"--job", "--json"})):
+        done = subprocess.run(["bash", "-c", script, completion, *words], check=True, capture_output=True, text=True)
+        assert expected <= set(done.stdout.split())
+    zsh = (unpacked / "usr/share/zsh/vendor-completions/_rankwatch").read_text()
+    assert all(f"    {command}) compadd -- " in zsh for command in commands)
 
 
 @pytest.fixture(params=["bookworm", pytest.param("trixie", marks=full)])
@@ -227,6 +161,44 @@ def test_pipx(bundle: Path, tmp_path: Path) -> None:
 
 
 @full
+def test_uv(bundle: Path, tmp_path: Path) -> None:
+    """`uv tool install` of the bundle's wheel, without an index, gives a program that serves its help."""
+    subprocess.run(["tar", "xf", bundle, "-C", tmp_path, "--strip-components=1"], check=True)
+    subprocess.run([ROOT / ".venv/bin/python", "-m", "venv", tmp_path / "uv"], check=True)
+    pip = [tmp_path / "uv/bin/python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "uv"]
+    subprocess.run(pip, check=True)
+    env = os.environ | {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    [wheel] = (tmp_path / "wheels").glob("rankwatch-*.whl")
+    install = [tmp_path / "uv/bin/uv", "tool", "install", "--no-index", "--find-links", tmp_path / "wheels", wheel]
+    subprocess.run(install, check=True, env=env, cwd=tmp_path)
+    once = [tmp_path / "bin/rankwatch", "--once"]
+    said = subprocess.run(once, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert "rankwatch_rank_identity_conflicts_total{" in said
+
+
+@full
+def test_arm64(tmp_path: Path) -> None:
+    """The package for arm64 has the same compiled modules, each for that machine (ELF's e_machine 183)."""
+    build(tmp_path, "--arch", "arm64", "deb")
+    [built] = tmp_path.glob("*_arm64.deb")
+    subprocess.run(["dpkg-deb", "-x", built, tmp_path / "root"], check=True)
+    modules = {path.name: path.read_bytes()[18:20] for path in (tmp_path / "root").rglob("*.so")}
+    assert {name.split(".")[0] for name in modules} == {"_bcrypt", "_core", "_psutil_linux", "_yaml"}
+    assert {int.from_bytes(machine, "little") for machine in modules.values()} == {183}
+
+
+@full
+def test_the_list_of_what_is_in_it(tmp_path: Path) -> None:
+    """The SBOM names each locked dependency once, with its version and at least one digest."""
+    build(tmp_path, "sbom")
+    [built] = tmp_path.glob("*.cdx.json")
+    components = json.loads(built.read_text())["components"]
+    locked = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert [(each["name"], each["version"]) for each in components] == locked
+    assert all(each["hashes"] for each in components)
+
+
+@full
 def test_rpms_package(tmp_path: Path) -> None:
     """RPM takes the package into an empty tree, where its files are whole; its scripts are shell that parses."""
     build(tmp_path / "out", "rpm")
@@ -240,7 +212,7 @@ def test_rpms_package(tmp_path: Path) -> None:
     assert "/usr/bin/rankwatch" in (root / "usr/lib/systemd/system/rankwatch.service").read_text()
     scripts = subprocess.run([*rpm, "-q", "--scripts", "rankwatch"], check=True, capture_output=True, text=True).stdout
     parts = re.split(r"^\w+ scriptlet \(using /bin/sh\):\n", scripts, flags=re.MULTILINE)[1:]
-    assert len(parts) == 3
+    assert len(parts) == 4
     for part in parts:
         subprocess.run(["sh", "-n"], input=part, text=True, check=True)
 

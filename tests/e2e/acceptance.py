@@ -1,0 +1,158 @@
+"""What is done in booted trees: shell scripts in which a rank lives and dies, and nothing is left."""
+
+from jobs import ROOT
+
+# Parts of the scripts that run in the booted trees; each says what it saw.
+HELPERS = r"""
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1
+fail() { echo "FAILED: $*"; journalctl -u rankwatch --no-pager | tail -20; rankwatch status || true; exit 1; }
+wait_for() { # SECONDS WHAT COMMAND...
+    local seconds=$1 what=$2 begun=$SECONDS
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        if ((SECONDS - begun > seconds)); then fail "not within $seconds s: $what"; fi
+        sleep 0.2
+    done
+    echo "after $((SECONDS - begun)) s: $what"
+}
+kept='^/(proc|sys|tmp|run/systemd|var/(log|cache|lib/(apt|dpkg|systemd)))(/|$)|^/etc/g?(passwd|group|shadow)-$'
+files() { find / -xdev -print | grep -vE "$kept" | sort; }
+ranks() { [ "$(rankwatch status | awk -v state="$1" '$1 == 77 && $3 == state' | wc -l)" = "$2" ]; }
+operations() { curl -s http://127.0.0.1:19028/metrics |
+    awk '/^rankwatch_collective_operations_total/ { sum += $NF } END { printf "%d\n", sum }'; }
+has_operations() { [ "$(operations)" -gt "${1:-0}" ]; }
+is_active() { systemctl is-active -q rankwatch && rankwatch status; }
+begin_job() { # of another user, under Slurm's id
+    setpriv --reuid=65534 --regid=65534 --clear-groups rankwatch simulate --ranks 4 --scheduler slurm --job-id 77 \
+        --job-dir "$(setpriv --reuid=65534 --regid=65534 --clear-groups mktemp -d)" \
+        --dump-dir /var/lib/rankwatch/inspector >/dev/null 2>&1 &
+}
+"""
+JOB = r"""
+begin_job
+wait_for 30 "four ranks of another user's job 77 are alive" ranks alive 4
+wait_for 30 "their records are counted" has_operations
+rankwatch status
+"""
+DEATH = r"""
+kill -9 "$(rankwatch status | awk '$1 == 77 && $2 == 3 { print $4 }')"
+wait_for 40 "rank 3 is dead" ranks dead 1
+"""
+KILLED_AGENT = r"""
+before=$(operations)
+kill -9 "$(systemctl show -p MainPID --value rankwatch)"
+wait_for 30 "the agent is back after SIGKILL" is_active
+wait_for 30 "counters went on" has_operations "$before"
+"""
+
+
+def commands(heading: str) -> str:
+    """Return the commands that docs/install.md has under a heading."""
+    part = (ROOT / "docs/install.md").read_text().partition(f"### {heading}\n")[2]
+    return part.partition("```sh\n")[2].partition("```")[0]
+
+
+DEB = (
+    HELPERS
+    + r"""
+new=/opt/$(cd /opt && echo rankwatch_*_amd64.deb)
+files >/tmp/before
+python=$(readlink -f /usr/bin/python3)
+mv "$python" /usr/bin/python3.10 # as on a release that has no newer one
+ln -sf python3.10 /usr/bin/python3
+! dpkg -i "$new" >/tmp/said 2>&1 || fail "installed without a Python that it runs on"
+grep 'run it in a container' /tmp/said || fail "the refusal does not say what to do"
+mv /usr/bin/python3.10 "$python"
+ln -sf "${python##*/}" /usr/bin/python3
+dpkg --purge rankwatch >/dev/null 2>&1
+cd /opt
+"""
+    + commands("Debian's package")
+    + r"""
+rankwatch-setup --with-other-users --with-hardware --slurm
+rankwatch-setup --check
+grep -q '/usr/bin/rankwatch' /etc/slurm/epilog.d/50-rankwatch || fail "the epilog asks another program"
+"""
+    + JOB
+    + r"""
+rankwatch doctor || fail "the doctor finds a fault in a good installation"
+before=$(operations)
+dpkg -i /opt/previous.deb
+wait_for 30 "the previous commit's version runs" is_active
+wait_for 30 "counters went on over the way back" has_operations "$before"
+wait_for 30 "its ranks are alive" ranks alive 4
+before=$(operations)
+dpkg -i "$new"
+wait_for 30 "the new version runs again" is_active
+rankwatch-setup --check | tee /tmp/rights
+grep -q 'right 50-other-users: yes' /tmp/rights || fail "the upgrade lost a right"
+wait_for 30 "counters went on over the upgrade" has_operations "$before"
+wait_for 30 "its ranks are alive" ranks alive 4
+"""
+    + KILLED_AGENT
+    + DEATH
+    + r"""
+systemd-analyze security --no-pager rankwatch.service | tail -1
+kill %1
+mkdir /var/lib/rankwatch/shared
+mount -t tmpfs shared /var/lib/rankwatch/shared
+touch /var/lib/rankwatch/shared/of-other-nodes
+dpkg --purge rankwatch
+[ -e /var/lib/rankwatch/shared/of-other-nodes ] || fail "the purge went into what is mounted there"
+umount /var/lib/rankwatch/shared
+rmdir /var/lib/rankwatch/shared /var/lib/rankwatch # nothing else is in it
+files >/tmp/after
+diff /tmp/before /tmp/after || fail "the purge left something"
+! getent passwd rankwatch || fail "the purge left the user"
+"""
+)
+
+INSTALLED = (
+    HELPERS
+    + r"""
+cd /tmp && cp /opt/rankwatch-*.tar.gz .
+files >/tmp/before
+"""
+    + commands("The script")
+    + r"""
+scripts/install --check
+"""
+    + JOB
+    + r"""
+before=$(operations)
+echo '# of the site' >> /etc/rankwatch/rankwatch.yml
+scripts/install --with-other-users --with-hardware
+tail -n1 /etc/rankwatch/rankwatch.yml | grep -q 'of the site' || fail "the configuration of the site was replaced"
+wait_for 30 "it runs again" is_active
+wait_for 30 "counters went on over the second installation" has_operations "$before"
+"""
+    + DEATH
+    + r"""
+kill %1
+scripts/install --uninstall
+[ -e /var/lib/rankwatch/checkpoint ] || fail "the checkpoint went without --purge"
+scripts/install --uninstall --purge
+! scripts/install --check >/dev/null || fail "--check says that it is installed"
+files >/tmp/after
+diff /tmp/before /tmp/after || fail "something was left"
+! getent passwd rankwatch || fail "the user was left"
+"""
+)
+PIPX = (
+    HELPERS
+    + r"""
+mkdir /tmp/bundle && tar xf /opt/rankwatch-*.tar.gz -C /tmp/bundle --strip-components=1
+export HOME=/root PATH=/root/.local/bin:$PATH
+pipx install --pip-args="--no-index --find-links=/tmp/bundle/wheels" /tmp/bundle/wheels/rankwatch-*.whl
+rankwatch --version
+install -d -m 1777 /var/lib/rankwatch/inspector
+rankwatch --log.level warn &
+wait_for 30 "the agent answers" rankwatch status
+begin_job() { cp -r /root/.local/share/pipx /tmp/pipx 2>/dev/null || cp -r /root/.local/pipx /tmp/pipx
+    rankwatch simulate --ranks 4 --scheduler slurm --job-id 77 --dump-dir /var/lib/rankwatch/inspector >/dev/null & }
+begin_job
+wait_for 30 "four ranks are alive" ranks alive 4
+wait_for 30 "their records are counted" has_operations
+kill %2 %1
+"""
+)
