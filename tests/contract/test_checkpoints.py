@@ -1,0 +1,201 @@
+"""Checkpoints that earlier versions wrote, and this one reads: counters and ranks go on over an upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+from bench import DATA, HOSTNAME, Bench
+from fake_clock import FakeClock
+from filled import filled, lost, read_again
+
+from agent import __version__
+from agent.api import Logger, Metric, NoData, RankTable, Roots
+from agent.app.discovery import exporter_names, load_spec
+from agent.app.lease import Lender
+from agent.core.checkpoint import StateFile
+from agent.hardware.ledger import Entry
+from agent.ranks.checkpoint import SavedTable
+from exporters.amdgpu.baseline import Known
+from exporters.inspector.exporter import Checkpoint
+from exporters.inspector.format.context import FileContext
+from exporters.inspector.reading.turn import Section
+from exporters.inspector.totals.inheritance import Inheritance
+from exporters.job_log.reader import LogSection
+from exporters.kernel_log.exporter import Past
+from exporters.madengine.exporter import SavedTasks
+from exporters.nixl_ep.exporter import SavedRuns
+from exporters.nvml.gpus import Remembered
+from exporters.nvrx.exporter import SavedLines
+from exporters.ras.asking.saved import SavedJob
+from exporters.rdma.baseline import Baseline
+
+RECORDED = DATA / "checkpoint"
+BOOT = "recorded"
+SECTIONS: Mapping[str, Any] = {
+    "ranks": SavedTable,
+    "checks": list[Entry],
+    "exporter amdgpu": dict[str, Known],
+    "exporter inspector": Checkpoint,
+    "exporter inspector, a directory": Section,
+    "exporter inspector, a file": FileContext,
+    "exporter inspector, of ranks that left": Inheritance,
+    "exporter job_log": LogSection,
+    "exporter kernel_log": Past,
+    "exporter madengine": SavedTasks,
+    "exporter nixl_ep": SavedRuns,
+    "exporter nvml": dict[str, Remembered],
+    "exporter nvrx": SavedLines,
+    "exporter ras": list[SavedJob],
+    "exporter rdma": Baseline,
+}
+RUN = ("amdgpu", "inspector", "kernel_log", "process", "rdma")
+"""Exporters whose recorded sources leave something in the checkpoint; process leaves it in the rank table."""
+INSPECTOR = 'paths: ["{root}/base8"]'
+LOOKS = 3
+
+
+def versions(suffix: str) -> list[str]:
+    """The versions that are recorded."""
+    return sorted(path.stem for path in RECORDED.glob(f"*{suffix}"))
+
+
+def bench(name: str, root: Path, state: StateFile) -> Bench:
+    """An exporter over the sources in ``root`` that keeps its part of this checkpoint."""
+    made = Bench(name, root, INSPECTOR if name == "inspector" else "")
+    roots = Roots(root / "proc", root / "sys", root / "run")
+    lender = Lender(roots=roots, clock=made.clock, hostname=HOSTNAME, ranks=made.ranks, state=state, once=False)
+    made._lease = lender.lend(name, made.spec.checkpoint_bytes)
+    return made
+
+
+async def looked(made: Bench, arrive: Callable[[], object] = lambda: None) -> list[Metric]:
+    """Run an exporter for some looks, ``arrive`` called after the first; what it shows then, if there is a source."""
+    await made.begin()
+    with suppress(NoData):
+        for number in range(LOOKS):
+            await made.exporter.update()
+            if number == 0:
+                arrive()
+            made.ranks.tick()
+            made.clock.advance(5.0)
+    shown = made.families(made.exporter.snapshot())
+    await made.end()
+    return shown
+
+
+def record_run(path: Path) -> None:
+    """Write the checkpoint of an agent that reads recorded sources."""
+    state = StateFile(path, BOOT, Logger("test"))
+    for name in RUN:
+        with TemporaryDirectory() as place:
+            root, source = Path(place), DATA / name
+            if name == "inspector":  # what was there before a first start is not counted: the records come later
+                (root / "base8").mkdir()
+                arrive = partial(shutil.copytree, source / "base8", root / "base8", dirs_exist_ok=True)
+            else:
+                shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
+                arrive = bool
+            made = bench(name, root, state)
+            asyncio.run(looked(made, arrive))
+            if name == "process":
+                state.section("ranks").publish(made.ranks.dump())
+    assert state.write(state.encode())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def this_version(request: pytest.FixtureRequest) -> None:
+    """Record this version where that is asked for and it has no record."""
+    fields, run = (RECORDED / f"{__version__}{suffix}" for suffix in (".fields", ".run"))
+    if request.config.getoption("--update-golden") and not fields.exists():
+        sections = {name: msgspec.msgpack.encode(filled(kind, {})) for name, kind in SECTIONS.items()}
+        fields.write_bytes(msgspec.msgpack.encode(sections))
+        record_run(run)
+
+
+def test_this_version_is_recorded() -> None:
+    """There are checkpoints of this version (else: --update-golden), with each exporter that keeps something."""
+    assert __version__ in versions(".fields")
+    assert __version__ in versions(".run")
+    keep = {f"exporter {name}" for name in exporter_names() if load_spec(name).checkpoint_bytes}
+    assert keep | {"ranks", "checks"} == {name.partition(",")[0] for name in SECTIONS}
+
+
+@pytest.mark.parametrize("version", versions(".fields"))
+def test_every_field_is_read(version: str) -> None:
+    """Of each section that a version wrote every field is read, and written again as it was: none has another name."""
+    recorded = msgspec.msgpack.decode((RECORDED / f"{version}.fields").read_bytes(), type=dict[str, bytes])
+    assert len(recorded) >= 15
+    gone = {
+        name: list(lost(msgspec.msgpack.decode(section), read_again(SECTIONS[name], section)))
+        for name, section in recorded.items()
+    }
+    assert {name: paths for name, paths in gone.items() if paths} == {}
+
+
+def test_a_field_of_another_name_is_missed() -> None:
+    """The comparison finds what a reader drops without a word, or changes."""
+
+    class Old(msgspec.Struct):
+        count: int
+        inside: dict[tuple[str, int], list[float]]
+
+    class New(msgspec.Struct):
+        total: int = 0
+        inside: dict[tuple[str, int], list[float]] = {}
+
+    section = msgspec.msgpack.encode(filled(Old))
+    assert list(lost(msgspec.msgpack.decode(section), read_again(Old, section))) == []
+    assert list(lost(msgspec.msgpack.decode(section), read_again(New, section))) == [".count"]
+    assert list(lost({"a": [1, 2]}, {"a": [1, 3], "b": 4})) == [".a[1]"]
+
+
+def elsewhere(recorded: Path, root: Path) -> StateFile:
+    """A recorded checkpoint as if Inspector's directory had been ``root``/base8."""
+    file = msgspec.msgpack.decode(recorded.read_bytes())
+    inspector = msgspec.msgpack.decode(file["sections"]["exporter inspector"])
+    [directory] = inspector["sections"].values()
+    inspector["sections"] = {str(root / "base8"): directory}
+    file["sections"]["exporter inspector"] = msgspec.msgpack.encode(inspector)
+    copy = root / "checkpoint"
+    copy.write_bytes(msgspec.msgpack.encode(file))
+    state = StateFile(copy, BOOT, Logger("test"))
+    state.load()
+    return state
+
+
+@pytest.mark.parametrize("version", versions(".run"))
+def test_a_run_goes_on(version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """On a node whose sources are gone the agent shows what an earlier version counted, and refuses no section."""
+    caplog.set_level(logging.WARNING)
+    (tmp_path / "base8").mkdir()
+    state = elsewhere(RECORDED / f"{version}.run", tmp_path)
+    shown = {name: asyncio.run(looked(bench(name, tmp_path, state))) for name in RUN}
+    saved = state.section("ranks").restored
+    assert saved is not None
+    ranks = RankTable(FakeClock(), HOSTNAME)
+    ranks.load(saved)
+    assert {record.getMessage() for record in caplog.records} == {"RDMA devices have vanished: {missing}"}
+    lines = [
+        line for path in (DATA / "inspector/base8").glob("gpu-node-00-*") for line in path.read_text().splitlines()
+    ]
+    assert sum(value_of(shown, "inspector", "rankwatch_collective_operations_total").values()) == len(lines) == 104
+    assert value_of(shown, "kernel_log", "rankwatch_kernel_events_total")["gpu_xid", "79"] == 1
+    assert value_of(shown, "rdma", "rankwatch_rdma_port_rate_best_bytes_per_second")["mlx5_0", "1"] == 400e9 / 8
+    assert len(value_of(shown, "amdgpu", "rankwatch_gpu_info")) == 2
+    assert len(msgspec.msgpack.decode(ranks.dump(), type=SavedTable).processes) == 4
+
+
+def value_of(shown: Mapping[str, list[Metric]], name: str, family: str) -> dict[tuple[str, ...], float]:
+    """The values of a family, by their labels."""
+    [found] = [each for each in shown[name] if each.family.name == family]
+    return {tuple(labels): value for labels, value in zip(found.labels, found.values, strict=True)}
