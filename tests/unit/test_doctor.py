@@ -10,7 +10,7 @@ import pytest
 
 from agent.cli.doctor.checks import SHIPPED_JOBS, examine
 from agent.cli.doctor.command import main, told
-from agent.cli.doctor.facts import Directory, Facts, Watcher, ask_prometheus
+from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.page.document import Configuration, ExporterView, NodeDocument
 
 FILE = "/etc/rankwatch/rankwatch.yml"
@@ -31,7 +31,7 @@ GOOD = Facts(
     addresses=(":19028",),
     document=DOCUMENT,
     samples={"rankwatch_helper_up": [({"helper": "ras"}, 1.0)], "rankwatch_rank_duplicates": [({}, 0.0)]},
-    records=(Directory("/var/lib/rankwatch/inspector", 0o1777, 0.5),),
+    records=(DumpDirectory("/var/lib/rankwatch/inspector", 0o1777, 0.5),),
     nvidia_device=True,
     watcher=WATCHER,
 )
@@ -89,12 +89,12 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
         "PROFILER_PLUGIN",
     ),
     "no-directory": (
-        replace(GOOD, records=(Directory("/x", None),)),
+        replace(GOOD, records=(DumpDirectory("/x", None),)),
         "inspector",
         "/x is not there",
         "systemd-tmpfiles",
     ),
-    "full-disk": (replace(GOOD, records=(Directory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
+    "full-disk": (replace(GOOD, records=(DumpDirectory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
     "exporter-fails": (
         shown(exporters=(ExporterView(name="nvml", state="down", why="no library"),)),
         "exporter",
@@ -135,7 +135,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     ),
     "loopback": (replace(GOOD, addresses=("127.0.0.1:19028", "[::1]:1")), "address", "listens on loopback alone"),
     "starting": (shown(ready=False), "agent", "it is starting"),
-    "mode": (replace(GOOD, records=(Directory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
+    "mode": (replace(GOOD, records=(DumpDirectory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
     "blind": (
         shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)),
         "rights",
@@ -173,7 +173,7 @@ def test_what_is_a_choice(name: str) -> None:
 
 def test_what_has_to_be_mended_comes_first() -> None:
     """Faults stand before notes, and are counted."""
-    found = examine(replace(GOOD, addresses=("127.0.0.1:1",), records=(Directory("/x", None),)))
+    found = examine(replace(GOOD, addresses=("127.0.0.1:1",), records=(DumpDirectory("/x", None),)))
     assert [each.level for each in found] == ["wrong", "note"]
     assert told(found).splitlines()[0] == "WRONG  inspector: /x is not there"
     assert told(found).splitlines()[-1] == "1 to mend"

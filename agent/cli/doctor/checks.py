@@ -17,7 +17,7 @@ _LOOPBACK = ("127.", "localhost", "[::1]")
 Level = Literal["wrong", "note"]
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One thing. ``wrong`` has to be mended, a ``note`` is a choice that somebody may not know of."""
 
     check: str
@@ -26,23 +26,23 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def wrong(check: str, text: str, remedy: str) -> Finding:
+def wrong(check: str, text: str, remedy: str) -> Diagnosis:
     """What has to be mended."""
-    return Finding(check, "wrong", text, remedy)
+    return Diagnosis(check, "wrong", text, remedy)
 
 
-def note(check: str, text: str, remedy: str) -> Finding:
+def note(check: str, text: str, remedy: str) -> Diagnosis:
     """A choice that somebody may not know of."""
-    return Finding(check, "note", text, remedy)
+    return Diagnosis(check, "note", text, remedy)
 
 
-def examine(facts: Facts) -> list[Finding]:
+def examine(facts: Facts) -> list[Diagnosis]:
     """All that is not right, what has to be mended first."""
     found = [finding for check in CHECKS for finding in check(facts)]
     return sorted(found, key=lambda finding: finding.level != "wrong")
 
 
-def _configuration(facts: Facts) -> Iterator[Finding]:
+def _configuration(facts: Facts) -> Iterator[Diagnosis]:
     if facts.config_error:
         yield wrong("configuration", facts.config_error, "mend the file")
     elif not facts.config_file:
@@ -52,7 +52,7 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
         yield wrong("configuration", f"the agent refused it: {document.configuration.refused}", "mend it, then reload")
     if document is not None and facts.config_file and document.configuration.file != facts.config_file:
         uses = document.configuration.file or "none"
-        yield Finding(
+        yield Diagnosis(
             "configuration",
             "wrong",
             f"the agent uses another file: {uses}",
@@ -60,9 +60,9 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _agent(facts: Facts) -> Iterator[Finding]:
+def _agent(facts: Facts) -> Iterator[Diagnosis]:
     if facts.agent_error:
-        yield Finding(
+        yield Diagnosis(
             "agent",
             "wrong",
             f"no answer from {facts.agent_error}",
@@ -72,9 +72,9 @@ def _agent(facts: Facts) -> Iterator[Finding]:
         yield note("agent", "it is starting: not every exporter has looked yet", "ask again in some seconds")
 
 
-def _address(facts: Facts) -> Iterator[Finding]:
+def _address(facts: Facts) -> Iterator[Diagnosis]:
     if facts.addresses and all(each.startswith(_LOOPBACK) for each in facts.addresses):
-        yield Finding(
+        yield Diagnosis(
             "address",
             "note",
             f"it listens on loopback alone ({', '.join(facts.addresses)}): no Prometheus of another host reaches it",
@@ -82,25 +82,25 @@ def _address(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _ranks(facts: Facts) -> Iterator[Finding]:
+def _ranks(facts: Facts) -> Iterator[Diagnosis]:
     unreadable = _value(facts, "rankwatch_rank_environments_unreadable")
     unidentified = _value(facts, "rankwatch_rank_processes_unidentified")
     if unreadable:
-        yield Finding(
+        yield Diagnosis(
             "rights",
             "wrong",
             f"the environment of {unreadable:.0f} rank processes may not be read",
             "rankwatch-setup --with-other-users; it counts for ranks that start afterwards",
         )
     elif unidentified:
-        yield Finding(
+        yield Diagnosis(
             "ranks",
             "wrong",
             f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
             "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
         )
     if duplicates := _value(facts, "rankwatch_rank_duplicates"):
-        yield Finding(
+        yield Diagnosis(
             "ranks",
             "wrong",
             f"{duplicates:.0f} processes claim the job id and rank of another",
@@ -113,11 +113,11 @@ _SILENT = {
     "no_dump_thread": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
     "no_interval": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000",
     "prometheus_mode": "without NCCL_INSPECTOR_PROM_DUMP there are counters and lateness, too",
-    "other_directory": "name its directory in exporters.inspector.paths",
+    "other_directory": "add its directory to the `paths` of the exporter inspector",
 }
 
 
-def _inspector(facts: Facts) -> Iterator[Finding]:
+def _inspector(facts: Facts) -> Iterator[Diagnosis]:
     for labels, ranks in facts.samples.get("rankwatch_inspector_silent_ranks", []):
         reason = labels.get("reason", "")
         if ranks:
@@ -125,14 +125,14 @@ def _inspector(facts: Facts) -> Iterator[Finding]:
             yield wrong("inspector", text, _SILENT.get(reason, "see docs/metrics.md"))
     for directory in facts.records:
         if directory.mode is None:
-            yield Finding(
+            yield Diagnosis(
                 "inspector",
                 "wrong",
                 f"{directory.path} is not there",
                 "systemd-tmpfiles --create rankwatch.conf, or mkdir",
             )
         elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
-            yield Finding(
+            yield Diagnosis(
                 "inspector",
                 "note",
                 f"{directory.path} has mode {directory.mode:04o}: not every user's job can write there",
@@ -140,10 +140,10 @@ def _inspector(facts: Facts) -> Iterator[Finding]:
             )
         if directory.mode is not None and directory.free_share < FREE_SHARE:
             free = f"{directory.free_share:.1%} free"
-            yield wrong("disk", f"{directory.path}: {free}", "make room, or set exporters.inspector.reclaim")
+            yield wrong("disk", f"{directory.path}: {free}", "make room, or set `reclaim` of the exporter inspector")
 
 
-def _exporters(facts: Facts) -> Iterator[Finding]:
+def _exporters(facts: Facts) -> Iterator[Diagnosis]:
     document = facts.document
     for each in document.exporters if document is not None else ():
         if each.state == "down":
@@ -154,27 +154,27 @@ def _exporters(facts: Facts) -> Iterator[Finding]:
         yield wrong("nvml", "there are GPUs of NVIDIA, and the agent sees none", "rankwatch-setup --with-hardware")
 
 
-def _ras(facts: Facts) -> Iterator[Finding]:
+def _ras(facts: Facts) -> Iterator[Diagnosis]:
     reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
     remedies = {
         "version_old": "NCCL 2.24 and later has RAS that may be asked",
-        "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be one of exporters.ras.addresses",
-        "too_large": "raise exporters.ras.max_ranks, knowing what a query costs (docs/benchmarks.md)",
+        "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
+        "too_large": "raise `max_ranks` of the exporter ras, knowing what a query costs (docs/benchmarks.md)",
     }
     for reason in sorted(reasons & remedies.keys()):
         yield note("ras", f"a job is not asked by RAS: {reason}", remedies[reason])
 
 
-def _losses(facts: Facts) -> Iterator[Finding]:
+def _losses(facts: Facts) -> Iterator[Diagnosis]:
     if errors := _value(facts, "rankwatch_checkpoint_save_errors_total"):
-        yield Finding(
+        yield Diagnosis(
             "checkpoint",
             "wrong",
             f"it could not be written {errors:.0f} times: counters begin at zero after a restart",
             "see the log for the reason; state.path must be writable for the agent",
         )
     if dropped := _value(facts, "rankwatch_exporter_series_dropped_total"):
-        yield Finding(
+        yield Diagnosis(
             "series",
             "wrong",
             f"{dropped:.0f} series were dropped at a cap",
@@ -185,7 +185,7 @@ def _losses(facts: Facts) -> Iterator[Finding]:
             yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
 
 
-def _prometheus(facts: Facts) -> Iterator[Finding]:
+def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
     watcher = facts.watcher
     if watcher is None:
         return
@@ -194,7 +194,7 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
         return
     for job in SHIPPED_JOBS:
         if job not in watcher.targets:
-            yield Finding(
+            yield Diagnosis(
                 "prometheus",
                 "wrong",
                 f"job {job} does not scrape this node",
@@ -212,7 +212,7 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
         yield wrong("clock", f"this node's clock is {abs(ahead):.1f} s {side} Prometheus'", "run chrony or ntpd")
 
 
-CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
     _agent,
     _configuration,
     _address,

@@ -10,7 +10,7 @@ import msgspec
 from agent.app.config import DEFAULT_LISTEN_ADDRESS
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
-from agent.cli.doctor.checks import Finding, examine
+from agent.cli.doctor.checks import Diagnosis, examine
 from agent.cli.doctor.facts import gather
 
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(each.level == "wrong" for each in found) else 0
 
 
-def told(found: Sequence[Finding]) -> str:
+def told(found: Sequence[Diagnosis]) -> str:
     """The findings as lines of text, each with its remedy."""
     lines = [f"{each.level.upper():5}  {each.check}: {each.text}\n       -> {each.remedy}" for each in found]
     wrong = sum(each.level == "wrong" for each in found)

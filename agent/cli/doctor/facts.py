@@ -29,7 +29,7 @@ Samples = Mapping[str, list[tuple[dict[str, str], float]]]
 """Labels and value of each series, by name."""
 
 
-class Directory(NamedTuple):
+class DumpDirectory(NamedTuple):
     """A directory that jobs write to. ``mode`` None: it is not there."""
 
     path: str
@@ -61,7 +61,7 @@ class Facts:
     agent_error: str = ""
     document: NodeDocument | None = None
     samples: Samples = field(default_factory=dict)
-    records: tuple[Directory, ...] = ()
+    records: tuple[DumpDirectory, ...] = ()
     nvidia_device: bool = False
     watcher: Watcher | None = None
 
@@ -85,20 +85,20 @@ def gather(address: str, config_file: Path | None, prometheus: str | None) -> Fa
     return replace(found, nvidia_device=Path("/dev/nvidiactl").exists(), watcher=watcher)
 
 
-def _directories(loaded: Loaded) -> tuple[Directory, ...]:
+def _directories(loaded: Loaded) -> tuple[DumpDirectory, ...]:
     section = loaded.config.exporters.get("inspector", {})
     paths = section.get("paths", [DEFAULT_RECORDS]) if isinstance(section, dict) else []
     enabled = not isinstance(section, dict) or section.get("enabled", True) is not False
     return tuple(_directory(str(path)) for path in paths if enabled) if isinstance(paths, list) else ()
 
 
-def _directory(path: str) -> Directory:
+def _directory(path: str) -> DumpDirectory:
     try:
         status = os.stat(path)
         usage = shutil.disk_usage(path)
     except OSError:
-        return Directory(path, None)
-    return Directory(path, stat.S_IMODE(status.st_mode), usage.free / usage.total if usage.total else 1.0)
+        return DumpDirectory(path, None)
+    return DumpDirectory(path, stat.S_IMODE(status.st_mode), usage.free / usage.total if usage.total else 1.0)
 
 
 def _samples(text: str) -> Samples:
