@@ -6,20 +6,18 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
-from agent.core.hosts import ranges
+from agent.cli.terminal import columns, has_colours, plain, rank_set
 from agent.page.document import PATH, NodeDocument, Rank, read
 
 TIMEOUT_SECONDS = 10.0
 WATCH_SECONDS = 2.0
 _HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "GPU", "GB/S", "PROGRESS", "TROUBLE", "ENDED BY")
-_COLOURS = {"alive": "32", "finished": "32", "dead": "1;31", "unresponsive": "1;31"}
-_ODD_COLOUR = "33"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
@@ -41,12 +39,12 @@ def main(arguments: Sequence[str]) -> int:
         document = of_job(_ask(address), flags.job)
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, ConfigError) else f"no answer from {address}: "
-        print(f"rankwatch status: {where}{_plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
+        print(f"rankwatch status: {where}{plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
         return 1
     if flags.json:
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())  # noqa: T201  # its answer
     else:
-        print(brief(document) if flags.brief else table(document, colour=_has_colours()))  # noqa: T201  # its answer
+        print(brief(document) if flags.brief else table(document, colour=has_colours()))  # noqa: T201  # its answer
     return 1 if flags.job is not None and not document.ranks else 0
 
 
@@ -63,23 +61,17 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 
 def table(document: NodeDocument, *, colour: bool = False) -> str:
     """The ranks as lines of text, those in trouble first; then what is not known, and what helps."""
-    said = [_plain(note) for note in document.notes]
+    said = [plain(note) for note in document.notes]
     told = [each for each in document.exporters if each.why and each.state in ("up", "down")]  # others have no source
-    said += [_plain(f"exporter {each.name}: {each.why}") for each in told]
+    said += [plain(f"exporter {each.name}: {each.why}") for each in told]
     if document.configuration.refused:
-        said.append(f"configuration refused, the one before stays: {_plain(document.configuration.refused)}")
+        said.append(f"configuration refused, the one before stays: {plain(document.configuration.refused)}")
     if document.ranks_left_out:
         said.append(f"{document.ranks_left_out} more ranks are not shown")
     if not document.ranks:
         return "\n".join(["no ranks", *said])
-    lines = [_HEAD, *(_cells(rank, document.now_seconds) for rank in document.ranks)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-    shown = []
-    for line in lines:
-        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        if colour and line is not _HEAD:
-            padded[2] = f"\x1b[{_COLOURS.get(line[2], _ODD_COLOUR)}m{padded[2]}\x1b[0m"
-        shown.append("  ".join(padded).rstrip())
+    rows = (_cells(rank, document.now_seconds) for rank in document.ranks)
+    shown = columns(_HEAD, rows, _HEAD.index("STATE"), colour=colour)
     return "\n".join([*shown, *said])
 
 
@@ -87,8 +79,8 @@ def brief(document: NodeDocument) -> str:
     """The ranks by job and state, in sets of numbers; those without a number follow, by name."""
     found: dict[tuple[str, str], list[str]] = {}
     for rank in document.ranks:
-        found.setdefault((_plain(rank.job_id), _plain(rank.state)), []).append(_plain(rank.rank))
-    return "\n".join(f"{job_id}  {state}  {_set_of(ranks)}" for (job_id, state), ranks in sorted(found.items())) or (
+        found.setdefault((plain(rank.job_id), plain(rank.state)), []).append(rank.rank)
+    return "\n".join(f"{job_id}  {state}  {rank_set(ranks)}" for (job_id, state), ranks in sorted(found.items())) or (
         "no ranks"
     )
 
@@ -117,7 +109,7 @@ def _watch(address: str, job_id: str | None) -> int:
 def _screen(address: str, job_id: str | None) -> str:
     """One screen: as many lines as there is room for."""
     size = os.get_terminal_size()
-    lines = _told(address, job_id, colour=_has_colours()).splitlines()
+    lines = _told(address, job_id, colour=has_colours()).splitlines()
     if len(lines) > size.lines - 1:
         lines = [*lines[: size.lines - 2], f"and {len(lines) - size.lines + 2} lines more: rankwatch status"]
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW
@@ -127,10 +119,10 @@ def _told(address: str, job_id: str | None, *, colour: bool) -> str:
     try:
         document = of_job(_ask(address), job_id)
     except (OSError, ValueError) as error:
-        return f"{time.strftime('%H:%M:%S')}  no answer from {address}: {_plain(str(error))}"
-    sentences = [f"job {_plain(job.job_id)}: {_plain(job.sentence)}" for job in document.jobs]
+        return f"{time.strftime('%H:%M:%S')}  no answer from {address}: {plain(str(error))}"
+    sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in document.jobs]
     clock = time.strftime("%H:%M:%S", time.localtime(document.now_seconds))
-    return "\n".join([f"{clock}  {_plain(document.hostname)}", *sentences, table(document, colour=colour)])
+    return "\n".join([f"{clock}  {plain(document.hostname)}", *sentences, table(document, colour=colour)])
 
 
 def _ask(address: str) -> NodeDocument:
@@ -141,7 +133,7 @@ def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:
     bandwidth, ended, progress = rank.bus_bandwidth_bytes_per_second, rank.ended, rank.last_progress_seconds
     status = "" if ended is None or ended.code is None else str(ended.code)
     how = "" if ended is None else " ".join(filter(None, (ended.reason, ended.signal, status)))
-    cells = (
+    return (
         rank.job_id,
         rank.rank,
         rank.state,
@@ -153,18 +145,3 @@ def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:
         ",".join(rank.unhealthy),
         how,
     )
-    return tuple(map(_plain, cells))
-
-
-def _plain(text: str) -> str:
-    """``text`` of a job's user, or of who answers in the agent's place, without anything that a terminal obeys."""
-    return "".join(each if each.isprintable() else "?" for each in text)
-
-
-def _set_of(ranks: Sequence[str]) -> str:
-    numbered = [rank for rank in ranks if rank.isascii() and rank.isdecimal()]
-    return ",".join(filter(None, (ranges(map(int, numbered)), *sorted(set(ranks) - set(numbered)))))
-
-
-def _has_colours(environ: Callable[[str], str | None] = os.environ.get) -> bool:
-    return sys.stdout.isatty() and not environ("NO_COLOR")

@@ -59,14 +59,16 @@ def _trouble(state: str, members: Sequence[Rank], now_seconds: float) -> str:
         return ""
     named = ", ".join(rank.rank for rank in members[:_MAX_NAMED])
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
-    words = {"dead": _how(members[0]), "unresponsive": _held(members[0]), "unknown": "cannot be judged"}[state]
+    words = {"dead": how_ended(members[0].ended), "unresponsive": _held(members[0]), "unknown": "cannot be judged"}[
+        state
+    ]
     ended = members[0].ended
     ago = f", {age(now_seconds - ended.at_seconds)} ago" if ended is not None else ""
     return f"{'rank' if len(members) == 1 else 'ranks'} {named}{more} {words}{ago}"
 
 
-def _how(rank: Rank) -> str:
-    ended = rank.ended
+def how_ended(ended: RankEnd | None) -> str:
+    """How a rank ended, after its name: ``killed (SIGKILL)``."""
     if ended is None or ended.reason == "unknown":
         return "ended"
     if ended.reason == "oom_killed":

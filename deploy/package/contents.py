@@ -138,12 +138,13 @@ def _put_shared(root: Path) -> None:
     optional = ("rankwatch.service.d/*", "rankwatch-lldp.*", "rankwatch.socket")
     for path in (path for pattern in optional for path in deploy.glob(f"systemd/{pattern}")):
         _put(root, path, f"{share}/systemd/{path.name}")
-    for place in ("slurm", "prometheus/rules", "prometheus/scrape", "prometheus/optional", "alertmanager"):
+    prometheus = (f"prometheus/{each}" for each in ("rules", "sources", "scrape", "optional"))
+    for place in ("slurm", "alertmanager", *prometheus):
         for path in (deploy / place).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 _put(root, path, f"{share}/{path.relative_to(deploy)}", 0o755 if place == "slurm" else 0o644)
-    for path in (deploy / "prometheus/prometheus.yml", deploy / "prometheus/thresholds.yml"):
-        _put(root, path, f"{share}/prometheus/{path.name}")
+    for path in (deploy / "prometheus").glob("*.*"):
+        _put(root, path, f"{share}/prometheus/{path.name}", 0o755 if path.suffix == ".py" else 0o644)
     for path in (ROOT / "grafana" / "dashboards").glob("*.json"):
         _put(root, path, f"{share}/grafana/{path.name}")
 

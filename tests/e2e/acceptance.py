@@ -15,7 +15,7 @@ wait_for() { # SECONDS WHAT COMMAND...
     done
     echo "after $((SECONDS - begun)) s: $what"
 }
-kept='^/(proc|sys|tmp|run/systemd|var/(log|cache|lib/(apt|dpkg|systemd)))(/|$)|^/etc/g?(passwd|group|shadow)-$'
+kept='^/(proc|sys|tmp|run/systemd|etc/prometheus|var/(log|cache|lib/(apt|dpkg|systemd|prometheus)))(/|$)|^/etc/g?(passwd|group|shadow)-$'
 files() { find / -xdev -print | grep -vE "$kept" | sort; }
 ranks() { [ "$(rankwatch status | awk -v state="$1" '$1 == 77 && $3 == state' | wc -l)" = "$2" ]; }
 operations() { curl -s http://127.0.0.1:19028/metrics |
@@ -34,9 +34,32 @@ wait_for 30 "four ranks of another user's job 77 are alive" ranks alive 4
 wait_for 30 "their records are counted" has_operations
 rankwatch status
 """
+
+
+def commands(heading: str, page: str = "install") -> str:
+    """Return the commands that a page of docs has under a heading."""
+    part = (ROOT / f"docs/{page}.md").read_text().partition(f"### {heading}\n")[2]
+    return part.partition("```sh\n")[2].partition("```")[0]
+
+
+WATCHED = (
+    commands("A trial", "prometheus")
+    + r"""
+python3 "$share/alertmanager/print_alerts.py" >/tmp/told 2>&1 &
+wait_for 60 "the doctor finds a Prometheus that scrapes, with rules and Alertmanager" \
+    rankwatch doctor --prometheus http://127.0.0.1:9090
+"""
+)
+PAGED = r"""
+wait_for 120 "a page, by Debian's Prometheus and Alertmanager" grep 'PAGE: RankDead: Job 77: rank 3 on 127' /tmp/told
+cat /tmp/told
+[ "$(grep -c PAGE /tmp/told)" = 1 ] || fail "not one page"
+rankwatch job 77 --prometheus http://127.0.0.1:9090 | tee /tmp/job || true
+grep -q 'first to go: rank 3 on 127.0.0.1 killed (SIGKILL)' /tmp/job || fail "the job on the terminal does not say it"
+"""
 DEATH = r"""
 kill -9 "$(rankwatch status | awk '$1 == 77 && $2 == 3 { print $4 }')"
-wait_for 40 "rank 3 is dead" ranks dead 1
+wait_for 60 "rank 3 is dead" ranks dead 1
 """
 KILLED_AGENT = r"""
 before=$(operations)
@@ -44,14 +67,12 @@ kill -9 "$(systemctl show -p MainPID --value rankwatch)"
 wait_for 30 "the agent is back after SIGKILL" is_active
 wait_for 30 "counters went on" has_operations "$before"
 """
-
-
-def commands(heading: str) -> str:
-    """Return the commands that docs/install.md has under a heading."""
-    part = (ROOT / "docs/install.md").read_text().partition(f"### {heading}\n")[2]
-    return part.partition("```sh\n")[2].partition("```")[0]
-
-
+STOPPED_AGENT = r"""
+before=$(operations)
+kill -STOP "$(systemctl show -p MainPID --value rankwatch)"
+wait_for 90 "systemd has ended and started the stopped agent" timeout 2 rankwatch status
+wait_for 30 "counters went on after SIGSTOP" has_operations "$before"
+"""
 DEB = (
     HELPERS
     + r"""
@@ -90,10 +111,14 @@ wait_for 30 "counters went on over the upgrade" has_operations "$before"
 wait_for 30 "its ranks are alive" ranks alive 4
 """
     + KILLED_AGENT
+    + STOPPED_AGENT
+    + WATCHED
     + DEATH
+    + PAGED
     + r"""
+systemctl stop prometheus prometheus-alertmanager
 systemd-analyze security --no-pager rankwatch.service | tail -1
-kill %1
+kill %1 %2
 mkdir /var/lib/rankwatch/shared
 mount -t tmpfs shared /var/lib/rankwatch/shared
 touch /var/lib/rankwatch/shared/of-other-nodes

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import shutil
-import ssl
 import stat
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.config import Loaded, read_config
 from agent.app.yaml_document import ConfigError
-from agent.cli import own_agent
+from agent.cli import own_agent, prometheus
 from agent.page.document import PATH, NodeDocument, read
 
 ASK_SECONDS = 10.0
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 
 Samples = Mapping[str, list[tuple[dict[str, str], float]]]
@@ -66,7 +63,7 @@ class Facts:
     watcher: Watcher | None = None
 
 
-def gather(address: str, config_file: Path | None, prometheus: str | None) -> Facts:
+def gather(address: str, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts."""
     path = config_file or (own_agent.CONFIG_FILE if own_agent.CONFIG_FILE.exists() else None)
     found, loaded = Facts(config_file=str(path or "")), None
@@ -81,7 +78,7 @@ def gather(address: str, config_file: Path | None, prometheus: str | None) -> Fa
         found = replace(found, document=document, samples=_samples(text))
     except (OSError, ValueError) as error:
         found = replace(found, agent_error=f"{address}: {error}")
-    watcher = None if prometheus is None else ask_prometheus(prometheus)
+    watcher = None if url is None else ask_prometheus(url)
     return replace(found, nvidia_device=Path("/dev/nvidiactl").exists(), watcher=watcher)
 
 
@@ -112,32 +109,25 @@ def _samples(text: str) -> Samples:
 _AHEAD = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
 
 
-class _Answer(msgspec.Struct):
-    status: str
-    data: Any = None
-
-
 def ask_prometheus(url: str) -> Watcher:
     """Ask a Prometheus (its address, with a path if it has one) for what it knows of this node."""
     node = os.uname().nodename
     try:
-        groups = _get(url, "/api/v1/rules", {"type": "record"})["groups"]
-        managers = _get(url, "/api/v1/alertmanagers", {})["activeAlertmanagers"]
-        targets = _get(url, "/api/v1/targets", {"state": "active"})["activeTargets"]
+        groups = prometheus.get(url, "/api/v1/rules", {"type": "record"})["groups"]
+        managers = prometheus.get(url, "/api/v1/alertmanagers", {})["activeAlertmanagers"]
+        targets = prometheus.get(url, "/api/v1/targets", {"state": "active"})["activeTargets"]
         own = [each for each in targets if str(each["labels"].get("job", "")).startswith("rankwatch")]
         ours = [each for each in own if _is_here(each, node)]
-        clock = _get(
-            url, "/api/v1/query", {"query": "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"}
-        )
+        clock = prometheus.samples(url, _AHEAD)
         return Watcher(
-            url,
+            prometheus.shown(url),
             targets={str(each["labels"]["job"]): each["health"] == "up" for each in ours},
             rule_groups=sum(str(each["name"]).startswith("rankwatch") for each in groups),
             alertmanagers=len(managers),
-            clock_ahead_seconds=_of_node(clock["result"], {str(each["labels"]["instance"]) for each in ours}),
+            clock_ahead_seconds=_of_node(clock, {str(each["labels"]["instance"]) for each in ours}),
         )
-    except (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
-        return Watcher(url, error=str(error) or type(error).__name__)
+    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+        return Watcher(prometheus.shown(url), error=str(error) or type(error).__name__)
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
@@ -152,31 +142,6 @@ def _own_addresses() -> set[str]:
     return {"localhost"} | {each.address for found in psutil.net_if_addrs().values() for each in found}
 
 
-def _of_node(result: list[Any], instances: set[str]) -> float | None:
-    ours = [float(each["value"][1]) for each in result if each["metric"].get("instance") in instances]
+def _of_node(result: Iterable[prometheus.Sample], instances: set[str]) -> float | None:
+    ours = [each.value for each in result if each.labels.get("instance") in instances]
     return max(ours, key=abs, default=None)
-
-
-def _get(url: str, path: str, query: Mapping[str, str]) -> Any:
-    parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no address such as http://prometheus:9090")
-    secure = parts.scheme == "https"
-    connection = (
-        http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=ASK_SECONDS, context=ssl.create_default_context()
-        )
-        if secure
-        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=ASK_SECONDS)
-    )
-    try:
-        connection.request("GET", f"{parts.path.rstrip('/')}{path}?{urllib.parse.urlencode(query)}")
-        answer = connection.getresponse()
-        body = answer.read(MAX_ANSWER_BYTES)
-        if answer.status != http.HTTPStatus.OK:
-            raise OSError(f"HTTP status {answer.status} ({answer.reason})")
-    except http.client.HTTPException as error:  # which is no OSError
-        raise OSError(f"not an answer in HTTP: {error!r}") from error
-    finally:
-        connection.close()
-    return msgspec.json.decode(body, type=_Answer).data

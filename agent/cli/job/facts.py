@@ -1,0 +1,186 @@
+"""What a Prometheus knows of a job: its ranks on all nodes, who is late and why, and its alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agent.cli import prometheus
+from agent.cli.prometheus import Sample
+from agent.page.document import RankEnd
+
+Ask = Callable[[str], list[Sample]]
+"""Asks for the result of an expression."""
+
+MEMORY = "1h"
+STEP = "15s"
+"""How far back ranks are sought that are not seen any more, and how often in between: the interval of scrapes."""
+
+UNSEEN = "unseen"
+"""The state of a rank that nobody shows now, though somebody did within MEMORY."""
+
+
+class RankKey(NamedTuple):
+    """One rank on one node."""
+
+    node: str
+    rank: str
+
+
+class JobRank(NamedTuple):
+    """One rank of the job. ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: of the others' time, 0 to 1."""
+
+    node: str
+    rank: str
+    state: str
+    pid: str = ""
+    user: str = ""
+    gpus: str = ""
+    progress_seconds: float | None = None
+    ended: RankEnd | None = None
+    late_share: float | None = None
+    why: tuple[str, ...] = ()
+
+
+class FiringAlert(NamedTuple):
+    """An alert on the job that fires."""
+
+    name: str
+    severity: str
+    rank: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """All of it. ``clusters``: those that have a job of this id; ``has_rules``: whether the shipped rules ran on it."""
+
+    job_id: str
+    now_seconds: float
+    clusters: tuple[str, ...] = ()
+    has_rules: bool = False
+    ranks: tuple[JobRank, ...] = ()
+    expected: int | None = None
+    info: Mapping[str, str] | None = None
+    bus_bandwidth_bytes_per_second: float | None = None
+    alerts: tuple[FiringAlert, ...] = ()
+
+
+def gather(url: str, job_id: str, cluster: str | None) -> JobFacts:
+    """Ask the Prometheus at ``url``; errors as those of ``prometheus.get``. None: whatever cluster has the job."""
+    return asked(lambda expression: prometheus.samples(url, expression), job_id, cluster)
+
+
+def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
+    """What ``ask`` tells of the job. Of several clusters with such a job nothing but their names is told."""
+    chosen = "" if cluster is None else f", cluster={quoted(cluster)}"
+    job = f"job_id={quoted(job_id)}{chosen}"
+    [now] = ask("vector(time())")
+    shown = ask(f"rank:rankwatch_gone:state{{{job}}} or rank:rankwatch_running:state{{{job}}}")
+    has_rules = bool(shown)
+    shown = shown or ask(f"rankwatch_rank_state{{{job}}}")
+    seen = ask(f"max_over_time(timestamp(rankwatch_rank_info{{{job}}})[{MEMORY}:{STEP}])")
+    clusters = tuple(sorted({each.labels.get("cluster", "") for each in (*shown, *seen)}))
+    if len(clusters) > 1:
+        return JobFacts(job_id, now.value, clusters)
+    info = ask(f"rankwatch_job_info{{{job}}} or rankwatch_job_allocation_info{{{job}}}")
+    return JobFacts(
+        job_id,
+        now.value,
+        clusters,
+        has_rules,
+        _ranks(ask, job, shown, seen),
+        _whole(ask(f"job:rankwatch_ranks_expected:max{{{job}}} or max(rankwatch_job_expected_ranks{{{job}}})")),
+        info[0].labels if info else None,
+        _first(ask(f"job:rankwatch_bus_bandwidth:bytes_per_second{{{job}}}")),
+        _alerts(ask(f'ALERTS{{{job}, alertstate="firing"}}')),
+    )
+
+
+def quoted(value: str) -> str:
+    """``value`` as a string of PromQL."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) -> tuple[JobRank, ...]:
+    states = {_key(each): each.labels.get("state", "") for each in shown}
+    known = {rank for _, rank in states}
+    facts: dict[RankKey, Sample] = {}
+    gpus: dict[tuple[RankKey, str], set[str]] = {}
+    for each in sorted(seen, key=lambda each: each.value):
+        facts[_key(each)] = each
+        gpus.setdefault((_key(each), each.labels.get("pid", "")), set()).add(each.labels.get("gpu", ""))
+        if each.labels.get("rank", "") not in known:
+            states.setdefault(_key(each), UNSEEN)
+    at = {_key(each): each.value for each in ask(_of_rank("rank:rankwatch_exit:seconds", job))}
+    at = {_key(each): each.value for each in ask(_of_rank("rankwatch_rank_exit_timestamp_seconds", job))} | at
+    ends = {_key(each): each.labels for each in ask(f"rankwatch_rank_exit_info{{{job}}}")}
+    progress = {_key(each): each.value for each in ask(_of_rank("rankwatch_rank_last_progress_timestamp_seconds", job))}
+    late: dict[str, float] = {}
+    for each in ask(f"max by (rank) (comm_rank:rankwatch_straggles:ratio{{{job}}})"):
+        late[each.labels.get("rank", "")] = each.value
+    why: dict[RankKey, list[str]] = {}
+    for each in ask(f"rank:rankwatch_late_cause:seconds{{{job}}}"):
+        words = filter(None, (each.labels.get("cause", ""), each.labels.get("detail", "")))
+        why.setdefault(_key(each), []).append(": ".join(words))
+
+    def made(key: RankKey, state: str) -> JobRank:
+        labels = facts[key].labels if key in facts else {}
+        pid = labels.get("pid", "")
+        return JobRank(
+            key.node,
+            key.rank,
+            state,
+            pid,
+            labels.get("user", ""),
+            ",".join(sorted(filter(None, gpus.get((key, pid), ())))),
+            progress.get(key),
+            _end(ends.get(key), at.get(key)),
+            late.get(key.rank),
+            tuple(sorted(why.get(key, ()))),
+        )
+
+    return tuple(made(key, state) for key, state in states.items())
+
+
+def _of_rank(metric: str, job: str) -> str:
+    return f"max by (node, instance, rank) ({metric}{{{job}}})"
+
+
+def _key(sample: Sample) -> RankKey:
+    labels = sample.labels
+    return RankKey(labels.get("node") or labels.get("instance", ""), labels.get("rank", ""))
+
+
+def _end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd | None:
+    if at_seconds is None:
+        return None
+    found = labels or {}
+    code = found.get("code", "")
+    return RankEnd(
+        at_seconds, found.get("reason", "unknown"), found.get("signal", ""), int(code) if code.isdecimal() else None
+    )
+
+
+def _first(found: list[Sample]) -> float | None:
+    return found[0].value if found else None
+
+
+def _whole(found: list[Sample]) -> int | None:
+    return int(found[0].value) if found else None
+
+
+def _alerts(found: Iterable[Sample]) -> tuple[FiringAlert, ...]:
+    return tuple(
+        sorted(
+            FiringAlert(
+                each.labels.get("alertname", ""),
+                each.labels.get("severity", ""),
+                each.labels.get("rank", ""),
+                each.labels.get("node", ""),
+            )
+            for each in found
+        )
+    )

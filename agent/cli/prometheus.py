@@ -1,0 +1,87 @@
+"""Asks a Prometheus: its HTTP API, version 1."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import math
+import ssl
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+ASK_SECONDS = 10.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+class Sample(NamedTuple):
+    """One series of an instant query's result: its labels and its value."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: Any = None
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Vector(msgspec.Struct):
+    result: list[_Series]
+
+
+def samples(url: str, expression: str) -> list[Sample]:
+    """What an instant query gives now; series that are no number are left out. Errors as those of ``get``."""
+    found = msgspec.convert(get(url, "/api/v1/query", {"query": expression}), type=_Vector).result
+    made = (Sample(each.metric, float(each.value[1])) for each in found)
+    return [each for each in made if math.isfinite(each.value)]
+
+
+def get(url: str, path: str, query: Mapping[str, str]) -> Any:
+    """The data that Prometheus at ``url`` (http or https, with a path, user and password if it has them) answers.
+
+    OSError where it does not answer, or not with 200; ValueError where ``url`` is no address, or the answer no JSON.
+    """
+    parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{shown(url)!r} is no address such as http://prometheus:9090")
+    connection = _connection(parts, parts.hostname)
+    try:
+        asked = f"{parts.path.rstrip('/')}{path}?{urllib.parse.urlencode(query)}"
+        connection.request("GET", asked, headers=_headers(parts))
+        answer = connection.getresponse()
+        body = answer.read(MAX_ANSWER_BYTES)
+        if answer.status != http.HTTPStatus.OK:
+            raise OSError(f"HTTP status {answer.status} ({answer.reason})")
+    except http.client.HTTPException as error:  # which is no OSError
+        raise OSError(f"not an answer in HTTP: {error!r}") from error
+    finally:
+        connection.close()
+    return msgspec.json.decode(body, type=_Answer).data
+
+
+def shown(url: str) -> str:
+    """The address without user and password, for messages."""
+    scheme, mark, rest = url.rpartition("//")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _connection(parts: urllib.parse.SplitResult, host: str) -> http.client.HTTPConnection:
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(host, parts.port, timeout=ASK_SECONDS)
+    return http.client.HTTPSConnection(host, parts.port, timeout=ASK_SECONDS, context=ssl.create_default_context())
+
+
+def _headers(parts: urllib.parse.SplitResult) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}

@@ -1,0 +1,176 @@
+"""A whole job by what Prometheus answers: dead first, who was first to go, who is late and why, who is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from agent.cli.job.command import main
+from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
+from agent.cli.job.text import told
+from agent.cli.prometheus import Sample, get, shown
+from agent.page.document import RankEnd
+
+NOW = 10_000.0
+Answers = dict[str, list[Sample]]
+"""What is answered to an expression that begins with a word; nothing to others."""
+
+
+def of(rank: str, node: str, value: float = 1.0, **more: str) -> Sample:
+    """A series of one rank."""
+    return Sample({"rank": rank, "node": node, **more}, value)
+
+
+def asking(answers: Answers) -> Callable[[str], list[Sample]]:
+    """An ``ask`` that knows these."""
+
+    def ask(expression: str) -> list[Sample]:
+        if expression.startswith("vector"):
+            return [Sample({}, NOW)]
+        return next((found for word, found in answers.items() if expression.startswith(word)), [])
+
+    return ask
+
+
+SITE: Answers = {
+    "rank:rankwatch_gone:state": [
+        of("3", "a", state="dead"),
+        of("2", "a", state="dead"),
+        of("0", "a", state="alive"),
+        of("9", "b", state="alive"),
+        of("10", "b", state="alive"),
+    ],
+    "max_over_time(timestamp(rankwatch_rank_info": [
+        of("3", "a", 9990.0, pid="30", user="alice", gpu="0"),
+        of("3", "a", 9990.0, pid="30", user="alice", gpu="1"),
+        of("3", "a", 9000.0, pid="29", user="alice", gpu="7"),
+        of("11", "c", 9500.0, pid="110"),
+        of("0", "z", 9000.0, pid="5"),
+    ],
+    "max by (node, instance, rank) (rank:rankwatch_exit:seconds": [of("2", "a", 9941.0), of("3", "a", 9940.0)],
+    "max by (node, instance, rank) (rankwatch_rank_exit_timestamp": [of("2", "a", 9000.0)],
+    "rankwatch_rank_exit_info": [
+        of("3", "a", reason="signaled", signal="SIGKILL", code=""),
+        of("2", "a", reason="exited", signal="", code="1"),
+    ],
+    "max by (node, instance, rank) (rankwatch_rank_last_progress": [of("9", "b", 9995.0)],
+    "max by (rank) (comm_rank:rankwatch_straggles": [of("9", "", 0.31)],
+    "rank:rankwatch_late_cause": [of("9", "b", cause="cpu", detail="run_queue")],
+    "job:rankwatch_ranks_expected": [Sample({}, 16.0)],
+    "rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice", "partition": ""}, 1.0)],
+    "job:rankwatch_bus_bandwidth": [Sample({}, 180e9)],
+    "ALERTS": [Sample({"alertname": "RankDead", "severity": "page", "rank": "3", "node": "a"}, 1.0)],
+}
+
+
+def test_the_whole_job_in_trouble() -> None:
+    """Two dead, one late with its cause, one not seen any more, eleven never seen; the first by the corrected clock."""
+    facts = asked(asking(SITE), "4711", None)
+    by_rank = {(each.node, each.rank): each for each in facts.ranks}
+    assert by_rank["a", "3"] == JobRank(
+        "a", "3", "dead", "30", "alice", "0,1", ended=RankEnd(9940.0, "signaled", "SIGKILL")
+    )
+    assert by_rank["a", "2"].ended == RankEnd(9941.0, "exited", "", 1)
+    assert (by_rank["b", "9"].late_share, by_rank["b", "9"].why) == (0.31, ("cpu: run_queue",))
+    assert by_rank["c", "11"].state == UNSEEN
+    assert ("z", "0") not in by_rank, "it runs on another node now"
+    text = told(facts).splitlines()
+    assert text[0] == "job 4711 (pretrain, alice): 6 ranks on 3 nodes, bus bandwidth 180.0 GB/s"
+    assert text[1] == "now: 2 dead, 1 not seen any more, 3 alive, 1 late"
+    assert re.fullmatch(r"first to go: rank 3 on a killed \(SIGKILL\) at \d\d:\d\d:\d\d, 1 min ago", text[2])
+    assert text[3:6] == [
+        "not seen any more: 11 on c",
+        "never seen in the last hour: 10 of 16 ranks",
+        "page: RankDead",
+    ]
+    assert [line.split()[0] for line in text[8:12]] == ["2", "3", "11", "9"], "the worst first, then by number"
+    assert text[-1] == "2 ranks without trouble are not listed (--all)"
+    assert "10    b " in told(facts, every=True)
+
+
+def test_without_the_rules() -> None:
+    """The agents' own states are shown, and that nothing is known of late ranks."""
+    facts = asked(asking({"rankwatch_rank_state": [of("0", "a", state="alive")]}), "1", None)
+    assert not facts.has_rules
+    assert "now: 1 alive\nthe shipped rules say nothing of this job" in told(facts)
+
+
+def test_two_clusters_with_a_job_of_one_id() -> None:
+    """They are never shown as one job."""
+    both = [of("0", "a", state="dead", cluster="x"), of("0", "a", state="alive", cluster="y")]
+    facts = asked(asking({"rank:rankwatch_gone:state": both}), "1", None)
+    assert facts.ranks == ()
+    assert told(facts) == "clusters x, y each have a job 1: choose one by --cluster"
+
+
+def test_a_job_that_nobody_knows() -> None:
+    """It is said so."""
+    assert told(asked(asking({}), "nope", None)) == "job nope: no rank was seen in the last hour"
+
+
+def test_hostile_names() -> None:
+    """A label can neither leave its string in an expression nor command the terminal."""
+    assert quoted('a"} or vector(1)\\\n') == '"a\\"} or vector(1)\\\\\\n"'
+    rank = JobRank("a", "\x1b[2J", "dead", user="\x07")
+    facts = JobFacts("\x1b]0;", NOW, ("c",), ranks=(rank,), alerts=(FiringAlert("\x9b", "page"),))
+    assert told(facts).isprintable() or all(line.isprintable() for line in told(facts).splitlines())
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[str]]]:
+    """Provide the address of a Prometheus that knows SITE (a fake: it only finds answers), and what it was sent."""
+    sent: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            sent.append(self.headers.get("Authorization", ""))
+            [expression] = parse_qs(urlsplit(self.path).query)["query"]
+            found = [{"metric": dict(each.labels), "value": [1, str(each.value)]} for each in asking(SITE)(expression)]
+            body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as made:
+        thread = Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"127.0.0.1:{made.server_port}", sent
+        made.shutdown()
+        thread.join()
+
+
+def test_the_command(server: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    """Text and JSON; exit status 1 while a rank is dead; a password in the address is sent, and never shown."""
+    where, sent = server
+    assert main(["4711", "--prometheus", f"http://me:s%40crete@{where}/"]) == 1
+    assert "first to go: rank 3" in capsys.readouterr().out
+    assert set(sent) == {"Basic bWU6c0BjcmV0ZQ=="}
+    assert main(["4711", "--prometheus", where, "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["ranks"]) == 6
+    assert main(["4711", "--prometheus", "http://me:secret@127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert "no answer from http://127.0.0.1:1: " in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://a:b:c"])
+def test_no_address(url: str) -> None:
+    """What is no address is refused with ValueError."""
+    with pytest.raises(ValueError):
+        get(url, "/api/v1/query", {})
+
+
+def test_addresses_are_shown_without_passwords() -> None:
+    """User and password are left out, the path stays."""
+    assert shown("https://u:p@h:1/x@y") == "https://h:1/x@y"
+    assert shown("h:9090") == "h:9090"
