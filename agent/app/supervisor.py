@@ -11,6 +11,7 @@ from agent.api import ExporterConfig, Roots, Spec
 from agent.app.config import Loaded
 from agent.app.discovery import exporter_names, load_spec
 from agent.app.lease import Lender
+from agent.app.mistakes import nearest
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
@@ -53,7 +54,7 @@ def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
     names = exporter_names()
     for name in loaded.config.exporters:
         if name not in names:
-            raise loaded.error(f"$.exporters.{name}", f"no such exporter; there are: {', '.join(names)}")
+            raise loaded.error(f"$.exporters.{name}", f"no such exporter{nearest(name, names)}")
     enabled, broken = {}, []
     for name in names:
         if loaded.config.exporters.get(name) == {"enabled": False}:

@@ -14,6 +14,8 @@ from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Ev
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.resolver import Resolver
 
+from agent.app import mistakes
+
 MAX_DEPTH = 32
 _SHOWN_CHARACTERS = 40
 """Of a value that cannot be read, in its message."""
@@ -52,10 +54,12 @@ class Document:
             return msgspec.convert(raw, type_)
         except msgspec.ValidationError as error:
             message, _, path = str(error).partition(" - at `$")
-            path = (prefix + path.rstrip("`")).replace("[...]", "")
+            below = path.rstrip("`")
+            path = (prefix + below).replace("[...]", "")
             if unknown := re.search(r"unknown field `([^`]*)`", message):
-                path, message = f"{path}.{unknown.group(1)}", "unknown key"
-            raise self.error(path, message) from None
+                key = unknown.group(1)
+                raise self.error(f"{path}.{key}", mistakes.unknown_key(type_, below, key)) from None
+            raise self.error(path, mistakes.in_words(type_, below, message)) from None
 
 
 class _Loader(Composer, SafeConstructor, Resolver):
