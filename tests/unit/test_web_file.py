@@ -33,7 +33,7 @@ BAD = {
     "ca-without-policy": (f"tls_server_config: {{{TLS}, client_ca_file: ca.pem}}", "say RequireAndVerifyClientCert"),
     "policy": (
         f"tls_server_config: {{{TLS}, client_auth_type: Always}}",
-        "client_auth_type: 'Always' is none of NoClientCert, ",
+        "'Always' is none of NoClientCert, ",
     ),
     "suite": (f"tls_server_config: {{{TLS}, cipher_suites: [RC4]}}", "RC4 is none of TLS_AES_128_GCM_SHA256"),
     "header": ("http_server_config: {headers: {X-Own: a}}", "X-Own is none of Content-Security-Policy"),
