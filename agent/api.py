@@ -41,6 +41,7 @@ from agent.ranks.rank.owner import Owner, OwnerKind, Proof
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.snapshot import RankSnapshot, RankView
+from agent.ranks.speeds import RankSpeed
 from agent.ranks.table import RankTable
 from agent.ranks.writers import is_record_file
 from agent.system import ethtool, netlink, sysfs
@@ -115,6 +116,7 @@ __all__ = [
     "RankLabel",
     "RankProcess",
     "RankSnapshot",
+    "RankSpeed",
     "RankTable",
     "RankView",
     "RasSilence",

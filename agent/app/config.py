@@ -22,15 +22,21 @@ DEFAULT_STATE_PATH = "/var/lib/rankwatch/checkpoint"
 VariableName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
+Address = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s\0\"'<>]+)?$", max_length=1024)]
+
+
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``listen_address``: host:port, :port or [address]:port, or a list of them. ``config_file``: TLS and passwords, as
-    ``--web.config.file``; empty for none.
+    ``--web.config.file``; empty for none. ``dashboards``, ``runbooks``: addresses (Grafana's, a page's) that the page
+    at `/` links to; empty for no links.
     """
 
     listen_address: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = (
         DEFAULT_LISTEN_ADDRESS
     )
     config_file: Annotated[str, msgspec.Meta(pattern=r"^(/[^\0]*)?$", max_length=4096)] = ""
+    dashboards: Address = ""
+    runbooks: Address = ""
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from agent.api import Roots
 from agent.app.config import Loaded, read_config
 from agent.app.discovery import exporter_names
 from agent.app.first_look import LOOKER, FirstLook
+from agent.app.front import STATIC, Front
 from agent.app.node_view import exporter_views, node_document
 from agent.app.options import Options, load
 from agent.app.supervisor import ExporterPlan, Supervisor, prepare
@@ -33,7 +34,6 @@ from agent.export.exposition import Selection
 from agent.export.helper_families import HelperStatus
 from agent.export.registry import Registry, Source, SourceCounts
 from agent.page.document import Configuration, NodeDocument, write
-from agent.page.front_page import front_page
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
 from agent.web.listen import inherited_listeners
@@ -77,13 +77,15 @@ class Daemon:
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
         may_show = self._first_look.is_over
+        self._front = Front(self._clock, self._document, supervisor.ranks.speeds.view, lambda: self._loaded.config.web)
         self._pages = Pages(
             self._registry.render,
             self._registry.names,
             self._ready,
-            lambda: front_page(self._document()),
+            self._front.text,
             lambda: write(self._document()),
             may_show,
+            STATIC,
         )
         self._terms = terms or WebTerms(None, self._clock, Logger("web"))
         self._web = Serving(
@@ -275,6 +277,7 @@ class Daemon:
         running, broken = self._supervisor.running.values(), self._supervisor.broken
         return node_document(
             self._supervisor.health.snapshot(),
+            self._supervisor.ranks.speeds.view,
             exporter_views(running, broken, self._registry.counts),
             self._hostname,
             up_seconds=self._clock.monotonic() - self._started_at,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from agent import __version__
 from agent.app.running import Running
+from agent.core.identity import RankLabel
 from agent.export.registry import SourceCounts
 from agent.page import describe
 from agent.page.document import Configuration, ExporterView, NodeDocument
 from agent.ranks.health import HealthSnapshot
+from agent.ranks.speeds import SpeedView
 from agent.ranks.unseen import notes
 from agent.ranks.usage_unread import usage_notes
 
 
 def node_document(
     health: HealthSnapshot,
+    speed_of: Callable[[RankLabel], SpeedView],
     exporters: Iterable[ExporterView],
     hostname: str,
     *,
@@ -25,7 +28,7 @@ def node_document(
 ) -> NodeDocument:
     """All of it, as of the time when ``health`` was taken."""
     table = health.ranks
-    found = describe.ranks(table.ranks, health.entries, health.counted)
+    found = describe.ranks(table.ranks, health.entries, health.counted, speed_of)
     ranks, left_out = describe.bounded(found)
     return NodeDocument(
         rankwatch=__version__,

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from agent.core.identity import RankLabel
 from agent.hardware.ledger import CheckState, Entry
 from agent.page.document import MAX_RANKS, GpuOfRank, JobView, Rank, RankEnd
 from agent.ranks import health, job_families
 from agent.ranks.families import ending
 from agent.ranks.snapshot import RankView
+from agent.ranks.speeds import SpeedView
 
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
 _MAX_NAMED = 3
 """Ranks that a sentence names; the rest is counted."""
 
 
-def ranks(views: Iterable[RankView], entries: Collection[Entry], counted: frozenset[str]) -> list[Rank]:
+def ranks(
+    views: Iterable[RankView],
+    entries: Collection[Entry],
+    counted: frozenset[str],
+    speed_of: Callable[[RankLabel], SpeedView],
+) -> list[Rank]:
     """Every rank, those in trouble first, then by job and number. ``counted``: the checks that make one unhealthy."""
     failed = [each for each in entries if each.finding.state is CheckState.FAILED and each.check in counted]
-    return sorted((_rank(view, failed) for view in views), key=_order)
+    return sorted((_rank(view, failed, speed_of(view.label)) for view in views), key=_order)
 
 
 def bounded(found: Sequence[Rank]) -> tuple[tuple[Rank, ...], int]:
@@ -117,7 +124,7 @@ def _job(job_id: str, members: Sequence[Rank], view: RankView, now_seconds: floa
     )
 
 
-def _rank(view: RankView, failed: Collection[Entry]) -> Rank:
+def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
     process, facts = view.process, view.process.facts
     subjects = health.subjects_of(view)
     left = process.exited_at is not None
@@ -135,7 +142,8 @@ def _rank(view: RankView, failed: Collection[Entry]) -> Rank:
         gpus=tuple(GpuOfRank(gpu.index, gpu.uuid, gpu.pci, gpu.nic) for gpu in view.gpus()),
         started_at_seconds=facts.start_seconds if facts else None,
         last_progress_seconds=process.progress_seconds,
-        bus_bandwidth_bytes_per_second=None if left else view.bus_bandwidth_bytes_per_second,
+        bus_bandwidth_bytes_per_second=None if left else speed.bus_bandwidth_bytes_per_second,
+        late_share=None if left else speed.late_share,
         ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None) if left else None,
         unhealthy=tuple(sorted({each.check for each in failed if each.subject in subjects})),
     )

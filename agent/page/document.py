@@ -38,6 +38,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     ``state``: alive, unresponsive, exited, dead, finished or unknown, by ``state_reason``. ``unhealthy``: the checks
     that have failed on its GPUs, NICs or node. ``bus_bandwidth_bytes_per_second``: over the last seconds with data.
+    ``late_share``: of the last minute that all others waited for it alone, where a communicator on this node tells.
     """
 
     job_id: str
@@ -53,6 +54,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     started_at_seconds: float | None = None
     last_progress_seconds: float | None = None
     bus_bandwidth_bytes_per_second: float | None = None
+    late_share: float | None = None
     ended: RankEnd | None = None
     unhealthy: tuple[str, ...] = ()
 

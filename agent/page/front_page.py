@@ -1,35 +1,55 @@
-"""The page at `/`: what runs on this node, readable at night without a dashboard. Pure, no script, nothing fetched."""
+"""The page at `/`: what runs on this node, readable at night without a dashboard. Pure.
+
+It is whole without its script, which only keeps it as it would be now.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import NamedTuple
+from urllib.parse import quote
 
 from agent.page.document import ExporterView, JobView, NodeDocument, Rank
+from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
-"""Rows of one table; the rest is counted. The page is made on the event loop: this many take about 2 ms."""
+"""Ranks that are shown; the rest is counted. The page is made on the event loop: this many take some milliseconds."""
 MAX_CELL_CHARACTERS = 128
+STALE_SECONDS = 10.0
+"""Without progress for so long, what a rank's bandwidth was is no news of it."""
 
 _GOOD = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive"})
 
+Traffic = Callable[[str, str], Sequence[float]]
+"""Bytes per second that a rank (job_id, rank) moved, in steps up to now."""
 
-def front_page(document: NodeDocument) -> str:
+
+class Links(NamedTuple):
+    """Where Grafana (its address, as http://grafana:3000) and the runbooks are; empty: no link."""
+
+    dashboards: str = ""
+    runbooks: str = ""
+
+
+def front_page(document: NodeDocument, traffic: Traffic, links: Links) -> str:
     """Return the page as HTML; every text in ``document`` may be hostile."""
-    host, now = _text(document.hostname), document.now_seconds
+    host = _text(document.hostname)
     ready = _mark("ready", "good") if document.ready else _mark("not ready", "bad")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{host} - rankwatch</title><style>{_STYLE}</style></head><body>\n"
-        f"<header><h1>rankwatch</h1><p><b>{host}</b> &middot; {ready} &middot; up {age_text(document.up_seconds)}"
-        f" &middot; version {_text(document.rankwatch)}</p>\n"
-        '<nav><a href="/metrics">/metrics</a> <a href="/api/v1/ranks">/api/v1/ranks</a> '
-        '<a href="/-/healthy">/-/healthy</a> <a href="/-/ready">/-/ready</a></nav>'
-        f"{_refused(document.configuration.refused)}</header>\n<main>\n{_jobs(document.jobs)}"
-        f"{_ranks(document, now)}{_exporters(document.exporters, now)}</main></body></html>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f'<title>{_title(document)}</title><link rel="stylesheet" href="{STYLE.address}">'
+        f'<script src="{SCRIPT.address}" defer></script>'
+        '<noscript><meta http-equiv="refresh" content="10"></noscript></head><body>\n'
+        '<p id="lost" role="status" hidden></p>\n'
+        f"<header><h1>{host}</h1><p>rankwatch {_text(document.rankwatch)} &middot; {ready} &middot; up "
+        f"{age_text(document.up_seconds)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
+        f"{_refused(document.configuration.refused)}</header>\n<main>\n{_notes(document.notes)}"
+        f"{_jobs(document, traffic, links)}"
+        f"{_exporters(document.exporters, document.now_seconds)}</main></body></html>\n"
     )
 
 
@@ -46,56 +66,154 @@ def age_text(seconds: float | None) -> str:
     return f"{hours} h {minutes % 60} min" if hours < 24 else f"{days} d {hours % 24} h"
 
 
+def _title(document: NodeDocument) -> str:
+    """The host, and first what is wrong there: a tab shows no more."""
+    bad = sum(rank.state in _BAD for rank in document.ranks)
+    return f"{f'({bad}) ' if bad else ''}{_text(document.hostname)} - rankwatch"
+
+
+def _nav(hostname: str, links: Links) -> str:
+    found = []
+    if links.dashboards:
+        found.append((f"{links.dashboards}/d/rankwatch-node?var-node={quote(_valid(hostname), safe='')}", "Dashboard"))
+    if links.runbooks:
+        found.append((links.runbooks, "Runbooks"))
+    found += [(path, path) for path in ("/metrics", "/api/v1/ranks")]
+    return " ".join(f'<a href="{escape(address)}">{_text(name)}</a>' for address, name in found)
+
+
 def _refused(why: str) -> str:
     return f"<p>{_mark('configuration refused', 'bad')} {_text(why)}; the one before stays.</p>" if why else ""
 
 
-def _jobs(jobs: Sequence[JobView]) -> str:
-    if not jobs:
-        return ""
-    rows = [(_text(job.job_id), _text(job.name), _text(job.user), _text(job.sentence)) for job in jobs[:MAX_ROWS]]
-    return "<h2>Jobs</h2>\n" + _table(("Job", "Name", "User", "Ranks on this node"), rows, ()) + _rest(len(jobs))
+def _notes(notes: Sequence[str]) -> str:
+    return "".join(f"<p>{_mark('note', 'odd')} {_text(note)}.</p>\n" for note in notes)
 
 
-def _ranks(document: NodeDocument, now: float) -> str:
-    ranks, notes = document.ranks, document.notes
-    heading = "<h2>Ranks</h2>\n" + "".join(f"<p>{_mark('note', 'odd')} {_text(note)}.</p>\n" for note in notes)
-    if not ranks:
-        return heading + ("" if notes else '<p class="none">No rank runs on this node.</p>\n')
-    states = Counter(rank.state for rank in ranks)
-    summary = " ".join(f"{_state(state)} {count}" for state, count in sorted(states.items()))
-    head = ("Job", "Rank", "State", "Local rank", "GPU", "Pid", "User", "Bus bandwidth, GB/s", "Last progress", "Ended")
-    rows = [_rank_cells(rank, now) for rank in ranks[:MAX_ROWS]]
-    left_out = len(ranks) + document.ranks_left_out
-    return heading + f"<p>{summary}</p>\n" + _table(head, rows, numeric=(1, 3, 4, 5, 7, 8)) + _rest(left_out)
+def _jobs(document: NodeDocument, traffic: Traffic, links: Links) -> str:
+    if not document.ranks:
+        return "" if document.notes else '<p class="none">No rank runs on this node.</p>\n'
+    by_job: defaultdict[str, list[Rank]] = defaultdict(list)
+    for rank in document.ranks[:MAX_ROWS]:
+        by_job[rank.job_id].append(rank)
+    known = {job.job_id: job for job in document.jobs}
+    shown = [
+        _job(known.get(job_id) or JobView(job_id=job_id, sentence="", states={}), ranks, document, traffic, links)
+        for job_id, ranks in by_job.items()
+    ]
+    more = len(document.ranks) + document.ranks_left_out - MAX_ROWS
+    return "".join(shown) + (f'<p class="none">and {more} more ranks</p>\n' if more > 0 else "")
 
 
-def _rank_cells(rank: Rank, now: float) -> tuple[str, ...]:
+def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, traffic: Traffic, links: Links) -> str:
+    facts = [job.name, job.user, job.partition, "" if job.world_size is None else f"{job.world_size} ranks in all"]
+    name = f"Job {_text(job.job_id)}"
+    if links.dashboards:
+        address = f"{links.dashboards}/d/rankwatch-job?var-job_id={quote(_valid(job.job_id), safe='')}"
+        name = f'<a href="{escape(address)}">{name}</a>'
+    kind = "bad" if _BAD & job.states.keys() else "calm"
+    rows = [_rank_cells(rank, ranks, document.now_seconds, traffic) for rank in ranks]
+    return (
+        f"<section><h2>{name} <small>{' &middot; '.join(_text(each) for each in facts if each)}</small></h2>"
+        f'<p aria-live="polite" class="{kind}">{_text(job.sentence)}</p>\n'
+        f"{_table(_RANK_COLUMNS, rows, f'ranks of job {_text(job.job_id)}')}</section>\n"
+    )
+
+
+class Column(NamedTuple):
+    """One of a table; ``later``: not on a narrow screen."""
+
+    title: str
+    numeric: bool = False
+    later: bool = False
+
+
+_RANK_COLUMNS = (
+    Column("State"),
+    Column("Rank", numeric=True),
+    Column("Progress"),
+    Column("Bus bandwidth, GB/s", numeric=True),
+    Column("Last 5 min", later=True),
+    Column("Late"),
+    Column("GPU", numeric=True),
+    Column("Pid", numeric=True, later=True),
+    Column("User", later=True),
+    Column("Local rank", numeric=True, later=True),
+    Column("How it ended"),
+)
+
+
+def _rank_cells(rank: Rank, others: Sequence[Rank], now: float, traffic: Traffic) -> tuple[str, ...]:
     bandwidth, ended = rank.bus_bandwidth_bytes_per_second, rank.ended
-    progress = None if rank.last_progress_seconds is None else now - rank.last_progress_seconds
+    idle = None if rank.last_progress_seconds is None else now - rank.last_progress_seconds
+    is_stale = idle is not None and idle > STALE_SECONDS
     how = ""
     if ended is not None:
         status = "" if ended.code is None else str(ended.code)
         words = " ".join(filter(None, (ended.reason, ended.signal, status)))
         how = f"{words}, {_ago(now - ended.at_seconds)}"
+    speed = "" if bandwidth is None else f"{bandwidth / 1e9:.2f}"
     return (
-        _text(rank.job_id),
-        _text(rank.rank),
         _state(rank.state) + "".join(f" {_mark(_text(check), 'bad')}" for check in rank.unhealthy),
-        _text(rank.local_rank),
+        _text(rank.rank),
+        _text(_progress(rank, others, idle)),
+        _mark(speed, "calm") if speed and is_stale else speed,
+        _sparkline(traffic(rank.job_id, rank.rank)),
+        _meter(rank.late_share, rank.rank),
         _text(",".join(str(gpu.index) for gpu in rank.gpus)),
         "" if rank.pid is None else str(rank.pid),
         _text(rank.user),
-        "" if bandwidth is None else f"{bandwidth / 1e9:.2f}",
-        _ago(progress),
+        _text(rank.local_rank),
         _text(how),
     )
 
 
+def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
+    """When the rank last got on; where it does not, and another of its job here is in trouble, what it waits for."""
+    if idle is None:
+        return ""
+    if idle <= STALE_SECONDS or rank.state != "alive":
+        return _ago(idle)
+    blamed = [each.rank for each in others if each.state in _BAD]
+    return f"waits for rank {blamed[0]}, {age_text(idle)}" if len(blamed) == 1 else f"none for {age_text(idle)}"
+
+
+def _sparkline(steps: Sequence[float]) -> str:
+    """A line of the steps, from zero to the highest."""
+    top = max(steps, default=0.0)
+    if len(steps) < 2 or top <= 0:
+        return ""
+    left = 60 - len(steps)
+    points = " ".join(f"{left + place},{19 - 18 * value / top:.0f}" for place, value in enumerate(steps))
+    return (
+        f'<svg viewBox="0 0 60 20" preserveAspectRatio="none" role="img" aria-label="at most {top / 1e9:.1f} GB/s">'
+        f'<polyline points="{points}"/></svg>'
+    )
+
+
+def _meter(share: float | None, rank: str) -> str:
+    if share is None or share < 0.005:
+        return ""
+    label = f"share of time that others wait for rank {_text(rank)}"
+    return f'<meter min="0" max="1" value="{share:.2f}" aria-label="{label}"></meter>{share:.0%}'
+
+
+_EXPORTER_COLUMNS = (
+    Column("Exporter"),
+    Column("State"),
+    Column("Last success", numeric=True),
+    Column("Series", numeric=True, later=True),
+    Column("Why"),
+)
+
+
 def _exporters(exporters: Sequence[ExporterView], now: float) -> str:
-    cells = [_exporter_cells(each, now) for each in sorted(exporters, key=lambda each: each.name)[:MAX_ROWS]]
-    table = _table(("Exporter", "State", "Last success", "Series", "Why"), cells, numeric=(2, 3))
-    return "<h2>Exporters</h2>\n" + table + _rest(len(exporters))
+    down = sum(each.state == "down" for each in exporters)
+    ordered = sorted(exporters, key=lambda each: (each.state != "down", each.name))
+    cells = [_exporter_cells(each, now) for each in ordered]
+    what = f"{len(exporters)} exporters" + (f", {_mark(f'{down} down', 'bad')}" if down else "")
+    table = _table(_EXPORTER_COLUMNS, cells[:MAX_ROWS], "exporters")
+    return f"<details{' open' if down else ''}><summary>{what}</summary>{table}</details>"
 
 
 def _exporter_cells(each: ExporterView, now: float) -> tuple[str, ...]:
@@ -104,18 +222,19 @@ def _exporter_cells(each: ExporterView, now: float) -> tuple[str, ...]:
     return _text(each.name), mark, _ago(age), str(each.series), _text(each.why)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: tuple[int, ...]) -> str:
-    kinds = [' class="n"' if column in numeric else "" for column in range(len(head))]
-    titles = "".join(f"<th{kind}>{title}</th>" for kind, title in zip(kinds, head, strict=True))
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str) -> str:
+    """``label``: for those who hear the page; the box can be scrolled by keys."""
+    kinds = [" ".join(filter(None, ("n" * each.numeric, "later" * each.later))) for each in columns]
+    classes = [f' class="{kind}"' if kind else "" for kind in kinds]
+    titles = "".join(f'<th scope="col"{kind}>{each.title}</th>' for kind, each in zip(classes, columns, strict=True))
     lines = [
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>\n"
+        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(classes, row, strict=True)) + "</tr>\n"
         for row in rows
     ]
-    return f"<div><table><thead><tr>{titles}</tr></thead><tbody>\n{''.join(lines)}</tbody></table></div>\n"
-
-
-def _rest(total: int) -> str:
-    return f'<p class="none">and {total - MAX_ROWS} more</p>\n' if total > MAX_ROWS else ""
+    return (
+        f'<div class="table" role="region" tabindex="0" aria-label="{label}"><table><thead><tr>{titles}</tr></thead>'
+        f"<tbody>\n{''.join(lines)}</tbody></table></div>\n"
+    )
 
 
 def _ago(seconds: float | None) -> str:
@@ -132,21 +251,9 @@ def _mark(html: str, kind: str) -> str:
 
 def _text(text: str) -> str:
     cut = text if len(text) <= MAX_CELL_CHARACTERS else text[: MAX_CELL_CHARACTERS - 1] + "…"
-    return escape(cut.encode("utf-8", "replace").decode())
+    return escape(_valid(cut))
 
 
-_STYLE = """
-:root{color-scheme:light dark;--fg:#1f2328;--dim:#667079;--bg:#fbfbfa;--line:#dcdfe3;--link:#1c5fae;
---good:#1a6e3a;--bad:#b3261e;--odd:#8a5a00}
-@media(prefers-color-scheme:dark){:root{--fg:#d3d7dc;--dim:#8d969f;--bg:#14171a;--line:#2c3238;--link:#7fb2ec;
---good:#6cc28a;--bad:#ff8b80;--odd:#e0b25c}}
-body{margin:0 auto;max-width:76rem;padding:1.5rem;background:var(--bg);color:var(--fg);
-font:15px/1.5 system-ui,sans-serif}
-h1{margin:0;font-size:1.4rem}h2{margin:2rem 0 .4rem;font-size:1.05rem}
-header p{margin:.2rem 0}a{color:var(--link);margin-right:.8rem}
-div{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:.3rem .9rem .3rem 0;border-bottom:1px solid var(--line);white-space:nowrap}
-th{color:var(--dim);font-weight:600;font-size:.85rem}.n{text-align:right}
-.good{color:var(--good)}.bad{color:var(--bad);font-weight:700}.odd{color:var(--odd);font-weight:600}
-.calm,.none{color:var(--dim)}
-"""
+def _valid(text: str) -> str:
+    """``text`` without lone surrogates, which no page may have."""
+    return text.encode("utf-8", "replace").decode()

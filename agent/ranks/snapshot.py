@@ -17,7 +17,6 @@ class RankView(msgspec.Struct, frozen=True):
     label: RankLabel
     slot: int
     process: RankProcess
-    bus_bandwidth_bytes_per_second: float | None = None
 
     def gpus(self) -> tuple[RankGpu, ...]:
         """The rank's own GPUs: of a process of several ranks with as many GPUs each rank has one, in their order."""
@@ -45,7 +44,6 @@ class RankSnapshot(msgspec.Struct, frozen=True):
 def take_snapshot(
     processes: Iterable[RankProcess],
     labels: LabelBook,
-    bandwidths: Mapping[RankLabel, float],
     counts: TableCounts,
     duplicates: int,
     usage_unread: Mapping[str, int],
@@ -66,7 +64,7 @@ def take_snapshot(
         frozen = msgspec.structs.replace(process, members=dict(process.members))
         for slot, label in enumerate(process.slots):
             if label is not None and labels.holds(process, label):
-                ranks.append(RankView(label, slot, frozen, bandwidths.get(label)))
+                ranks.append(RankView(label, slot, frozen))
     ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
     return RankSnapshot(
         ranks=tuple(ranks),

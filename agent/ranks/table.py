@@ -24,6 +24,7 @@ from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.process import RankProcess, TableCounts
 from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.snapshot import RankSnapshot, take_snapshot
+from agent.ranks.speeds import SpeedBook
 
 MAX_PROCESSES = 1024
 UNSEEN_SECONDS = 5.0
@@ -49,7 +50,7 @@ class RankTable:
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.usage_unread: Mapping[str, int] = {}
         self.revision = 0
-        self._bandwidths: dict[RankLabel, float] = {}
+        self.speeds = SpeedBook(clock)
 
     # -- evidence of processes -------------------------------------------------------------------------------------
 
@@ -190,10 +191,6 @@ class RankTable:
         """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
         self._links.observe_records(writer_key, memberships, last_progress_seconds, uid)
 
-    def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
-        """Note the ranks' current bus bandwidths, in bytes per second, for the front page and `rankwatch status`."""
-        self._bandwidths = bandwidths
-
     def unlinked_writers(self) -> dict[WriterKey, int | None]:
         """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
         return self._links.book.unlinked(self._clock.monotonic())
@@ -240,7 +237,7 @@ class RankTable:
         """Copy what the render thread needs."""
         found, counts, now = self._processes.values(), self._counts, self._clock.time()
         labels, duplicates, unread = self._binder.labels, len(self._binder.duplicates), dict(self.usage_unread)
-        return take_snapshot(found, labels, self._bandwidths, counts, duplicates, unread, now)
+        return take_snapshot(found, labels, counts, duplicates, unread, now)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from agent.core.single_flight import SingleFlight, TooManyFlights
 from agent.export.exposition import Rendered, Scrape, Selection, SelectionError, cut, select
@@ -13,10 +13,16 @@ MAX_NAMED_SCRAPES = 128
 """Scrapes with `name[]` that wait for their render: half of the server's connections, so that others always get one."""
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
+STATIC_HEADERS = (("Cache-Control", "max-age=86400"),)
 _JSON_HEADERS = (("Cache-Control", "no-store"),)
 _HTML_HEADERS = (
     ("Cache-Control", "no-store"),
-    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("Referrer-Policy", "no-referrer"),
 )
 
 
@@ -28,7 +34,8 @@ class Pages:
     one is made at a time: a scrape without names waits for no more than that one, however many there are. ``exporters``
     are the names that a scrape may ask for; ``ready`` says whether the agent has begun to work; ``front_page`` and
     ``document`` give what `/` and `/api/v1/ranks` show; while ``may_show`` is False the page would lack ranks that run,
-    and a scrape is answered with 503. The last five are called on the event loop.
+    and a scrape is answered with 503. The last five are called on the event loop. ``static``: what does not change,
+    by path.
     """
 
     def __init__(
@@ -39,6 +46,7 @@ class Pages:
         front_page: Callable[[], str],
         document: Callable[[], bytes],
         may_show: Callable[[], bool],
+        static: Mapping[str, HttpResponse],
     ) -> None:
         self._render = render
         self._renders: SingleFlight[Selection, Rendered] = SingleFlight(render)
@@ -50,6 +58,7 @@ class Pages:
         self._front_page = front_page
         self._document = document
         self._may_show = may_show
+        self._static = static
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         """Answer ``request``; raises what ``render`` raises."""
@@ -64,6 +73,8 @@ class Pages:
                 return HttpResponse(200, HTML, self._front_page().encode(), _HTML_HEADERS)
             case "/api/v1/ranks":
                 return HttpResponse(200, JSON, self._document(), _JSON_HEADERS)
+            case path if (found := self._static.get(path)) is not None:
+                return found
             case _:
                 return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
 

@@ -21,12 +21,14 @@ from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABL
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.speeds import speeds
 from exporters.inspector.totals.births import Births
 from exporters.inspector.totals.durations import JobDurations
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
+SPEEDS_SECONDS = 2.0
+"""How often the ranks' speeds are told, for the pages."""
 SILENCE_SECONDS = 5.0
 """How often the ranks without records are looked over."""
 MAX_PATHS = 64
@@ -88,6 +90,7 @@ class InspectorExporter:
         self._left_durations = JobDurations()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
+        self._told_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Make the readers; what the checkpoint holds of a directory is given back to its reader."""
@@ -120,6 +123,9 @@ class InspectorExporter:
         if now - self._judged_at >= SILENCE_SECONDS:
             self._judged_at = now
             self._silent = self._silence.look(self._ctx.ranks.without_records(GRACE_SECONDS))
+        if now - self._told_at >= SPEEDS_SECONDS:
+            self._told_at = now
+            self._ctx.ranks.speeds.observe(speeds(self._writers(), self._labels))
         if not self._silent and not any(slot.available for slot in self._slots):
             raise NoData
 
@@ -207,8 +213,6 @@ class InspectorExporter:
         slot.note(turn)
         for evidence in turn.evidence:
             self._ctx.ranks.observe_records(*evidence)
-        if turn.published is not None:
-            self._ctx.ranks.observe_bandwidths(self._bandwidths())
         for writer in (*turn.retired, *turn.ended):
             self._left_durations.take(writer.writer_key, writer.durations, self._labels)
         for writer in turn.retired:
@@ -225,17 +229,6 @@ class InspectorExporter:
 
     def _writers(self) -> list[WriterTotals]:
         return [writer for slot in self._slots if slot.published is not None for writer in slot.published.writers]
-
-    def _bandwidths(self) -> dict[RankLabel, float]:
-        """Time-weighted bus bandwidth of each rank's collectives over the last windows, in bytes per second."""
-        sums: dict[RankLabel, tuple[int, int]] = {}
-        for writer in self._writers():
-            for comm, comm_rank, name, bus_bytes, microseconds in writer.windows:
-                label = self._labels.get((writer.writer_key, comm, comm_rank))
-                if label is not None and name not in P2P_SERIES:  # these wait for a peer's whole turn
-                    before = sums.get(label, (0, 0))
-                    sums[label] = (before[0] + bus_bytes, before[1] + microseconds)
-        return {label: total * 1_000_000 / time for label, (total, time) in sums.items()}
 
     def _forget(self) -> None:
         """Let go of labels and inherited totals that no writer has any more."""

@@ -5,7 +5,13 @@ from jobs import ROOT
 # Parts of the scripts that run in the booted trees; each says what it saw.
 HELPERS = r"""
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1
-fail() { echo "FAILED: $*"; journalctl -u rankwatch --no-pager | tail -20; rankwatch status || true; exit 1; }
+fail() {
+    echo "FAILED: $*"
+    for unit in rankwatch prometheus prometheus-alertmanager; do journalctl -u "$unit" --no-pager | tail -20; done
+    cat /tmp/told || true
+    rankwatch status || true
+    exit 1
+}
 wait_for() { # SECONDS WHAT COMMAND...
     local seconds=$1 what=$2 begun=$SECONDS
     shift 2

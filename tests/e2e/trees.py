@@ -94,6 +94,7 @@ def accept(root: Path, script: str, files: Sequence[Path], seconds: float) -> st
     for path in files:
         (shutil.copytree if path.is_dir() else shutil.copy)(path, root / "opt" / path.name)  # type: ignore[operator]
     (root / "opt/acceptance.sh").write_text(f"set -eu\n{script}\necho ACCEPTED\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
     system = root / "etc/systemd/system"
     (system / "acceptance.service").write_text(_UNIT)
     (system / "default.target").unlink(missing_ok=True)

@@ -125,6 +125,7 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "no-rules": (watched(rule_groups=0), "rules", "none of rankwatch's rules", "rule_files"),
     "no-alertmanager": (watched(alertmanagers=0), "alertmanager", "no Alertmanager", "alerting"),
     "clock": (watched(clock_ahead_seconds=-3.2), "clock", "3.2 s behind", "chrony"),
+    "unsent": (watched(unsent=3.0), "alertmanager", "could not be sent", "log"),
     "no-prometheus": (watched(error="refused"), "prometheus", "http://p: refused", "address"),
 }
 NOTES: dict[str, tuple[Facts, str, str]] = {

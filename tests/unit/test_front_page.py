@@ -1,12 +1,16 @@
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.page.document import Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
-from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, age_text, front_page
+from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, Links, age_text
+from agent.page.front_page import front_page as made_page
+from agent.page.static import SCRIPT, STYLE
 
 NOW = 1_700_000_000.0
 
@@ -39,6 +43,11 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._in_cell:
             self.rows[-1][-1] += data
+
+
+def front_page(shown: NodeDocument, traffic: Sequence[float] = (), links: Links | None = None) -> str:
+    """The page of a document whose ranks all had this traffic."""
+    return made_page(shown, lambda job_id, rank: traffic, links or Links())
 
 
 def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:
@@ -83,20 +92,56 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
         ExporterView(name="process", state="up", last_success_seconds=NOW - 1, series=12),
         ExporterView(name="nvml", state="down", why="no library", last_success_seconds=NOW - 7260),
     ]
-    jobs = (JobView(job_id="42", name="train", user="ada", sentence="all is well", states={}),)
+    jobs = (JobView(job_id="42", name="train", user="ada", sentence="all is well", states={}, world_size=16),)
     html = front_page(document(ranks, exporters, jobs=jobs))
     page = Page(html)
-    assert page.rows[1] == ["42", "train", "ada", "all is well"]
-    assert page.rows[3:6] == [
-        ["43", "0", "dead", "", "", "", "", "", "2 min 5 s ago", "signaled SIGSEGV, 1 min 1 s ago"],
-        ["42", "9", "alive gpu_xid", "1", "0", "77", "ada", "183.46", "0 s ago", ""],
-        ["42", "10", "finished", "", "", "", "", "", "", "exited 0, 5 s ago"],
+    assert page.rows[1:2] == [
+        ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "", "signaled SIGSEGV, 1 min 1 s ago"],
     ]
-    assert page.rows[7:] == [
+    assert page.rows[3:5] == [
+        ["alive gpu_xid", "9", "0 s ago", "183.46", "", "", "0", "77", "ada", "1", ""],
+        ["finished", "10", "", "", "", "", "", "", "", "", "exited 0, 5 s ago"],
+    ]
+    assert page.rows[6:] == [
         ["nvml", "down", "2 h 1 min ago", "0", "no library"],
         ["process", "up", "1 s ago", "12", ""],
     ]
+    assert "Job 42 <small>train &middot; ada &middot; 16 ranks in all</small>" in html
+    assert ">all is well</p>" in html
+    assert "<title>(1) gpu-7 - rankwatch</title>" in html
+    assert "<details open>" in html and "1 down" in html
     assert "gpu-7" in html and "up 1 d 1 h" in html and "0.1.0" in html
+
+
+def test_who_waits_for_whom() -> None:
+    """Where a job stands, the one rank in trouble is named, bandwidths are greyed; of several none is."""
+    stands = Rank(
+        job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
+    )
+    gone = Rank(job_id="1", rank="3", state="dead", ended=RankEnd(NOW - 50, "signaled", "SIGKILL"))
+    html = front_page(document([gone, stands]))
+    assert "waits for rank 3, 46 s" in html
+    assert '<span class="calm">2.00</span>' in html
+    assert "none for 46 s" in front_page(document([gone, msgspec.structs.replace(gone, rank="4"), stands]))
+    assert "none for 46 s" in front_page(document([msgspec.structs.replace(gone, job_id="2"), stands]))
+
+
+def test_lateness_and_traffic_are_drawn() -> None:
+    """A bar for the share of time that others wait, a line from zero to the highest step; none if not known."""
+    rank = Rank(job_id="1", rank="0", state="alive", late_share=0.312)
+    html = front_page(document([rank]), [0.0, 5e9, 10e9])
+    assert 'value="0.31" aria-label="share of time that others wait for rank 0"></meter>31%' in html
+    assert 'aria-label="at most 10.0 GB/s"><polyline points="57,19 58,10 59,1"/>' in html
+    assert not {"svg", "meter"} & set(Page(front_page(document([msgspec.structs.replace(rank, late_share=None)]))).tags)
+
+
+def test_links_are_those_of_the_configuration() -> None:
+    """Node and job lead to their dashboards, by names that leave no address."""
+    links = Links("http://grafana:3000", "https://wiki/runbooks")
+    page = Page(front_page(document([Rank(job_id='1"&x', rank="0", state="alive")]), links=links))
+    assert "http://grafana:3000/d/rankwatch-node?var-node=gpu-7" in page.links
+    assert "https://wiki/runbooks" in page.links
+    assert "http://grafana:3000/d/rankwatch-job?var-job_id=1%22%26x" in page.links
 
 
 def test_page_tells_of_a_refused_configuration() -> None:
@@ -106,11 +151,15 @@ def test_page_tells_of_a_refused_configuration() -> None:
     assert "configuration refused</span> line 3: &lt;no such key&gt;; the one before stays" in html
 
 
-def test_page_needs_nothing_else() -> None:
-    """The page runs no script and fetches nothing."""
-    page = Page(front_page(document([])))
-    assert page.links == ["/metrics", "/api/v1/ranks", "/-/healthy", "/-/ready"]
-    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+def test_the_page_fetches_its_own_files_alone() -> None:
+    """The page has one style and one script, both the agent's; with 8 ranks all are below 40 kB."""
+    ranks = [Rank(job_id="1", rank=str(i), state="alive", pid=i, last_progress_seconds=NOW) for i in range(8)]
+    html = front_page(document(ranks), [1e9] * 60)
+    page = Page(html)
+    assert page.links == ["data:,", STYLE.address, SCRIPT.address, "/metrics", "/api/v1/ranks"]
+    assert {"style", "img", "iframe"} & set(page.tags) == set()
+    assert " style=" not in html and " on" not in html.replace(" on this node", "")
+    assert len(html) + len(STYLE.text) + len(SCRIPT.text) < 40_000
 
 
 def odd(text: str) -> NodeDocument:
@@ -143,10 +192,10 @@ def test_rows_and_cells_are_bounded() -> None:
     first = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
     html = front_page(document([first, *ranks]))
     rows = Page(html).rows
-    assert len(rows) == 1 + 256 + 1
-    assert rows[1][0] == "z" * 127 + "…"
+    assert len(rows) == 2 + 256 + 1
+    assert "Job " + "z" * 127 + "… <small>" in html
     assert "and 1 more" in html
-    assert "more</p>" not in front_page(document(ranks))
+    assert "more ranks</p>" not in front_page(document(ranks))
     assert "and 7 more" in front_page(document(ranks, ranks_left_out=7))
 
 

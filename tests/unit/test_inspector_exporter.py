@@ -28,6 +28,7 @@ from agent.core.guard import Guard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
+from agent.ranks.speeds import RankSpeed
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
@@ -39,10 +40,22 @@ from exporters.inspector.totals.inheritance import Inheritance, RankTally, Serie
 from exporters.inspector.totals.losses import Tally
 
 
+class Speeds:
+    """What the exporter told last of its ranks' speeds."""
+
+    def __init__(self) -> None:
+        self.told: dict[RankLabel, RankSpeed] = {}
+
+    def observe(self, speeds: dict[RankLabel, RankSpeed]) -> None:
+        """Keep it."""
+        self.told = speeds
+
+
 class Ranks:
     """A rank table that labels each writer by its pid."""
 
     def __init__(self) -> None:
+        self.speeds = Speeds()
         self.held_files: frozenset[tuple[int, int]] = frozenset()
         self.hostnames = frozenset({"here"})
         self.renamed: list[str] = []
@@ -73,10 +86,6 @@ class Ranks:
     def recording_settings(self, writer_key: WriterKey) -> dict[str, str] | None:
         """The environment that the test gives to the writer's pid."""
         return self.settings.get(writer_key.pid)
-
-    def observe_bandwidths(self, bandwidths: dict[RankLabel, float]) -> None:
-        """Keep the newest."""
-        self.bandwidths = bandwidths
 
     def without_records(self, seconds: float) -> list[Any]:
         """The processes that the test names."""
@@ -216,7 +225,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     bench.ranks.labels[9] = RankLabel("job", "9")
     assert len((bench.look())[OPERATIONS]) == 2
     bench.look()
-    assert set(bench.ranks.bandwidths) == {RankLabel("job", "1"), RankLabel("job", "9")}
+    assert set(bench.ranks.speeds.told) == {RankLabel("job", "1"), RankLabel("job", "9")}
     bench.ranks.labels[9] = RankLabel("other", "0")
     assert ("job", "9", *SERIES[2:]) in (bench.look())[OPERATIONS]
     bench.drain()
@@ -244,7 +253,10 @@ def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     assert values["rankwatch_p2p_seconds_total"] == {(*direction, "8192"): 3e-6}
     assert values["rankwatch_p2p_bus_bandwidth_bytes_per_second"] == {direction: 3e6}
     assert values["rankwatch_inspector_seen_records_total"] == {("job", "1"): 2}
-    assert bench.ranks.bandwidths == {RankLabel("job", "1"): 12_288 / 10e-6}  # 1.5 x 8192 bytes in 10 us
+    told = bench.ranks.speeds.told
+    assert {label: speed.bus_bandwidth_bytes_per_second for label, speed in told.items()} == {
+        RankLabel("job", "1"): 12_288 / 10e-6  # 1.5 x 8192 bytes in 10 us
+    }
     bench.drain()
 
 

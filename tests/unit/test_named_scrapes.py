@@ -49,7 +49,7 @@ class Agent:
         self.registry = Registry(lambda: [One()], Logger("test"), self.thread)
         self.go = asyncio.Event()
         self.go.set()
-        self.pages = Pages(self.render, lambda: frozenset({"one"}), lambda: True, str, bytes, lambda: True)
+        self.pages = Pages(self.render, lambda: frozenset({"one"}), lambda: True, str, bytes, lambda: True, {})
         self.server = WebServer(self.pages, Logger("web"))
         self.port = 0
 

@@ -23,6 +23,7 @@ def document(table: Table, ledger: HealthLedger | None = None, counted: frozense
     entries = () if ledger is None else ledger.entries()
     return node_document(
         HealthSnapshot(table.ranks.snapshot(), entries, (), counted, 0),
+        table.ranks.speeds.view,
         (),
         "here",
         up_seconds=60.0,

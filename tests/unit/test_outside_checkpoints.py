@@ -27,7 +27,7 @@ from agent.core.log import Logger
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.page.document import Configuration, read, write
-from agent.page.front_page import front_page
+from agent.page.front_page import Links, front_page
 from agent.ranks import families as rank_families
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot
@@ -180,8 +180,10 @@ def live_on(ranks: RankTable) -> bytes:
         found = ranks.snapshot()
         shown(rank_families.families(found))
         health = HealthSnapshot(found, (), (), frozenset(), 0)
-        document = node_document(health, (), "here", up_seconds=1.0, ready=True, configuration=Configuration())
-        front_page(read(write(document)))
+        document = node_document(
+            health, ranks.speeds.view, (), "here", up_seconds=1.0, ready=True, configuration=Configuration()
+        )
+        front_page(read(write(document)), lambda job_id, rank: (), Links())
     return ranks.dump()
 
 

@@ -24,7 +24,7 @@ class Agent:
         self.go.set()
         self.at_once = 0
         self.may_show = True
-        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, str, bytes, lambda: self.may_show)
+        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, str, bytes, lambda: self.may_show, {})
 
     async def render(self, selection: Selection) -> Rendered:
         self.asked.append(selection)

@@ -206,6 +206,8 @@ def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
         yield wrong("rules", "none of rankwatch's rules is loaded", "rule_files: deploy/prometheus/rules/*.yml")
     if not watcher.alertmanagers:
         yield wrong("alertmanager", "no Alertmanager is told", "alerting.alertmanagers in prometheus.yml")
+    elif watcher.unsent:
+        yield wrong("alertmanager", "alerts could not be sent in the last 5 minutes", "Prometheus' log says why")
     ahead = watcher.clock_ahead_seconds
     if ahead is not None and abs(ahead) > CLOCK_SECONDS:
         side = "ahead of" if ahead > 0 else "behind"

@@ -37,7 +37,8 @@ class DumpDirectory(NamedTuple):
 class Watcher(NamedTuple):
     """What a Prometheus says. ``targets``: of each shipped scrape job, whether this node's last scrape was well.
 
-    ``error``: why it says nothing. ``clock_ahead_seconds``: of this node's clock, None where it cannot tell.
+    ``error``: why it says nothing. ``unsent``: alerts that it could not send in the last minutes.
+    ``clock_ahead_seconds``: of this node's clock, None where it cannot tell.
     """
 
     url: str
@@ -45,6 +46,7 @@ class Watcher(NamedTuple):
     targets: Mapping[str, bool] = {}
     rule_groups: int = 0
     alertmanagers: int = 0
+    unsent: float = 0.0
     clock_ahead_seconds: float | None = None
 
 
@@ -106,6 +108,7 @@ def _samples(text: str) -> Samples:
     return found
 
 
+_UNSENT = "increase(prometheus_notifications_errors_total[5m]) > 0"
 _AHEAD = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
 
 
@@ -124,6 +127,7 @@ def ask_prometheus(url: str) -> Watcher:
             targets={str(each["labels"]["job"]): each["health"] == "up" for each in ours},
             rule_groups=sum(str(each["name"]).startswith("rankwatch") for each in groups),
             alertmanagers=len(managers),
+            unsent=sum(each.value for each in prometheus.samples(url, _UNSENT)),
             clock_ahead_seconds=_of_node(clock, {str(each["labels"]["instance"]) for each in ours}),
         )
     except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:

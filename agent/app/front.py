@@ -1,0 +1,50 @@
+"""The page at `/` as it is served: made at most every HOLD_SECONDS, however many look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from agent.app.config import WebConfig
+from agent.core.clock import Clock
+from agent.core.identity import RankLabel
+from agent.page.document import NodeDocument
+from agent.page.front_page import Links, front_page
+from agent.page.static import SCRIPT, STYLE
+from agent.ranks.speeds import SpeedView
+from agent.web.handlers import STATIC_HEADERS
+from agent.web.messages import HttpResponse
+
+HOLD_SECONDS = 0.5
+
+STATIC = {each.path: HttpResponse(200, each.content_type, each.text, STATIC_HEADERS) for each in (SCRIPT, STYLE)}
+"""What the page needs besides, by path."""
+
+
+class Front:
+    """The page, of what ``document`` and ``speed_of`` say; ``web`` gives the configuration in use."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        document: Callable[[], NodeDocument],
+        speed_of: Callable[[RankLabel], SpeedView],
+        web: Callable[[], WebConfig],
+    ) -> None:
+        self._clock = clock
+        self._document = document
+        self._speed_of = speed_of
+        self._web = web
+        self._text = ""
+        self._made_at = float("-inf")
+
+    def text(self) -> str:
+        """The page, HOLD_SECONDS old at most."""
+        now = self._clock.monotonic()
+        if now - self._made_at >= HOLD_SECONDS:
+            web = self._web()
+            self._text = front_page(self._document(), self._traffic, Links(web.dashboards, web.runbooks))
+            self._made_at = now
+        return self._text
+
+    def _traffic(self, job_id: str, rank: str) -> Sequence[float]:
+        return self._speed_of(RankLabel(job_id, rank)).traffic

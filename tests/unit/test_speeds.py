@@ -1,0 +1,82 @@
+"""What is kept of ranks' speeds for pages: the present, the last five minutes, and who is late."""
+
+from __future__ import annotations
+
+import pytest
+from fake_clock import FakeClock
+
+from agent.core.identity import RankLabel
+from agent.ranks import speeds
+from agent.ranks.speeds import STEP_SECONDS, STEPS, RankSpeed, SpeedBook, SpeedView
+
+RANK = RankLabel("1", "0")
+
+
+def steps(book: SpeedBook, clock: FakeClock, count: int, each_bytes: int, late: float = 0.0, start: int = 0) -> None:
+    """Move ``each_bytes``, ``late`` seconds late, in each of so many steps."""
+    for number in range(start, start + count):
+        book.observe({RANK: RankSpeed(2e9, number * each_bytes, number * late)})
+        clock.advance(STEP_SECONDS)
+
+
+def test_nothing_is_known_of_a_stranger() -> None:
+    """A rank that nobody told of has no speed."""
+    assert SpeedBook(FakeClock()).view(RANK) == SpeedView()
+
+
+def test_traffic_over_the_last_five_minutes() -> None:
+    """Each whole step has its bytes per second; older ones than the bound are gone, and a standstill is zero."""
+    clock = FakeClock()
+    book = SpeedBook(clock)
+    steps(book, clock, 4, 5000)
+    assert book.view(RANK).traffic == (1000.0, 1000.0, 1000.0)
+    clock.advance(2 * STEP_SECONDS)
+    assert book.view(RANK).traffic == (1000.0, 1000.0, 1000.0, 0.0, 0.0)
+    steps(book, clock, STEPS + 1, 10_000, start=4)
+    assert set(book.view(RANK).traffic) == {2000.0}
+    assert len(book.view(RANK).traffic) == STEPS - 1
+    clock.advance(10 * STEPS * STEP_SECONDS)
+    assert set(book.view(RANK).traffic) == {0.0}
+
+
+def test_late_share_of_the_last_minute() -> None:
+    """Waited for 1.5 s of every 5 s is 30 % late; nobody knows before a minute, or without counters."""
+    clock = FakeClock()
+    book = SpeedBook(clock)
+    steps(book, clock, 11, 1, late=1.5)
+    assert book.view(RANK).late_share is None
+    steps(book, clock, 5, 1, late=1.5, start=11)
+    assert book.view(RANK).late_share == pytest.approx(0.3)
+    clock.advance(20 * STEP_SECONDS)
+    assert book.view(RANK).late_share == 0.0
+    book.observe({RANK: RankSpeed(None, 99)})
+    assert book.view(RANK).late_share is None
+
+
+def test_a_counter_that_begins_anew() -> None:
+    """It is no negative traffic."""
+    clock = FakeClock()
+    book = SpeedBook(clock)
+    for value in (10_000, 20_000, 0, 5_000):
+        book.observe({RANK: RankSpeed(None, value, float(value))})
+        clock.advance(STEP_SECONDS)
+    assert book.view(RANK).traffic == (2000.0, 0.0, 1000.0)
+
+
+def test_tracks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank more than the bound has a present and no past; one that left makes room after five minutes."""
+    monkeypatch.setattr(speeds, "MAX_TRACKS", 2)
+    clock = FakeClock()
+    book = SpeedBook(clock)
+    labels = [RankLabel("1", str(number)) for number in range(3)]
+    for value in (0, 5000, 10_000):
+        book.observe({label: RankSpeed(1e9, value) for label in labels})
+        clock.advance(STEP_SECONDS)
+    assert [len(book.view(label).traffic) for label in labels] == [2, 2, 0]
+    assert book.view(labels[2]).bus_bandwidth_bytes_per_second == 1e9
+    clock.advance(STEPS * STEP_SECONDS)
+    for value in (0, 5000):
+        book.observe({label: RankSpeed(1e9, value) for label in labels[1:]})
+        clock.advance(STEP_SECONDS)
+    assert book.view(labels[0]).traffic == ()
+    assert book.view(labels[2]).traffic == (1000.0,)
