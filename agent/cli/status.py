@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ def _watch(address: str, job_id: str | None) -> int:
 
 def _screen(address: str, job_id: str | None) -> str:
     """One screen: as many lines as there is room for."""
-    size = os.get_terminal_size()
+    size = shutil.get_terminal_size()  # of a terminal that does not say: 80 x 24
     lines = _told(address, job_id, colour=has_colours()).splitlines()
     if len(lines) > size.lines - 1:
         lines = [*lines[: size.lines - 2], f"and {len(lines) - size.lines + 2} lines more: rankwatch status"]

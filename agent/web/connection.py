@@ -38,6 +38,12 @@ class Connection:
     def __post_init__(self) -> None:
         self.transport = self.writer.transport
 
+    def abort(self) -> None:
+        """Close at once, whatever is unsent."""
+        self.transport.abort()
+        if self.writer.transport is not self.transport:
+            self.writer.transport.abort()  # TLS' own, which would learn of it in the loop's next turn
+
     @property
     def client(self) -> str:
         """The address of the other side, without its port; empty for one that has none."""
@@ -61,6 +67,13 @@ async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -
         raise Closed("handshake_timeout") from error
     except OSError as error:  # all of TLS' own are
         raise Closed("handshake_failed") from error
+    except AttributeError:
+        given: asyncio.WriteTransport | None = connection.writer.transport
+        if given is not None:
+            raise
+        # The client left as the handshake ended: start_tls has no transport to give, and trips over that itself.
+        connection.writer._transport = connection.transport  # type: ignore[attr-defined]  # its destructor asks it
+        raise Closed("handshake_failed") from None
     # One more than nothing: at 0 asyncio would pause for good.
     connection.writer.transport.set_write_buffer_limits(1)
     if not terms.accepts(connection.writer.get_extra_info("peercert")):

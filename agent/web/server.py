@@ -124,7 +124,7 @@ class WebServer:
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
         self._connections.discard(connection)
-        connection.transport.abort()
+        connection.abort()
 
     async def _serve(self, connection: Connection) -> None:
         reason: CloseReason | None = None

@@ -215,15 +215,29 @@ def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[st
 def watch(answers: Answers, *, terminal: bool) -> str:
     """Run `--watch` until it has shown something and is interrupted; return what it wrote."""
     reader, writer = os.openpty() if terminal else os.pipe()
-    command = [sys.executable, "-m", "agent", "status", "--watch", "--web.listen-address", answers.address]
+    # A shell's background ignores SIGINT, and what it starts would, too.
+    command = [
+        "env",
+        "--default-signal=INT",
+        sys.executable,
+        "-m",
+        "agent",
+        "status",
+        "--watch",
+        "--web.listen-address",
+        answers.address,
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, env={**os.environ}) as process:
         os.close(writer)
         shown = b""
         deadline = time.monotonic() + 20
-        while b"exited 0" not in shown and time.monotonic() < deadline:
-            shown += os.read(reader, 65536)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        try:
+            while b"exited 0" not in shown and time.monotonic() < deadline:
+                shown += os.read(reader, 65536)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
         assert process.stderr is not None and process.stderr.read() == b""
     os.close(reader)
     return shown.decode()

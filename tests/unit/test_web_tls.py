@@ -8,7 +8,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -80,10 +80,9 @@ async def served(node: Node, limits: ServerLimits | None = None) -> AsyncIterato
 async def ask(port: int, context: ssl.SSLContext, sent: bytes = CLOSE) -> bytes:
     """Ask for a page over TLS; return all until the server's end, which must be a whole one."""
     reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
-    writer.write(sent)
-    received = await reader.read(-1)
-    writer.close()
-    return received
+    with closing(writer):
+        writer.write(sent)
+        return await reader.read(-1)
 
 
 async def until(condition: object) -> None:
@@ -138,6 +137,21 @@ async def test_who_is_served(tmp_path: Path, text: str, name: str, is_served: bo
             received = b""
         assert received.startswith(b"HTTP/1.1 200 ") is is_served
         await until(lambda: bool(server.stats.closed["handshake_failed"]) is not is_served)
+        assert server.stats.failures == 0
+
+
+async def test_who_leaves_as_the_handshake_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asyncio has lost by then counts as a handshake that failed, and is no fault of the server."""
+
+    async def lost(*_: object, **__: object) -> None:
+        """What asyncio gives for such a client."""
+
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+    monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", lost)
+    async with served(node) as (server, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        with closing(writer):
+            await until(lambda: server.stats.closed["handshake_failed"] == 1)
         assert server.stats.failures == 0
 
 
