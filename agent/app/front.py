@@ -1,4 +1,4 @@
-"""The page at `/` as it is served: made at most every HOLD_SECONDS, however many look at it."""
+"""The page at `/` as it is served: made at most every HOLD_SECONDS, and open pages share MAX_LOOKS_PER_SECOND."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from agent.web.handlers import STATIC_HEADERS
 from agent.web.messages import HttpResponse
 
 HOLD_SECONDS = 0.5
+MIN_PERIOD_SECONDS = 1.0
+MAX_PERIOD_SECONDS = 30.0
+MAX_LOOKS_PER_SECOND = 6.0
+COUNT_SECONDS = 5.0
+"""Over which looks are counted, to tell how many pages are open."""
 
 STATIC = {each.path: HttpResponse(200, each.content_type, each.text, STATIC_HEADERS) for each in (SCRIPT, STYLE)}
 """What the page needs besides, by path."""
@@ -36,15 +41,32 @@ class Front:
         self._web = web
         self._text = ""
         self._made_at = float("-inf")
+        self._period_seconds = MIN_PERIOD_SECONDS
+        self._looks = 0
+        self._counted_from = clock.monotonic()
 
     def text(self) -> str:
         """The page, HOLD_SECONDS old at most."""
         now = self._clock.monotonic()
+        self._count(now)
         if now - self._made_at >= HOLD_SECONDS:
             web = self._web()
-            self._text = front_page(self._document(), self._traffic, Links(web.dashboards, web.runbooks))
+            self._text = front_page(
+                self._document(), self._traffic, Links(web.dashboards, web.runbooks), self._period_seconds
+            )
             self._made_at = now
         return self._text
+
+    def _count(self, now: float) -> None:
+        """Have each open page look so rarely that all together do not look too often."""
+        elapsed = now - self._counted_from
+        self._looks += elapsed >= 0
+        if elapsed >= COUNT_SECONDS and elapsed >= self._period_seconds:
+            pages = self._looks / elapsed * self._period_seconds
+            wanted = min(max(MIN_PERIOD_SECONDS, pages / MAX_LOOKS_PER_SECOND), MAX_PERIOD_SECONDS)
+            settles = max(wanted, self._period_seconds) if wanted != self._period_seconds else 0.0
+            self._period_seconds = wanted
+            self._looks, self._counted_from = 0, now + settles  # until all have heard of it
 
     def _traffic(self, job_id: str, rank: str) -> Sequence[float]:
         return self._speed_of(RankLabel(job_id, rank)).traffic

@@ -34,8 +34,11 @@ class Links(NamedTuple):
     runbooks: str = ""
 
 
-def front_page(document: NodeDocument, traffic: Traffic, links: Links) -> str:
-    """Return the page as HTML; every text in ``document`` may be hostile."""
+def front_page(document: NodeDocument, traffic: Traffic, links: Links, period_seconds: float) -> str:
+    """Return the page as HTML, which looks again after ``period_seconds``.
+
+    Every text in ``document`` may be hostile.
+    """
     host = _text(document.hostname)
     ready = _mark("ready", "good") if document.ready else _mark("not ready", "bad")
     return (
@@ -47,7 +50,8 @@ def front_page(document: NodeDocument, traffic: Traffic, links: Links) -> str:
         '<p id="lost" role="status" hidden></p>\n'
         f"<header><h1>{host}</h1><p>rankwatch {_text(document.rankwatch)} &middot; {ready} &middot; up "
         f"{age_text(document.up_seconds)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
-        f"{_refused(document.configuration.refused)}</header>\n<main>\n{_notes(document.notes)}"
+        f"{_refused(document.configuration.refused)}</header>\n"
+        f'<main data-period-ms="{1000 * period_seconds:.0f}">\n{_notes(document.notes)}'
         f"{_jobs(document, traffic, links)}"
         f"{_exporters(document.exporters, document.now_seconds)}</main></body></html>\n"
     )

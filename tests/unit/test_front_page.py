@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 def front_page(shown: NodeDocument, traffic: Sequence[float] = (), links: Links | None = None) -> str:
     """The page of a document whose ranks all had this traffic."""
-    return made_page(shown, lambda job_id, rank: traffic, links or Links())
+    return made_page(shown, lambda job_id, rank: traffic, links or Links(), 1.0)
 
 
 def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:

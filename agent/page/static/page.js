@@ -2,8 +2,6 @@
 // Keeps the page as the agent would show it now: asks for it again and changes what differs. Selection, focus and what
 // was opened stay. Without this script the page is the same, and is loaded anew every ten seconds.
 
-const PERIOD_MS = 2000;
-
 function follow(shown, wanted) {
   if (shown.nodeType !== wanted.nodeType || shown.nodeName !== wanted.nodeName) {
     shown.replaceWith(wanted.cloneNode(true));
@@ -46,7 +44,8 @@ async function look() {
 
 async function stay() {
   for (;;) {
-    await new Promise((resume) => setTimeout(resume, PERIOD_MS));
+    const { periodMs } = document.querySelector("main").dataset; // the more pages are open, the longer
+    await new Promise((resume) => setTimeout(resume, Number(periodMs)));
     if (!document.hidden) await look();
   }
 }
