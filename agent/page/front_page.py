@@ -11,6 +11,7 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
 
+from agent.page.describe import how_ended
 from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
@@ -51,8 +52,8 @@ def front_page(document: NodeDocument, traffic: Traffic, links: Links, period_se
         f"<header><h1>{host}</h1><p>rankwatch {_text(document.rankwatch)} &middot; {ready} &middot; up "
         f"{age_text(document.up_seconds)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
         f"{_refused(document.configuration.refused)}</header>\n"
-        f'<main data-period-ms="{1000 * period_seconds:.0f}">\n{_notes(document.notes)}'
-        f"{_jobs(document, traffic, links)}"
+        f'<main data-period-ms="{1000 * period_seconds:.0f}">\n'
+        f"{_jobs(document, traffic, links)}{_notes(document.notes)}"
         f"{_exporters(document.exporters, document.now_seconds)}</main></body></html>\n"
     )
 
@@ -153,9 +154,7 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float, traffic: Traffic
     is_stale = idle is not None and idle > STALE_SECONDS
     how = ""
     if ended is not None:
-        status = "" if ended.code is None else str(ended.code)
-        words = " ".join(filter(None, (ended.reason, ended.signal, status)))
-        how = f"{words}, {_ago(now - ended.at_seconds)}"
+        how = f"{how_ended(ended)}, {_ago(now - ended.at_seconds)}"
     speed = "" if bandwidth is None else f"{bandwidth / 1e9:.2f}"
     return (
         _state(rank.state) + "".join(f" {_mark(_text(check), 'bad')}" for check in rank.unhealthy),

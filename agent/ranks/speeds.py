@@ -47,10 +47,11 @@ class SpeedView(msgspec.Struct, frozen=True):
 class _Track:
     """The steps of one rank, in two rings."""
 
-    __slots__ = ("began", "bus_bytes", "late", "lateness_seconds", "step", "traffic")
+    __slots__ = ("at", "began", "bus_bytes", "late", "lateness_seconds", "step", "traffic")
 
-    def __init__(self, step: int, speed: RankSpeed) -> None:
-        self.began = self.step = step
+    def __init__(self, now: float, speed: RankSpeed) -> None:
+        self.at = now
+        self.began = self.step = int(now / STEP_SECONDS)
         self.bus_bytes = speed.bus_bytes
         self.lateness_seconds = speed.lateness_seconds
         self.traffic = array("f", bytes(4 * STEPS))
@@ -62,12 +63,20 @@ class _Track:
             self.traffic[each % STEPS] = self.late[each % LATE_STEPS] = 0.0
         self.step = max(self.step, step)
 
-    def add(self, step: int, speed: RankSpeed) -> None:
-        """Count what grew since the last time; a counter that fell began anew."""
-        self.advance(step)
-        self.traffic[step % STEPS] += max(0, speed.bus_bytes - self.bus_bytes) / STEP_SECONDS
+    def add(self, now: float, speed: RankSpeed) -> None:
+        """Spread what grew since the last time over the steps since then; a counter that fell began anew."""
+        moved = max(0, speed.bus_bytes - self.bus_bytes)
+        late = 0.0
         if speed.lateness_seconds is not None and self.lateness_seconds is not None:
-            self.late[step % LATE_STEPS] += max(0.0, speed.lateness_seconds - self.lateness_seconds)
+            late = max(0.0, speed.lateness_seconds - self.lateness_seconds)
+        step, elapsed = int(now / STEP_SECONDS), now - self.at
+        self.advance(step)
+        for each in range(max(int(self.at / STEP_SECONDS), step - STEPS + 1), step + 1) if elapsed > 0 else ():
+            share = (min(now, (each + 1) * STEP_SECONDS) - max(self.at, each * STEP_SECONDS)) / elapsed
+            self.traffic[each % STEPS] += moved * share / STEP_SECONDS
+            if each > step - LATE_STEPS:
+                self.late[each % LATE_STEPS] += late * share
+        self.at = now
         self.bus_bytes = speed.bus_bytes
         self.lateness_seconds = speed.lateness_seconds
 
@@ -82,25 +91,25 @@ class SpeedBook:
 
     def observe(self, speeds: Mapping[RankLabel, RankSpeed]) -> None:
         """Note the speeds of all ranks that have any."""
-        step = int(self._clock.monotonic() / STEP_SECONDS)
+        now = self._clock.monotonic()
+        step = int(now / STEP_SECONDS)
         self._speeds = speeds
         for label, track in list(self._tracks.items()):
             if label not in speeds and step - track.step >= STEPS:
                 del self._tracks[label]
         for label, speed in speeds.items():
             if (known := self._tracks.get(label)) is not None:
-                known.add(step, speed)
+                known.add(now, speed)
             elif len(self._tracks) < MAX_TRACKS:
-                self._tracks[label] = _Track(step, speed)
+                self._tracks[label] = _Track(now, speed)
 
     def view(self, label: RankLabel) -> SpeedView:
-        """What is known of a rank; the step under way is not shown."""
+        """What is known of a rank; only steps that were seen whole are shown."""
         speed = self._speeds.get(label, RankSpeed())
         track = self._tracks.get(label)
         if track is None:
             return SpeedView(speed.bus_bandwidth_bytes_per_second)
-        step = int(self._clock.monotonic() / STEP_SECONDS)
-        track.advance(step)
+        step = track.step
         shown = range(max(track.began + 1, step - STEPS + 1), step)
         late = None
         if track.lateness_seconds is not None and len(shown) >= LATE_STEPS - 1:
