@@ -139,7 +139,7 @@ def _put_shared(root: Path) -> None:
     for path in (path for pattern in optional for path in deploy.glob(f"systemd/{pattern}")):
         _put(root, path, f"{share}/systemd/{path.name}")
     prometheus = (f"prometheus/{each}" for each in ("rules", "sources", "scrape", "optional"))
-    for place in ("slurm", "alertmanager", *prometheus):
+    for place in ("slurm", "alertmanager", "kubernetes", "container", *prometheus):
         for path in (deploy / place).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 _put(root, path, f"{share}/{path.relative_to(deploy)}", 0o755 if place == "slurm" else 0o644)

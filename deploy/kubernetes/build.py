@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Write PodMonitor, PrometheusRules and dashboards for kustomize: what Prometheus' operator and Grafana's sidecar take.
+
+Made of deploy/prometheus and grafana/dashboards, with a site's own thresholds (a file with those that differ):
+
+    build.py --thresholds my.yml --output monitoring
+    kubectl apply --server-side -k monitoring
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+PROMETHEUS = HERE.parent / "prometheus"
+DASHBOARDS = HERE.parents[1] / "grafana" / "dashboards", HERE.parent / "grafana"
+"""In a checkout or bundle, and as packages have them."""
+NAMESPACE = "rankwatch"
+LABELS = {"app.kubernetes.io/name": "rankwatch"}
+
+
+def endpoint(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What one of the scrape jobs is to the operator; the rules need its name, and the node's as a label."""
+    return {
+        "port": "metrics",
+        "interval": job["scrape_interval"],
+        "scrapeTimeout": job["scrape_timeout"],
+        "params": job["params"],
+        "relabelings": [
+            {"targetLabel": "job", "replacement": job["job_name"]},
+            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"},
+        ],
+    }
+
+
+def pod_monitor(jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """All scrape jobs; bounds are the operator's to set for all of them: the highest."""
+    limits = {
+        theirs: max(job[ours] for job in jobs)
+        for ours, theirs in (
+            ("sample_limit", "sampleLimit"),
+            ("label_limit", "labelLimit"),
+            ("label_name_length_limit", "labelNameLengthLimit"),
+            ("label_value_length_limit", "labelValueLengthLimit"),
+        )
+    }
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {"name": "rankwatch", "labels": dict(LABELS)},
+        "spec": {
+            "selector": {"matchLabels": dict(LABELS)},
+            "podMetricsEndpoints": [endpoint(job) for job in jobs],
+            **limits,
+        },
+    }
+
+
+def rule(name: str, text: str) -> dict[str, Any]:
+    """A file of rules as one PrometheusRule."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": f"rankwatch-{name.replace('_', '-')}", "labels": dict(LABELS)},
+        "spec": yaml.safe_load(text),
+    }
+
+
+def write(output: Path, thresholds: Path | None) -> None:
+    """Write everything below ``output``; raises what the rules' own builder raises for mistakes in the thresholds."""
+    rules = builder()
+    output.mkdir(parents=True, exist_ok=True)
+    jobs = yaml.safe_load((PROMETHEUS / "scrape" / "file_sd.yml").read_text())["scrape_configs"]
+    made = {"podmonitor.yaml": pod_monitor(jobs)}
+    sources = {path.name: path.read_text() for path in sorted((PROMETHEUS / "sources").glob("*.yml"))}
+    values = rules.read_thresholds(PROMETHEUS / "thresholds.yml", thresholds)
+    for name, text in rules.build(sources, values).items():
+        stem = name.removesuffix(".yml")
+        made[f"rules-{stem}.yaml"] = rule(stem, text)
+    for name, document in made.items():
+        (output / name).write_text(yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True))
+    folder = next(each for each in DASHBOARDS if each.is_dir())
+    dashboards = sorted(folder.glob("*.json"))
+    for path in dashboards:
+        shutil.copy(path, output)
+    (output / "kustomization.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "kustomize.config.k8s.io/v1beta1",
+                "kind": "Kustomization",
+                "namespace": NAMESPACE,
+                "resources": list(made),
+                "configMapGenerator": [
+                    {
+                        "name": f"rankwatch-dashboard-{path.stem}",
+                        "files": [path.name],
+                        "options": {"labels": {"grafana_dashboard": "1"}, "disableNameSuffixHash": True},
+                    }
+                    for path in dashboards
+                ],
+            },
+            sort_keys=False,
+        )
+    )
+
+
+def builder() -> ModuleType:
+    """The rules' own builder, beside them."""
+    spec = importlib.util.spec_from_file_location("rules_builder", PROMETHEUS / "build.py")
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(PROMETHEUS / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    """Write; leave with 1 and a line on standard error when it cannot be done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--thresholds", type=Path, metavar="FILE", help="the site's own, those that differ")
+    parser.add_argument("--output", type=Path, metavar="DIR", required=True)
+    options = parser.parse_args()
+    try:
+        write(options.output, options.thresholds)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{error}")
+    except Exception as error:
+        if type(error).__name__ != "RulesError":
+            raise
+        sys.exit(f"{error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The manifests: kustomize takes them, and every field of what comes of it is one of the API's, of the right type.
+
+The types are those of the packages kubernetes-models and @kubernetes-models/prometheus-operator, checked by TypeScript,
+which refuses a field that is not there. There is no API server here to take them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jobs import ROOT
+from rules import RULES
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+KUBECTL = ROOT / ".cache" / "kubectl" / "usr" / "bin" / "kubectl"
+NPM = ROOT / ".cache" / "npm"
+TYPES = {
+    "Namespace": "kubernetes-models/v1/Namespace",
+    "ServiceAccount": "kubernetes-models/v1/ServiceAccount",
+    "ConfigMap": "kubernetes-models/v1/ConfigMap",
+    "DaemonSet": "kubernetes-models/apps/v1/DaemonSet",
+    "PodMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PodMonitor",
+    "PrometheusRule": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PrometheusRule",
+}
+COMPILER = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--moduleResolution", "nodenext"]
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (NPM / "node_modules/typescript").exists(), reason="no TypeScript in .cache/npm: scripts/test fetches it"
+    ),
+    pytest.mark.timeout(180),
+]
+needs_kubectl = pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl in .cache: scripts/test --full fetches it")
+
+
+def monitoring(directory: Path, *options: str) -> Path:
+    """What build.py writes."""
+    command = [ROOT / ".venv/bin/python", KUBERNETES / "build.py", "--output", directory / "monitoring", *options]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return directory / "monitoring"
+
+
+def documents(folder: Path) -> list[dict[str, Any]]:
+    """The manifests in a folder, those that describe how to put them together left out."""
+    texts = [path.read_text() for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
+    return [document for text in texts for document in yaml.safe_load_all(text)]
+
+
+def kustomized(folder: Path) -> list[dict[str, Any]]:
+    """What `kubectl kustomize` makes of a folder, without a word of warning."""
+    done = subprocess.run([KUBECTL, "kustomize", folder], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def mistakes(found: list[dict[str, Any]], directory: Path) -> str:
+    """What TypeScript finds wrong with them; empty for nothing."""
+    work = directory / "types"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    (work / "node_modules").symlink_to(NPM / "node_modules")
+    (work / "package.json").write_text('{"type": "module"}')
+    lines = [f'import type {{ I{kind} }} from "{place}";' for kind, place in TYPES.items()]
+    lines += [f"export const a{i}: I{each['kind']} = {json.dumps(each)};" for i, each in enumerate(found)]
+    (work / "manifests.ts").write_text("\n".join(lines))
+    tsc = work / "node_modules" / ".bin" / "tsc"
+    done = subprocess.run([tsc, *COMPILER, "manifests.ts"], check=False, cwd=work, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_every_field_is_the_apis(tmp_path: Path) -> None:
+    """Of the base, and of what Prometheus' operator takes; a field that is not there would be found."""
+    found = documents(KUBERNETES / "base") + documents(monitoring(tmp_path))
+    assert {each["kind"] for each in found} == set(TYPES) - {"ConfigMap"}
+    assert mistakes(found, tmp_path) == ""
+    daemon_set = next(each for each in found if each["kind"] == "DaemonSet")
+    daemon_set["spec"]["template"]["spec"]["hostPids"] = True
+    assert "hostPids" in mistakes([daemon_set], tmp_path)
+
+
+def test_what_it_may(tmp_path: Path) -> None:
+    """Root with three capabilities and nothing else, no token, nothing of the host writable but its own state."""
+    daemon_set = next(each for each in documents(KUBERNETES / "base") if each["kind"] == "DaemonSet")
+    pod = daemon_set["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    security = container["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE", "DAC_READ_SEARCH", "SYSLOG"]}
+    assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
+    assert pod["automountServiceAccountToken"] is False
+    host = {each["name"] for each in pod["volumes"] if "hostPath" in each}
+    writable = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    assert host & writable == {"state"}
+
+
+def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
+    """Each file of rules is one PrometheusRule, both scrape jobs are endpoints by their names; own thresholds count."""
+    folder = monitoring(tmp_path)
+    made = {each["metadata"]["name"]: each for each in documents(folder)}
+    for path in map(Path, RULES):
+        name = f"rankwatch-{path.stem.replace('_', '-')}"
+        assert made[name]["spec"] == yaml.safe_load(path.read_text()), path.name
+    endpoints = made["rankwatch"]["spec"]["podMetricsEndpoints"]
+    jobs = yaml.safe_load((ROOT / "deploy/prometheus/scrape/file_sd.yml").read_text())["scrape_configs"]
+    names = [
+        label["replacement"] for each in endpoints for label in each["relabelings"] if label["targetLabel"] == "job"
+    ]
+    assert names == [job["job_name"] for job in jobs]
+    assert [each["params"] for each in endpoints] == [job["params"] for job in jobs]
+    own = tmp_path / "own.yml"
+    own.write_text("page_ranks: 77\n")
+    rules = (monitoring(tmp_path / "own", "--thresholds", str(own)) / "rules-liveness.yaml").read_text()
+    assert ">= 77" in rules
+    own.write_text("page_rank: 77\n")
+    command = [ROOT / ".venv/bin/python", KUBERNETES / "build.py", "--output", tmp_path / "x", "--thresholds", own]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ})
+    assert (done.returncode, done.stderr) == (1, f"{own}: there is no threshold page_rank\n")
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("overlay", "label"), [("nvidia", "nvidia.com/gpu.present"), ("amd", "feature.node.kubernetes.io/amd-gpu")]
+)
+def test_overlays(tmp_path: Path, overlay: str, label: str) -> None:
+    """Each is the base for its nodes, with its configuration; NVIDIA's in the runtime class that gives NVML."""
+    found = kustomized(KUBERNETES / "overlays" / overlay)
+    assert mistakes(found, tmp_path) == ""
+    by_kind = {each["kind"]: each for each in found}
+    pod = by_kind["DaemonSet"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {label: "true"}
+    assert ("runtimeClassName" in pod) is (overlay == "nvidia")
+    assert pod["hostPID"] and pod["hostNetwork"]
+    config = next(each for each in pod["volumes"] if each["name"] == "config")["configMap"]["name"]
+    assert config == by_kind["ConfigMap"]["metadata"]["name"] != "rankwatch", "a change of it rolls the pods"
+    assert {each["metadata"].get("namespace", "rankwatch") for each in found} == {"rankwatch"}
+
+
+@needs_kubectl
+def test_monitoring_is_put_together(tmp_path: Path) -> None:
+    """The operator's kinds and a labelled ConfigMap for each dashboard, all within etcd's bound."""
+    found = kustomized(monitoring(tmp_path))
+    assert mistakes(found, tmp_path) == ""
+    dashboards = [each for each in found if each["kind"] == "ConfigMap"]
+    assert len(dashboards) == len(list((ROOT / "grafana/dashboards").glob("*.json")))
+    assert {each["metadata"]["labels"]["grafana_dashboard"] for each in dashboards} == {"1"}
+    assert max(len(json.dumps(each)) for each in found) < 1_000_000
