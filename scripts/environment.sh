@@ -32,7 +32,7 @@ need_python() { # print a Python's path, after installing the distribution's whe
         fail "no Python 3.11, 3.12 or 3.13 with its venv module found; on Debian or Ubuntu: apt-get install python3-venv"
     fi
     apt_install python3 python3-venv >&2
-    find_python || fail "this release has no Python 3.11, 3.12 or 3.13: use a container (docs/install.md, 'Older systems')"
+    find_python || fail "this release has no Python 3.11, 3.12 or 3.13: use a container (docs/containers.md)"
 }
 
 apt_install() { # PACKAGE...: install without starting any service

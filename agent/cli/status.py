@@ -18,7 +18,7 @@ from agent.page.document import PATH, NodeDocument, Rank, read
 
 TIMEOUT_SECONDS = 10.0
 WATCH_SECONDS = 2.0
-_HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "GPU", "GB/S", "PROGRESS", "TROUBLE", "ENDED BY")
+_HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "GPU", "GB/S", "LATE", "PROGRESS", "TROUBLE", "ENDED BY")
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
@@ -142,6 +142,7 @@ def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:
         rank.user,
         ",".join(str(gpu.index) for gpu in rank.gpus),
         "" if bandwidth is None else f"{bandwidth / 1e9:.1f}",
+        "" if rank.late_share is None else f"{rank.late_share:.0%}",
         "" if progress is None else f"{max(now_seconds - progress, 0):.0f}s ago",
         ",".join(rank.unhealthy),
         how,

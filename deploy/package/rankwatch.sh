@@ -4,5 +4,5 @@
 for python in /usr/bin/python3.13 /usr/bin/python3.12 /usr/bin/python3.11; do
     if [ -x "$python" ]; then exec "$python" -I /usr/lib/rankwatch/start.py "$@"; fi
 done
-echo "rankwatch: needs Python 3.11, 3.12 or 3.13 in /usr/bin; on older systems use the container (docs/install.md)" >&2
+echo "rankwatch: needs Python 3.11, 3.12 or 3.13 in /usr/bin; on older systems use the container (docs/containers.md)" >&2
 exit 1

@@ -142,6 +142,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
         "rights",
         "netdev: no netlink",
     ),
+    "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "nothing keeps this node's clock"),
     "old-nccl": (counted("rankwatch_ras_not_asked", 1.0, job_id="1", reason="version_old"), "ras", "version_old"),
 }
 

@@ -47,6 +47,7 @@ RANKS = (
         user="alice",
         gpus=(GpuOfRank(3, "GPU-a"),),
         bus_bandwidth_bytes_per_second=183_456_000_000,
+        late_share=0.31,
         unhealthy=("gpu_xid",),
     ),
     Rank(job_id="4712", rank="0", state="finished", ended=RankEnd(1001.0, "exited", "", 0)),
@@ -63,10 +64,10 @@ def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
 def test_table() -> None:
     """Ranks stand in the order of the document, each with what is known of it; how one ended stands last."""
     assert table(document()).splitlines() == [
-        "JOB   RANK  STATE     PID  USER   GPU  GB/S   PROGRESS  TROUBLE  ENDED BY",
-        "4711  9     dead      76                      42s ago            signaled SIGSEGV",
-        "4711  10    alive     77   alice  3    183.5            gpu_xid",
-        "4712  0     finished                                             exited 0",
+        "JOB   RANK  STATE     PID  USER   GPU  GB/S   LATE  PROGRESS  TROUBLE  ENDED BY",
+        "4711  9     dead      76                            42s ago            signaled SIGSEGV",
+        "4711  10    alive     77   alice  3    183.5  31%             gpu_xid",
+        "4712  0     finished                                                   exited 0",
     ]
 
 

@@ -165,6 +165,11 @@ def _ras(facts: Facts) -> Iterator[Diagnosis]:
         yield note("ras", f"a job is not asked by RAS: {reason}", remedies[reason])
 
 
+def _clock(facts: Facts) -> Iterator[Diagnosis]:
+    if not facts.clock_is_kept:
+        yield note("clock", "nothing keeps this node's clock to a reference", "run chrony or ntpd")
+
+
 def _losses(facts: Facts) -> Iterator[Diagnosis]:
     if errors := _value(facts, "rankwatch_checkpoint_save_errors_total"):
         yield Diagnosis(
@@ -223,6 +228,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
     _inspector,
     _ras,
     _losses,
+    _clock,
     _prometheus,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import stat
@@ -21,6 +22,10 @@ from agent.page.document import PATH, NodeDocument, read
 
 ASK_SECONDS = 10.0
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
+
+_TIMEX_BYTES = 256
+"""More than struct timex has on any machine."""
+_TIME_ERROR = 5
 
 Samples = Mapping[str, list[tuple[dict[str, str], float]]]
 """Labels and value of each series, by name."""
@@ -62,6 +67,7 @@ class Facts:
     samples: Samples = field(default_factory=dict)
     records: tuple[DumpDirectory, ...] = ()
     nvidia_device: bool = False
+    clock_is_kept: bool = True
     watcher: Watcher | None = None
 
 
@@ -81,7 +87,17 @@ def gather(address: str, config_file: Path | None, url: str | None) -> Facts:
     except (OSError, ValueError) as error:
         found = replace(found, agent_error=f"{address}: {error}")
     watcher = None if url is None else ask_prometheus(url)
-    return replace(found, nvidia_device=Path("/dev/nvidiactl").exists(), watcher=watcher)
+    return replace(
+        found, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher
+    )
+
+
+def _clock_is_kept() -> bool:
+    """Whether something keeps the kernel's clock to a reference (adjtimex(2), asked for nothing but its state)."""
+    try:
+        return bool(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) != _TIME_ERROR)
+    except (OSError, AttributeError):
+        return True
 
 
 def _directories(loaded: Loaded) -> tuple[DumpDirectory, ...]:
