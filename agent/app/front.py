@@ -8,7 +8,7 @@ from agent.app.config import WebConfig
 from agent.core.clock import Clock
 from agent.core.identity import RankLabel
 from agent.page.document import NodeDocument
-from agent.page.front_page import Links, front_page
+from agent.page.front_page import SiteLinks, front_page
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.speeds import SpeedView
 from agent.web.handlers import STATIC_HEADERS
@@ -52,7 +52,7 @@ class Front:
         if now - self._made_at >= HOLD_SECONDS:
             web = self._web()
             self._text = front_page(
-                self._document(), self._traffic, Links(web.dashboards, web.runbooks), self._period_seconds
+                self._document(), self._traffic, SiteLinks(web.dashboards, web.runbooks), self._period_seconds
             )
             self._made_at = now
         return self._text

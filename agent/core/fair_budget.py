@@ -8,7 +8,7 @@ GREED = 2
 """How many times what it leaves free a group may hold."""
 
 Group = tuple[Hashable, ...]
-"""Who asks, from the widest on: a user, and one of his directories. An empty one is asked for the sum alone."""
+"""Who asks, from the widest on: a user, and a directory of that user. An empty one is asked for the sum alone."""
 
 
 class FairBudget:

@@ -15,7 +15,7 @@ class Admission:
     """Counts series by owner; what is refused must be gathered under `other` from its birth.
 
     Folding a series into `other` later would make `other` jump, and the series that vanished look like a reset. So none
-    is ever taken back: an owner's ``group`` (its user, and a part of what is his) has a fair share of the budget for
+    is ever taken back: an owner's ``group`` (its user, and a part of that user's) has a fair share of the budget for
     all instead, as FairBudget has it, which leaves room for groups to come.
     Exporters ask from threads of their own, hence the lock: it is taken only when a series is born or buried.
     """

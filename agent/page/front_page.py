@@ -28,14 +28,14 @@ Traffic = Callable[[str, str], Sequence[float]]
 """Bytes per second that a rank (job_id, rank) moved, in steps up to now."""
 
 
-class Links(NamedTuple):
+class SiteLinks(NamedTuple):
     """Where Grafana (its address, as http://grafana:3000) and the runbooks are; empty: no link."""
 
     dashboards: str = ""
     runbooks: str = ""
 
 
-def front_page(document: NodeDocument, traffic: Traffic, links: Links, period_seconds: float) -> str:
+def front_page(document: NodeDocument, traffic: Traffic, links: SiteLinks, period_seconds: float) -> str:
     """Return the page as HTML, which looks again after ``period_seconds``.
 
     Every text in ``document`` may be hostile.
@@ -77,7 +77,7 @@ def _title(document: NodeDocument) -> str:
     return f"{f'({bad}) ' if bad else ''}{_text(document.hostname)} - rankwatch"
 
 
-def _nav(hostname: str, links: Links) -> str:
+def _nav(hostname: str, links: SiteLinks) -> str:
     found = []
     if links.dashboards:
         found.append((f"{links.dashboards}/d/rankwatch-node?var-node={quote(_valid(hostname), safe='')}", "Dashboard"))
@@ -95,7 +95,7 @@ def _notes(notes: Sequence[str]) -> str:
     return "".join(f"<p>{_mark('note', 'odd')} {_text(note)}.</p>\n" for note in notes)
 
 
-def _jobs(document: NodeDocument, traffic: Traffic, links: Links) -> str:
+def _jobs(document: NodeDocument, traffic: Traffic, links: SiteLinks) -> str:
     if not document.ranks:
         return "" if document.notes else '<p class="none">No rank runs on this node.</p>\n'
     by_job: defaultdict[str, list[Rank]] = defaultdict(list)
@@ -110,7 +110,7 @@ def _jobs(document: NodeDocument, traffic: Traffic, links: Links) -> str:
     return "".join(shown) + (f'<p class="none">and {more} more ranks</p>\n' if more > 0 else "")
 
 
-def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, traffic: Traffic, links: Links) -> str:
+def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, traffic: Traffic, links: SiteLinks) -> str:
     facts = [job.name, job.user, job.partition, "" if job.world_size is None else f"{job.world_size} ranks in all"]
     name = f"Job {_text(job.job_id)}"
     if links.dashboards:

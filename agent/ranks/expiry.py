@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.process import RankProcess
 
-TOMBSTONE_SECONDS = 900.0
+ENDED_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 
 
@@ -20,7 +20,7 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
     if process.exited_at is None:
         return False
     finished = not holds_label or (process.verdict is not None and process.verdict.state == "finished")
-    return now - process.exited_at > (FINISHED_SECONDS if finished else TOMBSTONE_SECONDS)
+    return now - process.exited_at > (FINISHED_SECONDS if finished else ENDED_SECONDS)
 
 
 def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:

@@ -189,5 +189,5 @@ def fairly_chosen(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
 
 
 def is_open_to_others(mode: int) -> bool:
-    """Whether others than a directory's user may replace files of his in it."""
+    """Whether others than a directory's user may replace that user's files in it."""
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

@@ -148,7 +148,7 @@ class JobLogReader:
             tally.take(event, job, claim.rank, hostnames, seconds)
 
     def _bound_collectives(self) -> None:
-        """Let the job that keeps most give way: a user writes what he likes, also as very many ranks."""
+        """Let the job that keeps most give way: users write what they like, also as thousands of ranks."""
         kept = {job_id: tally.collective_entries() for job_id, tally in self._tallies.items()}
         while sum(kept.values()) > MAX_COLLECTIVE_ENTRIES:
             most = max(kept, key=lambda job_id: kept[job_id])

@@ -15,7 +15,7 @@ MAX_GPUS = 64
 MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0
-"""So long after its end a job is told of."""
+"""So long after its end a job is shown."""
 MAX_RUNNING = 512
 MAX_ENDED = 128
 """Those that ended last: of more than that in an hour, short jobs, the word on the others has been heard."""

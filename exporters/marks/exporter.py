@@ -16,11 +16,11 @@ from exporters.marks.book import MARK, REFUSED, MarkBook, Marks, render
 MAX_CONNECTIONS = 8
 """At once; others are closed unheard."""
 ANSWER_SECONDS = 2.0
-"""How long a user may take to send his line."""
+"""How long a user may take to send a line."""
 MAX_ASKS = 120
 """Of one user from one look to the next; who asks more often is closed unheard: an ask costs a line of log."""
 MAX_ASKING = 1024
-"""Users from one look to the next: one may have 65,536 numbers of his own (subuid(5))."""
+"""Users from one look to the next: one may have 65,536 numbers (subuid(5))."""
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of who opened the socket (SO_PEERCRED, unix(7))."""
 

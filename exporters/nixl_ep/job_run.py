@@ -17,7 +17,7 @@ from exporters.nixl_ep.run import Launch, NodeRun, RankRun
 
 MAX_LOGS = 4096
 MAX_ENTRIES = 16_384
-"""Ranks in all logs of a run, each time that they are told of: 16 MB at most. Of a fuller one nothing more is read."""
+"""Ranks in all logs of a run, each time that they appear: 16 MB at most. Of a fuller one nothing more is read."""
 SETTLE_SECONDS = 10.0
 """So long after srun's last line its end is whole: until then it may yet prove planned."""
 OF_SRUN = ("srun_error", "exit_code")
@@ -79,7 +79,7 @@ class JobRun(msgspec.Struct):
         return best
 
     def is_full(self) -> bool:
-        """Whether no more is kept of this run: its user writes what he likes."""
+        """Whether no more is kept of this run: users write what they like."""
         return sum(1 + log.run.entries() for log in self.logs.values()) >= MAX_ENTRIES
 
     def phase(self) -> int | None:

@@ -15,7 +15,7 @@ import msgspec
 from agent.api import Family, Owner, gpu_families
 
 MPS_SERVER = "nvidia-cuda-mps"
-"""The name that the kernel shows of nvidia-cuda-mps-server; the clients that it computes for are told of as well."""
+"""The name that the kernel shows of nvidia-cuda-mps-server; the clients that it computes for are listed as well."""
 ROOT_UID = 0
 MAX_USERS = 8
 """Named of one GPU; the processes of all further ones are one series."""

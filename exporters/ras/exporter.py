@@ -160,7 +160,7 @@ class RasExporter:
 
     async def _ask_all(self) -> None:
         """Query one job after the other, each after a new look at /proc, until none is due."""
-        while (due := self._due()) is not None:  # at once, so that whom it names are still there
+        while (due := self._due()) is not None:  # at once, so that the processes that it names are still there
             await self._ask(due)
             await self._look()
 

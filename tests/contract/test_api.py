@@ -28,8 +28,8 @@ def test_words_and_bounds_are_those_of_the_agent() -> None:
 
 
 def test_times_are_in_seconds() -> None:
-    """Every number that is a time says its unit in its name."""
+    """Every number that is a time, a speed or a share says so in its name."""
     for kind in (NodeDocument, Rank, RankEnd, ExporterView):
         for field in msgspec.structs.fields(kind):
             if field.type in (float, float | None):
-                assert field.name.endswith(("_seconds", "_per_second")), field.name
+                assert field.name.endswith(("_seconds", "_per_second", "_share")), field.name

@@ -155,7 +155,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
                 assert agent.states() == alive(4) | {"1": "exited", "2": "exited"}
 
 
-def test_a_restarted_agent_keeps_ranks_and_tombstones(tmp_path: Path) -> None:
+def test_a_restarted_agent_keeps_ranks_and_ended_ranks(tmp_path: Path) -> None:
     """Killed and started anew: who left before is as it was and dies in its time, who left meanwhile is exited."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job) as agent:

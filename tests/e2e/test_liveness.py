@@ -140,7 +140,7 @@ def test_no_scrape_after_a_restart_lacks_ranks(
     assert [{each.labels["rank"] for each in ranks} for ranks in shown] == [expected] * len(shown)
 
 
-def test_a_restart_under_the_same_job_id_takes_the_tombstones_down(tmp_path: Path) -> None:
+def test_a_restart_under_the_same_job_id_takes_the_ended_ranks_down(tmp_path: Path) -> None:
     """Ranks of a second attempt are up, newly started and without a past."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as first:

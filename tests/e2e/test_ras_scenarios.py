@@ -43,7 +43,7 @@ def killed_where_an_agent_is(job: Job) -> dict[str, str]:
 
 
 def left_long_ago(job: Job) -> dict[str, str]:
-    """A rank left in order, the others still miss it when its tombstone is gone."""
+    """A rank left in order, the others still miss it when its record of an ended rank is gone."""
     job.end(100, 11, ENDED_WELL, finalized=True)
     return QUIET
 

@@ -24,8 +24,11 @@ from exporters.ras import RasConfig
         ("a: !!int ''\n", "f:1: '' cannot be read"),
         ("a: !!timestamp x\n", "f:1: 'x' cannot be read"),
         ("a: 1\n---\na: 2\n", "f:2: not valid YAML: "),
-        ("exporters:\n  inspector: 5\n", "f:2: $.exporters.inspector: Expected `object`, got `int`"),
-        ('state:\n  path: "/a\\0b"\n', "f:2: $.state.path: Expected `str` matching regex"),
+        (
+            "exporters:\n  inspector: 5\n",
+            "f:2: $.exporters.inspector: expected a section (key: value), got a whole number",
+        ),
+        ('state:\n  path: "/a\\0b"\n', "f:2: $.state.path: expected text matching regex"),
         ("web:\n  listen_adress: x\n", "f:2: $.web.listen_adress: unknown key"),
         ("web: {}\nweb: {}\n", "f:2: $.web: key given twice"),
         ("web: ]\n", "f:1: not valid YAML: "),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.page.document import Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
-from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, Links, age_text
+from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, age_text
 from agent.page.front_page import front_page as made_page
 from agent.page.static import SCRIPT, STYLE
 
@@ -45,9 +45,9 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def front_page(shown: NodeDocument, traffic: Sequence[float] = (), links: Links | None = None) -> str:
+def front_page(shown: NodeDocument, traffic: Sequence[float] = (), links: SiteLinks | None = None) -> str:
     """The page of a document whose ranks all had this traffic."""
-    return made_page(shown, lambda job_id, rank: traffic, links or Links(), 1.0)
+    return made_page(shown, lambda job_id, rank: traffic, links or SiteLinks(), 1.0)
 
 
 def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:
@@ -137,7 +137,7 @@ def test_lateness_and_traffic_are_drawn() -> None:
 
 def test_links_are_those_of_the_configuration() -> None:
     """Node and job lead to their dashboards, by names that leave no address."""
-    links = Links("http://grafana:3000", "https://wiki/runbooks")
+    links = SiteLinks("http://grafana:3000", "https://wiki/runbooks")
     page = Page(front_page(document([Rank(job_id='1"&x', rank="0", state="alive")]), links=links))
     assert "http://grafana:3000/d/rankwatch-node?var-node=gpu-7" in page.links
     assert "https://wiki/runbooks" in page.links

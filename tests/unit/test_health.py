@@ -98,7 +98,7 @@ def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) ->
 
 
 def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
-    """A rank whose GPU fell off the bus is gone before anybody looks: its tombstone names the cause."""
+    """A rank whose GPU fell off the bus is gone before anybody looks: its record of an ended rank names the cause."""
     machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
     machine.table.ranks.observe_exit(machine.keys[1], KILLED)
     machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"]})

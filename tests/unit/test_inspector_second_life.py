@@ -17,7 +17,7 @@ from agent.core.guard import Guard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
-from agent.ranks.expiry import TOMBSTONE_SECONDS
+from agent.ranks.expiry import ENDED_SECONDS
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
 RANKS = (1, 2)
@@ -148,7 +148,7 @@ def test_the_records_of_a_second_job_are_its_own(
     values = again.look(10.0)
     assert values[SEEN] == of_first | {("200", str(rank)): count + 4 for rank in RANKS}
     assert sum(values[OPERATIONS].values()) == sum(values[SEEN].values())
-    clock.advance(TOMBSTONE_SECONDS)
+    clock.advance(ENDED_SECONDS)
     for _ in range(3):
         values = again.look()
     assert values[SEEN] == {("200", str(rank)): count + 4 for rank in RANKS}

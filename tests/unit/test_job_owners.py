@@ -6,7 +6,7 @@ import pytest
 from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
-from agent.ranks.expiry import TOMBSTONE_SECONDS
+from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.families import families
 from agent.ranks.rank.environment import group_job_id
 from agent.ranks.rank.exit_status import ExitStatus
@@ -111,7 +111,7 @@ def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
     key = table.add_facts(owned(1, environment(0), ALICE))
     table.tick(1.0)
     table.ranks.observe_exit(key, ExitStatus(known=True, signal=11))
-    table.tick(TOMBSTONE_SECONDS - 10)
+    table.tick(ENDED_SECONDS - 10)
     table.add_facts(owned(2, environment(0), MALLORY, uid=1001))
     table.tick(1.0)
     assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel("4711-u1001", "0"): 2}

@@ -27,7 +27,7 @@ from agent.core.log import Logger
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.page.document import Configuration, read, write
-from agent.page.front_page import Links, front_page
+from agent.page.front_page import SiteLinks, front_page
 from agent.ranks import families as rank_families
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot
@@ -183,7 +183,7 @@ def live_on(ranks: RankTable) -> bytes:
         document = node_document(
             health, ranks.speeds.view, (), "here", up_seconds=1.0, ready=True, configuration=Configuration()
         )
-        front_page(read(write(document)), lambda job_id, rank: (), Links(), 1.0)
+        front_page(read(write(document)), lambda job_id, rank: (), SiteLinks(), 1.0)
     return ranks.dump()
 
 

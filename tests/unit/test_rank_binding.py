@@ -111,7 +111,7 @@ def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
     assert table.ranks.snapshot().duplicates == 0
 
 
-def test_duplicate_that_left_takes_no_tombstone(table: Table) -> None:
+def test_duplicate_that_left_takes_no_ended_rank(table: Table) -> None:
     """A duplicate that left does not take the place of the holder when that leaves too."""
     holder, duplicate = table.add(1, environment(0)), table.add(2, environment(0))
     table.tick(BINDING_SECONDS)

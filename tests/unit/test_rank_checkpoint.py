@@ -54,7 +54,7 @@ def test_duplicate_after_a_restart_of_the_agent(table: Table) -> None:
 
 
 def test_checkpoint_keeps_everything(table: Table) -> None:
-    """A new table from the checkpoint shows tombstones at once, and live ranks when they are confirmed."""
+    """A new table from the checkpoint shows records of ended ranks at once, and live ranks when they are confirmed."""
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
     table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
     table.ranks.link(writer_key(2), lives)

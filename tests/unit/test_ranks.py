@@ -6,7 +6,7 @@ import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel, WriterKey
-from agent.ranks.expiry import TOMBSTONE_SECONDS
+from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
 from agent.ranks.rank.verdict import RasSilence
@@ -32,7 +32,7 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
     assert again.ranks.hostnames == {"here", "trainer-0"}
     table.tick(1.0)
     table.ranks.observe_exit(key, KILLED)
-    table.tick(TOMBSTONE_SECONDS + 1.0)
+    table.tick(ENDED_SECONDS + 1.0)
     assert table.ranks.hostnames == {"here"}
 
 

@@ -42,7 +42,7 @@ def ring_sizes(settings: Mapping[str, str]) -> RingSizes:
 
 
 def _ring_lines(text: str | None) -> int:
-    """The plugin takes a number below 0 for a very large one, and 0, or what is no number, for 1."""
+    """The plugin takes a number below 0 for a huge one, and 0, or what is no number, for 1."""
     if text is None:
         return DEFAULT_RING_LINES
     lines = strtoll(text)

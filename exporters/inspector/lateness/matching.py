@@ -246,7 +246,7 @@ class Matching:
                 break
 
     def _largest_first(self) -> list[OperationBoard]:
-        """The boards of the user who lets most operations wait first, of his fullest directory, the largest of each."""
+        """The boards of the user who lets most operations wait first, there of the fullest directory, the largest."""
         held: Counter[Group] = Counter()
         for board in self._boards.values():
             for member in board.members.values():

@@ -35,7 +35,7 @@ class _Ring(Generic[M]):
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """The next one was served, as the ``number``-th piece of all; he leaves unless he has something left."""
+        """The next one was served, as the ``number``-th piece of all; a user leaves unless something is left."""
         before, _, place, member = self._heap[0]
         self._served[member] = number
         if stays:

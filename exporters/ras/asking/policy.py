@@ -143,7 +143,7 @@ def next_pace(before: Pace, answer: tuple[Report, float] | None, world_size: int
     """The pace after a query: ``answer`` is its report and the seconds that took, None when it failed.
 
     Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The job
-    has ``world_size`` ranks, be they in the report or not (a text names few); 0 where that is not known.
+    has ``world_size`` ranks, whether or not they are in the report (a text names few); 0 where that is not known.
     """
     if answer is None:
         return msgspec.structs.replace(before, ranks=max(before.ranks, world_size), failures=before.failures + 1)

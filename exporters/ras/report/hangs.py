@@ -5,7 +5,7 @@ job that runs changes them between two reports. So is one that a few ranks have 
 minutes. The ranks that have launched less are suspects, unless they wait themselves, in another stalled communicator,
 for somebody else. A rank that was stopped for a minute is dead to RAS for good, though it goes on: one that does not
 answer is no suspect where launches went on without its answers, unless nobody else is. Counts that are equal and stay
-so may be a hang on the GPUs as well as a pause: since when is told, and nobody is blamed.
+so may be a hang on the GPUs or a pause: since when is told, and nobody is blamed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from rank_table import KILLED, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel
-from agent.ranks.expiry import FINISHED_SECONDS, TOMBSTONE_SECONDS
+from agent.ranks.expiry import ENDED_SECONDS, FINISHED_SECONDS
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.table import MAX_PROCESSES
 
@@ -19,8 +19,8 @@ def table() -> Table:
     return Table()
 
 
-def test_restart_takes_over_the_tombstone(table: Table) -> None:
-    """A restarted rank is a new incarnation: it takes its label, and the old tombstone is gone from the table."""
+def test_restart_takes_over_the_ended_rank(table: Table) -> None:
+    """A restarted rank is a new incarnation: it takes its label, and the record of the old one is gone."""
     old = table.add(1, environment(3))
     table.tick(1.0)
     table.ranks.observe_exit(old, KILLED)
@@ -32,7 +32,7 @@ def test_restart_takes_over_the_tombstone(table: Table) -> None:
 
 
 def test_old_incarnation_is_no_witness(table: Table) -> None:
-    """A rank that restarted does not make its siblings' tombstones deaths: it is no peer of theirs."""
+    """A rank that restarted does not make its siblings' records of ended ranks deaths: it is no peer of theirs."""
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     table.tick(1.0)
     for key in keys:
@@ -43,20 +43,20 @@ def test_old_incarnation_is_no_witness(table: Table) -> None:
 
 
 def test_victim_never_becomes_a_culprit(table: Table) -> None:
-    """When the tombstone of the first crash is taken down before its victims', none of these is named dead."""
+    """When the record of the first crash is taken down before its victims', none of these is named dead."""
     keys = [table.add(pid, environment(pid)) for pid in range(3)]
     table.tick(1.0)
     for key in keys:
         table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGSEGV))
         table.clock.advance(10.0)
     assert table.states() == {"0": "dead", "1": "exited", "2": "exited"}
-    table.tick(TOMBSTONE_SECONDS - 29.0)
+    table.tick(ENDED_SECONDS - 29.0)
     table.tick(1.0)
     assert table.states() == {"1": "exited", "2": "exited"}
 
 
 def test_victim_of_a_restarted_rank(table: Table) -> None:
-    """When the rank that crashed first is started anew, its victims' tombstones stay what they were."""
+    """When the rank that crashed first is started anew, its victims' records of ended ranks stay what they were."""
     keys = [table.add(pid, environment(pid)) for pid in range(3)]
     table.tick(1.0)
     for key in keys:
@@ -69,7 +69,7 @@ def test_victim_of_a_restarted_rank(table: Table) -> None:
 
 
 def test_death_outlives_its_peers(table: Table) -> None:
-    """A rank killed before its peers stays dead after they finished and their tombstones are gone."""
+    """A rank killed before its peers stays dead after they finished and their records of ended ranks are gone."""
     killed, peer = (table.add(pid, environment(pid)) for pid in range(2))
     table.tick(1.0)
     table.ranks.observe_exit(killed, KILLED)
@@ -82,8 +82,8 @@ def test_death_outlives_its_peers(table: Table) -> None:
     assert table.states() == {"0": "dead"}
 
 
-def test_tombstones_give_way_to_live_ranks(table: Table) -> None:
-    """A table full of tombstones takes a live rank in place of the oldest; one full of live ranks refuses."""
+def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
+    """A table full of ended ranks takes a live rank in place of the oldest; one full of live ranks refuses."""
     keys = [table.add(pid, environment(pid % 8, job=str(pid))) for pid in range(MAX_PROCESSES)]
     assert not table.ranks.observe_process(facts(5000))
     for key in (keys[7], keys[3]):
@@ -95,7 +95,7 @@ def test_tombstones_give_way_to_live_ranks(table: Table) -> None:
     assert keys[7] not in shown
 
 
-def test_tombstones(table: Table) -> None:
+def test_ended_ranks(table: Table) -> None:
     """A dead rank is shown for 15 minutes, a finished one for one; then their records' series may go too."""
     dead, well = table.add(1, environment(1, job="1")), table.add(2, environment(2, job="2"))
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], None)
@@ -106,7 +106,7 @@ def test_tombstones(table: Table) -> None:
     assert table.states() == {"1": "dead", "2": "finished"}
     table.tick(FINISHED_SECONDS + 0.1)
     assert table.states() == {"1": "dead"}
-    table.tick(TOMBSTONE_SECONDS - FINISHED_SECONDS - 0.1)
+    table.tick(ENDED_SECONDS - FINISHED_SECONDS - 0.1)
     assert table.states() == {"1": "dead"}
     assert not table.ranks.is_expired(writer_key(1))
     table.tick(0.2)
