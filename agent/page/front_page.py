@@ -53,7 +53,7 @@ def front_page(document: NodeDocument, traffic: Traffic, links: SiteLinks, perio
         f"{age_text(document.up_seconds)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
         f"{_refused(document.configuration.refused)}</header>\n"
         f'<main data-period-ms="{1000 * period_seconds:.0f}">\n'
-        f"{_jobs(document, traffic, links)}{_notes(document.notes)}"
+        f"<div>{_jobs(document, traffic, links)}</div>\n<div>{_notes(document.notes)}</div>\n"
         f"{_exporters(document.exporters, document.now_seconds)}</main></body></html>\n"
     )
 

@@ -27,13 +27,13 @@ def load(path: Path) -> Any:
 
 
 def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
-    """Its jobs for agents are those of file_sd, one for itself beside them, its rules where the README puts them."""
+    """Its jobs for agents are those of file_sd, with one for itself, its rules where docs/prometheus.md puts them."""
     whole, scrape = load(DEPLOY / "prometheus.yml"), load(DEPLOY / "scrape" / "file_sd.yml")
     *agents, itself = whole["scrape_configs"]
     assert agents == scrape["scrape_configs"]
     assert itself["job_name"] == "prometheus"
     [rules] = whole["rule_files"]
-    assert f"{Path(rules).parent} " in (ROOT / "README.md").read_text()
+    assert f"{Path(rules).parent} " in (ROOT / "docs/prometheus.md").read_text()
 
 
 def test_replicas_of_prometheus_send_equal_alerts() -> None:

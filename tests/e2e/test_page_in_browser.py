@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ pytestmark = [
     pytest.mark.skipif(why_no_browser() is not None, reason=why_no_browser() or ""),
     pytest.mark.timeout(180),
 ]
+PICTURES = os.environ.get("RANKWATCH_PICTURES")
+"""A directory for the picture in README; not set: none is made."""
 KILL_SECONDS = 2.0
 """From the kill of a rank until a page that is open shows it."""
 PAGES = 20
@@ -104,7 +107,13 @@ def test_a_kill_shows_by_itself(site: tuple[Agent, SimulatedJob], tmp_path: Path
     with Browser(tmp_path) as browser:
         browser.open(address(agent))
         agent.wait_for_states(alive(8))
-        wait_until(lambda: browser.run(STATES)[:8] == [["alive", str(rank)] for rank in range(8)], 20, "the ranks")
+        wait_until(
+            lambda: browser.run(STATES)[:8] == [["alive", str(rank)] for rank in range(8)],
+            20,
+            f"the ranks, {browser.run(STATES)}, {agent.states()}",
+        )
+        period = "return document.querySelector('main').dataset.periodMs"
+        wait_until(lambda: browser.run(period) == "1000", 60, "the period of one page that is open")
         browser.run("window.mark = 1; document.querySelector('details').open = true")
         job.kill(job.pid(3))
         begun = time.monotonic()
@@ -115,6 +124,8 @@ def test_a_kill_shows_by_itself(site: tuple[Agent, SimulatedJob], tmp_path: Path
         assert "rank 3 killed (SIGKILL)" in browser.run("return document.querySelector('section p').innerText")
         assert browser.run("return document.title").startswith("(1) ")
         assert violations(browser) == []
+        if PICTURES is not None:
+            browser.picture(Path(PICTURES) / "page.png")
         agent.kill9()
         wait_until(lambda: "No answer from the agent" in browser.run("return document.body.innerText"), 20, "its end")
 
