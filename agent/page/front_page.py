@@ -83,7 +83,7 @@ def _nav(hostname: str, links: SiteLinks) -> str:
         found.append((f"{links.dashboards}/d/rankwatch-node?var-node={quote(_valid(hostname), safe='')}", "Dashboard"))
     if links.runbooks:
         found.append((links.runbooks, "Runbooks"))
-    found += [(path, path) for path in ("/metrics", "/api/v1/ranks")]
+    found += [(path.lstrip("/"), path) for path in ("/metrics", "/api/v1/ranks")]
     return " ".join(f'<a href="{escape(address)}">{_text(name)}</a>' for address, name in found)
 
 

@@ -156,7 +156,7 @@ def test_the_page_fetches_its_own_files_alone() -> None:
     ranks = [Rank(job_id="1", rank=str(i), state="alive", pid=i, last_progress_seconds=NOW) for i in range(8)]
     html = front_page(document(ranks), [1e9] * 60)
     page = Page(html)
-    assert page.links == ["data:,", STYLE.address, SCRIPT.address, "/metrics", "/api/v1/ranks"]
+    assert page.links == ["data:,", STYLE.address, SCRIPT.address, "metrics", "api/v1/ranks"]
     assert {"style", "img", "iframe"} & set(page.tags) == set()
     assert " style=" not in html and " on" not in html.replace(" on this node", "")
     assert len(html) + len(STYLE.text) + len(SCRIPT.text) < 40_000

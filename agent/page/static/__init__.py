@@ -16,8 +16,8 @@ class StaticFile(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where pages find it."""
-        return f"{self.path}?{hashlib.sha256(self.text).hexdigest()[:8]}"
+        """Where the page finds it, beside itself: a proxy may serve both below a path of its own."""
+        return f"{self.path.lstrip('/')}?{hashlib.sha256(self.text).hexdigest()[:8]}"
 
 
 def _file(name: str, content_type: str) -> StaticFile:
