@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from browser import Browser
+from drawn import bundle, draw, why_no_drawing
 from fixed_page import FixedPage
 from hardware_page import FAILED_SECONDS_AGO, HUNG_PATH, STRUCK, XID, hardware_page
 from machines import Machine, alive
@@ -117,7 +119,7 @@ def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
     """Each query and variable of a dashboard has what live jobs give: with a late rank, and one that is killed."""
@@ -152,6 +154,8 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
             pytest.fail("without an answer: " + "\n".join(missing()))
         for answer in answers.values():
             answer.check_shape()
+        if why_no_drawing() is None:
+            check_drawings(tmp_path, list(answers.values()))
         check_numbers(server, Questions(server, machine.job_id), killed_at)
 
 
@@ -178,6 +182,11 @@ class Answer:
             self.series = self._server.query_range(self._expression, RANGE_SECONDS, 5)
         return bool(self.series)
 
+    @property
+    def target(self) -> Target:
+        """What was asked."""
+        return self._target
+
     def check_shape(self) -> None:
         """Series are told apart by their legends, and tables show all labels that there are."""
         labels = [each["metric"] for each in self.series]
@@ -191,6 +200,33 @@ class Answer:
             assert len(set(names)) == len(names), (self._target.where, names)
         else:
             assert len(labels) == 1 or "rank" in labels[0], self._target.where
+
+
+def check_drawings(directory: Path, answers: list[Answer]) -> None:
+    """Grafana's own components draw every panel of every dashboard from these answers, light and dark."""
+    work = directory / "drawn"
+    work.mkdir()
+    program = bundle(work)
+    end = time.time()
+    pictures = os.environ.get("RANKWATCH_PICTURES")
+    for path in DASHBOARDS:
+        results = {}
+        for each in answers:
+            if each.target.dashboard == path.stem:
+                panel = each.target.panel
+                [ref] = [one["refId"] for one in panel["targets"] if one["expr"] == each.target.expression]
+                results[f"{panel['id']}:{ref}"] = each.series
+        for light in (False, True):
+            name = f"{path.stem}{'-light' if light else ''}.png"
+            picture = Path(pictures) / name if pictures else None
+            home = directory / name
+            home.mkdir()
+            with Browser(home) as browser:
+                span = (end - RANGE_SECONDS, end, 5)
+                found = draw(
+                    browser, program, json.loads(path.read_text()), results, span, light=light, picture=picture
+                )
+            assert {title: what for title, what in found.items() if what != "drawn"} == {}, path.stem
 
 
 def table_columns(panel: dict[str, Any]) -> set[str]:

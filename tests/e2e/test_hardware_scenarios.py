@@ -15,7 +15,10 @@ FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 SEEDS = range(4 if FULL else 1)
 DURATION_SECONDS = 520
 
-pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+pytestmark = [
+    pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or ""),
+    pytest.mark.timeout(240),
+]
 
 Scenario = Callable[[Job], dict[str, str]]
 

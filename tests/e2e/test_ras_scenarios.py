@@ -16,7 +16,10 @@ SEEDS = range(4 if FULL else 1)
 DURATION_SECONDS = 560
 """Most events come in the 100th second; a hang is told five minutes later, and after ten who was never seen."""
 
-pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+pytestmark = [
+    pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or ""),
+    pytest.mark.timeout(240),
+]
 
 Scenario = Callable[[Job], dict[str, str]]
 QUIET: dict[str, str] = {}

@@ -28,7 +28,10 @@ SEEDS = range(2 if FULL else 1)
 DURATION_SECONDS = 520 if FULL else 400
 """Most events come in the 100th second, the last in the 340th."""
 
-pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+pytestmark = [
+    pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or ""),
+    pytest.mark.timeout(240),
+]
 
 
 Scenario = Callable[[Job], dict[str, str]]

@@ -14,7 +14,10 @@ from victoria import dry_run_of_vmalert, why_no_victoria
 SCRAPES = sorted((DEPLOY / "scrape").glob("*.yml"))
 OPTIONAL = DEPLOY / "optional" / "nvidia_inspector.yml"
 
-pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+pytestmark = [
+    pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or ""),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.mark.parametrize("promtool", promtools())
