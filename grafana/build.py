@@ -15,7 +15,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana import job, node, rank
+from grafana import agents, fabric, fleet, job, node, rank
 from grafana.panels import DATASOURCE, Panel
 from grafana.queries import CLUSTER, JOB, endings
 
@@ -66,19 +66,27 @@ EVENTS = [
 
 def build(late_share: float) -> dict[str, str]:
     """Return the dashboards' JSON by file name; from ``late_share`` of wall time on a rank counts as late."""
-    agents = "rankwatch_build_info"  # of every node, also while no job runs
-    cluster = _variable("cluster", "Cluster", f"label_values({agents}, cluster)", models.VariableSort.ALPHABETICAL_ASC)
+    info = "rankwatch_build_info"  # of every node, also while no job runs
+    cluster = _variable("cluster", "Cluster", f"label_values({info}, cluster)", models.VariableSort.ALPHABETICAL_ASC)
     cluster = cluster.include_all(True).all_value(".*").current(models.VariableOption(text="All", value="$__all"))
     of_cluster = f"label_values(rankwatch_rank_up{{{CLUSTER}}}, job_id)"
     job_id = _variable("job_id", "Job", of_cluster, models.VariableSort.NUMERICAL_DESC)
     of_job = f"label_values(rankwatch_rank_up{{{JOB}}}, rank)"
     number = _variable("rank", "Rank", of_job, models.VariableSort.NUMERICAL_ASC)
-    nodes = f"label_values({agents}{{{CLUSTER}}}, node)"
+    nodes = f"label_values({info}{{{CLUSTER}}}, node)"
     host = _variable("node", "Node", nodes, models.VariableSort.ALPHABETICAL_ASC)
     about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, which rank does it wait for."
     about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
     about_node = "One node: is its hardware well, and the ranks on it: GPUs, NVLinks, NICs, the kernel's log, storage."
+    about_fabric = "Links between GPUs and nodes: errors, losses, pauses, slow pairs, by node, rail and switch."
+    about_fleet = (
+        "All jobs and nodes: what is open, which jobs are in trouble, which nodes are not well, where time goes."
+    )
+    about_agent = "The agents themselves: do they answer, which exporters fail, what do they cost, what do they lose."
     dashboards = {
+        "agent.json": _dashboard("Agent", about_agent, [cluster], agents.panels()),
+        "fabric.json": _dashboard("Fabric", about_fabric, [cluster], fabric.panels()),
+        "fleet.json": _dashboard("Fleet", about_fleet, [cluster], fleet.panels()),
         "job.json": _dashboard("Job", about_job, [cluster, job_id], job.panels(late_share)),
         "node.json": _dashboard("Node", about_node, [cluster, host], node.panels()),
         "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share)),

@@ -85,6 +85,18 @@ def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.Dashboar
     return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
 
 
+def job_link(job: str) -> builders.DashboardLink:
+    """Return a link to the Job dashboard for the job that the variable ``job`` of the panel's data holds."""
+    keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
+    return builders.DashboardLink("Job").url(f"/d/rankwatch-job?{keep}&var-job_id=${{{job}}}")
+
+
+def node_link(node: str) -> builders.DashboardLink:
+    """Return a link to the Node dashboard, likewise."""
+    keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
+    return builders.DashboardLink("Node").url(f"/d/rankwatch-node?{keep}&var-node=${{{node}}}")
+
+
 def fixed(color: str) -> dict[str, str]:
     """Return the colour of a series as Grafana has it, whatever its values."""
     return {"mode": "fixed", "fixedColor": color}
@@ -124,9 +136,24 @@ def stats(
 
 
 def grid(
-    title: str, description: str, query: Query, *, size: Size, states: Mapping[str, Value], limit: int
+    title: str,
+    description: str,
+    query: Query,
+    *,
+    size: Size,
+    states: Mapping[str, Value],
+    limit: int,
+    label: str = "rank",
+    link: builders.DashboardLink | None = None,
+    nothing: str = "no ranks",
 ) -> stat.Panel:
-    """Return a panel with a coloured cell for each rank, in the order of the ranks."""
+    """Return a panel with a coloured cell for each ``label``, in their order: ranks as numbers, names by alphabet.
+
+    ``link``: where a click leads; to the rank unless it is given.
+    """
+    order = (
+        [_sort(label)] if label != "rank" else [_convert("rank", "number"), _sort("rank"), _convert("rank", "string")]
+    )
     panel = (
         stat.Panel()
         .reduce_options(common.ReduceDataOptions().values(True).limit(limit).fields(""))
@@ -135,9 +162,9 @@ def grid(
         .color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
         .justify_mode(common_models.BigValueJustifyMode.CENTER)
         .override_by_name("Value", [models.DynamicConfigValue("mappings", mapping(states))])  # not the ranks' numbers
-        .no_value("no ranks")
-        .data_links([rank_link("__data.fields.rank")])
-        .transformations([_convert("rank", "number"), _sort("rank"), _convert("rank", "string")])
+        .no_value(nothing)
+        .data_links([link or rank_link("__data.fields.rank")])
+        .transformations(order)
     )
     _dress(panel, title, description, "none", size)
     return panel.targets(_targets([query], instant=True, as_table=True))
@@ -238,11 +265,12 @@ def rows(
     sort_by: str,
     descending: bool = False,
     links_to_rank: bool = False,
+    links: Mapping[str, builders.DashboardLink] | None = None,
     nothing: str = NONE_KNOWN,
 ) -> table.Panel:
     """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden).
 
-    ``nothing`` stands there where there are no rows.
+    ``links``: where cells of a column lead. ``nothing`` stands there where there are no rows.
     """
     hidden = {"Time": True} if value else {"Time": True, "Value": True}
     order = {name: index for index, name in enumerate((*columns, "Value"))}
@@ -273,6 +301,9 @@ def rows(
         of_row = ("var-job_id=${__data.fields.job_id}",) if "job_id" in columns else ()
         link = rank_link("__data.fields.rank", *of_row).build()
         panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link])])
+    for name, leads in (links or {}).items():
+        if name in columns:
+            panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [leads.build()])])
     _dress(panel, title, description, "none", size)
     return panel.targets(_targets([query], instant=True, as_table=True))
 

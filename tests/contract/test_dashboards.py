@@ -35,7 +35,12 @@ PANELS = [
 ]
 TYPES = {"stat", "state-timeline", "table", "timeseries"}
 UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "cps", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
-SUBJECTS = {"job": 'job_id="$job_id"', "rank": 'job_id="$job_id"', "node": 'node="$node"'}
+SUBJECTS = dict.fromkeys(("agent", "fabric", "fleet"), "cluster=~") | {
+    "job": 'job_id="$job_id"',
+    "rank": 'job_id="$job_id"',
+    "node": 'node="$node"',
+}
+
 """What every selector of a dashboard asks for."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
 SERIES = r"(?:ALERTS|(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?)"
@@ -65,7 +70,7 @@ def test_files_are_what_the_source_gives(tmp_path: Path) -> None:
     build.main(tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert made == {path.name: path.read_bytes() for path in PATHS}
-    assert made.keys() == {"job.json", "node.json", "rank.json"}
+    assert made.keys() == {"agent.json", "fabric.json", "fleet.json", "job.json", "node.json", "rank.json"}
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -102,7 +107,14 @@ def test_dashboard(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "variables"),
-    [("job", ["cluster", "job_id"]), ("rank", ["cluster", "job_id", "rank"]), ("node", ["cluster", "node"])],
+    [
+        ("agent", ["cluster"]),
+        ("fabric", ["cluster"]),
+        ("fleet", ["cluster"]),
+        ("job", ["cluster", "job_id"]),
+        ("rank", ["cluster", "job_id", "rank"]),
+        ("node", ["cluster", "node"]),
+    ],
 )
 def test_variables(name: str, variables: list[str]) -> None:
     """The data source is chosen first, then the cluster (all of them), then the job or node, then the rank."""
@@ -184,7 +196,7 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
         expression = target["expr"]
         metrics = set(METRIC.findall(expression))
         assert metrics <= known_metrics(), metrics - known_metrics()
-        assert metrics
+        assert metrics or "ALERTS{" in expression
         assert set(VARIABLE.findall(expression)) <= variables
         assert all(CLUSTER in selector for selector in selectors(expression)), expression
         assert all(subject in selector for selector in selectors(OF_ITS.sub("", expression))), expression
@@ -211,9 +223,10 @@ def test_states_colour_no_rank_numbers() -> None:
     """Where ranks and states stand side by side, names of states are given to values alone: rank 1 is not `alive`."""
     tables = [panel for [panel] in (each.values for each in PANELS) if panel["targets"][0]["format"] == "table"]
     mapped = [panel for panel in tables if "mappings" in json.dumps(panel["fieldConfig"])]
-    assert [panel["title"] for panel in mapped] == ["Ranks now"]
-    assert "mappings" not in mapped[0]["fieldConfig"]["defaults"]
-    assert [each["matcher"]["options"] for each in mapped[0]["fieldConfig"]["overrides"]] == ["Value"]
+    assert [panel["title"] for panel in mapped] == ["Nodes by health", "Ranks now"]
+    for panel in mapped:
+        assert "mappings" not in panel["fieldConfig"]["defaults"]
+        assert [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]] == ["Value"]
 
 
 def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
@@ -278,7 +291,11 @@ def test_sizes_are_written_for_people() -> None:
 def test_links_lead_to_a_dashboard() -> None:
     """Every link of a panel leads to a dashboard that is shipped, with its variables set."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
-    keep = r"\$\{datasource:queryparam\}&\$\{cluster:queryparam\}&(.+)&\$\{__url_time_range\}"
+    sources = r"\$\{datasource:queryparam\}&\$\{cluster:queryparam\}"
+    keep = rf"{sources}&(.+)&\$\{{__url_time_range\}}"
+    fleets = rf"/d/rankwatch-(job|node)\?{sources}&\$\{{__url_time_range\}}&var-(job_id|node)=\$\{{__data.fields.\2\}}"
+    assert len([url for url in urls if re.fullmatch(fleets, url)]) == 2
+    urls = {url for url in urls if not re.fullmatch(fleets, url)}
     found = [re.fullmatch(rf"/d/rankwatch-rank\?{keep}&var-rank=\$\{{.+\}}", url) for url in urls]
     jobs = {match[1] for match in found if match is not None}
     assert None not in found

@@ -46,6 +46,16 @@ OF_PIPELINE = {
 }
 """Panels on what the simulated job has not: they are asked about another one."""
 RAS_SUFFIX = "8"
+SELDOM = {
+    "Nodes that fail again and again",
+    "Mean times, of seven days",
+    "Exporters that fail",
+    "Silent agents",
+    "Links lost, by switch",
+    "Looks that failed",
+    "Slow pairs of ranks",
+}
+"""Panels on what is well here, or on what rules look at over days: they are empty, and say why."""
 OF_RAS_APART = "Launches between the rank furthest ahead and the one furthest behind"
 OF_RAS = {
     "Ranks that answer",
@@ -146,7 +156,11 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         }
 
         def missing() -> list[str]:
-            return [where for where, answer in answers.items() if not answer.come()]
+            return [
+                where
+                for where, answer in answers.items()
+                if not answer.come() and answer.target.panel["title"] not in SELDOM
+            ]
 
         try:
             wait_until(lambda: not missing(), MAX_SECONDS, "an answer to every query")
@@ -226,7 +240,9 @@ def check_drawings(directory: Path, answers: list[Answer]) -> None:
                 found = draw(
                     browser, program, json.loads(path.read_text()), results, span, light=light, picture=picture
                 )
-            assert {title: what for title, what in found.items() if what != "drawn"} == {}, path.stem
+            assert {title: what for title, what in found.items() if what != "drawn" and title not in SELDOM} == {}, (
+                path.stem
+            )
 
 
 def table_columns(panel: dict[str, Any]) -> set[str]:
@@ -265,7 +281,14 @@ def check_variables(server: Prometheus, job_id: str) -> None:
     assert job_id in found["job job_id"]
     assert job_id in found["rank job_id"]
     assert found["node node"] == {NODE}
-    assert found["job cluster"] == found["rank cluster"] == found["node cluster"] == {CLUSTER}
+    assert (
+        found["agent cluster"]
+        == found["fleet cluster"]
+        == found["job cluster"]
+        == found["rank cluster"]
+        == found["node cluster"]
+        == {CLUSTER}
+    )
     assert found["rank rank"] == {str(rank) for rank in range(8)}
 
 

@@ -1,0 +1,173 @@
+"""The Agent dashboard: do the agents themselves work, and what do they cost; of many nodes the worst."""
+
+from __future__ import annotations
+
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, lines, node_link, rows, stats
+from grafana.queries import CLUSTER, coverage, rate_of
+
+QUARTER = Size(6, 4)
+THIRD = Size(8)
+HALF = Size(12)
+WORST = 12
+LISTED = 64
+LINKS = {"node": node_link("__data.fields.node")}
+OURS = f"and on (cluster, instance) rankwatch_build_info{{{CLUSTER}}}"
+"""Keeps series that other programs have, too, to the agents'."""
+
+
+def panels() -> dict[str, list[Panel]]:
+    """Return the panels by row title."""
+    return {"": [*_summary(), *_troubles()], "What they cost": _costs(), "What they read and lose": _losses()}
+
+
+def _summary() -> list[Panel]:
+    return [
+        stats(
+            "Agents",
+            "Agents that answer, and nodes whose agent cannot be scraped.",
+            Query(f"count(node:rankwatch_heard:bool{{{CLUSTER}}})", "answer"),
+            Query(f"count(node:rankwatch_silent:seconds{{{CLUSTER}}}) or vector(0)", "silent"),
+            unit="none",
+            size=QUARTER,
+            overrides={"silent": BAD_FROM_ONE},
+        ),
+        stats(
+            "Versions",
+            "How many agents run which version: more than one while an upgrade is under way.",
+            Query(f"count by (version) (rankwatch_build_info{{{CLUSTER}}})", "{{version}}"),
+            unit="none",
+            size=QUARTER,
+        ),
+        stats(
+            "Configuration",
+            "Agents that refused the newest text of their configuration; the one before stays in use.",
+            Query(f"sum(1 - rankwatch_config_last_reload_successful{{{CLUSTER}}})"),
+            unit="none",
+            size=QUARTER,
+        ),
+        stats(
+            "Series",
+            "Series of all agents' exporters as they were rendered last.",
+            Query(f"sum(rankwatch_exporter_series{{{CLUSTER}}})"),
+            unit="short",
+            size=QUARTER,
+        ),
+    ]
+
+
+def _troubles() -> list[Panel]:
+    return [
+        rows(
+            "Exporters that fail",
+            "Exporters whose source is there and cannot be read; the node's page says why.",
+            Query(
+                f"max by (node, exporter) (rankwatch_exporter_up{{{CLUSTER}}} == 0\n"
+                f"  and on (cluster, instance, exporter) rankwatch_exporter_source_present{{{CLUSTER}}} == 1)"
+            ),
+            columns=("node", "exporter"),
+            size=THIRD,
+            sort_by="node",
+            links=LINKS,
+            nothing="none",
+        ),
+        rows(
+            "Silent agents",
+            "Nodes whose agent cannot be scraped, and for how long.",
+            Query(f"topk({LISTED}, max by (node, cluster) (node:rankwatch_silent:seconds{{{CLUSTER}}}))"),
+            columns=("node", "cluster"),
+            value="silent",
+            unit="s",
+            size=THIRD,
+            sort_by="silent",
+            descending=True,
+            links=LINKS,
+            nothing="none",
+        ),
+        rows(
+            "Clocks",
+            "How far nodes' clocks are ahead of Prometheus', those that differ most first.",
+            Query(
+                f"topk({LISTED}, max by (node, cluster) (abs(node:rankwatch_clock_difference:seconds{{{CLUSTER}}})))"
+            ),
+            columns=("node", "cluster"),
+            value="difference",
+            unit="s",
+            size=THIRD,
+            sort_by="difference",
+            descending=True,
+            links=LINKS,
+        ),
+    ]
+
+
+def _worst(expression: str) -> str:
+    return f"topk({WORST}, {expression})"
+
+
+def _costs() -> list[Panel]:
+    cpu = f"rate(process_cpu_seconds_total{{{CLUSTER}}}[$__rate_interval])"
+    return [
+        lines(
+            "CPU",
+            f"Share of one core that an agent uses, without its helper processes; the {WORST} highest.",
+            Query(_worst(f"max by (node) ({cpu}\n  {OURS})"), "{{node}}"),
+            unit="percentunit",
+            size=THIRD,
+        ),
+        lines(
+            "Memory",
+            f"Resident memory of an agent, without its helper processes; the {WORST} highest.",
+            Query(_worst(f"max by (node) (process_resident_memory_bytes{{{CLUSTER}}}\n  {OURS})"), "{{node}}"),
+            unit="bytes",
+            size=THIRD,
+        ),
+        lines(
+            "Event loop",
+            f"How late an agent's event loop was at most since the last scrape; the {WORST} worst.",
+            Query(_worst(f"max by (node) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), "{{node}}"),
+            unit="s",
+            size=THIRD,
+        ),
+        lines(
+            "Time of a look",
+            "How long exporters took for their last look, the slowest agent's of each.",
+            Query(f"max by (exporter) (rankwatch_exporter_update_duration_seconds{{{CLUSTER}}})", "{{exporter}}"),
+            unit="s",
+            size=HALF,
+        ),
+        lines(
+            "Series by exporter",
+            "Series of all agents, by exporter.",
+            Query(f"sum by (exporter) (rankwatch_exporter_series{{{CLUSTER}}})", "{{exporter}}"),
+            unit="short",
+            size=HALF,
+        ),
+    ]
+
+
+def _losses() -> list[Panel]:
+    return [
+        lines(
+            "Records that are missing",
+            "Share of operations that have a record of Inspector's, of all jobs; the plugin lost the rest.",
+            Query(coverage(CLUSTER), "coverage"),
+            unit="percentunit",
+            size=THIRD,
+            most=1,
+        ),
+        lines(
+            "Looks that failed",
+            "Looks per second that raised an error, by exporter.",
+            Query(rate_of("rankwatch_exporter_updates_failed_total", CLUSTER, "exporter"), "{{exporter}}"),
+            unit="cps",
+            size=THIRD,
+            nothing="none failed",
+        ),
+        lines(
+            "Series dropped",
+            "Series per second that a cap kept out, by exporter.",
+            Query(rate_of("rankwatch_exporter_series_dropped_total", CLUSTER, "exporter"), "{{exporter}}"),
+            unit="cps",
+            size=THIRD,
+        ),
+    ]

@@ -1,0 +1,194 @@
+"""The Fabric dashboard: which links, NICs and switches trouble the jobs, over all nodes; of many the worst."""
+
+from __future__ import annotations
+
+from grafana.node_links import ACTIVE, FLAGGED_SHARE, TRANSPORT_ERRORS
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, job_link, lines, node_link, rows, stats
+from grafana.queries import CLUSTER
+
+QUARTER = Size(6, 4)
+HALF = Size(12)
+WORST = 12
+LISTED = 64
+LINKS = {"job_id": job_link("__data.fields.job_id"), "node": node_link("__data.fields.node")}
+
+
+def panels() -> dict[str, list[Panel]]:
+    """Return the panels by row title."""
+    return {"": [*_summary(), *_tables()], "NICs": _nics(), "NVLink": _gpu_links(), "Jobs on the fabric": _jobs()}
+
+
+def _worst(expression: str) -> str:
+    return f"topk({WORST}, {expression})"
+
+
+def _rate(metric: str, by: str, more: str = "") -> str:
+    return f"sum by ({by}) (rate({metric}{{{CLUSTER}{more}}}[$__rate_interval]))"
+
+
+def _summary() -> list[Panel]:
+    state = f"rankwatch_rdma_port_state_id{{{CLUSTER}}}"
+    return [
+        stats(
+            "RDMA ports",
+            "Ports of all nodes, and those that are not active: lost, or never cabled.",
+            Query(f"count({state})", "in all"),
+            Query(f"sum({state} < bool {ACTIVE})", "not active"),
+            unit="none",
+            size=QUARTER,
+            overrides={"not active": {"thresholds": Steps("green", {1: "yellow"}).build().build()}},
+        ),
+        stats(
+            "GPUs with a bad NVLink",
+            "GPUs whose worst link made errors in at least half of the last five minutes' looks.",
+            Query(f"count(rankwatch_nvlink_flagged_ratio{{{CLUSTER}}} >= {FLAGGED_SHARE}) or vector(0)"),
+            unit="none",
+            size=QUARTER,
+            steps=Steps("green", {1: "red"}),
+        ),
+        stats(
+            "Links lost since the counters began",
+            "Losses of RDMA links of all nodes: a link that comes and goes is counted each time.",
+            Query(f"sum(rankwatch_rdma_link_downed_total{{{CLUSTER}}})"),
+            unit="short",
+            size=QUARTER,
+        ),
+        stats(
+            "Open alerts on links",
+            "Alerts that fire on RDMA links, NVLinks, slow pairs of ranks and slow communicators.",
+            Query(
+                f'count(ALERTS{{{CLUSTER}, alertname=~"Rdma.*|SlowPair|SlowCommunicator|SlowTransfers", '
+                'alertstate="firing"}) or vector(0)',
+                "alerts",
+            ),
+            unit="none",
+            size=QUARTER,
+            overrides={"alerts": BAD_FROM_ONE},
+        ),
+    ]
+
+
+def _tables() -> list[Panel]:
+    device = ("node", "device", "port")
+    lost = f"(increase(rankwatch_rdma_link_downed_total{{{CLUSTER}}}[$__range]) > 0)"
+    return [
+        rows(
+            "Ports that are not active",
+            "Each with its node: lost, or never cabled.",
+            Query(f"max by (node, device, port) (rankwatch_rdma_port_state_id{{{CLUSTER}}} < {ACTIVE})"),
+            columns=device,
+            value="state",
+            size=HALF,
+            sort_by="node",
+            links=LINKS,
+            nothing="none",
+        ),
+        rows(
+            "Links lost, by switch",
+            "Losses of links in the time that is shown, with the switch where a site's file or lldpd names it.",
+            Query(
+                f"topk({LISTED}, max by (node, device, port, switch, switch_port) (\n"
+                f"  {lost} * on (cluster, instance, device, port) group_left (switch, switch_port)\n"
+                f"    rankwatch_rdma_switch_info{{{CLUSTER}}}\n"
+                f"    or on (cluster, instance, device, port)\n  {lost}\n))"
+            ),
+            columns=("node", "device", "port", "switch", "switch_port"),
+            value="lost",
+            unit="short",
+            size=HALF,
+            sort_by="lost",
+            descending=True,
+            links=LINKS,
+            nothing="none",
+        ),
+    ]
+
+
+def _nics() -> list[Panel]:
+    port = _rate("rankwatch_rdma_port_counter_total", "node, device", ', counter=~".*err.*|.*discards"')
+    transport = _rate(
+        "rankwatch_rdma_hardware_counter_total",
+        "node, device",
+        f', counter=~"{TRANSPORT_ERRORS}", counter!~".*_bytes"',
+    )
+    pauses = _rate("rankwatch_netdev_pause_frames_total", "node, device, direction")
+    traffic = _rate("rankwatch_rdma_transmitted_bytes_total", "device")
+    return [
+        lines(
+            "Errors of RDMA links",
+            f"Per second, of the ports' link counters; the {WORST} worst devices.",
+            Query(_worst(port), "{{node}} {{device}}"),
+            unit="cps",
+            size=HALF,
+        ),
+        lines(
+            "Errors of RDMA transport",
+            f"Per second: retransmissions, timeouts and the like, as the devices count them; the {WORST} worst.",
+            Query(_worst(transport), "{{node}} {{device}}"),
+            unit="cps",
+            size=HALF,
+        ),
+        lines(
+            "Pause frames",
+            f"Per second: sent by a device that was full, received from a switch that was; the {WORST} worst.",
+            Query(_worst(pauses), "{{node}} {{device}} {{direction}}"),
+            unit="cps",
+            size=HALF,
+        ),
+        lines(
+            "Data sent by rail",
+            "By the device's name, which is the rail where nodes are cabled alike: does one send less than others.",
+            Query(traffic, "{{device}}"),
+            unit="Bps",
+            size=HALF,
+        ),
+    ]
+
+
+def _gpu_links() -> list[Panel]:
+    return [
+        lines(
+            "NVLinks that make errors",
+            f"Share of the last five minutes' looks in which a GPU's worst link made errors; the {WORST} worst GPUs.",
+            Query(_worst(f"max by (node, gpu) (rankwatch_nvlink_flagged_ratio{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
+            unit="percentunit",
+            size=HALF,
+            most=1,
+            steps=Steps("green", {FLAGGED_SHARE: "red"}),
+        ),
+        lines(
+            "Errors of NVLinks",
+            f"Per second, all kinds together; the {WORST} worst GPUs.",
+            Query(_worst(_rate("rankwatch_nvlink_errors_total", "node, gpu")), "{{node}} {{gpu}}"),
+            unit="cps",
+            size=HALF,
+        ),
+    ]
+
+
+def _jobs() -> list[Panel]:
+    return [
+        lines(
+            "Bus bandwidth of jobs",
+            f"Mean over all collectives of a job; the {WORST} slowest.",
+            Query(f"bottomk({WORST}, job:rankwatch_bus_bandwidth:bytes_per_second{{{CLUSTER}}})", "{{job_id}}"),
+            unit="Bps",
+            size=HALF,
+            nothing="no records of Inspector",
+        ),
+        rows(
+            "Slow pairs of ranks",
+            f"Sends and receives that are far slower than those of like pairs; the {LISTED} slowest.",
+            Query(
+                f"bottomk({LISTED}, min by (job_id, rank, node, peer, peer_node, comm, cluster) (\n"
+                f"  job_pair:rankwatch_p2p_slow:ratio{{{CLUSTER}}}\n))"
+            ),
+            columns=("job_id", "rank", "node", "peer", "peer_node", "comm", "cluster"),
+            value="share of the usual",
+            unit="percentunit",
+            size=HALF,
+            sort_by="share of the usual",
+            links=LINKS,
+            nothing="none",
+        ),
+    ]
