@@ -31,19 +31,23 @@ def _summary() -> list[Panel]:
             size=QUARTER,
             overrides={"silent": BAD_FROM_ONE},
         ),
-        stats(
+        rows(
             "Versions",
             "How many agents run which version: more than one while an upgrade is under way.",
-            Query(f"count by (version) (rankwatch_build_info{{{CLUSTER}}})", "{{version}}"),
-            unit="none",
+            Query(f"count by (version) (rankwatch_build_info{{{CLUSTER}}})"),
+            columns=("version",),
+            value="agents",
             size=QUARTER,
+            sort_by="agents",
+            descending=True,
         ),
         stats(
             "Configuration",
             "Agents that refused the newest text of their configuration; the one before stays in use.",
-            Query(f"sum(1 - rankwatch_config_last_reload_successful{{{CLUSTER}}})"),
+            Query(f"sum(1 - rankwatch_config_last_reload_successful{{{CLUSTER}}})", "refused"),
             unit="none",
             size=QUARTER,
+            overrides={"refused": BAD_FROM_ONE},
         ),
         stats(
             "Series",
@@ -148,7 +152,7 @@ def _costs() -> list[Panel]:
 def _losses() -> list[Panel]:
     return [
         lines(
-            "Records that are missing",
+            "Operations with a record",
             "Share of operations that have a record of Inspector's, of all jobs; the plugin lost the rest.",
             Query(coverage(CLUSTER), "coverage"),
             unit="percentunit",

@@ -77,7 +77,6 @@ def _tables() -> list[Panel]:
             "Each with its node: lost, or never cabled.",
             Query(f"max by (node, device, port) (rankwatch_rdma_port_state_id{{{CLUSTER}}} < {ACTIVE})"),
             columns=device,
-            value="state",
             size=HALF,
             sort_by="node",
             links=LINKS,
