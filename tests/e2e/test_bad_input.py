@@ -46,10 +46,10 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
         ("exporters:\n  nvidia: {}\n", ":2: $.exporters.nvidia: no such exporter; there are: "),
         ("exporters:\n  inspector:\n    pathz: []\n", ":3: $.exporters.inspector.pathz: unknown key"),
         ("exporters:\n  inspector:\n    paths: [relative]\n", ":3: $.exporters.inspector.paths[0]: "),
-        ("exporters:\n  process:\n    exit_status_ioctl: 3\n", ":3: $.exporters.process.exit_status_ioctl: Expected "),
-        ("exporters: [process]\n", ":1: $.exporters: Expected "),
+        ("exporters:\n  process:\n    exit_status_ioctl: 3\n", ":3: $.exporters.process.exit_status_ioctl: expected "),
+        ("exporters: [process]\n", ":1: $.exporters: expected "),
         ("exporters: &all [*all]\n", ":1: aliases are not taken"),
-        ("- a list\n", ": $: Expected "),
+        ("- a list\n", ": $: expected "),
         ("\xff", ": not UTF-8 text"),
     ],
 )
