@@ -26,6 +26,8 @@ DASHBOARDS = HERE.parents[1] / "grafana" / "dashboards", HERE.parent / "grafana"
 """In a checkout or bundle, and as packages have them."""
 NAMESPACE = "rankwatch"
 LABELS = {"app.kubernetes.io/name": "rankwatch"}
+LABELS_OF_THE_AGENT = ("pod", "container", "endpoint")
+"""What the operator adds of the agent's own pod. Two are labels of ranks, and a new pod would begin all series anew."""
 
 
 def endpoint(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def endpoint(job: Mapping[str, Any]) -> dict[str, Any]:
         "relabelings": [
             {"targetLabel": "job", "replacement": job["job_name"]},
             {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"},
+            {"action": "labeldrop", "regex": "|".join(LABELS_OF_THE_AGENT)},
         ],
     }
 

@@ -1,10 +1,11 @@
-"""The container image, built from the Containerfile on a bare Debian, and run by an OCI runtime (runc)."""
+"""The container image, built from the Containerfile on a bare Debian, and run by runc as by kubelet."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobs import ROOT
+from nodes import Node
 from trees import TREES, mirror
 
 SLIM = TREES / "trixie-slim.tar"
 WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 """What Debian's own slim image leaves out, too."""
+SECCOMP = Path("/usr/share/containers/seccomp.json")
+"""The system calls that runtimes allow by default, as the package of their common files has them."""
+HIDDEN = (
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/timer_list",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+)
+FIXED = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+"""Paths that runtimes hide from containers, and those that they make read-only."""
 BASE, NAME = "localhost/debian:trixie-slim", "localhost/rankwatch:test"
 
 
@@ -75,77 +90,118 @@ def image(directory: Path) -> Iterator[Image]:
 
 
 class Mount(NamedTuple):
-    """A path of the host in the container."""
+    """A path of the host in the container; without a source a file system in memory."""
 
-    source: Path
+    source: Path | None
     destination: str
     writable: bool = False
 
+    def described(self) -> dict[str, Any]:
+        """As a runtime's configuration has it."""
+        if self.source is None:
+            return {"destination": self.destination, "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]}
+        options = ["bind", "rw" if self.writable else "ro"]
+        return {"destination": self.destination, "type": "bind", "source": str(self.source), "options": options}
 
-@contextlib.contextmanager
-def running(
-    image: Image,
-    directory: Path,
-    *,
-    user: int,
-    capabilities: Sequence[str] = (),
-    mounts: Sequence[Mount] = (),
-    sees_host: bool = True,
-    arguments: Sequence[str] = (),
-) -> Iterator[str]:
-    """Run the image with a read-only root and these capabilities alone; yield the container's id.
 
-    ``sees_host``: in the process namespace of the host (hostPID); its network is the host's either way (hostNetwork).
-    ``arguments``: in the place of the image's own.
+def default_seccomp(capabilities: Sequence[str]) -> dict[str, Any]:
+    """The default profile for a container with these capabilities, in the form that a runtime takes."""
+    profile = json.loads(SECCOMP.read_text())
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    architectures = {"amd64": ["X86_64", "X86", "X32"], "arm64": ["AARCH64", "ARM"]}[machine]
+
+    def holds(condition: dict[str, Any]) -> bool:
+        return machine in condition.get("arches", [machine]) and set(condition.get("caps", ())) <= set(capabilities)
+
+    rules = [
+        {key: rule[key] for key in ("names", "action", "args", "errnoRet") if rule.get(key)}
+        for rule in profile["syscalls"]
+        if holds(rule.get("includes", {})) and not (rule.get("excludes") and holds(rule["excludes"]))
+    ]
+    return {
+        "defaultAction": profile["defaultAction"],
+        "defaultErrnoRet": profile.get("defaultErrnoRet", 1),
+        "architectures": [f"SCMP_ARCH_{each}" for each in architectures],
+        "syscalls": rules,
+    }
+
+
+class Container:
+    """A container of the image in ``node``, with what a runtime withholds by default.
+
+    ``sees_host``: in the process namespace of the node (hostPID); its network is the node's either way (hostNetwork).
+    ``command``: with its arguments; ``read_only``: its root.
     """
-    bundle = directory / "bundle"
-    bundle.mkdir()
-    everything = {kind: list(capabilities) for kind in ("bounding", "effective", "permitted", "inheritable", "ambient")}
-    spaces = [{"type": "mount"}, {"type": "ipc"}, {"type": "cgroup"}, *([] if sees_host else [{"type": "pid"}])]
-    given = [
-        {"destination": "/proc", "type": "proc", "source": "proc"},
-        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-        {"destination": "/sys", "type": "bind", "source": "/sys", "options": ["rbind", "ro"]},
-        {"destination": "/run/rankwatch-agent", "type": "tmpfs", "source": "tmpfs"},
-    ]
-    given += [
-        {
-            "destination": each.destination,
-            "type": "bind",
-            "source": str(each.source),
-            "options": ["bind", "rw" if each.writable else "ro"],
+
+    def __init__(
+        self,
+        node: Node,
+        image: Image,
+        bundle: Path,
+        command: Sequence[str],
+        *,
+        user: int,
+        capabilities: Sequence[str] = (),
+        mounts: Sequence[Mount] = (),
+        sees_host: bool = True,
+        read_only: bool = True,
+    ) -> None:
+        """Write its configuration."""
+        bundle.mkdir()
+        self._bundle = bundle
+        self._node = node
+        self._name = f"rankwatch-{os.getpid()}-{bundle.name}"
+        self._runc = ["runc", f"--root={bundle / 'runc'}"]
+        sets = {kind: list(capabilities) for kind in ("bounding", "effective", "permitted", "inheritable", "ambient")}
+        spaces = [{"type": "mount"}, {"type": "ipc"}, {"type": "cgroup"}, *([] if sees_host else [{"type": "pid"}])]
+        system = [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+            {"destination": "/sys", "type": "bind", "source": "/sys", "options": ["rbind", "ro"]},
+        ]
+        process = {
+            "user": {"uid": user, "gid": user},
+            "args": list(command),
+            "env": image.config["Env"],
+            "cwd": "/",
+            "capabilities": sets,
+            "noNewPrivileges": True,
         }
-        for each in mounts
-    ]
-    (bundle / "config.json").write_text(
-        json.dumps(
-            {
-                "ociVersion": "1.0.0",
-                "root": {"path": str(image.root), "readonly": True},
-                "mounts": given,
-                "process": {
-                    "user": {"uid": user, "gid": user},
-                    "args": [*image.config["Entrypoint"], *(arguments or image.config["Cmd"])],
-                    "env": image.config["Env"],
-                    "cwd": "/",
-                    "capabilities": everything,
-                    "noNewPrivileges": True,
-                },
-                "linux": {"namespaces": spaces},
-            }
-        )
-    )
-    name = f"rankwatch-{os.getpid()}-{user}"
-    runc = ["runc", f"--root={directory / 'runc'}"]
-    log = (directory / "container.log").open("wb")
-    process = subprocess.Popen([*runc, "run", "--bundle", bundle, name], stdout=log, stderr=log)
-    try:
-        yield name
-    finally:
-        subprocess.run([*runc, "kill", name, "TERM"], check=False, capture_output=True)
-        try:
-            process.wait(20)
-        finally:
-            subprocess.run([*runc, "delete", "--force", name], check=False, capture_output=True)
-            process.wait(10)
-            log.close()
+        linux = {
+            "namespaces": spaces,
+            "seccomp": default_seccomp(capabilities),
+            "maskedPaths": HIDDEN,
+            "readonlyPaths": FIXED,
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+        }
+        config = {
+            "ociVersion": "1.0.0",
+            "root": {"path": str(image.root), "readonly": read_only},
+            "mounts": [*system, *(each.described() for each in mounts)],
+            "process": process,
+            "linux": linux,
+        }
+        (bundle / "config.json").write_text(json.dumps(config))
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return self._node.run([*self._runc, "run", "--bundle", self._bundle, self._name])
+
+    def execute(self, user: int, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in it, as a health check."""
+        return self._node.run([*self._runc, "exec", f"--user={user}:{user}", self._name, *command])
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Container]:
+        """Have it run."""
+        with (self._bundle / "container.log").open("wb") as log:
+            command = [*self._runc, "run", "--bundle", self._bundle, self._name]
+            process = self._node.popen(command, stdout=log, stderr=log)
+            try:
+                yield self
+            finally:
+                self._node.run([*self._runc, "kill", self._name, "TERM"])
+                try:
+                    process.wait(20)
+                finally:
+                    self._node.run([*self._runc, "delete", "--force", self._name])

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
+import shutil
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from agents import free_port, select
-from images import Image, Mount, image, running, why_no_images
+from agents import select
+from images import Container, Image, Mount, image, why_no_images
 from jobs import ROOT, SimulatedJob
-from nodes import wait_until
+from nodes import Node, wait_until
+from pods import CGROUPS, PodPlaces, pod
 
 pytestmark = [
     pytest.mark.root,
@@ -26,12 +22,11 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 MAX_BYTES = 150_000_000
-NOBODY = 65534
+PORT = 19028
+IMAGES_USER, NOBODY = 65532, 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-POD = ("unshare", "--pid", "--fork", "--mount", "--mount-proc", "--net", "--ipc", "--uts")
-"""Namespaces that a pod has of its own."""
-DAEMON_SET = yaml.safe_load((ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text())
-CONTAINER = DAEMON_SET["spec"]["template"]["spec"]["containers"][0]
+CONFIG = ROOT / "deploy/kubernetes/base/rankwatch.yml"
+POD = yaml.safe_load((ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text())["spec"]["template"]["spec"]
 
 
 @pytest.fixture(scope="module")
@@ -42,91 +37,111 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 
 @pytest.fixture
-def open_to_all() -> Iterator[Path]:
-    """A directory that other users reach."""
+def node() -> Iterator[Node]:
+    """A machine."""
+    with Node("gpu-node-07") as made:
+        yield made
+
+
+@pytest.fixture
+def host() -> Iterator[Path]:
+    """What the node has at the paths that the DaemonSet mounts, by the volumes' names; other users reach it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+        root = Path(made)
+        root.chmod(0o755)
+        for name in ("state", "jobs", "pods", "config"):
+            (root / name).mkdir()
+        shutil.copy(CONFIG, root / "config")
+        yield root
 
 
-@contextlib.contextmanager
-def pod(job_dir: Path, *options: str) -> Iterator[None]:
-    """A job of another user in namespaces of its own, whose variable names it; its end takes all of them."""
-    command = [*POD, *AS_NOBODY, sys.executable, "-B", "-m", "agent.simulate", "--job-dir", str(job_dir), *options]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "RANKWATCH_JOB_ID": "train-7"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env)
-    try:
-        yield
-    finally:
-        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
-        process.wait(10)
-
-
-def page(port: int) -> str:
+def page(node: Node) -> str:
     """The agent's page; empty while there is none."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            return str(answer.read().decode())
+        reply = node.curl(PORT, "/metrics")
     except OSError:
         return ""
+    return reply.body if reply.status == 200 else ""
+
+
+def of_the_daemon_set(node: Node, built: Image, host: Path, bundle: Path, spec: dict[str, Any]) -> Container:
+    """One of the DaemonSet's containers, with its rights and mounts; a command is in the place of the image's own."""
+    security = spec["securityContext"]
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    volumes = {"cgroup": CGROUPS, "agent": None}
+    mounts = [
+        Mount(volumes.get(each["name"], host / each["name"]), each["mountPath"], not each.get("readOnly"))
+        for each in spec["volumeMounts"]
+    ]
+    command = spec.get("command") or [*built.config["Entrypoint"], *spec["args"]]
+    capabilities = [f"CAP_{name}" for name in security["capabilities"].get("add", ())]
+    return Container(node, built, bundle, command, user=security["runAsUser"], capabilities=capabilities, mounts=mounts)
+
+
+def states(node: Node, state: str) -> set[tuple[str, str]]:
+    """The ranks in a state, by job and rank."""
+    found = select(page(node), "rankwatch_rank_state", state=state)
+    return {(each.labels["job_id"], each.labels["rank"]) for each in found if each.value}
 
 
 def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
     """Below 150 MB; another user than root, a health check by the program itself, the metrics' port."""
     assert built.size() < MAX_BYTES
-    assert built.config["User"] == "65532:65532"
+    assert built.config["User"] == f"{IMAGES_USER}:{IMAGES_USER}"
     assert built.config["Healthcheck"]["Test"] == ["CMD", "/usr/bin/rankwatch", "status", "--brief"]
-    assert set(built.config["ExposedPorts"]) == {"19028/tcp"}
+    assert set(built.config["ExposedPorts"]) == {f"{PORT}/tcp"}
     print(f"{built.size() / 1e6:.0f} MB")  # noqa: T201  # stands in docs/containers.md
 
 
-def test_without_any_right(built: Image, tmp_path: Path) -> None:
-    """Its own user, no capability, its own processes: it serves what it knows of itself."""
-    port = free_port()
-    arguments = [f"--web.listen-address=127.0.0.1:{port}"]
-    with running(built, tmp_path, user=65532, sees_host=False, arguments=arguments):
-        wait_until(lambda: "rankwatch_build_info" in page(port), 30, "the agent")
-        assert 'rankwatch_exporter_up{exporter="process"} 1' in page(port)
-        assert select(page(port), "rankwatch_rank_up") == []
+def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
+    """Its own user, no capability, its own processes: it is healthy and serves what it knows of itself."""
+    command = [*built.config["Entrypoint"], *built.config["Cmd"]]
+    given = {"user": IMAGES_USER, "mounts": [Mount(CONFIG.parent, "/etc/rankwatch")]}
+    container = Container(node, built, tmp_path / "agent", command, **given, sees_host=False, read_only=False)
+
+    def up() -> set[float]:
+        return {each.value for each in select(page(node), "rankwatch_exporter_up")}
+
+    with container.running():
+        wait_until(lambda: up() == {1.0}, 30, "all exporters up")
+        assert select(page(node), "rankwatch_rank_up") == []
+        check = container.execute(IMAGES_USER, *built.config["Healthcheck"]["Test"][1:])
+        assert check.returncode == 0, check.stderr
 
 
-def test_as_the_daemon_set_runs_it(built: Image, tmp_path: Path, open_to_all: Path) -> None:
-    """With three capabilities it names other users' ranks, also those of a pod with its own namespaces."""
-    assert CONTAINER["securityContext"]["capabilities"]["drop"] == ["ALL"]
-    capabilities = [f"CAP_{name}" for name in CONTAINER["securityContext"]["capabilities"]["add"]]
-    state, config, home = open_to_all / "state", open_to_all / "config", open_to_all / "jobs"
-    for path in (state, config, home, state / "inspector"):
-        path.mkdir()
-    for path in (state / "inspector", home):
-        path.chmod(0o1777)
-    port = free_port()
-    own = yaml.safe_load((ROOT / "deploy/kubernetes/base/rankwatch.yml").read_text())
-    assert own["web"]["listen_address"] == ":19028"
-    own["web"]["listen_address"] = f":{port}"
-    (config / "rankwatch.yml").write_text(json.dumps(own))
-    mounts = [Mount(state, "/var/lib/rankwatch", writable=True), Mount(config, "/etc/rankwatch")]
-    mounts += [Mount(Path("/dev/kmsg"), "/dev/kmsg")] if os.path.exists("/dev/kmsg") else []
-    options = ("--ranks", "2", "--dump-dir", str(state / "inspector"), "--records-per-second", "100")
-    bare = SimulatedJob(home / "bare", *options, "--scheduler", "slurm", "--job-id", "77", launch=AS_NOBODY)
-    arguments = list(CONTAINER["args"])
+def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
+    """It names ranks of other users, of the node and of pods, counts their records, and knows how they ended."""
+    [first] = POD["initContainers"]
+    [second] = POD["containers"]
+    made = of_the_daemon_set(node, built, host, tmp_path / "init", first).run()
+    assert made.returncode == 0, made.stderr
+    dumps = host / "state" / "inspector"
+    assert dumps.stat().st_mode & 0o7777 == 0o1777
+    home = host / "home"
+    home.mkdir()
+    home.chmod(0o1777)
+    options = ("--ranks", "2", "--records-per-second", "100")
+    bare = (*options, "--dump-dir", str(dumps), "--scheduler", "slurm", "--job-id", "77")
+    places = PodPlaces(dumps, host / "pods", home / "pod")
+    agent = of_the_daemon_set(node, built, host, tmp_path / "agent", second)
     with (
-        bare,
-        pod(home / "pod", *options),
-        running(built, tmp_path, user=0, capabilities=capabilities, mounts=mounts, arguments=arguments),
+        SimulatedJob(home / "bare", *bare, node=node, launch=AS_NOBODY),
+        pod(node, places, "team-a", "train-7", *options),
+        agent.running(),
     ):
-
-        def shown() -> set[tuple[str, str]]:
-            alive = select(page(port), "rankwatch_rank_state", state="alive")
-            return {(each.labels["job_id"], each.labels["rank"]) for each in alive}
-
-        wanted = {(job, rank) for job in ("77", "train-7") for rank in ("0", "1")}
-        wait_until(lambda: shown() == wanted, 60, f"{wanted}, but {shown()}")
-        infos = select(page(port), "rankwatch_rank_info", job_id="77")
-        assert {each.labels["user"] for each in infos} == {"nobody"}
+        wanted = {(job, rank) for job in ("77", "team-a/train-7") for rank in ("0", "1")}
+        wait_until(lambda: states(node, "alive") == wanted, 60, "two jobs")
+        infos = {each.labels["job_id"]: each.labels for each in select(page(node), "rankwatch_rank_info", rank="0")}
+        assert {labels["user"] for labels in infos.values()} == {"nobody"}
 
         def counted() -> set[str]:
-            series = select(page(port), "rankwatch_collective_operations_total")
+            series = select(page(node), "rankwatch_collective_operations_total")
             return {each.labels["job_id"] for each in series if each.value > 0}
 
-        wait_until(lambda: counted() == {"77", "train-7"}, 60, "records of both")
+        wait_until(lambda: counted() == {"77", "team-a/train-7"}, 60, "records of both")
+        assert node.run(["kill", "-KILL", infos["team-a/train-7"]["pid"]]).returncode == 0
+        killed = {"job_id": "team-a/train-7", "rank": "0", "signal": "SIGKILL"}
+        wait_until(lambda: select(page(node), "rankwatch_rank_exit_info", **killed), 30, "how it ended")
+        check = agent.execute(0, *built.config["Healthcheck"]["Test"][1:])
+        assert check.returncode == 0, check.stderr

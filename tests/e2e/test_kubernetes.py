@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 import yaml
+from fixed_page import FixedPage
 from jobs import ROOT
+from nodes import wait_until
+from prometheus import Prometheus, why_no_prometheus
 from rules import RULES
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -29,6 +32,20 @@ TYPES = {
     "PodMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PodMonitor",
     "PrometheusRule": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PrometheusRule",
 }
+PAGE = b"""\
+# TYPE rankwatch_rank_info gauge
+rankwatch_rank_info{job_id="team-a/train-7",rank="0",pod="0f5a-of-the-job",container="c0ffee"} 1
+"""
+_OPERATORS = [
+    {"source_labels": ["job"], "target_label": "__tmp_prometheus_job_name"},
+    {"action": "keep", "source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "metrics"},
+    {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+    {"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"},
+    {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+    {"target_label": "job", "replacement": "rankwatch/rankwatch"},
+    {"target_label": "endpoint", "replacement": "metrics"},
+]
+"""What the operator puts before a PodMonitor's own relabelings (its generated configuration, 2018 to 2026)."""
 COMPILER = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--moduleResolution", "nodenext"]
 
 pytestmark = [
@@ -110,7 +127,7 @@ def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
     endpoints = made["rankwatch"]["spec"]["podMetricsEndpoints"]
     jobs = yaml.safe_load((ROOT / "deploy/prometheus/scrape/file_sd.yml").read_text())["scrape_configs"]
     names = [
-        label["replacement"] for each in endpoints for label in each["relabelings"] if label["targetLabel"] == "job"
+        label["replacement"] for each in endpoints for label in each["relabelings"] if label.get("targetLabel") == "job"
     ]
     assert names == [job["job_name"] for job in jobs]
     assert [each["params"] for each in endpoints] == [job["params"] for job in jobs]
@@ -122,6 +139,73 @@ def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
     command = [ROOT / ".venv/bin/python", KUBERNETES / "build.py", "--output", tmp_path / "x", "--thresholds", own]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ})
     assert (done.returncode, done.stderr) == (1, f"{own}: there is no threshold page_rank\n")
+
+
+def scrape_configs(monitor: dict[str, Any], targets: Path) -> list[dict[str, Any]]:
+    """What the operator makes of a PodMonitor, with the targets of a file instead of the API's."""
+    snake = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+    return [
+        {
+            "job_name": f"podMonitor/rankwatch/rankwatch/{number}",
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
+            "params": endpoint["params"],
+            "relabel_configs": [
+                *_OPERATORS,
+                *({snake.get(key, key): value for key, value in each.items()} for each in endpoint["relabelings"]),
+            ],
+            "file_sd_configs": [{"files": [str(targets)]}],
+        }
+        for number, endpoint in enumerate(monitor["spec"]["podMetricsEndpoints"])
+    ]
+
+
+@pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
+def test_labels_of_ranks_are_the_jobs(tmp_path: Path) -> None:
+    """A rank's pod and container are those of its job, not the agent's; jobs and nodes have the rules' names."""
+    folder = monitoring(tmp_path)
+    monitor = yaml.safe_load((folder / "podmonitor.yaml").read_text())
+    found = {
+        "__meta_kubernetes_namespace": "rankwatch",
+        "__meta_kubernetes_pod_name": "rankwatch-x7x7x",
+        "__meta_kubernetes_pod_container_name": "rankwatch",
+        "__meta_kubernetes_pod_container_port_name": "metrics",
+        "__meta_kubernetes_pod_node_name": "gpu-node-07",
+    }
+    targets = tmp_path / "targets.json"
+    with FixedPage(PAGE) as page:
+        targets.write_text(json.dumps([{"targets": [f"127.0.0.1:{page.port}"], "labels": found}]))
+        config = yaml.safe_dump({"scrape_configs": scrape_configs(monitor, targets)})
+        with Prometheus(tmp_path / "prometheus", config) as server:
+            wait_until(lambda: len(server.query("rankwatch_rank_info")) == 2, 20, "both scrapes")
+            series = [each["metric"] for each in server.query("rankwatch_rank_info")]
+    of_target = {"node": "gpu-node-07", "namespace": "rankwatch", "instance": f"127.0.0.1:{page.port}"}
+    of_job = {"job_id": "team-a/train-7", "rank": "0", "pod": "0f5a-of-the-job", "container": "c0ffee"}
+    wanted = {"__name__": "rankwatch_rank_info", **of_target, **of_job}
+    for job in ("rankwatch", "rankwatch-liveness"):
+        assert {**wanted, "job": job} in series
+    assert len(series) == 2
+
+
+@needs_kubectl
+def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
+    """The component makes the container privileged, and says nothing that the API would refuse beside it."""
+    site = tmp_path / "site"
+    site.mkdir()
+    shutil.copytree(KUBERNETES, site / "rankwatch")
+    parts = {"resources": ["rankwatch/overlays/amd"], "components": ["rankwatch/components/kernel-log"]}
+    (site / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    found = kustomized(site)
+    assert mistakes(found, tmp_path) == ""
+    [container] = next(each for each in found if each["kind"] == "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"] == {
+        "privileged": True,
+        "allowPrivilegeEscalation": True,
+        "readOnlyRootFilesystem": True,
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "runAsNonRoot": False,
+    }
 
 
 @needs_kubectl
