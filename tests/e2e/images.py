@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,10 +44,14 @@ def why_no_images() -> str | None:
 
 
 class Image(NamedTuple):
-    """``root``: its files; ``config``: what it says of how it is run (OCI's image configuration)."""
+    """``root``: its files; ``config``: what it says of how it is run (OCI's image configuration).
+
+    ``save`` writes it to a file that `docker load` reads.
+    """
 
     root: Path
     config: dict[str, Any]
+    save: Callable[[Path], object]
 
     def size(self) -> int:
         """Bytes of all of its files."""
@@ -83,7 +87,11 @@ def image(directory: Path) -> Iterator[Image]:
     made = buildah("from", "--pull-never", NAME)
     config = json.loads(buildah("inspect", "--type", "image", NAME))["Docker"]["config"]
     try:
-        yield Image(Path(buildah("mount", made)), config)
+        yield Image(
+            root=Path(buildah("mount", made)),
+            config=config,
+            save=lambda path: buildah("push", "--quiet", NAME, f"docker-archive:{path}:{NAME}"),
+        )
     finally:
         buildah("rm", made)
         subprocess.run(["buildah", "rmi", "--all", "--force"], check=False, env=env, capture_output=True)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from agents import select
-from images import Container, Image, Mount, image, why_no_images
+from container_lines import QUADLETS, of_the_page, of_the_quadlet, of_the_unit, on, rights
+from dockers import Docker, why_no_docker
+from images import NAME, Container, Image, Mount, image, why_no_images
 from jobs import ROOT, SimulatedJob
 from nodes import Node, wait_until
 from pods import CGROUPS, PodPlaces, pod
@@ -145,3 +147,42 @@ def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_pat
         wait_until(lambda: select(page(node), "rankwatch_rank_exit_info", **killed), 30, "how it ended")
         check = agent.execute(0, *built.config["Healthcheck"]["Test"][1:])
         assert check.returncode == 0, check.stderr
+
+
+@pytest.mark.skipif(why_no_docker() is not None, reason=why_no_docker() or "")
+@pytest.mark.parametrize("words", [of_the_page(), of_the_unit()], ids=["page", "unit"])
+def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path, words: list[str]) -> None:
+    """By the docs' line and by the unit's: ranks of another user, the kernel's log, healthy; it stops when asked to."""
+    config, state = host / "etc/rankwatch", host / "var/lib/rankwatch"
+    for path in (config, state / "inspector"):
+        path.mkdir(parents=True)
+    shutil.copy(CONFIG, config)
+    built.save(tmp_path / "image.tar")
+    health = ["--detach", "--health-interval=1s"]
+    options = ("--ranks", "2", "--scheduler", "slurm", "--job-id", "77")
+    home = host / "home"
+    home.mkdir()
+    home.chmod(0o1777)
+    with Docker(node, host / "docker") as docker, SimulatedJob(home / "job", *options, node=node, launch=AS_NOBODY):
+        assert docker.run("load", "--input", tmp_path / "image.tar").returncode == 0
+        started = docker.run("run", *health, *on(host, NAME, words))
+        assert started.returncode == 0, started.stderr
+        wait_until(lambda: states(node, "alive") == {("77", "0"), ("77", "1")}, 60, "the job")
+        read = {"exporter": "kernel_log"}
+        wait_until(lambda: select(page(node), "rankwatch_exporter_update_duration_seconds", **read), 30, "kernel's log")
+        told = "{{.State.Health.Status}}"
+        wait_until(lambda: docker.run("inspect", "--format", told, "rankwatch").stdout == "healthy\n", 30, "its health")
+        assert docker.run("stop", "rankwatch").returncode == 0
+        wait_until(lambda: page(node) == "", 10, "its end")
+        docker.run("rm", "--force", "rankwatch")
+
+
+def test_docker_has_the_same_rights() -> None:
+    """The unit of docker's gives what the docs' line gives."""
+    assert rights(of_the_unit()) == rights(of_the_page())
+
+
+@pytest.mark.skipif(not QUADLETS.exists(), reason="no podman in .cache: scripts/test --full fetches it")
+def test_podman_has_the_same_rights() -> None:
+    """Podman's own generator takes the quadlet, and makes of it what the docs' line gives."""
+    assert rights(of_the_quadlet()) == rights(of_the_page())

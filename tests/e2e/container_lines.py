@@ -1,0 +1,85 @@
+"""The ways to run the container on a node: the line of the docs, the unit of docker's, the quadlet of podman's."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+from jobs import ROOT
+
+PAGE = ROOT / "docs" / "containers.md"
+UNIT = ROOT / "deploy" / "container" / "rankwatch.service"
+QUADLETS = ROOT / ".cache" / "podman" / "usr" / "libexec" / "podman" / "quadlet"
+_SHORT = {"-v": "--volume", "-d": "--detach"}
+_FLAGS = {"--detach", "--read-only", "--rm", "--replace"}
+
+
+def of_the_page() -> list[str]:
+    """The words of the docs' `podman run`, without the program."""
+    found = re.search(r"^ +podman run ((?:.*\\\n)+.*)", PAGE.read_text(), re.MULTILINE)
+    assert found is not None
+    return shlex.split(found[1].replace("\\\n", " "))
+
+
+def of_the_unit() -> list[str]:
+    """The words of docker's unit after `docker run`; those for GPUs and the image by the unit's variables."""
+    found = re.search(r"^ExecStart=/usr/bin/docker run ((?:.*\\\n)+.*)", UNIT.read_text(), re.MULTILINE)
+    assert found is not None
+    return shlex.split(found[1].replace("\\\n", " "))
+
+
+def of_the_quadlet() -> list[str]:
+    """The words after `podman run` of podman's generator; raises AssertionError if it complains."""
+    env = {**os.environ, "QUADLET_UNIT_DIRS": str(UNIT.parent)}
+    done = subprocess.run([QUADLETS, "-dryrun"], check=False, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"^ExecStart=/usr/bin/podman run (.*)$", done.stdout, re.MULTILINE)
+    assert found is not None, done.stderr
+    return shlex.split(found[1].replace("\\\n", " "))
+
+
+def options(words: list[str]) -> set[tuple[str, str]]:
+    """Options and their values, however they are written; the image is left out."""
+    found = set()
+    rest = iter(words)
+    for word in rest:
+        name, _, value = word.partition("=")
+        name = _SHORT.get(name, name)
+        if not name.startswith("--"):
+            continue
+        if name not in _FLAGS and not value:
+            value = next(rest)
+        found.add((name, value.lower() if name.startswith("--cap-") else value))
+    return found
+
+
+def rights(words: list[str]) -> set[tuple[str, str]]:
+    """What the container is given and what is taken from it, GPUs left out."""
+    named = {
+        "user",
+        "cap-drop",
+        "cap-add",
+        "security-opt",
+        "read-only",
+        "tmpfs",
+        "pid",
+        "network",
+        "cgroupns",
+        "volume",
+    }
+    named |= {"device", "stop-timeout"}
+    return {each for each in options(words) if each[0][2:] in named and not each[1].startswith("nvidia.com/gpu")}
+
+
+def on(host: Path, image: str, words: list[str]) -> list[str]:
+    """The words with the node's directories below ``host``, without GPUs, and with this image.
+
+    A lower OOM score takes CAP_SYS_RESOURCE, which root of a test machine may lack.
+    """
+    left_out = re.compile(r"\$GPUS|.*nvidia\.com/gpu.*|--oom-score-adj=.*")
+    kept = [word for word in words[:-1] if not left_out.fullmatch(word)]
+    ours = "|".join(("/etc/rankwatch", "/var/lib/rankwatch", "/run/rankwatch"))
+    return [*(re.sub(rf"^(--volume=)?({ours}):", rf"\g<1>{host}\g<2>:", word) for word in kept), image]
