@@ -140,7 +140,7 @@ class KernelLogExporter:
             if not self._refused:
                 self._refused = True
                 self._ctx.log.warning(
-                    "the kernel's log {path} cannot be read: that needs CAP_SYSLOG",
+                    "the kernel's log {path} cannot be read: that needs CAP_SYSLOG, and in a container the device",
                     path=self._config.path,
                     error=error.strerror,
                 )
