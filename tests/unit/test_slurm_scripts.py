@@ -326,7 +326,7 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str) -> None:
 
 
 def test_the_agent_is_asked_where_it_finds_itself(site: Site) -> None:
-    """Without a setting its own socket is asked, which neither TLS nor a password closes; else what the setting names."""
+    """Without a setting its own socket is asked, which no TLS and no password closes; else what the setting names."""
     site.answer("CANCELLED None\n", SIGTERMED)
     for address in ({}, {"RANKWATCH_ADDRESS": "[::1]:9"}):
         site.run(EPILOG, environment("epilog.4") | address)
