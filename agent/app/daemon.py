@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,6 @@ from agent.export.registry import Registry, Source, SourceCounts
 from agent.page.document import Configuration, NodeDocument, write
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
-from agent.web.listen import inherited_listeners
 from agent.web.serving import Serving
 
 SWITCH_INTERVAL_SECONDS = 0.001
@@ -58,6 +58,7 @@ class Daemon:
         environ: Mapping[str, str],
         clock: Clock | None = None,
         terms: WebTerms | None = None,
+        inherited: Sequence[socket.socket] = (),
     ) -> None:
         self._options = options
         self._loaded = loaded
@@ -92,7 +93,7 @@ class Daemon:
             self._pages,
             Logger("web"),
             lambda: self._terms.terms,
-            inherited_listeners(environ, os.getpid()) if options.systemd_socket else (),
+            inherited,
             local_socket(environ),
         )
         self._lag = LoopLag(self._clock)
@@ -139,7 +140,7 @@ class Daemon:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]
         tasks = [asyncio.create_task(part) for part in parts]
         self._notifier.ready()
-        address = ", ".join(self._listen_addresses(self._loaded))
+        address = ", ".join(self._web.addresses)
         self._log.info("serving metrics at {address}", address=address, version=__version__)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:

@@ -12,13 +12,12 @@ from agent.app.config import Loaded, read_config
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line says. ``listen_addresses`` and ``web_config_file`` override the file's; ``config_path``
-    None: all defaults. ``systemd_socket``: systemd has opened where to listen.
+    None: all defaults.
     """
 
     config_path: Path | None = None
     listen_addresses: tuple[str, ...] = ()
     web_config_file: Path | None = None
-    systemd_socket: bool = False
     roots: Roots = field(default_factory=Roots)
 
     def web_file(self, loaded: Loaded) -> Path | None:

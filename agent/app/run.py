@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import socket
 import sys
 
 from agent.api import Roots
@@ -17,7 +18,7 @@ from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
 from agent.core.clock import SystemClock
 from agent.core.log import Logger
-from agent.web.listen import parse_listen_address
+from agent.web.listen import inherited_listeners, parse_listen_address
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -27,7 +28,6 @@ def run(flags: argparse.Namespace) -> int:
         config_path=flags.config_file,
         listen_addresses=tuple(flags.web_listen_address or ()),
         web_config_file=flags.web_config_file,
-        systemd_socket=flags.web_systemd_socket,
         roots=roots,
     )
     try:
@@ -37,6 +37,8 @@ def run(flags: argparse.Namespace) -> int:
         plan = prepare(loaded, Logger("config"))
         terms = WebTerms(options.web_file(loaded), SystemClock(), Logger("web"))
         terms.load()
+        is_daemon = not flags.check_config and not flags.once
+        inherited = inherited_listeners(os.environ, os.getpid()) if flags.web_systemd_socket and is_daemon else []
     except (ConfigError, ValueError) as error:
         print(f"rankwatch: {error}", file=sys.stderr)  # noqa: T201  # a command's answer
         return 2
@@ -46,8 +48,10 @@ def run(flags: argparse.Namespace) -> int:
     if flags.once:
         sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
         return 0
-    return asyncio.run(_serve(options, loaded, plan, terms))
+    return asyncio.run(_serve(options, loaded, plan, terms, inherited))
 
 
-async def _serve(options: Options, loaded: Loaded, plan: ExporterPlan, terms: WebTerms) -> int:
-    return await Daemon(options, loaded, os.environ, terms=terms).run(plan)
+async def _serve(
+    options: Options, loaded: Loaded, plan: ExporterPlan, terms: WebTerms, inherited: list[socket.socket]
+) -> int:
+    return await Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan)

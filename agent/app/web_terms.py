@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from agent.app.config import read_config
@@ -24,8 +24,9 @@ POLL_SECONDS = 5.0
 class WebTerms:
     """What clients must meet by the file at ``path``; nothing where that is None.
 
-    A file that cannot be used leaves the one before in force: what was closed is never opened by a mistake.
-    ``refused``: why the newest text is not in use; empty where it is.
+    A file that cannot be used leaves the one before in force, and so does one without what closed the door: that may be
+    half of a file that is being written. What was closed is never opened by a mistake. ``refused``: why the newest
+    text is not in use; empty where it is.
     """
 
     def __init__(self, path: Path | None, clock: Clock, log: Logger) -> None:
@@ -38,6 +39,8 @@ class WebTerms:
         self._files = OwnThread("web-file")
         self._stamp: tuple[tuple[int, int, int], ...] = ()
         self._known_files: tuple[Path, ...] = ()
+        self._file: WebFile | None = None
+        self._passwords: Passwords | None = None
 
     def load(self) -> None:
         """Read it (blocking); ConfigError says what is wrong, and all is as before."""
@@ -46,8 +49,14 @@ class WebTerms:
         stamp = _stamp_of([self.path])
         found = parse(read_config(self.path), str(self.path))
         folder = self.path.parent
-        stamp += _stamp_of(found.files(folder))
-        self.terms, self._stamp = self._terms_of(found, folder), stamp
+        self._known_files = tuple(found.files(folder))  # also of a file that is refused: they may be on their way
+        stamp += _stamp_of(self._known_files)
+        if self._file is None and not (found.tls_server_config or found.basic_auth_users):
+            self._log.warning("the web configuration asks for nothing: whoever comes may read", path=str(self.path))
+        if self._file is not None and (gone := found.opens(self._file)):
+            raise ConfigError(f"{self.path}: {gone} would open what is closed: restart the agent if that is meant")
+        terms = self._terms_of(found, folder)
+        self.terms, self._file, self._stamp = terms, found, stamp
 
     async def watch(self) -> None:
         """Take what changes into use, for as long as the agent runs."""
@@ -64,10 +73,11 @@ class WebTerms:
         self._stamp = stamp
         try:
             await self._files.call(self.load)
-        except ConfigError as error:
-            if self.refused != str(error):
-                self._log.error("web configuration refused, the one before stays", error=str(error))
-            self.refused = str(error)
+        except Exception as error:  # noqa: BLE001  # of OpenSSL, bcrypt or a path: logged and shown, and nothing changes
+            said = str(error) or type(error).__name__
+            if self.refused != said:
+                self._log.error("web configuration refused, the one before stays", error=said)
+            self.refused = said
         else:
             self.refused = ""
             self._log.info("web configuration taken into use", path=str(path))
@@ -83,8 +93,15 @@ class WebTerms:
             except ValueError as error:
                 raise ConfigError(f"{self.path}: {error}") from error
             tls = TlsTerms(context, lambda certificate: has_allowed_name(certificate, allowed))
-        passwords = None
-        if found.basic_auth_users:
+        passwords = self._passwords_of(found)
+        headers = found.http_server_config.headers
+        return Terms(Secured(passwords, headers, found.rate_limit, self._clock.monotonic), tls)
+
+    def _passwords_of(self, found: WebFile) -> Passwords | None:
+        """Those before, with what they remember, where the users are the same: scrapers are let in as they were."""
+        if not found.basic_auth_users:
+            return None
+        if self._passwords is None or self._file is None or self._file.basic_auth_users != found.basic_auth_users:
             import bcrypt  # noqa: PLC0415  # likewise
 
             def matches(password: bytes, hashed: bytes) -> bool:
@@ -93,10 +110,8 @@ class WebTerms:
                 except ValueError:  # a password that bcrypt does not take, with a NUL
                     return False
 
-            passwords = Passwords(found.basic_auth_users, self._checks, self._clock.monotonic, matches)
-        self._known_files = tuple(found.files(folder))
-        headers = found.http_server_config.headers
-        return Terms(Secured(passwords, headers, found.rate_limit, self._clock.monotonic), tls)
+            self._passwords = Passwords(found.basic_auth_users, self._checks, self._clock.monotonic, matches)
+        return self._passwords
 
 
 def local_socket(environ: Mapping[str, str]) -> Path | None:
@@ -112,13 +127,13 @@ def parse(text: str, source: str) -> WebFile:
     return found
 
 
-def _stamp_of(paths: list[Path]) -> tuple[tuple[int, int, int], ...]:
+def _stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
     """When each file was changed, and which it is; zeros for one that is not there."""
     found = []
     for path in paths:
         try:
             status = os.stat(path)
-        except OSError:
+        except (OSError, ValueError):  # of a path with a NUL
             found.append((0, 0, 0))
         else:
             found.append((status.st_mtime_ns, status.st_ino, status.st_size))

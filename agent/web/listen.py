@@ -15,6 +15,9 @@ RECEIVE_BUFFER_BYTES = 64 * 1024
 SEND_BUFFER_BYTES = 256 * 1024
 """What the kernel takes of an answer for a client that does not read: left alone it grows to megabytes for each."""
 
+MAX_INHERITED = 64
+"""Sockets that systemd may hand over."""
+
 _FORM = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
@@ -87,10 +90,11 @@ def open_local_listener(path: Path) -> socket.socket:
 
 def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
     """The listening sockets that systemd hands over (sd_listen_fds(3)); ValueError where it hands over none."""
-    if environ.get("LISTEN_PID") != str(pid) or not environ.get("LISTEN_FDS", "").isdecimal():
+    count = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(pid) or not count.isdecimal() or not 0 < int(count) <= MAX_INHERITED:
         raise ValueError("--web.systemd-socket: systemd hands over no socket; is rankwatch.socket started?")
     first = 3  # SD_LISTEN_FDS_START
-    found = [socket.socket(fileno=fd) for fd in range(first, first + int(environ["LISTEN_FDS"]))]
+    found = [socket.socket(fileno=fd) for fd in range(first, first + int(count))]
     for opened in found:
         opened.set_inheritable(False)
         if opened.type != socket.SOCK_STREAM:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import ipaddress
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from agent.core.threads import OwnThread
 MAX_GOOD = 64
 """Right pairs that are remembered; what scrapers need is one each."""
 MAX_CLIENTS = 1024
-"""Addresses whose failures are counted."""
+"""Addresses whose failures are counted; of IPv6, networks of 64 bits, as one host has a whole one."""
 MAX_PASSWORD_BYTES = 72
 """More than bcrypt looks at; the hash of a longer one would be that of its beginning."""
 CHECKS_AT_ONCE = 10
@@ -84,13 +85,22 @@ class Passwords:
 
     def _may_check(self, client: str) -> bool:
         """Take one of the checks that the address has now; False where there is none."""
-        now = self._monotonic()
+        now, client = self._monotonic(), _counted_as(client)
         before = self._buckets.pop(client, _Bucket(CHECKS_AT_ONCE, now))
         left = min(CHECKS_AT_ONCE, before.checks + (now - before.at) * CHECKS_PER_SECOND)
         self._buckets[client] = _Bucket(left - 1 if left >= 1 else left, now)
         while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
         return left >= 1
+
+
+def _counted_as(client: str) -> str:
+    """The address, of IPv6 its network; IPv4's that come by a socket of both (::ffff:10.0.0.1) are their own."""
+    try:
+        address = ipaddress.IPv6Address(client.partition("%")[0])
+    except ValueError:
+        return client
+    return str(address.ipv4_mapped or address.packed[:8].hex())
 
 
 def _pair(authorization: str) -> tuple[bytes, bytes] | None:

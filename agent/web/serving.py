@@ -53,6 +53,7 @@ class Serving:
         """
         self.addresses = tuple(addresses)
         if self._inherited:
+            self.addresses = tuple(_shown(each) for each in self._inherited)
             await self._server.start_on(self._inherited)
         else:
             await _start(self._server, self.addresses)
@@ -127,6 +128,12 @@ class Serving:
             await _start(self._server, self.addresses)
         except OSError as error:  # taken by another program in between
             self._log.error("the old address cannot be listened to again: restart the agent", error=error)
+
+
+def _shown(opened: socket.socket) -> str:
+    """Where a socket listens, as in the configuration; the path of one of the node's own."""
+    name = opened.getsockname()
+    return str(ListenAddress(*name[:2])) if isinstance(name, tuple) else str(name)
 
 
 async def _start(server: WebServer, addresses: Sequence[str]) -> None:

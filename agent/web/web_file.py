@@ -115,7 +115,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in self.headers.items():
             if name not in HEADERS:
                 raise ValueError(f"headers: {name} is none of {', '.join(sorted(HEADERS))}")
-            if not value.isprintable() or not value.isascii():
+            if not value.isprintable() or not value.isascii() or value != value.strip():
                 raise ValueError(f"headers: {name} holds what no header may")
 
 
@@ -153,6 +153,21 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"basic_auth_users: what {user!r} has is no hash by bcrypt ($2y$10$...)")
             if int(found[1]) > _MAX_COST:
                 raise ValueError(f"basic_auth_users: the hash of {user!r} costs {found[1]}; {_MAX_COST} is the most")
+
+    def opens(self, before: WebFile) -> str:
+        """What closed the door by the file ``before`` and is not in this one; empty for nothing."""
+        was, now = before.tls_server_config, self.tls_server_config
+        gone = {
+            "tls_server_config": was is not None and now is None,
+            "client_auth_type": was is not None
+            and was.client_auth_type == "RequireAndVerifyClientCert"
+            and (now is None or now.client_auth_type != was.client_auth_type),
+            "client_allowed_sans": was is not None
+            and bool(was.client_allowed_sans)
+            and (now is None or not now.client_allowed_sans),
+            "basic_auth_users": bool(before.basic_auth_users) and not self.basic_auth_users,
+        }
+        return ", ".join(name for name, is_gone in gone.items() if is_gone)
 
     def files(self, folder: Path) -> list[Path]:
         """The files that it names, of which a change is one of this file."""

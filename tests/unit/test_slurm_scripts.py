@@ -321,8 +321,18 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str) -> None:
     site.answer("CANCELLED None\n", printed)
     site.run(EPILOG, environment("epilog.4"))
     site.wait_until_alone()
-    assert site.asked.read_text().splitlines() == ["rankwatch status --web.listen-address=127.0.0.1:19028"]
+    assert site.asked.read_text().splitlines() == ["rankwatch status"]
     assert "state" not in site.file()
+
+
+def test_the_agent_is_asked_where_it_finds_itself(site: Site) -> None:
+    """Without a setting its own socket is asked, which no TLS and no password closes; else what the setting names."""
+    site.answer("CANCELLED None\n", SIGTERMED)
+    for address in ({}, {"RANKWATCH_ADDRESS": "[::1]:9"}):
+        site.run(EPILOG, environment("epilog.4") | address)
+        site.wait_until_alone()
+    asked = [line for line in site.asked.read_text().splitlines() if line.startswith("rankwatch")]
+    assert asked == ["rankwatch status", "rankwatch status --web.listen-address=[::1]:9"]
 
 
 @pytest.mark.parametrize(
@@ -501,6 +511,15 @@ def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
     }
     assert (tmp_path / "4").stat().st_mode & 0o777 == 0o700
     assert Site(tmp_path).run(script, env | {"RANKWATCH_INSPECTOR": "0"}).stdout == ""
+
+
+def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
+    """Where another user has put a link to a directory of the job's user in the place, the job is told nothing."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "4").symlink_to(tmp_path / "home")
+    script = tmp_path / "task_prolog"
+    script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(tmp_path)))
+    assert Site(tmp_path).run(script, environment("prolog.4")).stdout == ""
 
 
 def wait_until(reached: Callable[[], bool]) -> None:

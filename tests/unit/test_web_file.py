@@ -55,6 +55,7 @@ REFUSED_HERE = {
     "both": ("tls_server_config: {cert: a, cert_file: b, key_file: c}", "cert and cert_file exclude each other"),
     "sans": (f"tls_server_config: {{{TLS}, client_allowed_sans: [a]}}", "client_allowed_sans needs"),
     "newline": ('http_server_config: {headers: {X-Frame-Options: "a\\nb"}}', "holds what no header may"),
+    "header-blank": ('http_server_config: {headers: {X-Frame-Options: " deny"}}', "holds what no header may"),
     "interval": ("rate_limit: {interval: soon}", "'soon' is no time span"),
     "users": (f"basic_auth_users: {{{', '.join(f'u{n}: x' for n in range(MAX_USERS + 1))}}}", "length <= 64"),
     "many-sans": (

@@ -18,7 +18,7 @@ from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
 from agent.core.log import Logger
 from agent.web.limits import ServerLimits
-from agent.web.listen import ListenAddress, inherited_listeners
+from agent.web.listen import MAX_INHERITED, ListenAddress, inherited_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import WebServer
 from agent.web.serving import Serving
@@ -293,9 +293,10 @@ async def test_none_of_several_addresses_stays_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": "7", "LISTEN_FDS": "x"}]
+    ("pid", "count"), [(None, None), ("1", "1"), ("7", "x"), ("7", "0"), ("7", f"{MAX_INHERITED + 1}")]
 )
-def test_no_inherited_sockets(environ: dict[str, str]) -> None:
-    """Sockets of another process, or none, are said to be missing."""
+def test_no_inherited_sockets(pid: str | None, count: str | None) -> None:
+    """Sockets of another process, none and too many are said to be missing."""
+    environ = {} if pid is None or count is None else {"LISTEN_PID": pid, "LISTEN_FDS": count}
     with pytest.raises(ValueError, match=r"is rankwatch\.socket started"):
         inherited_listeners(environ, 7)

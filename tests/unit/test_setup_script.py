@@ -1,0 +1,131 @@
+"""rankwatch-setup: what it puts on a node, and what it leaves when it goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SETUP = ROOT / "deploy" / "package" / "rankwatch-setup"
+HOOKS = ("prolog.d", "epilog.d")
+
+
+class Machine:
+    """A root directory, and what the package has below /usr/share/rankwatch."""
+
+    def __init__(self, directory: Path) -> None:
+        self.share, self.root = directory / "share of it", directory / "a root"
+        shutil.copytree(ROOT / "deploy" / "systemd" / "rankwatch.service.d", self.share / "systemd")
+        shutil.copytree(ROOT / "deploy" / "slurm", self.share / "slurm")
+        self.root.mkdir()
+        self.drop_ins = self.root / "etc/systemd/system/rankwatch.service.d"
+        self.slurm = self.root / "etc/slurm"
+
+    def setup(self, *options: str, umask: int = 0o022) -> str:
+        """Run it to a good end; return what it said."""
+        done = subprocess.run(
+            ["sh", SETUP, "--root", self.root, *options],
+            check=True,
+            capture_output=True,
+            text=True,
+            umask=umask,
+            env={"PATH": os.environ["PATH"], "RANKWATCH_SHARE": str(self.share)},
+        )
+        assert done.stderr == ""
+        return done.stdout
+
+    def files(self) -> set[str]:
+        """All files below the root."""
+        return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
+
+    def configure_slurm(self, place: str = "etc/slurm") -> None:
+        """Have a slurm.conf as docs/schedulers.md has it."""
+        (self.root / place).mkdir(parents=True, exist_ok=True)
+        lines = "# ours\nProlog=/etc/slurm/prolog.d/*\nEpilog=/etc/slurm/epilog.d/*\n"
+        (self.root / place / "slurm.conf").write_text(lines)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine with nothing on it."""
+    return Machine(tmp_path)
+
+
+def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
+    """Rights and scripts are those that the package has, for every user to read; removed, nothing is left of them."""
+    machine.setup("--with-other-users", "--with-hardware", "--slurm", umask=0o077)
+    for right in ("50-other-users.conf", "55-hardware.conf"):
+        assert (machine.drop_ins / right).read_text() == (machine.share / "systemd" / right).read_text()
+        assert (machine.drop_ins / right).stat().st_mode & 0o777 == 0o644
+    for hook in HOOKS:
+        assert (machine.slurm / hook / "50-rankwatch").read_text() == (
+            machine.share / "slurm" / hook / "50-rankwatch"
+        ).read_text()
+        assert (machine.slurm / hook / "50-rankwatch").stat().st_mode & 0o777 == 0o755
+        assert (machine.slurm / hook).stat().st_mode & 0o777 == 0o755
+    assert "slurm: yes" in machine.setup("--check")
+    machine.setup("--remove")
+    assert machine.files() == {"etc/default/rankwatch"}
+
+
+@pytest.mark.parametrize("place", ["etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache"])
+def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, place: str) -> None:
+    """While slurm.conf names the folders, a script that does nothing stays in each: slurmd drains nodes without one."""
+    machine.setup("--slurm")
+    machine.configure_slurm(place)
+    said = machine.setup("--remove")
+    for hook in HOOKS:
+        stays = machine.slurm / hook / "50-rankwatch"
+        assert f"{stays} stays" in said
+        assert "jobs" not in stays.read_text()
+        assert subprocess.run([stays], check=False, env={}).returncode == 0
+        assert [path.name for path in (machine.slurm / hook).iterdir()] == ["50-rankwatch"]
+    assert "slurm: no" in machine.setup("--check")
+
+
+def test_beside_a_sites_own_scripts_ours_goes(machine: Machine) -> None:
+    """Where another file fits the pattern, or slurm.conf names no folder, ours is removed."""
+    machine.configure_slurm()
+    machine.setup("--slurm")
+    for hook in HOOKS:
+        (machine.slurm / hook / "10-site").write_text("#!/bin/sh\n")
+    machine.setup("--with-hardware")
+    assert {path for path in machine.files() if "50-rankwatch" in path} == set()
+    for hook in HOOKS:
+        (machine.slurm / hook / "10-site").unlink()
+    machine.setup("--slurm")
+    (machine.slurm / "slurm.conf").write_text("# Prolog=/etc/slurm/prolog.d/*\nProlog=/opt/prolog\n")
+    assert machine.setup("--remove") == ""
+    assert {path for path in machine.files() if "50-rankwatch" in path} == set()
+
+
+def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine) -> None:
+    """Without a choice in /etc/default/rankwatch nothing that is there is changed or removed."""
+    machine.configure_slurm()
+    own = {machine.drop_ins / "50-other-users.conf", machine.slurm / "task_prolog.d" / "50-rankwatch"}
+    own |= {machine.slurm / hook / "50-rankwatch" for hook in HOOKS}
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("the site's\n")
+    assert machine.setup("--defaults") == ""
+    assert {path.read_text() for path in own} == {"the site's\n"}
+    machine.setup("--with-other-users", "--slurm")
+    machine.setup("--remove")
+    assert (machine.slurm / "task_prolog.d" / "50-rankwatch").read_text() == "the site's\n"
+
+
+def test_an_upgrade_does_what_was_chosen(machine: Machine) -> None:
+    """--defaults obeys the file, whoever wrote it, and says nothing."""
+    (machine.root / "etc/default").mkdir(parents=True)
+    (machine.root / "etc/default/rankwatch").write_text('RANKWATCH_SETUP="--with-hardware --slurm"\n')
+    assert machine.setup("--defaults") == ""
+    assert machine.files() == {
+        "etc/default/rankwatch",
+        "etc/systemd/system/rankwatch.service.d/55-hardware.conf",
+        "etc/slurm/prolog.d/50-rankwatch",
+        "etc/slurm/epilog.d/50-rankwatch",
+    }

@@ -1,0 +1,113 @@
+"""The web file while the agent runs: what is taken into use, and what never opens what was closed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+
+from agent.app.web_terms import WebTerms
+from agent.core.log import Logger
+
+DATA = Path(__file__).parents[1] / "data" / "web"
+HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"
+TLS = "cert_file: server.pem, key_file: server.key"
+VERIFIED = f"{TLS}, client_ca_file: ca.pem, client_auth_type: RequireAndVerifyClientCert"
+IF_GIVEN = "VerifyClientCertIfGiven"
+USERS = f'\nbasic_auth_users: {{prom: "{HASH}"}}\n'
+WHOLE = f"tls_server_config: {{{VERIFIED}, client_allowed_sans: [prometheus.example]}}{USERS}"
+
+
+class Watched:
+    """A web file beside certificates, and what is in force by it."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        for path in DATA.glob("*.*"):
+            shutil.copy(path, folder)
+        self.file = folder / "web.yml"
+        self.file.write_text(text)
+        self.terms = WebTerms(self.file, FakeClock(), Logger("test"))
+        self.terms.load()
+
+    async def write(self, text: str) -> None:
+        """Write the file, and let it be looked at."""
+        await asyncio.to_thread(self.file.write_text, text)
+        await self.terms._look(self.file)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    """A file with all that closes the door."""
+    return Watched(tmp_path, WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "tls_server_config, client_auth_type, client_allowed_sans, basic_auth_users"),
+        ("# nothing yet\n", "tls_server_config"),
+        (f"tls_server_config:\n{USERS}", "tls_server_config"),
+        (WHOLE.removesuffix(USERS), "basic_auth_users"),
+        (f"tls_server_config: {{{TLS}}}{USERS}", "client_auth_type"),
+        (
+            f"tls_server_config: {{{VERIFIED.replace('RequireAndVerifyClientCert', IF_GIVEN)}}}{USERS}",
+            "client_auth_type",
+        ),
+        (f"tls_server_config: {{{VERIFIED}}}{USERS}", "client_allowed_sans"),
+    ],
+)
+async def test_a_file_that_would_open_is_refused(watched: Watched, text: str, named: str) -> None:
+    """One that is empty, cut off or without a part that closed the door changes nothing, and the page says which."""
+    before = watched.terms.terms
+    await watched.write(text)
+    assert watched.terms.terms is before
+    assert named in watched.terms.refused
+    assert "would open what is closed: restart the agent" in watched.terms.refused
+    await watched.write(WHOLE)
+    assert watched.terms.refused == ""
+    assert watched.terms.terms.tls is not None
+
+
+async def test_what_closes_more_is_taken(tmp_path: Path) -> None:
+    """A file that at the start asks for nothing may be given TLS and users at any time."""
+    watched = await asyncio.to_thread(Watched, tmp_path, "")
+    await watched.write(WHOLE)
+    assert (watched.terms.refused, watched.terms.terms.tls is None) == ("", False)
+
+
+async def test_a_certificate_that_comes_after_the_file_is_found(watched: Watched) -> None:
+    """A file that names a certificate before that is there is taken into use once it is."""
+    text = WHOLE.replace("server.pem", "later.pem").replace("server.key", "later.key")
+    await watched.write(text)
+    assert "later.pem: No such file" in watched.terms.refused
+    for kind in ("pem", "key"):
+        await asyncio.to_thread(shutil.copy, DATA / f"renewed.{kind}", watched.file.with_name(f"later.{kind}"))
+    for _ in range(2):
+        await watched.terms._look(watched.file)
+    assert watched.terms.refused == ""
+
+
+async def test_nothing_in_the_file_ends_the_agent(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that no file can have, and an error that nobody foresaw, are refusals like others."""
+    before = watched.terms.terms
+    for _ in range(2):
+        await watched.write(WHOLE.replace("server.pem", '"server\\0.pem"'))
+        assert "null byte" in watched.terms.refused
+    monkeypatch.setattr(WebTerms, "_terms_of", lambda *_: {}["unforeseen"])
+    await watched.write(WHOLE)
+    assert watched.terms.refused == "'unforeseen'"
+    assert watched.terms.terms is before
+
+
+async def test_a_renewal_forgets_no_password(watched: Watched) -> None:
+    """While the users are the same, what is known of right and wrong passwords outlives a change; else it does not."""
+    first = watched.terms._passwords
+    assert first is not None
+    await watched.write(WHOLE + "rate_limit: {interval: 1s}\n")
+    assert watched.terms._passwords is first
+    await watched.write(WHOLE.replace("prom:", "other:"))
+    assert watched.terms.refused == ""
+    assert watched.terms._passwords is not first
