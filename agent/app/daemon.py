@@ -34,7 +34,7 @@ from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
 from agent.export.helper_families import HelperStatus
 from agent.export.registry import Registry, Source, SourceCounts
-from agent.page.document import Configuration, NodeDocument, write
+from agent.page.document import Configuration, NodeDocument
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
 from agent.web.serving import Serving
@@ -84,7 +84,7 @@ class Daemon:
             self._registry.names,
             self._ready,
             self._front.text,
-            lambda: write(self._document()),
+            self._front.json,
             may_show,
             STATIC,
         )

@@ -1,4 +1,6 @@
-"""The page at `/` as it is served: made at most every HOLD_SECONDS, and open pages share MAX_LOOKS_PER_SECOND."""
+"""The page at `/` and the document at `/api/v1/ranks` as they are served: made at most every HOLD_SECONDS each, as both
+are made on the event loop. Open pages share MAX_LOOKS_PER_SECOND.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable, Sequence
 from agent.app.config import WebConfig
 from agent.core.clock import Clock
 from agent.core.identity import RankLabel
-from agent.page.document import NodeDocument
+from agent.page.document import NodeDocument, write
 from agent.page.front_page import SiteLinks, front_page
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.speeds import SpeedView
@@ -26,7 +28,7 @@ STATIC = {each.path: HttpResponse(200, each.content_type, each.text, STATIC_HEAD
 
 
 class Front:
-    """The page, of what ``document`` and ``speed_of`` say; ``web`` gives the configuration in use."""
+    """Both, of what ``document`` and ``speed_of`` say; ``web`` gives the configuration in use."""
 
     def __init__(
         self,
@@ -39,8 +41,8 @@ class Front:
         self._document = document
         self._speed_of = speed_of
         self._web = web
-        self._text = ""
-        self._made_at = float("-inf")
+        self._text, self._json = "", b""
+        self._made_at = self._written_at = float("-inf")
         self._period_seconds = MIN_PERIOD_SECONDS
         self._looks = 0
         self._counted_from = clock.monotonic()
@@ -56,6 +58,14 @@ class Front:
             )
             self._made_at = now
         return self._text
+
+    def json(self) -> bytes:
+        """The document, HOLD_SECONDS old at most."""
+        now = self._clock.monotonic()
+        if now - self._written_at >= HOLD_SECONDS:
+            self._json = write(self._document())
+            self._written_at = now
+        return self._json
 
     def _count(self, now: float) -> None:
         """Have each open page look so rarely that all together do not look too often."""

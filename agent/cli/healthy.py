@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
+from agent.cli.terminal import plain
 from agent.ranks.health import CHECK_FAILED, CHECKS, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
 
 HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
@@ -45,19 +46,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--job", metavar="ID", help="only what the ranks of this job on this node stand on")
     own_agent.add_flags(parser)
     flags = parser.parse_args(list(arguments))
-    address = "the agent"
+    place: own_agent.Place | str = "the agent"
     try:
         with _ended_after(ASK_SECONDS):
-            address = own_agent.address_of(flags)
-            text = own_agent.read(address, _QUERY, ASK_SECONDS).decode("utf-8", "replace")
+            place = own_agent.place_of(flags)
+            text = own_agent.read(place, _QUERY, ASK_SECONDS).decode("utf-8", "replace")
         answer = judge(text_string_to_metric_families(text), flags.job)
     except ConfigError as error:
         answer = Answer(CANNOT_TELL, f"cannot tell: {error}")
     except (OSError, ValueError) as error:
-        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {address}: {error}")
-    except KeyError as error:  # an uncaught error would leave with the status of a node that is not healthy
-        answer = Answer(CANNOT_TELL, f"cannot tell: what {address} says has no label {error}")
-    print(answer.text)  # noqa: T201  # its answer
+        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {place}: {error}")
+    except Exception as error:  # noqa: BLE001  # uncaught it would leave with the status of a node that is not healthy
+        answer = Answer(CANNOT_TELL, f"cannot tell: what {place} says cannot be read: {error!r}")
+    print(plain(answer.text))  # noqa: T201  # its answer
     return answer.status
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a job's name, say, which the terminal's encoding does not have
         module = importlib.import_module(COMMANDS[given[0]])  # the daemon needs none of it in memory
         return int(module.main(given[1:]))
     if given and not given[0].startswith("-"):

@@ -6,14 +6,29 @@ import argparse
 import http.client
 import socket
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, AgentConfig, Loaded, read_config
 from agent.app.yaml_document import ConfigError
+from agent.cli.port_owner import stranger_at
 from agent.web.listen import LOCAL_SOCKET, parse_listen_address
 
 MAX_BYTES = 64 * 1024 * 1024
 CONFIG_FILE = Path("/etc/rankwatch/rankwatch.yml")
 _UNIX = "unix:"
+
+
+class Place(NamedTuple):
+    """Where the agent listens: HOST:PORT or unix:FILE. ``is_given``: by who asks, who then answers for it."""
+
+    address: str
+    is_given: bool = True
+
+    def __str__(self) -> str:
+        return self.address
+
+
+DEFAULT_PLACE = Place(DEFAULT_LISTEN_ADDRESS, is_given=False)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,34 +44,35 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help=known)
 
 
-def address_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> str:
-    """Where the agent listens, by the flags of ``add_flags``: HOST:PORT or unix:FILE.
+def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> Place:
+    """Where the agent listens, by the flags of ``add_flags``.
 
     ConfigError for a configuration that was named and cannot be read; the default one may be missing, and other users
     than the agent's need not be able to read it.
     """
     if flags.address is not None:
-        return str(flags.address)
+        return Place(str(flags.address))
     named: Path | None = flags.config_file
     if named is None and _connects(local):
-        return f"{_UNIX}{local}"
+        return Place(f"{_UNIX}{local}")
     try:
         path = named or CONFIG_FILE
         config: AgentConfig = Loaded(read_config(path), str(path)).config
-        return config.web.addresses[0]
+        return Place(config.web.addresses[0], is_given=False)
     except ConfigError:
         if named is not None:
             raise
-        return DEFAULT_LISTEN_ADDRESS
+        return DEFAULT_PLACE
 
 
-def read(listens: str, path: str, seconds: float) -> bytes:
-    """What the agent that listens at ``listens`` (HOST:PORT or unix:FILE) answers at ``path``, its query included.
+def read(place: Place, path: str, seconds: float) -> bytes:
+    """What the agent that listens at ``place`` answers at ``path``, its query included.
 
-    ``seconds``: how long it may be silent. OSError where it does not answer, or not with 200; ValueError where
-    ``listens`` is no address. No proxy is asked: clusters set http_proxy for everybody, and none reaches this node.
+    ``seconds``: how long it may be silent. OSError where it does not answer, or not with 200, or an ordinary user has
+    the port, which nobody named; ValueError where ``place`` is no address. No proxy is asked: clusters set http_proxy
+    for everybody, and none reaches this node.
     """
-    connection = _connection(listens, seconds)
+    connection = _connection(place, seconds)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -87,10 +103,12 @@ class _LocalConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _connection(listens: str, seconds: float) -> http.client.HTTPConnection:
-    if listens.startswith(_UNIX):
-        return _LocalConnection(listens.removeprefix(_UNIX), seconds)
-    address = parse_listen_address(listens)
+def _connection(place: Place, seconds: float) -> http.client.HTTPConnection:
+    if place.address.startswith(_UNIX):
+        return _LocalConnection(place.address.removeprefix(_UNIX), seconds)
+    address = parse_listen_address(place.address)
+    if not place.is_given and (uid := stranger_at(address.port)) is not None:
+        raise OSError(f"the port is user {uid}'s; if that is the agent, say --web.listen-address={place}")
     return http.client.HTTPConnection(address.host or "127.0.0.1", address.port, timeout=seconds)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
-from agent.cli.terminal import columns, has_colours, plain, rank_set
+from agent.cli.terminal import columns, has_colours, plain, plain_json, rank_set
 from agent.page.document import PATH, NodeDocument, Rank, read
 
 TIMEOUT_SECONDS = 10.0
@@ -34,16 +34,16 @@ def main(arguments: Sequence[str]) -> int:
     form.add_argument("--watch", action="store_true", help=f"again and again, every {WATCH_SECONDS:g} s")
     flags = parser.parse_args(list(arguments))
     try:
-        address = own_agent.address_of(flags)
+        place = own_agent.place_of(flags)
         if flags.watch:
-            return _watch(address, flags.job)
-        document = of_job(_ask(address), flags.job)
+            return _watch(place, flags.job)
+        document = of_job(_ask(place), flags.job)
     except (OSError, ValueError) as error:
-        where = "" if isinstance(error, ConfigError) else f"no answer from {address}: "
+        where = "" if isinstance(error, ConfigError) else f"no answer from {place}: "
         print(f"rankwatch status: {where}{plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
         return 1
     if flags.json:
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())  # noqa: T201  # its answer
+        print(plain_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))  # noqa: T201  # its answer
     else:
         print(brief(document) if flags.brief else table(document, colour=has_colours()))  # noqa: T201  # its answer
     return 1 if flags.job is not None and not document.ranks else 0
@@ -86,7 +86,7 @@ def brief(document: NodeDocument) -> str:
     )
 
 
-def _watch(address: str, job_id: str | None) -> int:
+def _watch(place: own_agent.Place, job_id: str | None) -> int:
     """Show the table until the user ends it; on a terminal on a screen of its own. Returns the exit status."""
     terminal = sys.stdout.isatty()
     write = sys.stdout.write
@@ -94,7 +94,7 @@ def _watch(address: str, job_id: str | None) -> int:
         if terminal:
             write(_OTHER_SCREEN)
         while True:
-            write(_screen(address, job_id) if terminal else f"{_told(address, job_id, colour=False)}\n\n")
+            write(_screen(place, job_id) if terminal else f"{_told(place, job_id, colour=False)}\n\n")
             sys.stdout.flush()
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
@@ -107,27 +107,27 @@ def _watch(address: str, job_id: str | None) -> int:
             write(_OWN_SCREEN)
 
 
-def _screen(address: str, job_id: str | None) -> str:
+def _screen(place: own_agent.Place, job_id: str | None) -> str:
     """One screen: as many lines as there is room for."""
     size = shutil.get_terminal_size()  # of a terminal that does not say: 80 x 24
-    lines = _told(address, job_id, colour=has_colours()).splitlines()
+    lines = _told(place, job_id, colour=has_colours()).splitlines()
     if len(lines) > size.lines - 1:
         lines = [*lines[: size.lines - 2], f"and {len(lines) - size.lines + 2} lines more: rankwatch status"]
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW
 
 
-def _told(address: str, job_id: str | None, *, colour: bool) -> str:
+def _told(place: own_agent.Place, job_id: str | None, *, colour: bool) -> str:
     try:
-        document = of_job(_ask(address), job_id)
+        document = of_job(_ask(place), job_id)
     except (OSError, ValueError) as error:
-        return f"{time.strftime('%H:%M:%S')}  no answer from {address}: {plain(str(error))}"
+        return f"{time.strftime('%H:%M:%S')}  no answer from {place}: {plain(str(error))}"
     sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in document.jobs]
     clock = time.strftime("%H:%M:%S", time.localtime(document.now_seconds))
     return "\n".join([f"{clock}  {plain(document.hostname)}", *sentences, table(document, colour=colour)])
 
 
-def _ask(address: str) -> NodeDocument:
-    return read(own_agent.read(address, PATH, TIMEOUT_SECONDS))
+def _ask(place: own_agent.Place) -> NodeDocument:
+    return read(own_agent.read(place, PATH, TIMEOUT_SECONDS))
 
 
 def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,11 @@ _ODD_COLOUR = "33"
 def plain(text: str) -> str:
     """``text`` of a job's user, or of who answers in another's place, with all that a terminal obeys made to ``?``."""
     return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def plain_json(text: str) -> str:
+    """The same JSON, with all in its strings that a terminal obeys escaped."""
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]], state: int, *, colour: bool) -> list[str]:

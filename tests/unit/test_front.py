@@ -9,7 +9,7 @@ from fake_clock import FakeClock
 
 from agent.app.config import WebConfig
 from agent.app.front import HOLD_SECONDS, STATIC, Front
-from agent.page.document import NodeDocument, Rank
+from agent.page.document import NodeDocument, Rank, read
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.speeds import SpeedView
 
@@ -50,6 +50,17 @@ def test_it_is_made_at_most_twice_a_second() -> None:
     served.clock.advance(HOLD_SECONDS)
     assert "http://r" in served.front.text()
     assert served.made == 2
+
+
+def test_the_document_is_made_at_most_twice_a_second() -> None:
+    """However many ask for it, the document is made anew after HOLD_SECONDS, not before; no page counts for that."""
+    served = Served()
+    assert {read(served.front.json()).ranks for _ in range(100)} == {RANKS}
+    assert served.made == 1
+    served.clock.advance(HOLD_SECONDS)
+    served.front.json()
+    assert served.made == 2
+    assert 'data-period-ms="1000"' in served.front.text()
 
 
 @pytest.mark.parametrize(("pages", "rate"), [(1, 1.0), (6, 6.0), (20, 6.0), (180, 6.0), (200, 200 / 30)])

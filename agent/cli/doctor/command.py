@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agent.app.config import DEFAULT_LISTEN_ADDRESS
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.doctor.checks import Diagnosis, examine
 from agent.cli.doctor.facts import gather
+from agent.cli.terminal import plain, plain_json
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,12 +26,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the findings as JSON: check, level, text, remedy")
     flags = parser.parse_args(list(arguments))
     try:
-        address = own_agent.address_of(flags)
+        place = own_agent.place_of(flags)
     except ConfigError:  # said by the configuration's own check
-        address = DEFAULT_LISTEN_ADDRESS
-    found = examine(gather(address, flags.config_file, flags.prometheus))
+        place = own_agent.DEFAULT_PLACE
+    found = examine(gather(place, flags.config_file, flags.prometheus))
     if flags.json:
-        print(msgspec.json.encode([each._asdict() for each in found]).decode())  # noqa: T201  # its answer
+        print(plain_json(msgspec.json.encode([each._asdict() for each in found]).decode()))  # noqa: T201  # its answer
     else:
         print(told(found))  # noqa: T201  # its answer
     return 1 if any(each.level == "wrong" for each in found) else 0
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def told(found: Sequence[Diagnosis]) -> str:
     """The findings as lines of text, each with its remedy."""
-    lines = [f"{each.level.upper():5}  {each.check}: {each.text}\n       -> {each.remedy}" for each in found]
+    lines = [
+        f"{each.level.upper():5}  {each.check}: {plain(each.text)}\n       -> {plain(each.remedy)}" for each in found
+    ]
     wrong = sum(each.level == "wrong" for each in found)
     return "\n".join([*lines, "all is well" if not wrong else f"{wrong} to mend"])

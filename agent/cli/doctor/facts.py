@@ -71,7 +71,7 @@ class Facts:
     watcher: Watcher | None = None
 
 
-def gather(address: str, config_file: Path | None, url: str | None) -> Facts:
+def gather(place: own_agent.Place, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts."""
     path = config_file or (own_agent.CONFIG_FILE if own_agent.CONFIG_FILE.exists() else None)
     found, loaded = Facts(config_file=str(path or "")), None
@@ -81,11 +81,11 @@ def gather(address: str, config_file: Path | None, url: str | None) -> Facts:
     except ConfigError as error:
         found = replace(found, config_error=str(error))
     try:
-        document = read(own_agent.read(address, PATH, ASK_SECONDS))
-        text = own_agent.read(address, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
+        document = read(own_agent.read(place, PATH, ASK_SECONDS))
+        text = own_agent.read(place, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
         found = replace(found, document=document, samples=_samples(text))
     except (OSError, ValueError) as error:
-        found = replace(found, agent_error=f"{address}: {error}")
+        found = replace(found, agent_error=f"{place}: {error}")
     watcher = None if url is None else ask_prometheus(url)
     return replace(
         found, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher

@@ -12,7 +12,7 @@ import msgspec
 from agent.cli import prometheus
 from agent.cli.job.facts import UNSEEN, gather
 from agent.cli.job.text import told
-from agent.cli.terminal import has_colours, plain
+from agent.cli.terminal import has_colours, plain, plain_json
 
 _BAD = frozenset({"dead", "unresponsive", "unknown", UNSEEN})
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"rankwatch job: no answer from {plain(where)}: {plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
         return 2
     if flags.json:
-        text = msgspec.json.format(msgspec.json.encode(asdict(facts)), indent=2).decode()
+        text = plain_json(msgspec.json.format(msgspec.json.encode(asdict(facts)), indent=2).decode())
     else:
         text = told(facts, every=flags.all, colour=has_colours())
     print(text)  # noqa: T201  # its answer

@@ -1,0 +1,40 @@
+"""Whose a listening port of this node is: any user may take the agent's while that does not run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+FIRST_ORDINARY_UID = 1000
+"""Of people (login.defs(5)); services and root have less."""
+_OF_SERVICES = (range(61184, 65520), range(65534, 65535))
+"""Users that systemd makes for a service (DynamicUser=), and nobody: who has no number in this user namespace."""
+_LISTENING = b"0A"
+_TABLES = ("net/tcp", "net/tcp6")
+
+
+def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
+    """The uid of an ordinary user, not one's own, who listens at ``port``; None for nobody (blocking)."""
+    tables = []
+    for name in _TABLES:
+        with suppress(OSError):
+            tables.append((proc / name).read_bytes())
+    return next((uid for uid in listeners(port, tables) if _is_ordinary(uid) and uid != os.geteuid()), None)
+
+
+def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
+    """The uids of those who listen at ``port``, by tables as /proc/net/tcp. Lines that are none are left out. Pure."""
+    found = []
+    for table in tables:
+        for line in table.splitlines():
+            fields = line.split()
+            if len(fields) > 7 and fields[3] == _LISTENING and fields[1].endswith(b":%04X" % port):
+                with suppress(ValueError):
+                    found.append(int(fields[7]))
+    return found
+
+
+def _is_ordinary(uid: int) -> bool:
+    return uid >= FIRST_ORDINARY_UID and not any(uid in each for each in _OF_SERVICES)

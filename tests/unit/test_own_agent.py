@@ -1,0 +1,144 @@
+"""Whom the commands ask on this node, and that nobody who answers in the agent's place is believed or obeyed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli import healthy, main, own_agent
+from agent.cli.doctor.checks import wrong
+from agent.cli.doctor.command import told
+from agent.cli.own_agent import Place
+from agent.cli.port_owner import listeners, stranger_at
+from agent.cli.terminal import plain_json
+
+STRANGER = 4242
+_LISTENS = (
+    "   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 3 1 0\n"
+)
+
+
+def table(*rows: tuple[str, int, str, int]) -> str:
+    """A table as /proc/net/tcp has it: address, port, state and uid of each socket."""
+    lines = [_LISTENS.format(address=a, port=port, state=state, uid=uid) for a, port, state, uid in rows]
+    return "".join(("  sl  local_address rem_address   st tx_queue rx_queue\n", *lines))
+
+
+@pytest.fixture
+def answering() -> Iterator[tuple[int, list[bytes]]]:
+    """A port, and what is answered at it to each client."""
+    answers = [b""]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listening.accept()
+                except OSError:
+                    return
+                with client:
+                    client.recv(65536)
+                    client.sendall(answers[0])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1], answers
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_who_listens() -> None:
+    """Sockets that listen at the port count, of either family; connections, other ports and damaged lines do not."""
+    four = table(("0100007F", 19028, "0A", 7), ("0100007F", 19028, "01", 8), ("0100007F", 9028, "0A", 9)).encode()
+    six = table(("0" * 32, 19028, "0A", 10)).encode()
+    assert listeners(19028, [four, six, b"half a li", b"0: 0:4A54 0 0A 0 0 0 x 0\n"]) == [7, 10]
+
+
+@pytest.mark.parametrize(
+    ("uid", "is_stranger"),
+    [(0, False), (999, False), (1000, True), (STRANGER, True), (61184, False), (65519, False), (65534, False)],
+)
+def test_who_is_a_stranger(tmp_path: Path, uid: int, is_stranger: bool) -> None:
+    """Root, users of services and oneself may be the agent; other people are not."""
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text(table(("0100007F", 19028, "0A", uid), ("0100007F", 19028, "0A", os.geteuid())))
+    assert stranger_at(19028, tmp_path) == (uid if is_stranger else None)
+    assert stranger_at(1, tmp_path) is None
+
+
+def test_a_port_that_a_user_took_is_not_asked(
+    answering: tuple[int, list[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where the agent is not there and a user has its port, nobody believes what that answers, unless it was named."""
+    port, answers = answering
+    answers[0] = b"HTTP/1.1 200 OK\r\n\r\n# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 0\n"
+    monkeypatch.setattr(own_agent, "stranger_at", lambda at: STRANGER if at == port else None)
+    config = tmp_path / "r.yml"
+    config.write_text(f"web: {{listen_address: '127.0.0.1:{port}'}}\n")
+    assert main.main(["healthy", "--config.file", str(config)]) == healthy.CANNOT_TELL
+    assert f"the port is user {STRANGER}'s; if that is the agent, say --web.listen-address" in capsys.readouterr().out
+    assert main.main(["healthy", "--web.listen-address", f"127.0.0.1:{port}"]) == healthy.NOT_HEALTHY
+    flags = argparse.Namespace(address=None, config_file=None)
+    monkeypatch.setattr(own_agent, "CONFIG_FILE", tmp_path / "none")
+    assert own_agent.place_of(flags, tmp_path / "no.sock") == Place("127.0.0.1:19028", is_given=False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 503 \x1b[31mred\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\nrankwatch_node_healthy 0\nrankwatch_check_failed_since_timestamp_seconds"
+        b'{check="\x1b[31m",kind="gpu",name="\xc2\x9b31m"} 1\n',
+        b"\x1b[31m\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("command", ["healthy", "status", "doctor"])
+def test_a_terminal_obeys_nobody(
+    answering: tuple[int, list[bytes]], said: bytes, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing that is answered reaches a terminal as anything but text."""
+    port, answers = answering
+    answers[0] = said
+    main.main([command, "--web.listen-address", f"127.0.0.1:{port}"])
+    shown = capsys.readouterr()
+    assert all(each.isprintable() or each == "\n" for each in shown.out + shown.err)
+    assert all(each.isprintable() or each == "\n" for each in told([wrong("x", "\x1b[31m", "\u202e")]))
+
+
+def test_json_for_a_terminal() -> None:
+    """What a terminal obeys is escaped; the JSON says the same."""
+    value = {"a": "\x9b31m\u202e\U000e0001é\n"}
+    text = plain_json(json.dumps(value, ensure_ascii=False))
+    assert all(each.isprintable() for each in text)
+    assert json.loads(text) == value
+
+
+def test_an_unforeseen_page_is_no_verdict(monkeypatch: pytest.MonkeyPatch, answering: tuple[int, list[bytes]]) -> None:
+    """Whatever goes wrong in reading the answer, the node is not called unhealthy."""
+    port, answers = answering
+    answers[0] = b"HTTP/1.1 200 OK\r\n\r\n"
+    monkeypatch.setattr(healthy, "judge", lambda *_: {}["x"])
+    assert main.main(["healthy", "--web.listen-address", f"127.0.0.1:{port}"]) == healthy.CANNOT_TELL
+
+
+def test_an_encoding_without_the_letter(answering: tuple[int, list[bytes]]) -> None:
+    """A name that the terminal's encoding lacks costs its letters, not the answer and its status."""
+    port, answers = answering
+    page = '# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 1\nx{name="\u4e2d"} 1\n'
+    answers[0] = b"HTTP/1.1 200 OK\r\n\r\n" + page.encode()
+    command = [sys.executable, "-m", "agent", "healthy", "--job", "\u4e2d", "--web.listen-address", f"127.0.0.1:{port}"]
+    done = subprocess.run(command, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1"})
+    assert (done.returncode, done.stderr) == (healthy.CANNOT_TELL, b"")
+    assert b"no rank of job ?" in done.stdout
