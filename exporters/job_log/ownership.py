@@ -74,9 +74,10 @@ def held_outputs(
         for pid, rank in _writers(procfs, job).items():
             add(job, pid, rank)
     for process in batch:
-        named = by_id.get(process.scheduled_id, [])
-        if len(named) == 1 and process.uid in named[0].uids:
-            add(named[0], process.pid, UNKNOWN_RANK, forwards=process.forwards)
+        fitting = [job for job in by_id.get(process.scheduled_id, []) if process.uid in job.uids]
+        status = procfs.status(process.pid) if len(fitting) == 1 else None
+        if status is not None and status.uid == process.uid:  # else its pid is another process' by now
+            add(fitting[0], process.pid, UNKNOWN_RANK, forwards=process.forwards)
     return {identity: held for identity, held in found.items() if identity not in doubtful}
 
 

@@ -115,6 +115,19 @@ rankwatch-setup --check | tee /tmp/rights
 grep -q 'right 50-other-users: yes' /tmp/rights || fail "the upgrade lost a right"
 wait_for 30 "counters went on over the upgrade" has_operations "$before"
 wait_for 30 "its ranks are alive" ranks alive 4
+systemctl disable -q --now rankwatch
+dpkg -i "$new"
+! systemctl is-enabled -q rankwatch || fail "an upgrade enabled the service"
+! systemctl is-active -q rankwatch || fail "an upgrade started the service"
+systemctl mask -q rankwatch
+dpkg -i "$new" || fail "no upgrade of a masked service"
+systemctl unmask -q rankwatch
+systemctl enable -q --now rankwatch
+dpkg --remove rankwatch
+dpkg -i "$new"
+wait_for 30 "removed and installed again, it runs" is_active
+rankwatch-setup --with-other-users --with-hardware --slurm
+wait_for 30 "its ranks are alive" ranks alive 4
 """
     + KILLED_AGENT
     + STOPPED_AGENT
@@ -141,6 +154,7 @@ diff /tmp/before /tmp/after || fail "the purge left something"
 INSTALLED = (
     HELPERS
     + r"""
+umask 077 # of an administrator who trusts nobody
 cd /tmp && cp /opt/rankwatch-*.tar.gz .
 files >/tmp/before
 """

@@ -241,6 +241,27 @@ def test_a_batch_script_of_two_jobs_explains_neither(tmp_path: Path) -> None:
     assert counts(node.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
 
 
+def test_another_users_claim_to_an_id_hides_no_log(tmp_path: Path) -> None:
+    """Where ranks of another user go by the same id of Slurm, the script's log is that of its own user's job."""
+    node = Node(tmp_path, "none/*.log")
+    slurm_step(node, node.write("slurm.txt", "ValueError: x\n"))
+    others = job("4711-u7", ids=frozenset({"4711"}), uids=frozenset({OWNER + 1}))
+    assert counts(node.look(job(), others)) == {("4711", UNKNOWN_RANK): 1}
+
+
+def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> None:
+    """What root's process writes that has the pid of a script that is over is not the job's."""
+    node = Node(tmp_path, "none/*.log")
+    slurm_step(node, Path("/dev/null"))
+    node.look()
+    log = node.write("daemon.log", "ValueError: x\n")
+    os.chown(log, 0, 0)
+    shutil.rmtree(node.proc / "3001")
+    node.run(3001, log, uid=0)
+    found = node.look()
+    assert (counts(found), found.files["followed"]) == ({}, 0)
+
+
 def test_processes_below_a_batch_step_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more processes below a batch step than the bound those are looked at that the step started first."""
     monkeypatch.setattr(batch, "MAX_BELOW", 2)
