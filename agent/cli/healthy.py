@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--job", metavar="ID", help="only what the ranks of this job on this node stand on")
     own_agent.add_flags(parser)
     flags = parser.parse_args(list(arguments))
-    place: own_agent.Place | str = "the agent"
+    place: own_agent.AgentPlace | str = "the agent"
     try:
         with _ended_after(ASK_SECONDS):
             place = own_agent.place_of(flags)

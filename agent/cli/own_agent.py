@@ -18,7 +18,7 @@ CONFIG_FILE = Path("/etc/rankwatch/rankwatch.yml")
 _UNIX = "unix:"
 
 
-class Place(NamedTuple):
+class AgentPlace(NamedTuple):
     """Where the agent listens: HOST:PORT or unix:FILE. ``is_given``: by who asks, who then answers for it."""
 
     address: str
@@ -28,7 +28,7 @@ class Place(NamedTuple):
         return self.address
 
 
-DEFAULT_PLACE = Place(DEFAULT_LISTEN_ADDRESS, is_given=False)
+DEFAULT_PLACE = AgentPlace(DEFAULT_LISTEN_ADDRESS, is_given=False)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -44,28 +44,28 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help=known)
 
 
-def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> Place:
+def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> AgentPlace:
     """Where the agent listens, by the flags of ``add_flags``.
 
     ConfigError for a configuration that was named and cannot be read; the default one may be missing, and other users
     than the agent's need not be able to read it.
     """
     if flags.address is not None:
-        return Place(str(flags.address))
+        return AgentPlace(str(flags.address))
     named: Path | None = flags.config_file
     if named is None and _connects(local):
-        return Place(f"{_UNIX}{local}")
+        return AgentPlace(f"{_UNIX}{local}")
     try:
         path = named or CONFIG_FILE
         config: AgentConfig = Loaded(read_config(path), str(path)).config
-        return Place(config.web.addresses[0], is_given=False)
+        return AgentPlace(config.web.addresses[0], is_given=False)
     except ConfigError:
         if named is not None:
             raise
         return DEFAULT_PLACE
 
 
-def read(place: Place, path: str, seconds: float) -> bytes:
+def read(place: AgentPlace, path: str, seconds: float) -> bytes:
     """What the agent that listens at ``place`` answers at ``path``, its query included.
 
     ``seconds``: how long it may be silent. OSError where it does not answer, or not with 200, or an ordinary user has
@@ -103,7 +103,7 @@ class _LocalConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _connection(place: Place, seconds: float) -> http.client.HTTPConnection:
+def _connection(place: AgentPlace, seconds: float) -> http.client.HTTPConnection:
     if place.address.startswith(_UNIX):
         return _LocalConnection(place.address.removeprefix(_UNIX), seconds)
     address = parse_listen_address(place.address)

@@ -86,7 +86,7 @@ def brief(document: NodeDocument) -> str:
     )
 
 
-def _watch(place: own_agent.Place, job_id: str | None) -> int:
+def _watch(place: own_agent.AgentPlace, job_id: str | None) -> int:
     """Show the table until the user ends it; on a terminal on a screen of its own. Returns the exit status."""
     terminal = sys.stdout.isatty()
     write = sys.stdout.write
@@ -107,7 +107,7 @@ def _watch(place: own_agent.Place, job_id: str | None) -> int:
             write(_OWN_SCREEN)
 
 
-def _screen(place: own_agent.Place, job_id: str | None) -> str:
+def _screen(place: own_agent.AgentPlace, job_id: str | None) -> str:
     """One screen: as many lines as there is room for."""
     size = shutil.get_terminal_size()  # of a terminal that does not say: 80 x 24
     lines = _told(place, job_id, colour=has_colours()).splitlines()
@@ -116,7 +116,7 @@ def _screen(place: own_agent.Place, job_id: str | None) -> str:
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW
 
 
-def _told(place: own_agent.Place, job_id: str | None, *, colour: bool) -> str:
+def _told(place: own_agent.AgentPlace, job_id: str | None, *, colour: bool) -> str:
     try:
         document = of_job(_ask(place), job_id)
     except (OSError, ValueError) as error:
@@ -126,7 +126,7 @@ def _told(place: own_agent.Place, job_id: str | None, *, colour: bool) -> str:
     return "\n".join([f"{clock}  {plain(document.hostname)}", *sentences, table(document, colour=colour)])
 
 
-def _ask(place: own_agent.Place) -> NodeDocument:
+def _ask(place: own_agent.AgentPlace) -> NodeDocument:
     return read(own_agent.read(place, PATH, TIMEOUT_SECONDS))
 
 

@@ -17,7 +17,7 @@ import pytest
 from agent.cli import healthy, main, own_agent
 from agent.cli.doctor.checks import wrong
 from agent.cli.doctor.command import told
-from agent.cli.own_agent import Place
+from agent.cli.own_agent import AgentPlace
 from agent.cli.port_owner import listeners, stranger_at
 from agent.cli.terminal import plain_json
 
@@ -92,7 +92,7 @@ def test_a_port_that_a_user_took_is_not_asked(
     assert main.main(["healthy", "--web.listen-address", f"127.0.0.1:{port}"]) == healthy.NOT_HEALTHY
     flags = argparse.Namespace(address=None, config_file=None)
     monkeypatch.setattr(own_agent, "CONFIG_FILE", tmp_path / "none")
-    assert own_agent.place_of(flags, tmp_path / "no.sock") == Place("127.0.0.1:19028", is_given=False)
+    assert own_agent.place_of(flags, tmp_path / "no.sock") == AgentPlace("127.0.0.1:19028", is_given=False)
 
 
 @pytest.mark.parametrize(

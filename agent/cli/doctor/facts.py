@@ -71,7 +71,7 @@ class Facts:
     watcher: Watcher | None = None
 
 
-def gather(place: own_agent.Place, config_file: Path | None, url: str | None) -> Facts:
+def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts."""
     path = config_file or (own_agent.CONFIG_FILE if own_agent.CONFIG_FILE.exists() else None)
     found, loaded = Facts(config_file=str(path or "")), None
