@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import math
+import re
 import ssl
 import urllib.parse
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 ASK_SECONDS = 10.0
+_PORT = re.compile(r"(?:[^:\[\]]*|\[[^\[\]]*\])(?::[0-9]*)?")
+"""A host and its port, as they stand in an address."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
@@ -49,10 +52,8 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
 
     OSError where it does not answer, or not with 200; ValueError where ``url`` is no address, or the answer no JSON.
     """
-    parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{shown(url)!r} is no address such as http://prometheus:9090")
-    connection = _connection(parts, parts.hostname)
+    parts = _parts(url)
+    connection = _connection(parts, parts.hostname or "")
     try:
         asked = f"{parts.path.rstrip('/')}{path}?{urllib.parse.urlencode(query)}"
         connection.request("GET", asked, headers=_headers(parts))
@@ -68,10 +69,30 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
 
 
 def shown(url: str) -> str:
-    """The address without user and password, for messages."""
-    scheme, mark, rest = url.rpartition("//")
+    """The address without user and password, for messages; where it is none, without all before the last @."""
+    scheme, mark, rest = url.partition("//") if "//" in url else ("", "", url)
     host, slash, path = rest.partition("/")
+    if "@" not in host and _PORT.fullmatch(host) is None:  # a slash in the password
+        return f"{scheme}{mark}{rest.rpartition('@')[2]}"
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def shows_password(url: str) -> bool:
+    """Whether a user and password in the address cross the network as they are."""
+    parts = _parts(url)
+    is_near = parts.hostname == "localhost" or str(parts.hostname).startswith(("127.", "::1"))
+    return parts.scheme == "http" and parts.username is not None and not is_near
+
+
+def _parts(url: str) -> urllib.parse.SplitResult:
+    try:
+        parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # whose text may hold a part of the password
+        is_address = False
+    if not is_address:
+        raise ValueError(f"{shown(url)!r} is no address such as http://prometheus:9090") from None
+    return parts
 
 
 def _connection(parts: urllib.parse.SplitResult, host: str) -> http.client.HTTPConnection:

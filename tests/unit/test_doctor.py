@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.cli import own_agent, prometheus
+from agent.cli.doctor import facts as facts_module
 from agent.cli.doctor.checks import SHIPPED_JOBS, examine
 from agent.cli.doctor.command import main, told
-from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
+from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus, gather
 from agent.page.document import Configuration, ExporterView, NodeDocument
 
 FILE = "/etc/rankwatch/rankwatch.yml"
@@ -65,6 +68,12 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
         "configuration",
         "unknown key",
         "mend",
+    ),
+    "not-readable": (
+        replace(GOOD, config_error=f"{FILE}: Permission denied"),
+        "configuration",
+        "Permission denied",
+        "as root",
     ),
     "refused": (
         shown(configuration=Configuration(FILE, "line 3")),
@@ -142,7 +151,18 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
         "rights",
         "netdev: no netlink",
     ),
-    "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "nothing keeps this node's clock"),
+    "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "does not hold its clock for synchronised"),
+    "unknown-ends": (
+        counted("rankwatch_process_exit_status_unknown_total"),
+        "kernel",
+        "how 2 processes of ranks ended",
+    ),
+    "other-rules": (
+        watched(rules_missing=("a:b", "c")),
+        "rules",
+        "2 of this version's rules are not loaded, such as a:b",
+    ),
+    "bare-password": (watched(shows_password=True), "prometheus", "crosses the network as it is"),
     "old-nccl": (counted("rankwatch_ras_not_asked", 1.0, job_id="1", reason="version_old"), "ras", "version_old"),
 }
 
@@ -197,3 +217,68 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
 def test_a_prometheus_that_says_nothing(url: str) -> None:
     """A wrong address is an error of the facts, never of the program."""
     assert ask_prometheus(url).error
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://u:secret@p:9090/x", "http://p:9090/x"),
+        ("u:secret@p:9090", "p:9090"),
+        ("http://u:se//secret@p/", "http://p/"),
+        ("http://u:se/secret@p", "http://p"),
+        ("http://u:secret@p//x", "http://p//x"),
+        ("http://u:sec@secret@p", "http://p"),
+    ],
+)
+def test_no_message_has_the_password(url: str, expected: str) -> None:
+    """Whatever the address looks like, no part of its password is shown, nor in what is wrong with it."""
+    assert prometheus.shown(url) == expected
+    said = ask_prometheus(url)
+    assert not any(part in said.url + said.error for part in ("u:", "secret", "'se", "sec@"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shows"),
+    [
+        ("http://u:p@prometheus:9090", True),
+        ("https://u:p@prometheus:9090", False),
+        ("http://prometheus:9090", False),
+        ("http://u:p@localhost:9090", False),
+        ("u:p@[::1]:9090", False),
+    ],
+)
+def test_a_password_on_the_way(url: str, shows: bool) -> None:
+    """One in an address of another host is seen on its way, unless TLS hides it."""
+    assert prometheus.shows_password(url) is shows
+
+
+def test_rules_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The shipped rules that a Prometheus lacks are named, where the package is on this machine."""
+    groups = [{"name": "rankwatch-agent", "rules": [{"name": "a:b"}, {"name": "Down"}]}]
+    answers: dict[str, Any] = {
+        "/api/v1/rules": {"groups": groups},
+        "/api/v1/alertmanagers": {"activeAlertmanagers": [1]},
+        "/api/v1/targets": {"activeTargets": []},
+    }
+    monkeypatch.setattr(prometheus, "get", lambda _url, path, _query: answers[path])
+    monkeypatch.setattr(prometheus, "samples", lambda *_: [])
+    monkeypatch.setattr(facts_module, "SHARED_RULES", (tmp_path, tmp_path / "none"))
+    assert ask_prometheus("http://p").rules_missing == ()
+    text = "groups:\n- name: x\n  rules:\n  - record: a:b\n    expr: c\n  - alert: Down\n  - alert: New\n"
+    (tmp_path / "agent.yml").write_text(text)
+    assert ask_prometheus("http://p").rules_missing == ("New",)
+    answers["/api/v1/targets"] = {"activeTargets": [{"labels": [], "scrapeUrl": ""}]}
+    assert ask_prometheus("http://p").error
+
+
+def test_a_folder_that_may_not_be_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration that one's rights hide is a finding, not an error of the program."""
+
+    def refused(_path: Path) -> bool:
+        raise PermissionError
+
+    class Hidden(type(Path())):  # type: ignore[misc]  # of the platform
+        exists = refused
+
+    monkeypatch.setattr(own_agent, "CONFIG_FILE", Hidden("/nowhere/r.yml"))
+    assert gather(own_agent.Place("127.0.0.1:1"), None, None).config_error.startswith("/nowhere/r.yml: ")

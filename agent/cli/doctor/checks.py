@@ -43,7 +43,9 @@ def examine(facts: Facts) -> list[Diagnosis]:
 
 
 def _configuration(facts: Facts) -> Iterator[Diagnosis]:
-    if facts.config_error:
+    if facts.config_error.endswith("Permission denied"):
+        yield wrong("configuration", facts.config_error, "ask as root: sudo rankwatch doctor")
+    elif facts.config_error:
         yield wrong("configuration", facts.config_error, "mend the file")
     elif not facts.config_file:
         yield note("configuration", "no file: all defaults", "nothing, or /etc/rankwatch/rankwatch.yml")
@@ -98,6 +100,12 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
             "wrong",
             f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
             "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
+        )
+    if unknown := _value(facts, "rankwatch_process_exit_status_unknown_total"):
+        yield note(
+            "kernel",
+            f"how {unknown:.0f} processes of ranks ended is not known: neither signal nor status",
+            "Linux 6.15 tells it to everybody; before that rankwatch-setup --with-other-users tells most",
         )
     if duplicates := _value(facts, "rankwatch_rank_duplicates"):
         yield Diagnosis(
@@ -167,7 +175,8 @@ def _ras(facts: Facts) -> Iterator[Diagnosis]:
 
 def _clock(facts: Facts) -> Iterator[Diagnosis]:
     if not facts.clock_is_kept:
-        yield note("clock", "nothing keeps this node's clock to a reference", "run chrony or ntpd")
+        text = "the kernel does not hold its clock for synchronised"
+        yield note("clock", text, "run chrony (with rtcsync), ntpd or systemd-timesyncd")
 
 
 def _losses(facts: Facts) -> Iterator[Diagnosis]:
@@ -219,6 +228,17 @@ def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
         yield wrong("clock", f"this node's clock is {abs(ahead):.1f} s {side} Prometheus'", "run chrony or ntpd")
 
 
+def _prometheus_choices(facts: Facts) -> Iterator[Diagnosis]:
+    watcher = facts.watcher
+    if watcher is None or watcher.error:
+        return
+    if watcher.rule_groups and (missing := watcher.rules_missing):
+        text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
+        yield note("rules", text, "deploy/prometheus/rules/*.yml of the version that the agents have, then a reload")
+    if watcher.shows_password:
+        yield note("prometheus", "the password in its address crosses the network as it is", "https://")
+
+
 CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
     _agent,
     _configuration,
@@ -230,6 +250,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
     _losses,
     _clock,
     _prometheus,
+    _prometheus_choices,
 )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import stat
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,8 @@ from agent.page.document import PATH, NodeDocument, read
 ASK_SECONDS = 10.0
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 
+SHARED_RULES = (Path("/usr/share/rankwatch/prometheus/rules"), Path("/opt/rankwatch/share/prometheus/rules"))
+_RULE = re.compile(r"^ *- (?:record|alert): (\S+)$", re.MULTILINE)
 _TIMEX_BYTES = 256
 """More than struct timex has on any machine."""
 _TIME_ERROR = 5
@@ -43,7 +47,9 @@ class Watcher(NamedTuple):
     """What a Prometheus says. ``targets``: of each shipped scrape job, whether this node's last scrape was well.
 
     ``error``: why it says nothing. ``unsent``: alerts that it could not send in the last minutes.
-    ``clock_ahead_seconds``: of this node's clock, None where it cannot tell.
+    ``clock_ahead_seconds``: of this node's clock, None where it cannot tell. ``rules_missing``: shipped rules that it
+    has not, by name, as far as they are on this machine. ``shows_password``: whether that in its address crosses the
+    network as it is.
     """
 
     url: str
@@ -53,6 +59,8 @@ class Watcher(NamedTuple):
     alertmanagers: int = 0
     unsent: float = 0.0
     clock_ahead_seconds: float | None = None
+    rules_missing: tuple[str, ...] = ()
+    shows_password: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class Facts:
 
 def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts."""
-    path = config_file or (own_agent.CONFIG_FILE if own_agent.CONFIG_FILE.exists() else None)
+    path = config_file or (own_agent.CONFIG_FILE if _may_be_there(own_agent.CONFIG_FILE) else None)
     found, loaded = Facts(config_file=str(path or "")), None
     try:
         loaded = Loaded(read_config(path), str(path)) if path is not None else Loaded("", "(defaults)")
@@ -90,6 +98,14 @@ def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     return replace(
         found, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher
     )
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether there is a file, or one's rights do not tell."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def _clock_is_kept() -> bool:
@@ -132,12 +148,13 @@ def ask_prometheus(url: str) -> Watcher:
     """Ask a Prometheus (its address, with a path if it has one) for what it knows of this node."""
     node = os.uname().nodename
     try:
-        groups = prometheus.get(url, "/api/v1/rules", {"type": "record"})["groups"]
+        groups = prometheus.get(url, "/api/v1/rules", {})["groups"]
         managers = prometheus.get(url, "/api/v1/alertmanagers", {})["activeAlertmanagers"]
         targets = prometheus.get(url, "/api/v1/targets", {"state": "active"})["activeTargets"]
         own = [each for each in targets if str(each["labels"].get("job", "")).startswith("rankwatch")]
         ours = [each for each in own if _is_here(each, node)]
         clock = prometheus.samples(url, _AHEAD)
+        loaded = {str(rule["name"]) for group in groups for rule in group["rules"]}
         return Watcher(
             prometheus.shown(url),
             targets={str(each["labels"]["job"]): each["health"] == "up" for each in ours},
@@ -145,9 +162,21 @@ def ask_prometheus(url: str) -> Watcher:
             alertmanagers=len(managers),
             unsent=sum(each.value for each in prometheus.samples(url, _UNSENT)),
             clock_ahead_seconds=_of_node(clock, {str(each["labels"]["instance"]) for each in ours}),
+            rules_missing=tuple(sorted(_shipped_rules() - loaded)),
+            shows_password=prometheus.shows_password(url),
         )
-    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         return Watcher(prometheus.shown(url), error=str(error) or type(error).__name__)
+
+
+def _shipped_rules() -> set[str]:
+    """The names of the rules that the package has on this machine; none without it."""
+    found: set[str] = set()
+    for folder in SHARED_RULES:
+        with suppress(OSError):
+            for path in sorted(folder.glob("*.yml")):
+                found.update(_RULE.findall(path.read_text("utf-8", "replace")))
+    return found
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
