@@ -281,4 +281,4 @@ def test_a_folder_that_may_not_be_searched(monkeypatch: pytest.MonkeyPatch) -> N
         exists = refused
 
     monkeypatch.setattr(own_agent, "CONFIG_FILE", Hidden("/nowhere/r.yml"))
-    assert gather(own_agent.Place("127.0.0.1:1"), None, None).config_error.startswith("/nowhere/r.yml: ")
+    assert gather(own_agent.AgentPlace("127.0.0.1:1"), None, None).config_error.startswith("/nowhere/r.yml: ")
