@@ -25,7 +25,8 @@ COMMANDS = {
 }
 """The module of each command, whose ``main`` takes its arguments and returns its exit status."""
 
-_NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*["']?/""")
+_NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")
+"""However YAML writes it; what is meant otherwise costs memory alone."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

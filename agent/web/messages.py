@@ -16,6 +16,7 @@ _NAME = r"(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"
 _LITERAL = r"\[(?:[0-9A-Fa-f:.]+|v[0-9A-Fa-f]+\.[\w.~!$&'()*+,;=:-]+)\]"
 _AUTHORITY = re.compile(rf"(?:{_LITERAL}|{_NAME}*)(?::[0-9]*)?", re.ASCII)
 """Of the Host header; empty where the client knows none (RFC 9112, 3.2; RFC 3986, 3.2)."""
+_SNIFF = ("X-Content-Type-Options", "nosniff")
 _TARGET = re.compile(
     rf"(?:(?P<scheme>(?i:https?))://(?:{_LITERAL}|{_NAME}+)(?::[0-9]*)?(?=[/?]|\Z)|(?=/))(?P<path>[^#]*)", re.ASCII
 )
@@ -120,9 +121,10 @@ def head_of(response: HttpResponse, connection: str) -> h11.Response:
         ("Content-Type", response.content_type),
         ("Content-Length", str(sum(end - start for start, end in response.parts))),
         ("Date", email.utils.formatdate(usegmt=True)),
-        ("X-Content-Type-Options", "nosniff"),
         *response.headers,
     ]
+    if _SNIFF[0] not in dict(response.headers):  # which the web file may have
+        headers.append(_SNIFF)
     if connection:
         headers.append(("Connection", connection))
     reason = HTTPStatus(response.status).phrase.encode()

@@ -12,7 +12,7 @@ from fake_clock import FakeClock
 
 from agent.core.threads import OwnThread
 from agent.web import passwords as module
-from agent.web.messages import TEXT, HttpRequest, HttpResponse
+from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of
 from agent.web.passwords import CHECKS_AT_ONCE, MAX_CLIENTS, MAX_GOOD, MAX_WAITING, Passwords
 from agent.web.secured import Secured
 from agent.web.web_file import RateLimit
@@ -166,6 +166,14 @@ async def test_headers_go_with_every_answer() -> None:
     page = HttpResponse(200, TEXT, b"", (("Content-Security-Policy", "own"), ("Vary", "Accept")))
     assert secured.finish(page).headers == (("Vary", "Accept"), ("Content-Security-Policy", "x"))
     assert Secured().finish(page) is page
+
+
+async def test_no_header_comes_twice() -> None:
+    """The one against guessing types is sent once, as the file has it."""
+    page = Secured(headers={"X-Content-Type-Options": "nosniff"}).finish(HttpResponse(200, TEXT, b""))
+    names = [name for name, _ in head_of(page, "").headers]
+    assert sorted(names) == sorted(set(names))
+    assert b"x-content-type-options" in [name for name, _ in head_of(HttpResponse(200, TEXT, b""), "").headers]
 
 
 async def test_the_rate_of_requests() -> None:
