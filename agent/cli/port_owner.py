@@ -9,8 +9,9 @@ from pathlib import Path
 
 FIRST_ORDINARY_UID = 1000
 """Of people (login.defs(5)); services and root have less."""
-_OF_SERVICES = (range(61184, 65520), range(65534, 65535))
-"""Users that systemd makes for a service (DynamicUser=), and nobody: who has no number in this user namespace."""
+_OF_SERVICES = range(61184, 65536)
+"""Users that systemd makes for a service (DynamicUser=), those of container images, and nobody: who has no number in this
+user namespace."""
 _LISTENING = b"0A"
 _TABLES = ("net/tcp", "net/tcp6")
 
@@ -37,4 +38,4 @@ def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
 
 
 def _is_ordinary(uid: int) -> bool:
-    return uid >= FIRST_ORDINARY_UID and not any(uid in each for each in _OF_SERVICES)
+    return uid >= FIRST_ORDINARY_UID and uid not in _OF_SERVICES

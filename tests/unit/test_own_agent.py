@@ -65,7 +65,7 @@ def test_who_listens() -> None:
 
 @pytest.mark.parametrize(
     ("uid", "is_stranger"),
-    [(0, False), (999, False), (1000, True), (STRANGER, True), (61184, False), (65519, False), (65534, False)],
+    [(0, False), (999, False), (1000, True), (STRANGER, True), (61184, False), (65535, False), (65536, True)],
 )
 def test_who_is_a_stranger(tmp_path: Path, uid: int, is_stranger: bool) -> None:
     """Root, users of services and oneself may be the agent; other people are not."""
