@@ -80,11 +80,13 @@ def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     shown = ask(f"rank:rankwatch_gone:state{{{job}}} or rank:rankwatch_running:state{{{job}}}")
     has_rules = bool(shown)
     shown = shown or ask(f"rankwatch_rank_state{{{job}}}")
-    seen = ask(f"max_over_time(timestamp(rankwatch_rank_info{{{job}}})[{MEMORY}:{STEP}])")
+    info = f"rankwatch_rank_info{{{job}}}"
+    # When each was last seen; 0 of those that lived between two steps.
+    seen = ask(f"max_over_time(timestamp({info})[{MEMORY}:{STEP}]) or 0 * last_over_time({info}[{MEMORY}])")
     clusters = tuple(sorted({each.labels.get("cluster", "") for each in (*shown, *seen)}))
     if len(clusters) > 1:
         return JobFacts(job_id, now.value, clusters)
-    info = ask(f"rankwatch_job_info{{{job}}} or rankwatch_job_allocation_info{{{job}}}")
+    of_job = ask(f"rankwatch_job_info{{{job}}} or rankwatch_job_allocation_info{{{job}}}")
     return JobFacts(
         job_id,
         now.value,
@@ -92,7 +94,7 @@ def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
         has_rules,
         _ranks(ask, job, shown, seen),
         _whole(ask(f"job:rankwatch_ranks_expected:max{{{job}}} or max(rankwatch_job_expected_ranks{{{job}}})")),
-        info[0].labels if info else None,
+        of_job[0].labels if of_job else None,
         _first(ask(f"job:rankwatch_bus_bandwidth:bytes_per_second{{{job}}}")),
         _alerts(ask(f'ALERTS{{{job}, alertstate="firing"}}')),
     )
