@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, lines, node_link, rows, stats
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, lines, rows, stats
 from grafana.queries import CLUSTER, coverage, rate_of
 
 QUARTER = Size(6, 4)
@@ -10,7 +10,6 @@ THIRD = Size(8)
 HALF = Size(12)
 WORST = 12
 LISTED = 64
-LINKS = {"node": node_link("__data.fields.node")}
 OURS = f"and on (cluster, instance) rankwatch_build_info{{{CLUSTER}}}"
 """Keeps series that other programs have, too, to the agents'."""
 
@@ -71,7 +70,6 @@ def _troubles() -> list[Panel]:
             columns=("node", "exporter"),
             size=THIRD,
             sort_by="node",
-            links=LINKS,
             nothing="none",
         ),
         rows(
@@ -84,7 +82,6 @@ def _troubles() -> list[Panel]:
             size=THIRD,
             sort_by="silent",
             descending=True,
-            links=LINKS,
             nothing="none",
         ),
         rows(
@@ -99,7 +96,6 @@ def _troubles() -> list[Panel]:
             size=THIRD,
             sort_by="difference",
             descending=True,
-            links=LINKS,
         ),
     ]
 

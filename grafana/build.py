@@ -1,71 +1,42 @@
-"""Write the Grafana dashboards into dashboards/: ``python -m grafana.build [DIRECTORY]``.
+"""Write the Grafana dashboards: ``python -m grafana.build [--output DIRECTORY] [--thresholds my.yml]``.
 
-Needs grafana-foundation-sdk (a development dependency); Grafana needs the written files alone.
+A site's own file holds its lines of deploy/prometheus/thresholds.yml: from which share on a rank is late, and where the
+runbooks are. Needs grafana-foundation-sdk (a development dependency); Grafana needs the written files alone.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana import agents, fabric, fleet, job, node, rank
-from grafana.panels import DATASOURCE, Panel
-from grafana.queries import CLUSTER, JOB, endings
+from grafana import agents, events, fabric, fleet, job, node, rank
+from grafana.panels import DATASOURCE, RUNBOOKS, Panel
+from grafana.queries import CLUSTER, JOB
 
 HERE = Path(__file__).resolve().parent
 THRESHOLDS = HERE.parent / "deploy" / "prometheus" / "thresholds.yml"
 TAG = "rankwatch"
-LISTED_EXITS = 32
-FIRST_CAUSE = (
-    f"max by (category, rank) (\n"
-    f"  1000 * rankwatch_job_log_first_root_timestamp_seconds{{{JOB}}}\n"
-    f"    * on (cluster, instance, job_id) group_right () rankwatch_job_log_first_root_info{{{JOB}}}\n)"
-)
 
 
-def _events(name: str, color: str, query: str, title: str, *, at_value: bool = True) -> dict[str, object]:
-    """A kind of event in the time line: at its series' value (ms since the epoch), or for as long as it is there."""
-    return {
-        "name": name,
-        "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "enable": True,
-        "iconColor": color,
-        "expr": query,
-        "step": "60s",
-        "titleFormat": title,
-        "useValueForTime": "on" if at_value else "",
-    }
+class Site(NamedTuple):
+    """What differs between sites: from which share of wall time on a rank is late; the runbooks' address."""
+
+    late_share: float
+    runbooks: str
 
 
-EVENTS = [
-    _events("Marks", "purple", f"max by (text) (1000 * rankwatch_job_mark_timestamp_seconds{{{JOB}}})", "{{text}}"),
-    _events(
-        "Ranks that left",
-        "orange",
-        f"bottomk({LISTED_EXITS}, {endings(JOB, 'rank, node, reason, signal, code')})",
-        "rank {{rank}} on {{node}}: {{reason}} {{signal}}{{code}}",
-    ),
-    _events("First cause by its own log", "yellow", FIRST_CAUSE, "{{category}}, rank {{rank}}"),
-    _events(
-        "Alerts",
-        "red",
-        f'max by (alertname, severity) (ALERTS{{{JOB}, alertstate="firing"}})',
-        "{{alertname}} ({{severity}})",
-        at_value=False,
-    ),
-]
-"""What happened to a job; each kind can be switched off on the dashboard. Marks are set by `rankwatch mark`."""
-
-
-def build(late_share: float) -> dict[str, str]:
-    """Return the dashboards' JSON by file name; from ``late_share`` of wall time on a rank counts as late."""
+def build(site: Site) -> dict[str, str]:
+    """Return the dashboards' JSON by file name."""
+    late_share = site.late_share
     info = "rankwatch_build_info"  # of every node, also while no job runs
     cluster = _variable("cluster", "Cluster", f"label_values({info}, cluster)", models.VariableSort.ALPHABETICAL_ASC)
     cluster = cluster.include_all(True).all_value(".*").current(models.VariableOption(text="All", value="$__all"))
@@ -87,12 +58,11 @@ def build(late_share: float) -> dict[str, str]:
         "agent.json": _dashboard("Agent", about_agent, [cluster], agents.panels()),
         "fabric.json": _dashboard("Fabric", about_fabric, [cluster], fabric.panels()),
         "fleet.json": _dashboard("Fleet", about_fleet, [cluster], fleet.panels()),
-        "job.json": _dashboard("Job", about_job, [cluster, job_id], job.panels(late_share)),
+        "job.json": _dashboard("Job", about_job, [cluster, job_id], job.panels(late_share), job.FOLDED),
         "node.json": _dashboard("Node", about_node, [cluster, host], node.panels()),
         "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share)),
     }
-    notes = {"job.json": EVENTS}
-    return {name: _encode(each, notes.get(name, [])) for name, each in dashboards.items()}
+    return {name: _encode(each, events.BY_DASHBOARD[name], site.runbooks) for name, each in dashboards.items()}
 
 
 def _variable(name: str, label: str, query: str, sort: models.VariableSort) -> builders.QueryVariable:
@@ -111,6 +81,7 @@ def _dashboard(
     description: str,
     variables: Sequence[builders.QueryVariable],
     rows: Mapping[str, Sequence[Panel]],
+    folded: Container[str] = (),
 ) -> models.Dashboard:
     link = builders.DashboardLink(TAG).type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
     dashboard = (
@@ -128,31 +99,43 @@ def _dashboard(
     for variable in variables:
         dashboard = dashboard.with_variable(variable)
     for row, panels in rows.items():
+        if row in folded:
+            closed = builders.Row(row).collapsed(True)
+            for panel in panels:
+                closed = closed.with_panel(panel)
+            dashboard = dashboard.with_row(closed)
+            continue
         if row:
             dashboard = dashboard.with_row(builders.Row(row))
         for panel in panels:
             dashboard = dashboard.with_panel(panel)
     built = dashboard.build()
-    for number, panel_or_row in enumerate(built.panels or (), start=1):
-        panel_or_row.id_val = number
+    number = itertools.count(1)
+    for panel_or_row in built.panels or ():
+        panel_or_row.id_val = next(number)
+        for inner in getattr(panel_or_row, "panels", None) or ():
+            inner.id_val = next(number)
     return built
 
 
-def _encode(dashboard: models.Dashboard, annotations: Sequence[Mapping[str, object]]) -> str:
+def _encode(dashboard: models.Dashboard, annotations: Sequence[Mapping[str, object]], runbooks: str) -> str:
     """As JSON; the SDK knows too little of annotations to have them at a series' value."""
-    whole = json.loads(json.dumps(dashboard, cls=JSONEncoder))
-    if annotations:
-        whole["annotations"] = {"list": list(annotations)}
+    whole = json.loads(json.dumps(dashboard, cls=JSONEncoder).replace(RUNBOOKS, runbooks))
+    whole["annotations"] = {"list": list(annotations)}
     return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def main(directory: Path) -> None:
-    """Write the dashboards into ``directory``."""
-    late_share = yaml.safe_load(THRESHOLDS.read_text())["late_share"]
+def main(directory: Path, thresholds: Path = THRESHOLDS) -> None:
+    """Write the dashboards into ``directory``; ``thresholds``: a site's own file, as build.py of the rules takes it."""
+    given = yaml.safe_load(THRESHOLDS.read_text()) | yaml.safe_load(thresholds.read_text())
     directory.mkdir(parents=True, exist_ok=True)
-    for name, text in build(late_share).items():
+    for name, text in build(Site(given["late_share"], given["runbooks"])).items():
         (directory / name).write_text(text)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "dashboards")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=HERE / "dashboards", help="directory to write to")
+    parser.add_argument("--thresholds", type=Path, default=THRESHOLDS, help="the site's lines of thresholds.yml")
+    arguments = parser.parse_args()
+    main(arguments.output, arguments.thresholds)

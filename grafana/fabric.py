@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from grafana.node_links import ACTIVE, FLAGGED_SHARE, TRANSPORT_ERRORS
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, job_link, lines, node_link, rows, stats
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import CLUSTER
 
 QUARTER = Size(6, 4)
 HALF = Size(12)
 WORST = 12
 LISTED = 64
-LINKS = {"job_id": job_link("__data.fields.job_id"), "node": node_link("__data.fields.node")}
 
 
 def panels() -> dict[str, list[Panel]]:
@@ -79,7 +78,6 @@ def _tables() -> list[Panel]:
             columns=device,
             size=HALF,
             sort_by="node",
-            links=LINKS,
             nothing="none",
         ),
         rows(
@@ -97,7 +95,6 @@ def _tables() -> list[Panel]:
             size=HALF,
             sort_by="lost",
             descending=True,
-            links=LINKS,
             nothing="none",
         ),
     ]
@@ -187,7 +184,6 @@ def _jobs() -> list[Panel]:
             unit="percentunit",
             size=HALF,
             sort_by="share of the usual",
-            links=LINKS,
             nothing="none",
         ),
     ]

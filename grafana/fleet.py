@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grafana.cells import grid
 from grafana.job_goodput import COLORS
 from grafana.panels import (
     BAD_FROM_ONE,
@@ -9,8 +10,6 @@ from grafana.panels import (
     Query,
     Size,
     Steps,
-    grid,
-    job_link,
     lines,
     node_link,
     rows,
@@ -24,8 +23,6 @@ LISTED = 64
 CELLS = 1024
 
 NODES = {"silent": Value(-1, "purple"), "unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
-LINKS = {"job_id": job_link("__data.fields.job_id"), "node": node_link("__data.fields.node")}
-"""Columns that lead to a dashboard."""
 
 
 def panels() -> dict[str, list[Panel]]:
@@ -102,7 +99,6 @@ def _trouble() -> list[Panel]:
             columns=labels,
             size=HALF,
             sort_by="severity",
-            links=LINKS,
             nothing="none",
         ),
         rows(
@@ -125,7 +121,6 @@ def _trouble() -> list[Panel]:
             size=HALF,
             sort_by="ranks",
             descending=True,
-            links=LINKS,
             nothing="none",
         ),
     ]
@@ -152,7 +147,6 @@ def _jobs() -> list[Panel]:
             size=HALF,
             sort_by="ranks",
             descending=True,
-            links=LINKS,
         ),
         rows(
             "Jobs, by age",
@@ -165,7 +159,6 @@ def _jobs() -> list[Panel]:
             unit="dateTimeAsIso",
             size=Size(6),
             sort_by="since",
-            links=LINKS,
         ),
         rows(
             "Jobs, by goodput",
@@ -176,7 +169,6 @@ def _jobs() -> list[Panel]:
             unit="percentunit",
             size=Size(6),
             sort_by="goodput",
-            links=LINKS,
             nothing="not known: no iterations in logs",
         ),
     ]
@@ -196,7 +188,7 @@ def _nodes() -> list[Panel]:
             size=Size(16, 10),
             states=NODES,
             limit=CELLS,
-            link=node_link("__data.fields.node"),
+            link=node_link("node"),
             nothing="no node is checked",
         ),
         rows(
@@ -209,7 +201,6 @@ def _nodes() -> list[Panel]:
             size=Size(8, 10),
             sort_by="points",
             descending=True,
-            links=LINKS,
             nothing="none",
         ),
     ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import chain
 
-from grafana import job_goodput, job_members, job_ras, job_speed
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, grid, lines, rows, stats, timeline
+from grafana import job_goodput, job_head, job_launchers, job_members, job_ras, job_speed
+from grafana.cells import grid, timeline
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, lines, rows, stats
 from grafana.queries import (
     CLUSTER,
     JOB,
@@ -17,6 +18,19 @@ from grafana.queries import (
     worst_rank_states,
 )
 
+FOLDED = frozenset(
+    {
+        "Communicators, as the ranks see each other (RAS)",
+        "How RAS is asked",
+        "Members",
+        "NVRx",
+        "Pairs of ranks",
+        "Phases of a NIXL-EP run",
+        "Records",
+        "madengine",
+    }
+)
+"""Rows that are closed until somebody opens them: they ask nothing before, and most jobs have nothing in them."""
 RULE_INTERVAL = "60s"
 """As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
 GRID_RANKS = 256
@@ -39,7 +53,7 @@ LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
 def panels(late_share: float) -> dict[str, list[Panel]]:
     """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
     rows_by_title = {
-        "": [*_summary(), *_ranks(), *_events()],
+        "": [*job_head.sentences(), *_summary(), *job_head.panels(late_share), *_ranks(), *_events()],
         "Bandwidth": job_speed.bandwidth(),
         "Late ranks": job_speed.late(late_share),
         "The fabric's own time": job_speed.fabric(),
@@ -51,6 +65,8 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "How RAS is asked": job_ras.asking(),
         "Records": _records(),
         "Phases of a NIXL-EP run": job_members.phases(),
+        "NVRx": job_launchers.nvrx(),
+        "madengine": job_launchers.madengine(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):
         panel.interval(RULE_INTERVAL)
@@ -65,7 +81,7 @@ def _summary() -> list[Panel]:
             "Ranks of the job on all nodes, by state. A rank that lives again elsewhere is not counted as gone.",
             Query(f"job_state:rankwatch_ranks:count{{{JOB}}}", "{{state}}"),
             unit="none",
-            size=Size(5, 4),
+            size=Size(7, 4),
             overrides=colors,
         ),
         stats(
@@ -74,36 +90,22 @@ def _summary() -> list[Panel]:
             Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
             Query(f"job:rankwatch_ranks_live:count{{{JOB}}}", "present"),
             unit="none",
-            size=Size(4, 4),
+            size=Size(5, 4),
         ),
         stats(
             "Age",
             "Time since the first rank's process started.",
             Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})"),
             unit="s",
-            size=Size(3, 4),
+            size=Size(4, 4),
         ),
         stats(
             "Silence",
             "Time since any rank last completed an operation, as far as there are records.",
             Query(f"job:rankwatch_silence:seconds{{{JOB}}}"),
             unit="s",
-            size=Size(3, 4),
+            size=Size(4, 4),
             steps=Steps("green", {60: "yellow", 300: "red"}),
-        ),
-        stats(
-            "First to go",
-            "The rank that ended first. A crash and the OOM killer come before what follows them, whatever "
-            "the clocks say.",
-            Query(
-                f"bottomk(1, rank:rankwatch_exit_order:seconds{{{JOB}}})",
-                "rank {{rank}} on {{node}}: {{reason}} {{signal}}{{code}}",
-            ),
-            unit="none",
-            size=Size(5, 4),
-            steps=Steps("red", {}),
-            names_only=True,
-            nothing="nobody",
         ),
         stats(
             "Bus bandwidth",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, Steps, lines, rows, timeline
+from grafana.cells import timeline
+from grafana.panels import Panel, Query, Size, Steps, lines, rows
 from grafana.queries import NODE, Value, rate_of
 
 HALF = Size(12)

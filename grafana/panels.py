@@ -1,4 +1,4 @@
-"""The house style: one function for each kind of panel, and what all panels have in common."""
+"""The house style: numbers, curves and tables, and what all panels have in common. Cells are in cells.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import NamedTuple
 
-from grafana_foundation_sdk.builders import common, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import common, prometheus, stat, statetimeline, statushistory, table, timeseries
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.variants import Dataquery
@@ -28,10 +28,12 @@ TIME_WIDTH = 180
 """Of a column of times, in pixels."""
 NO_RECORDS = "no records of Inspector"
 NO_REPORT = "no report of RAS"
+RUNBOOKS = "RUNBOOKS"
+"""Stands for the address of the site's runbooks until the files are written."""
 NONE_KNOWN = "none known"
 """What stands in a panel without data."""
 
-Panel = stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
+Panel = stat.Panel | statetimeline.Panel | statushistory.Panel | table.Panel | timeseries.Panel
 
 
 class Query(NamedTuple):
@@ -86,15 +88,24 @@ def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.Dashboar
 
 
 def job_link(job: str) -> builders.DashboardLink:
-    """Return a link to the Job dashboard for the job that the variable ``job`` of the panel's data holds."""
+    """Return a link to the Job dashboard for the job that the column ``job`` of the panel's data holds."""
     keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-    return builders.DashboardLink("Job").url(f"/d/rankwatch-job?{keep}&var-job_id=${{{job}}}")
+    return builders.DashboardLink("Job").url(f"/d/rankwatch-job?{keep}&var-job_id=${{__data.fields.{job}}}")
 
 
 def node_link(node: str) -> builders.DashboardLink:
     """Return a link to the Node dashboard, likewise."""
     keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-    return builders.DashboardLink("Node").url(f"/d/rankwatch-node?{keep}&var-node=${{{node}}}")
+    return builders.DashboardLink("Node").url(f"/d/rankwatch-node?{keep}&var-node=${{__data.fields.{node}}}")
+
+
+def runbook_link(alert: str) -> builders.DashboardLink:
+    """Return a link to the runbook of the alert that the column ``alert`` of the panel's data holds."""
+    return builders.DashboardLink("Runbook").url(f"{RUNBOOKS}#${{__data.fields.{alert}}}").target_blank(True)
+
+
+LINKS = {"alertname": runbook_link, "job_id": job_link, "node": node_link}
+"""Where the cells of a table's columns lead, by the column."""
 
 
 def fixed(color: str) -> dict[str, str]:
@@ -112,13 +123,17 @@ def stats(
     names_only: bool = False,
     states: Mapping[str, Value] | None = None,
     overrides: Mapping[str, Mapping[str, object]] | None = None,
+    by_query: Mapping[str, Mapping[str, object]] | None = None,
     nothing: str = "-",
 ) -> stat.Panel:
     """Return a panel of single numbers as they are now, or (``names_only``) of their legends.
 
-    ``states``: the numbers are states. ``overrides`` holds field properties of single series, by legend.
+    ``states``: the numbers are states. ``overrides`` holds field properties of single series, by legend, ``by_query``
+    those of a query's series, by its letter: each number then has its legend above it.
     """
     text = common_models.BigValueTextMode.NAME if names_only else common_models.BigValueTextMode.AUTO
+    if by_query:
+        text = common_models.BigValueTextMode.VALUE_AND_NAME
     panel = (
         stat.Panel()
         .reduce_options(common.ReduceDataOptions().values(False).calcs(["lastNotNull"]).fields(""))
@@ -131,43 +146,10 @@ def stats(
     )
     for name, properties in (overrides or {}).items():
         panel = panel.override_by_name(name, [models.DynamicConfigValue(*each) for each in properties.items()])
-    _dress(panel, title, description, unit, size)
-    return panel.targets(_targets(queries, instant=True))
-
-
-def grid(
-    title: str,
-    description: str,
-    query: Query,
-    *,
-    size: Size,
-    states: Mapping[str, Value],
-    limit: int,
-    label: str = "rank",
-    link: builders.DashboardLink | None = None,
-    nothing: str = "no ranks",
-) -> stat.Panel:
-    """Return a panel with a coloured cell for each ``label``, in their order: ranks as numbers, names by alphabet.
-
-    ``link``: where a click leads; to the rank unless it is given.
-    """
-    order = (
-        [_sort(label)] if label != "rank" else [_convert("rank", "number"), _sort("rank"), _convert("rank", "string")]
-    )
-    panel = (
-        stat.Panel()
-        .reduce_options(common.ReduceDataOptions().values(True).limit(limit).fields(""))
-        .text_mode(common_models.BigValueTextMode.NAME)
-        .graph_mode(common_models.BigValueGraphMode.NONE)
-        .color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
-        .justify_mode(common_models.BigValueJustifyMode.CENTER)
-        .override_by_name("Value", [models.DynamicConfigValue("mappings", mapping(states))])  # not the ranks' numbers
-        .no_value(nothing)
-        .data_links([link or rank_link("__data.fields.rank")])
-        .transformations(order)
-    )
-    _dress(panel, title, description, "none", size)
-    return panel.targets(_targets([query], instant=True, as_table=True))
+    for letter, properties in (by_query or {}).items():
+        panel = panel.override_by_query(letter, [models.DynamicConfigValue(*each) for each in properties.items()])
+    dress(panel, title, description, unit, size)
+    return panel.targets(targets(queries, instant=True))
 
 
 def lines(
@@ -222,35 +204,8 @@ def lines(
         panel = panel.data_links([rank_link("__field.labels.rank")])
     if any(SIZE in query.legend for query in queries):
         panel = panel.transformations(readable_sizes())
-    _dress(panel, title, description, unit, size)
-    return panel.targets(_targets(queries))
-
-
-def timeline(
-    title: str,
-    description: str,
-    query: Query,
-    *,
-    size: Size,
-    states: Mapping[str, Value],
-    links_to_rank: bool = False,
-) -> statetimeline.Panel:
-    """Return a panel with a bar for each series, coloured by state."""
-    legend = common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM)
-    panel = (
-        statetimeline.Panel()
-        .mappings(mapping(states))
-        .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
-        .merge_values(True)
-        .show_value(common_models.VisibilityMode.AUTO)
-        .row_height(0.9)
-        .line_width(0)
-        .legend(legend.display_mode(common_models.LegendDisplayMode.LIST))
-    )
-    if links_to_rank:
-        panel = panel.data_links([rank_link("__field.labels.rank")])
-    _dress(panel, title, description, "none", size)
-    return panel.targets(_targets([query]))
+    dress(panel, title, description, unit, size)
+    return panel.targets(targets(queries))
 
 
 def rows(
@@ -265,12 +220,11 @@ def rows(
     sort_by: str,
     descending: bool = False,
     links_to_rank: bool = False,
-    links: Mapping[str, builders.DashboardLink] | None = None,
     nothing: str = NONE_KNOWN,
 ) -> table.Panel:
     """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden).
 
-    ``links``: where cells of a column lead. ``nothing`` stands there where there are no rows.
+    Jobs, nodes and alerts are links. ``nothing`` stands there where there are no rows.
     """
     hidden = {"Time": True} if value else {"Time": True, "Value": True}
     order = {name: index for index, name in enumerate((*columns, "Value"))}
@@ -279,7 +233,7 @@ def rows(
     )
     # A label that is not there would become 0: only what every row has may be a number.
     numeric = {"comm_rank", "rank"} if links_to_rank else {"comm_rank"}
-    numbers = [_convert(name, "number") for name in columns if name in numeric]
+    numbers = [convert(name, "number") for name in columns if name in numeric]
     panel = (
         table.Panel()
         .transformations([*numbers, organize])
@@ -301,18 +255,20 @@ def rows(
         of_row = ("var-job_id=${__data.fields.job_id}",) if "job_id" in columns else ()
         link = rank_link("__data.fields.rank", *of_row).build()
         panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link])])
-    for name, leads in (links or {}).items():
+    for name, leads in LINKS.items():
         if name in columns:
-            panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [leads.build()])])
-    _dress(panel, title, description, "none", size)
-    return panel.targets(_targets([query], instant=True, as_table=True))
+            panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [leads(name).build()])])
+    dress(panel, title, description, "none", size)
+    return panel.targets(targets([query], instant=True, as_table=True))
 
 
-def _dress(panel: Panel, title: str, description: str, unit: str, size: Size) -> None:
+def dress(panel: Panel, title: str, description: str, unit: str, size: Size) -> None:
+    """Give a panel what every panel has."""
     panel.title(title).description(description).datasource(DATASOURCE).unit(unit).span(size.width).height(size.height)
 
 
-def _targets(queries: Sequence[Query], *, instant: bool = False, as_table: bool = False) -> list[Builder[Dataquery]]:
+def targets(queries: Sequence[Query], *, instant: bool = False, as_table: bool = False) -> list[Builder[Dataquery]]:
+    """Return the queries as Grafana has them; ``instant``: as of the range's end, not over it."""
     targets: list[Builder[Dataquery]] = []
     for index, query in enumerate(queries):
         target = prometheus.Dataquery().ref_id(ascii_uppercase[index]).datasource(DATASOURCE).expr(query.expression)
@@ -322,10 +278,12 @@ def _targets(queries: Sequence[Query], *, instant: bool = False, as_table: bool 
     return targets
 
 
-def _convert(field: str, kind: str) -> models.DataTransformerConfig:
+def convert(field: str, kind: str) -> models.DataTransformerConfig:
+    """Return what makes a column another type."""
     conversion = {"targetField": field, "destinationType": kind}
     return models.DataTransformerConfig(id_val="convertFieldType", options={"conversions": [conversion], "fields": {}})
 
 
-def _sort(field: str) -> models.DataTransformerConfig:
+def sort(field: str) -> models.DataTransformerConfig:
+    """Return what sorts rows by a column."""
     return models.DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": field}]})

@@ -119,11 +119,21 @@ def coverage(selector: str, by: str = "") -> str:
     return ratio(seen, f"{seen} + {rate_of('rankwatch_inspector_missing_records_total', selector, by)}")
 
 
-def endings(selector: str, by: str) -> str:
-    """Return a query for when ranks left, in ms since the epoch, by labels of the rank and of how it ended."""
-    return (
-        f"max by ({by}) (\n"
-        f"  rankwatch_rank_exit_info{{{selector}}} * on (cluster, instance, job_id, rank) group_left ()\n"
-        f"    (1000 * rankwatch_rank_exit_timestamp_seconds{{{selector}}})\n"
-        f")"
-    )
+def as_it_is(series: str) -> str:
+    """Return a query for series as they are now."""
+    return series
+
+
+def latest(series: str) -> str:
+    """Return a query for series as they were last in the time that is shown, also when they have ended."""
+    return f"last_over_time({series}[$__range])"
+
+
+def endings(selector: str, by: str, when: Callable[[str], str] = as_it_is) -> str:
+    """Return a query for when ranks left, in ms since the epoch, by labels of the rank and of how it ended.
+
+    ``when``: those that are still remembered (15 minutes), or all that were in the time shown (``latest``).
+    """
+    info = when(f"rankwatch_rank_exit_info{{{selector}}}")
+    at = when(f"rankwatch_rank_exit_timestamp_seconds{{{selector}}}")
+    return f"max by ({by}) (\n  {info} * on (cluster, instance, job_id, rank) group_left ()\n    (1000 * {at})\n)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from grafana import rank_node, rank_speed
-from grafana.panels import NO_RECORDS, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats, timeline
+from grafana.cells import timeline
+from grafana.panels import NO_RECORDS, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import (
     JOB,
     PROCESS_STATES,
@@ -13,6 +14,7 @@ from grafana.queries import (
     code_by,
     coverage,
     endings,
+    latest,
     rate_of,
     ratio,
 )
@@ -24,7 +26,9 @@ LIVENESS_INTERVAL = "5s"
 COLLECTIVE = "comm, collective"
 LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{RANK}}}"
 LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
-STARTED = f"max(rankwatch_rank_start_timestamp_seconds{{{RANK}}})"
+STARTED = f"max({latest(f'rankwatch_rank_start_timestamp_seconds{{{RANK}}}')})"
+LEFT = f"max({latest(f'rankwatch_rank_exit_timestamp_seconds{{{RANK}}}')})"
+SEEN = f"max(max_over_time(timestamp(rankwatch_rank_up{{{RANK}}} == 1)[$__range:15s]))"
 
 
 def panels(late_share: float) -> dict[str, list[Panel]]:
@@ -58,8 +62,8 @@ def _summary(late_share: float) -> list[Panel]:
         ),
         stats(
             "Age",
-            "Time since the rank's process started, the last one if it was started again.",
-            Query(f"time() - {STARTED}"),
+            "How long the rank's process has run, the last one if it was started again; or ran, if it has left.",
+            Query(f"(({LEFT} >= {STARTED}) or {SEEN}) - {STARTED}"),
             unit="s",
             size=TOP,
         ),
@@ -118,24 +122,31 @@ def _states() -> list[Panel]:
 
 def _identity() -> list[Panel]:
     facts = ("node", "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container")
-    members = f"max by (comm, comm_rank) (rankwatch_communicator_member_info{{{RANK}}})"
+    members = f"max by (comm, comm_rank) ({latest(f'rankwatch_communicator_member_info{{{RANK}}}')})"
+    communicators = latest(f"rankwatch_communicator_info{{{JOB}}}")
     names = (
-        f"topk by (comm) (1, max by (comm, comm_name, ranks, nodes) (rankwatch_communicator_info{{{JOB}}}))\n"
+        f"topk by (comm) (1, max by (comm, comm_name, ranks, nodes) ({communicators}))\n"
         f"      or on (comm)\n    group by (comm) ({members})"
     )
     return [
         rows(
             "Where it runs",
-            "Facts about the live rank, to find it on its node. What is empty is not known.",
-            Query(f"max by ({', '.join(facts)}) (rankwatch_rank_info{{{RANK}}})"),
+            "Facts about the rank, to find it on its node, and when it was last seen alive. Empty: not known.",
+            Query(
+                f"1000 * max by ({', '.join(facts)}) (\n"
+                f"  max_over_time(timestamp(rankwatch_rank_info{{{RANK}}})[$__range:15s])\n)"
+            ),
             columns=facts,
+            value="last seen",
+            unit="dateTimeAsIso",
             size=Size(24, 4),
-            sort_by="node",
+            sort_by="last seen",
+            descending=True,
         ),
         rows(
             "How it ended",
-            "When and how its processes ended, for 15 minutes after their end.",
-            Query(endings(RANK, "node, reason, signal, code")),
+            "When and how its processes ended in the time shown.",
+            Query(endings(RANK, "node, reason, signal, code", latest)),
             columns=("node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",

@@ -21,19 +21,22 @@ from agent.export import agent_families
 from agent.ranks import families as rank_families
 from agent.ranks import health
 from exporters.inspector.format.series import SIZE_BOUNDS
-from grafana import build, job_goodput, queries
+from grafana import build, job, job_goodput, queries
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "grafana"
 PATHS = sorted((GRAFANA / "dashboards").glob("*.json"))
 DASHBOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in PATHS}
-PANELS = [
-    pytest.param(panel, id=f"{name}: {panel['title']}")
-    for name, dashboard in DASHBOARDS.items()
-    for panel in dashboard["panels"]
-    if panel["type"] != "row"
-]
-TYPES = {"stat", "state-timeline", "table", "timeseries"}
+
+
+def all_panels(name: str) -> list[dict[str, Any]]:
+    """Return a dashboard's panels with those of rows that are closed, without the rows."""
+    listed = DASHBOARDS[name]["panels"]
+    return [panel for each in listed for panel in (each, *each.get("panels", ())) if panel["type"] != "row"]
+
+
+PANELS = [pytest.param(panel, id=f"{name}: {panel['title']}") for name in DASHBOARDS for panel in all_panels(name)]
+TYPES = {"stat", "state-timeline", "status-history", "table", "timeseries"}
 UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "cps", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
 SUBJECTS = dict.fromkeys(("agent", "fabric", "fleet"), "cluster=~") | {
     "job": 'job_id="$job_id"',
@@ -47,8 +50,9 @@ SERIES = r"(?:ALERTS|(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?)"
 OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cluster(?:, \w+)+\) (?=\(?\s*[a-z_:]+\{)")
 """Series of something else, kept for what the dashboard is about."""
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
+SITE = yaml.safe_load((ROOT / "deploy" / "prometheus" / "thresholds.yml").read_text())
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
-VARIABLE = re.compile(r"\$\{?(\w+)")
+VARIABLE = re.compile(r"\$\{?([a-z_]\w*)")
 
 
 @functools.cache
@@ -150,7 +154,7 @@ def test_data_source_is_the_variable(name: str) -> None:
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_layout(name: str) -> None:
     """Panels have numbers of their own, overlap nowhere and leave no hole: every line is 24 wide."""
-    panels = DASHBOARDS[name]["panels"]
+    panels = [*(each for each in DASHBOARDS[name]["panels"] if each["type"] == "row"), *all_panels(name)]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
         (x, y)
@@ -177,9 +181,8 @@ def test_panel(panel: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries(name: str) -> None:
     """Queries are about a cluster's job or node, known metrics and variables; several of one panel have legends."""
-    for panel in DASHBOARDS[name]["panels"]:
-        if panel["type"] != "row":
-            check_queries(panel, SUBJECTS[name])
+    for panel in all_panels(name):
+        check_queries(panel, SUBJECTS[name])
 
 
 def selectors(expression: str) -> list[str]:
@@ -207,13 +210,16 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
     assert len({target["refId"] for target in targets}) == len(targets)
 
 
-def test_kinds_of_events() -> None:
-    """The job's time line shows four kinds of events, each of the job alone and of metrics that there are."""
-    events = {each["name"]: each for each in DASHBOARDS["job"]["annotations"]["list"]}
-    assert set(events) == {"Marks", "Ranks that left", "First cause by its own log", "Alerts"}
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_kinds_of_events(name: str) -> None:
+    """Each time line shows what happened to the dashboard's subject alone, by metrics that there are."""
+    events = {each["name"]: each for each in DASHBOARDS[name]["annotations"]["list"]}
+    of_job = {"Marks", "Ranks that left", "Starts", "First cause by its own log", "Alerts"}
+    kinds = {"job": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
+    assert set(events) == kinds.get(name, {"Pages"})
     for each in events.values():
         assert set(METRIC.findall(each["expr"])) <= known_metrics()
-        assert all(CLUSTER in found and SUBJECTS["job"] in found for found in selectors(each["expr"]))
+        assert all(CLUSTER in found and SUBJECTS[name] in found for found in selectors(each["expr"]))
         by = re.search(r"max by \(([^)]*)\)", each["expr"])
         assert by is not None
         assert set(re.findall(r"\{\{(\w+)\}\}", each["titleFormat"])) == set(by[1].split(", "))
@@ -244,14 +250,21 @@ def test_panels_ask_no_oftener_than_there_is_news() -> None:
     """Steps of the job's panels are not shorter than the slower rules', those of the states are liveness's."""
     rules = (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")
     groups = [group for path in rules for group in yaml.safe_load(path.read_text())["groups"]]
-    asked = json.dumps(DASHBOARDS["job"])
-    used = [group for group in groups if any(rule.get("record", "nothing") in asked for rule in group["rules"])]
+    asked = set(METRIC.findall(json.dumps(DASHBOARDS["job"])))
+    used = [group for group in groups if any(rule.get("record") in asked for rule in group["rules"])]
     slowest = max(int(group["interval"].removesuffix("s")) for group in used)
-    panels = [panel for panel in DASHBOARDS["job"]["panels"] if panel["type"] != "row"]
-    assert {panel["interval"] for panel in panels} == {f"{slowest}s"}
+    assert {panel["interval"] for panel in all_panels("job")} == {f"{slowest}s"}
     liveness, _ = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]
-    states = [panel for panel in DASHBOARDS["rank"]["panels"] if panel["type"] == "state-timeline"]
+    states = [panel for panel in all_panels("rank") if panel["type"] == "state-timeline"]
     assert {panel["interval"] for panel in states} == {liveness["scrape_interval"]}
+
+
+def test_closed_rows_ask_nothing() -> None:
+    """The job's rows that most jobs have nothing in are closed, with their panels inside."""
+    rows = {each["title"]: each for each in DASHBOARDS["job"]["panels"] if each["type"] == "row"}
+    closed = {title for title, row in rows.items() if row["collapsed"]}
+    assert closed == job.FOLDED
+    assert all(bool(row.get("panels")) == (title in closed) for title, row in rows.items())
 
 
 def test_time_that_is_lost_is_not_green() -> None:
@@ -289,18 +302,48 @@ def test_sizes_are_written_for_people() -> None:
 
 
 def test_links_lead_to_a_dashboard() -> None:
-    """Every link of a panel leads to a dashboard that is shipped, with its variables set."""
+    """Every link of a panel leads to a dashboard that is shipped, with its variables set, or to an alert's runbook."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
     sources = r"\$\{datasource:queryparam\}&\$\{cluster:queryparam\}"
-    keep = rf"{sources}&(.+)&\$\{{__url_time_range\}}"
-    fleets = rf"/d/rankwatch-(job|node)\?{sources}&\$\{{__url_time_range\}}&var-(job_id|node)=\$\{{__data.fields.\2\}}"
-    assert len([url for url in urls if re.fullmatch(fleets, url)]) == 2
-    urls = {url for url in urls if not re.fullmatch(fleets, url)}
-    found = [re.fullmatch(rf"/d/rankwatch-rank\?{keep}&var-rank=\$\{{.+\}}", url) for url in urls]
-    jobs = {match[1] for match in found if match is not None}
-    assert None not in found
-    assert len(urls) == 3  # from a curve's labels, from a table's or a grid's row, and from a row that names the job
-    assert jobs == {"${job_id:queryparam}", "var-job_id=${__data.fields.job_id}"}
+    time = r"\$\{__url_time_range\}"
+    row = r"\$\{__data\.fields\."
+    its_job = rf"(?:\$\{{job_id:queryparam\}}|var-job_id={row}job_id\}})"
+    kinds = {
+        "job or node": rf"/d/rankwatch-(job|node)\?{sources}&{time}&var-(job_id|node)={row}\2\}}",
+        "rank": rf"/d/rankwatch-rank\?{sources}&{its_job}&{time}&var-rank=\$\{{.+\}}",
+        "runbook": rf"{re.escape(SITE['runbooks'])}#{row}alertname\}}",
+    }
+    counts = {kind: len([url for url in urls if re.fullmatch(pattern, url)]) for kind, pattern in kinds.items()}
+    # Of ranks: from a curve's labels, from a table's or a grid's row, and from a row that names the job.
+    assert counts == {"job or node": 2, "rank": 3, "runbook": 1}
+    assert sum(counts.values()) == len(urls)
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_names_are_links(panel: dict[str, Any]) -> None:
+    """A column of nodes, jobs or alerts in a table leads there."""
+    if panel["type"] != "table":
+        return
+    [shown] = [each["options"]["indexByName"] for each in panel["transformations"] if each["id"] == "organize"]
+    linked = {
+        each["matcher"]["options"]
+        for each in panel["fieldConfig"]["overrides"]
+        if any(one["id"] == "links" for one in each["properties"])
+    }
+    assert {"alertname", "job_id", "node"} & shown.keys() <= linked
+
+
+def test_a_sites_own(tmp_path: Path) -> None:
+    """A site's file of thresholds gives its share of lateness and its runbooks' address, and changes nothing else."""
+    mine = tmp_path / "my.yml"
+    mine.write_text("late_share: 0.5\nrunbooks: https://wiki.site/runbooks\n")
+    build.main(tmp_path / "made", mine)
+    fleet = (tmp_path / "made" / "fleet.json").read_text()
+    assert "https://wiki.site/runbooks#${__data.fields.alertname}" in fleet
+    assert (
+        fleet.replace("https://wiki.site/runbooks", SITE["runbooks"]) == (GRAFANA / "dashboards/fleet.json").read_text()
+    )
+    assert "more than 50%" in (tmp_path / "made" / "job.json").read_text()
 
 
 def test_provisioning() -> None:

@@ -42,6 +42,11 @@ def bundle(directory: Path) -> Path:
     return directory / "app.js"
 
 
+def unfolded(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a dashboard's rows and panels as they stand when every row is open."""
+    return [panel for each in dashboard["panels"] for panel in (each, *each.get("panels", ()))]
+
+
 def draw(
     browser: Browser,
     program: Path,
@@ -57,7 +62,8 @@ def draw(
     ``results``: Prometheus' answers by "panel id:refId". ``seconds``: from, to and step of the range.
     """
     begin, end, step = seconds
-    data = {"dashboard": dashboard, "results": results, "from": begin, "to": end, "step": step}
+    panels = unfolded(dashboard)
+    data = {"dashboard": {**dashboard, "panels": panels}, "results": results, "from": begin, "to": end, "step": step}
     data |= {"light": light, "width": 1600}
     page = program.with_name("page.html")
     text = json.dumps(data).replace("<", "\\u003c")
@@ -65,11 +71,11 @@ def draw(
         '<!doctype html><html lang="en"><meta charset="utf-8"><body><div id="root"></div>'
         f'<script>window.DATA = {text}</script><script src="{program.name}"></script></body></html>'
     )
-    titles = {str(each["id"]): each["title"] for each in dashboard["panels"] if each["type"] not in ("row", "text")}
+    titles = {str(each["id"]): each["title"] for each in panels if each["type"] not in ("row", "text")}
     browser.open(page.as_uri())
     wait_until(lambda: set(browser.run("return window.DRAWN") or ()) >= set(titles), 60, "all panels")
     if picture is not None:
-        tall = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in dashboard["panels"]) * ROW_PIXELS + 20
+        tall = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in panels) * ROW_PIXELS + 20
         size = {"width": 1600, "height": tall, "deviceScaleFactor": 1, "mobile": False}
         browser.developer("Emulation.setDeviceMetricsOverride", size)
         browser.picture(picture)

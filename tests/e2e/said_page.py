@@ -1,4 +1,4 @@
-"""A page with what a job says of itself: a NIXL-EP run in trouble, flight recorders, means of operations."""
+"""A page with what a job and its launchers say: NIXL-EP in trouble, flight recorders, means, NVRx, madengine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from client_metrics import encode
 from agent.api import Family, Metric
 from exporters.flight_recorder import families as flight_recorder
 from exporters.inspector_prom import families as inspector_prom
+from exporters.madengine import families as madengine
 from exporters.nixl_ep import families as nixl_ep
+from exporters.nvrx import families as nvrx
 
 BEHIND, AHEAD = "0", "1"
 """By the flight recorders: the rank that had not begun what the other waited in."""
@@ -35,6 +37,19 @@ def _families(job_id: str, measured: str) -> Iterable[Metric]:
     yield _rows(flight_recorder.UNFINISHED, (waits_in, 5.0))
     mean = dict.fromkeys(inspector_prom.BANDWIDTH.labels, "1") | {"job_id": job_id, "rank": measured}
     yield _rows(inspector_prom.BANDWIDTH, (tuple(mean.values()), 3e10))
+    yield from _launchers(job_id, measured)
+
+
+def _launchers(job_id: str, slow: str) -> Iterable[Metric]:
+    yield _rows(nvrx.CYCLE, ((job_id,), 2.0))
+    yield _rows(nvrx.NODES, ((job_id, "active"), 2.0), ((job_id, "standby"), 1.0))
+    yield _rows(nvrx.RECOVERY, ((job_id, "started"), 21.0), ((job_id, "progress"), 64.0))
+    yield _rows(nvrx.EVENTS, ((job_id, "failure_detected"), 2.0))
+    yield _rows(nvrx.TIMEOUTS, ((job_id, slow, "subsequent"), 1.0))
+    yield _rows(nvrx.SCORE, ((job_id, slow, "relative"), 0.61))
+    yield _rows(madengine.STATE, ((job_id, "0", "running"), 1.0))
+    yield _rows(madengine.PERFORMANCE, ((job_id, "0", "llama", "tokens_per_second"), 8123.0))
+    yield _rows(madengine.CONTRADICTED, ((job_id, "0", "rank_dead"), 1.0))
 
 
 def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:

@@ -1,0 +1,148 @@
+"""The Job dashboard's first screen: a sentence, who owns the job, and all its ranks over time, be they 8 or 8,000."""
+
+from __future__ import annotations
+
+from grafana.cells import heat
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, rows, stats
+from grafana.queries import CLUSTER, JOB
+
+SMALL = 128
+"""Jobs of at most so many ranks have a row for each rank, larger ones a row for each hundred."""
+SILENT_SECONDS = 60
+"""From so long without a completed operation on a rank counts as one that waits."""
+
+ORDER = "cluster, job_id, rank, node"
+PROGRESS = f"max by (rank) (rankwatch_rank_last_progress_timestamp_seconds{{{JOB}}})"
+LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
+LATENESS = f"max by (rank) (comm_rank:rankwatch_lateness:ratio{{{JOB}}})"
+FIRST = f"bottomk(1, rank:rankwatch_exit_order:seconds{{{JOB}}})"
+LATE_CAUSE = f"rank:rankwatch_late_cause:seconds{{{JOB}}}"
+BEHIND = f"rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}}"
+SUSPECT = f"rank:rankwatch_suspect:lag{{{JOB}}}"
+LOST = (
+    f"node:rankwatch_lost_since:seconds{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool{{{CLUSTER}}} "
+    f"and on (cluster, node) node:rankwatch_ranks_lost:count{{{JOB}}}"
+)
+WAITING = f"count(time() - {PROGRESS} and on (rank) {LIVE} > {SILENT_SECONDS})"
+SINCE = {"unit": "dateTimeFromNow", "color": {"mode": "fixed", "fixedColor": "red"}}
+FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "scheduler_cluster")
+
+
+def panels(late_share: float) -> list[Panel]:
+    """Return the owner and all ranks over time; from ``late_share`` of wall time on a rank counts as late."""
+    return [*_owner(), *_over_time(late_share)]
+
+
+def sentences() -> list[Panel]:
+    """Return the panel on top: what is known of the job, a sentence for each."""
+    trouble = " or ".join((FIRST, LATE_CAUSE, BEHIND, SUSPECT))
+    return [
+        stats(
+            "What is known",
+            "One sentence for each: who ended first and how, which nodes are lost, how many ranks have completed "
+            "nothing for a minute, for which rank the others wait and why, what the scheduler says.",
+            Query(_how_it_ended(), "rank {{rank}} on {{node}} {{how}}"),
+            Query(f"1000 * topk(2, {LOST})", "{{node}} is lost with its ranks"),
+            Query(WAITING, "nothing completed for a minute"),
+            Query(f"topk(2, max by (rank) ({BEHIND} or {SUSPECT}))", "the others wait for rank {{rank}}"),
+            Query(
+                f"1000 * topk(2, max by (rank, node, cause, detail) ({LATE_CAUSE}))",
+                "late: rank {{rank}} on {{node}}, {{cause}} {{detail}}",
+            ),
+            Query(f"max by (state) (rankwatch_job_end_info{{{JOB}}})", "by the scheduler: {{state}}"),
+            Query(
+                f"job:rankwatch_ranks_live:count{{{JOB}}} unless on (cluster, job_id) ({trouble})",
+                "no rank is dead, late or waited for",
+            ),
+            unit="none",
+            size=Size(24, 4),
+            steps=Steps("green", {}),
+            by_query={
+                "A": SINCE,
+                "B": SINCE,
+                "C": {"unit": "suffix: ranks", "color": {"mode": "fixed", "fixedColor": "orange"}},
+                "D": {"unit": "prefix:at no. ", "color": {"mode": "fixed", "fixedColor": "orange"}},
+                "E": SINCE | {"color": {"mode": "fixed", "fixedColor": "yellow"}},
+                "F": {
+                    "mappings": [{"type": "value", "options": {"1": {"text": "ended", "index": 0}}}],
+                    "color": {"mode": "fixed", "fixedColor": "blue"},
+                },
+                "G": {"unit": "suffix: live ranks"},
+            },
+            nothing="no live rank, and none that left lately",
+        )
+    ]
+
+
+def _how_it_ended() -> str:
+    """Return a query for when the first rank ended (ms since the epoch), with its end in words as label ``how``."""
+    ended = f"max by ({ORDER}) (rank:rankwatch_exit:seconds{{{JOB}}})"
+    words = f'label_replace(\n  0 * {FIRST} + on ({ORDER}) group_left () {ended},\n  "how", "ended", "", ""\n)'
+    for text, label, pattern in (
+        ("exited with code $1", "code", "(.+)"),
+        ("was killed by $1", "signal", "(.+)"),
+        ("was killed for want of memory", "reason", "oom_killed"),
+    ):
+        words = f'label_replace({words}, "how", "{text}", "{label}", "{pattern}")'
+    return f"1000 * {words}"
+
+
+def _owner() -> list[Panel]:
+    facts = ", ".join(FACTS)
+    return [
+        rows(
+            "Owner",
+            "Who runs the job and as what, as far as its environment says; also after it ended.",
+            Query(f"group by ({facts}) (last_over_time(rankwatch_job_info{{{JOB}}}[$__range]))"),
+            columns=FACTS,
+            size=Size(24, 3),
+            sort_by="restarts",
+            descending=True,
+        )
+    ]
+
+
+def _over_time(late_share: float) -> list[Panel]:
+    return [
+        heat(
+            "Silence of all ranks over time",
+            "Time since each live rank last completed an operation. Jobs of more than "
+            f"{SMALL} ranks have a row for each hundred of them, with the one that is silent for longest.",
+            *_by_place(f"time() - {PROGRESS} and on (rank) {LIVE}"),
+            unit="s",
+            size=Size(12, 10),
+            steps=Steps("green", {20: "light-yellow", SILENT_SECONDS: "yellow", 180: "orange", 600: "red"}),
+            nothing=NO_RECORDS,
+        ),
+        heat(
+            "Lateness of all ranks over time",
+            "Share of the time that a communicator waited for each rank, where it is greatest. Jobs of more than "
+            f"{SMALL} ranks have a row for each hundred of them, with the latest one.",
+            *_by_place(LATENESS),
+            unit="percentunit",
+            size=Size(12, 10),
+            steps=Steps("green", {late_share / 4: "light-yellow", late_share / 2: "yellow", late_share: "red"}),
+            nothing=NO_RECORDS,
+        ),
+    ]
+
+
+def _by_place(expression: str) -> tuple[Query, Query]:
+    """Return two queries, of which one has series: by rank, or by hundreds of ranks in jobs of more than ``SMALL``.
+
+    ``expression`` has a series per rank. A label ``place`` keeps the ranks' natural order: 2 comes before 10.
+    """
+    size = f"max(job:rankwatch_ranks_expected:max{{{JOB}}} or job:rankwatch_ranks_live:count{{{JOB}}})"
+    each = _padded(f"{expression} and on () {size} <= {SMALL}", "rank")
+    number = f'label_replace({expression} and on () {size} > {SMALL}, "hundred", "$1", "rank", "(\\\\d+)\\\\d\\\\d")'
+    return (
+        Query(f"max by (place, rank) ({each})", "{{rank}}"),
+        Query(f"max by (place, hundred) ({_padded(number, 'hundred')})", "{{hundred}}00 to {{hundred}}99"),
+    )
+
+
+def _padded(expression: str, label: str) -> str:
+    """Return the expression with a label ``place``: the number in ``label`` with zeros before it."""
+    for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d{3,})")):
+        expression = f'label_replace({expression}, "place", "{zeros}$1", "{label}", "{digits}")'
+    return expression
