@@ -50,7 +50,7 @@ def panels() -> list[Panel]:
             Query(f"job:rankwatch_goodput:ratio{{{JOB}}}", "goodput"),
             Query(f"job:rankwatch_interruptions:total{{{JOB}}}", "interruptions"),
             Query(
-                f"job:rankwatch_mttr:seconds{{{JOB}}} or 0 * job:rankwatch_interruptions:total{{{JOB}}}",
+                f"job:rankwatch_mttr:seconds{{{JOB}}} or 0 * (job:rankwatch_interruptions:total{{{JOB}}} == 0)",
                 "until it worked again",
             ),
             unit="percentunit",

@@ -1,9 +1,9 @@
-"""The Job dashboard's first screen: a sentence, who owns the job, and all its ranks over time, be they 8 or 8,000."""
+"""The Job dashboard's first screen: a sentence, who owns the job, and all its ranks over time, 8 or 8,000 of them."""
 
 from __future__ import annotations
 
 from grafana.cells import heat
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, rows, stats
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, rows, stats
 from grafana.queries import CLUSTER, JOB
 
 SMALL = 128
@@ -24,7 +24,8 @@ LOST = (
     f"and on (cluster, node) node:rankwatch_ranks_lost:count{{{JOB}}}"
 )
 WAITING = f"count(time() - {PROGRESS} and on (rank) {LIVE} > {SILENT_SECONDS})"
-SINCE = {"unit": "dateTimeFromNow", "color": {"mode": "fixed", "fixedColor": "red"}}
+SINCE = {"unit": "dateTimeFromNow", "color": fixed("red")}
+ORANGE = {"color": fixed("orange")}
 FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "scheduler_cluster")
 
 
@@ -44,7 +45,8 @@ def sentences() -> list[Panel]:
             Query(_how_it_ended(), "rank {{rank}} on {{node}} {{how}}"),
             Query(f"1000 * topk(2, {LOST})", "{{node}} is lost with its ranks"),
             Query(WAITING, "nothing completed for a minute"),
-            Query(f"topk(2, max by (rank) ({BEHIND} or {SUSPECT}))", "the others wait for rank {{rank}}"),
+            Query(f"topk(2, max by (rank, what, operation) ({BEHIND}))", "rank {{rank}} has {{what}} {{operation}}"),
+            Query(f"topk(2, max by (rank) ({SUSPECT}))", "a stalled communicator waits for rank {{rank}}"),
             Query(
                 f"1000 * topk(2, max by (rank, node, cause, detail) ({LATE_CAUSE}))",
                 "late: rank {{rank}} on {{node}}, {{cause}} {{detail}}",
@@ -55,19 +57,21 @@ def sentences() -> list[Panel]:
                 "no rank is dead, late or waited for",
             ),
             unit="none",
-            size=Size(24, 4),
+            size=Size(24, 6),
             steps=Steps("green", {}),
+            sentences=True,
             by_query={
                 "A": SINCE,
                 "B": SINCE,
-                "C": {"unit": "suffix: ranks", "color": {"mode": "fixed", "fixedColor": "orange"}},
-                "D": {"unit": "prefix:at no. ", "color": {"mode": "fixed", "fixedColor": "orange"}},
-                "E": SINCE | {"color": {"mode": "fixed", "fixedColor": "yellow"}},
-                "F": {
+                "C": ORANGE | {"unit": "suffix: ranks"},
+                "D": ORANGE | {"unit": "prefix:collective no. "},
+                "E": ORANGE | {"unit": "suffix: launches behind"},
+                "F": SINCE | {"color": fixed("yellow")},
+                "G": {
                     "mappings": [{"type": "value", "options": {"1": {"text": "ended", "index": 0}}}],
-                    "color": {"mode": "fixed", "fixedColor": "blue"},
+                    "color": fixed("blue"),
                 },
-                "G": {"unit": "suffix: live ranks"},
+                "H": {"unit": "suffix: live ranks"},
             },
             nothing="no live rank, and none that left lately",
         )
@@ -95,7 +99,7 @@ def _owner() -> list[Panel]:
             "Who runs the job and as what, as far as its environment says; also after it ended.",
             Query(f"group by ({facts}) (last_over_time(rankwatch_job_info{{{JOB}}}[$__range]))"),
             columns=FACTS,
-            size=Size(24, 3),
+            size=Size(24, 4),
             sort_by="restarts",
             descending=True,
         )

@@ -24,6 +24,8 @@ LEGEND_BESIDE_FROM = 16
 """A panel at least so wide has the table beside it, narrower ones below."""
 WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
 """Columns of short and of long names, in pixels; the others share the rest."""
+COUNTED = frozenset({"cps", "none", "ops", "short"})
+"""Units of whole things: a curve of nothing but 0 has an axis up to 1, not to 100."""
 TIME_WIDTH = 180
 """Of a column of times, in pixels."""
 NO_RECORDS = "no records of Inspector"
@@ -62,6 +64,7 @@ class Steps(NamedTuple):
         return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
+SENTENCE_PIXELS = 18
 PLAIN = Steps("text", {})
 """Of a number that is neither good nor bad."""
 BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}  # of a number that should be 0
@@ -124,15 +127,16 @@ def stats(
     states: Mapping[str, Value] | None = None,
     overrides: Mapping[str, Mapping[str, object]] | None = None,
     by_query: Mapping[str, Mapping[str, object]] | None = None,
+    sentences: bool = False,
     nothing: str = "-",
 ) -> stat.Panel:
     """Return a panel of single numbers as they are now, or (``names_only``) of their legends.
 
     ``states``: the numbers are states. ``overrides`` holds field properties of single series, by legend, ``by_query``
-    those of a query's series, by its letter: each number then has its legend above it.
+    those of a query's series, by its letter. ``sentences``: a line of text for each, its legend and then its number.
     """
     text = common_models.BigValueTextMode.NAME if names_only else common_models.BigValueTextMode.AUTO
-    if by_query:
+    if sentences:
         text = common_models.BigValueTextMode.VALUE_AND_NAME
     panel = (
         stat.Panel()
@@ -146,6 +150,9 @@ def stats(
     )
     for name, properties in (overrides or {}).items():
         panel = panel.override_by_name(name, [models.DynamicConfigValue(*each) for each in properties.items()])
+    if sentences:
+        panel = panel.orientation(common_models.VizOrientation.HORIZONTAL)
+        panel = panel.text(common.VizTextDisplayOptions().title_size(SENTENCE_PIXELS).value_size(SENTENCE_PIXELS))
     for letter, properties in (by_query or {}).items():
         panel = panel.override_by_query(letter, [models.DynamicConfigValue(*each) for each in properties.items()])
     dress(panel, title, description, unit, size)
@@ -197,6 +204,8 @@ def lines(
         panel = panel.min(least)
     if most is not None:
         panel = panel.max(most)
+    elif unit in COUNTED:
+        panel = panel.axis_soft_max(1)
     if steps is not None:
         style = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED)
         panel = panel.thresholds(steps.build()).thresholds_style(style)

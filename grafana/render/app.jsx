@@ -91,7 +91,7 @@ const numberOf = (frame) => frame.fields.find((field) => field.type === FieldTyp
 const timeOf = (frame) => frame.fields.find((field) => field.type === FieldType.time);
 
 function Stat({ panel, data, width, height }) {
-  const { reduceOptions, colorMode, justifyMode, textMode, wideLayout } = panel.options;
+  const { reduceOptions, colorMode, justifyMode, textMode, wideLayout, orientation, text } = panel.options;
   const calcs = reduceOptions.calcs?.length ? reduceOptions.calcs : ['lastNotNull'];
   const values = getFieldDisplayValues({
     fieldConfig: panel.fieldConfig, reduceOptions: { ...reduceOptions, calcs }, replaceVariables: asIs, theme, data,
@@ -100,11 +100,11 @@ function Stat({ panel, data, width, height }) {
   return (
     <VizRepeater
       getValues={() => values} getAlignmentFactors={() => ({ title: '', text: '' })} width={width} height={height}
-      source={data} itemSpacing={3} autoGrid={true} orientation={VizOrientation.Auto} renderCounter={0}
+      source={data} itemSpacing={3} autoGrid={true} orientation={orientation || VizOrientation.Auto} renderCounter={0}
       renderValue={({ value, width: w, height: h, count }) => (
         <BigValue
           value={value.display} count={count} width={w} height={h} colorMode={colorMode} graphMode="none"
-          justifyMode={justifyMode} textMode={textMode} theme={theme} wideLayout={wideLayout}
+          justifyMode={justifyMode} textMode={textMode} theme={theme} wideLayout={wideLayout} text={text}
         />)}
     />
   );

@@ -59,8 +59,9 @@ SELDOM = {
 WELL = {
     ("What is known", "B"),
     ("What is known", "C"),
-    ("What is known", "F"),
+    ("What is known", "E"),
     ("What is known", "G"),
+    ("What is known", "H"),
     ("Silence of all ranks over time", "B"),
     ("Lateness of all ranks over time", "B"),
 }
