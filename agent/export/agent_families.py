@@ -19,7 +19,7 @@ BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; alway
 SERIES_REFUSED = Family(
     "rankwatch_series_refused_total",
     "counter",
-    "Accumulators that found their rank's budget of series spent, and go on under `other`.",
+    "Counters that got no series of their own because their rank's budget was spent; they are added up under `other`.",
 )
 LOOP_LAG = Family(
     "rankwatch_event_loop_lag_seconds",

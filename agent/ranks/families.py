@@ -25,8 +25,8 @@ RANK_UP = Family(
 RANK_STATE = Family(
     "rankwatch_rank_state",
     "gauge",
-    "The state of the rank as this node's witnesses show it: alive, unresponsive, exited, dead, finished or unknown; "
-    "always 1. Other states have no series.",
+    "State of the rank by all that this node knows of it (process, records, RAS): alive, unresponsive, "
+    "exited, dead, finished or unknown; always 1. States that do not hold have no series.",
     (*_RANK, "state"),
     "1 per rank",
     "max",
@@ -42,7 +42,7 @@ RANK_INFO = Family(
 RANK_START = Family(
     "rankwatch_rank_start_timestamp_seconds",
     "gauge",
-    "When the rank's process started: a new value is a new incarnation of the rank.",
+    "When the rank's process started. A new value means that the rank was started anew.",
     _RANK,
     "1 per rank",
     "max",
@@ -83,8 +83,9 @@ RANK_IDENTITY_SOURCE = Family(
 IDENTITY_CONFLICTS = Family(
     "rankwatch_rank_identity_conflicts_total",
     "counter",
-    "By kind. communicator: facts that contradicted a published binding of a process to its rank; the label was kept. "
-    "owner: processes that claimed a job id which is another owner's; they are shown under that id and a suffix.",
+    "Contradictions about who a process is, by kind. communicator: records that contradict the rank that "
+    "a process already has; it keeps its rank. owner: processes that claim the job id of another owner; "
+    "they are shown under that id with a suffix.",
     ("kind",),
     "2 per node",
     "sum",
@@ -92,33 +93,34 @@ IDENTITY_CONFLICTS = Family(
 RANKS_DUPLICATE = Family(
     "rankwatch_rank_duplicates",
     "gauge",
-    "Live processes that claim the job_id and rank of another live process and are therefore not exported.",
+    "Live processes that are not exported because another live process already has their job_id and rank.",
     aggregate="sum",
 )
 RANKS_UNIDENTIFIED = Family(
     "rankwatch_rank_processes_unidentified",
     "gauge",
-    "Live processes that initialised NCCL and whose rank nobody has named: no environment readable, no records.",
+    "Live processes that initialised NCCL and whose rank is not known: environment not readable and no records.",
     aggregate="sum",
 )
 RANKS_UNREADABLE = Family(
     "rankwatch_rank_environments_unreadable",
     "gauge",
-    "Live rank processes whose environment may not be read: the agent lacks CAP_SYS_PTRACE for other users' jobs.",
+    "Live rank processes whose environment the agent may not read: for jobs of other users it needs CAP_SYS_PTRACE.",
     aggregate="sum",
 )
 RANKS_REFUSED = Family(
     "rankwatch_rank_table_refused_total",
     "counter",
-    "Processes, writers and memberships that found the rank table full.",
+    "Processes, writers and members of communicators that were left out because the rank table was full.",
     aggregate="sum",
 )
 
 NODE_TIME = Family(
     "rankwatch_node_time_seconds",
     "gauge",
-    "The node's wall clock when this scrape was answered, since the epoch. Less timestamp() of this series it is how "
-    "far the node's clock is ahead of Prometheus', by which times of the node (exits, starts) can be corrected.",
+    "The node's clock when this scrape was answered, since the epoch. Its value less timestamp() of the "
+    "series is how far the clock is ahead of Prometheus': use it to correct times of this node (exits, "
+    "starts).",
 )
 
 FAMILIES: tuple[Family, ...] = (

@@ -62,8 +62,8 @@ RANK_HEALTHY = Family(
 RANK_UNHEALTHY = Family(
     "rankwatch_rank_unhealthy",
     "gauge",
-    "1 for each check that has failed and counts for the rank; a rank that left keeps what stood against it until its "
-    "record expires.",
+    "1 for each failed check that counts for the rank's hardware. After the rank has left, its failed "
+    "checks stay until its record expires.",
     ("job_id", "rank", "reason"),
     "1 per rank and failed check",
     "max",
@@ -90,7 +90,7 @@ CHECK_FAILED = Family(
 REFUSED = Family(
     "rankwatch_checks_refused_total",
     "counter",
-    "Findings about hardware that found the ledger full.",
+    "Findings about hardware that were left out because the health ledger was full.",
 )
 AFFINITY = Family(
     "rankwatch_gpu_nic_affinity_info",

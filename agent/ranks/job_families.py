@@ -21,8 +21,9 @@ JOB_RANKS = Family(
 JOB_EXPECTED = Family(
     "rankwatch_job_expected_ranks",
     "gauge",
-    "Ranks the whole job should have, by who says so: environment (WORLD_SIZE and the like), communicator, or tasks, "
-    "where each task of the scheduler's step on this node holds one rank. Take the first that there is, not the most.",
+    "Ranks that the whole job should have, by source: environment (WORLD_SIZE and the like), "
+    "communicator, or tasks (one rank per task of the scheduler's step). Use the first source that "
+    "exists, not the largest value.",
     ("job_id", "source"),
     "3 per job",
     "max",
@@ -47,8 +48,8 @@ JOB_INFO = Family(
 JOB_RESTARTS_LEFT = Family(
     "rankwatch_job_restarts_left",
     "gauge",
-    "How often torchrun will still start the job's ranks of this node anew (its --max-restarts less those that were), "
-    "also after they left, until their records expire; absent under other launchers.",
+    "Restarts that torchrun has left for the job's ranks of this node (its --max-restarts less those "
+    "used). Kept after the ranks left, until their records expire; absent under other launchers.",
     ("job_id",),
     "1 per job under torchrun",
     "max",
@@ -56,8 +57,8 @@ JOB_RESTARTS_LEFT = Family(
 JOB_RESTARTS = Family(
     "rankwatch_job_restarts",
     "gauge",
-    "How often torchrun or NVRx has started the job's ranks anew (TORCHELASTIC_RESTART_COUNT), also after they left, "
-    "until their records expire; absent under other launchers.",
+    "Restarts of the job's ranks so far, by torchrun or NVRx (TORCHELASTIC_RESTART_COUNT). Kept after the "
+    "ranks left, until their records expire; absent under other launchers.",
     ("job_id",),
     "1 per job under torchrun",
     "max",
@@ -74,7 +75,7 @@ COMMUNICATOR_INFO = Family(
 COMMUNICATOR_MEMBER = Family(
     "rankwatch_communicator_member_info",
     "gauge",
-    "Which rank has which place in a communicator; always 1.",
+    "Maps a place in a communicator (comm, comm_rank) to the rank in the job; always 1.",
     ("job_id", "comm", "comm_rank", "rank"),
     "1 per rank and communicator",
     "max",

@@ -14,8 +14,8 @@ _PER_GROUP = "after a timeout 1 per rank and process group of several ranks, at 
 ENQUEUED = Family(
     "rankwatch_flight_recorder_enqueued_sequence",
     "gauge",
-    "Number of the last collective of a process group that the rank had begun when it wrote its dump. Who has begun "
-    "fewer than the others wait for keeps them waiting.",
+    "Number of the last collective of a process group that the rank had begun when it wrote its dump. A "
+    "rank that has begun fewer than the others wait for blocks them.",
     ("job_id", "rank", "process_group"),
     _PER_GROUP,
     "max",

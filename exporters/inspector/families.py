@@ -15,7 +15,7 @@ _DERIVED = "; only with derived_series"
 OPERATIONS = Family(
     "rankwatch_collective_operations_total",
     "counter",
-    "Collective operations a rank completed, as far as Inspector recorded them with the GPU's own time.",
+    "Collective operations that a rank completed, counted from Inspector's records with the GPU's own time.",
     _SERIES,
     _SERIES_COST,
 )
@@ -29,7 +29,7 @@ BYTES = Family(
 SECONDS = Family(
     "rankwatch_collective_seconds_total",
     "counter",
-    "Time these operations ran on the rank's GPU, waiting for late ranks included: the late one has the least.",
+    "Time that these operations took on the rank's GPU, with the wait for late ranks: the latest rank has the least.",
     _SERIES,
     _SERIES_COST,
 )
@@ -53,21 +53,22 @@ _ARRIVALS_COST = "1 per collective and size class of a communicator that is whol
 LATENESS = Family(
     "rankwatch_collective_lateness_seconds_total",
     "counter",
-    "Time that all other ranks of a communicator on one node waited for this one alone, which came last; op by op.",
+    "Time that all other ranks of a communicator on one node waited for this rank alone, summed over the "
+    "operations in which it arrived last.",
     ("job_id", "rank", "comm", "collective"),
     "1 per rank and collective of a communicator that is wholly on this node",
 )
 LAST_ARRIVALS = Family(
     "rankwatch_collective_last_arrivals_total",
     "counter",
-    "Operations to which this rank came last, alone, of those matched over all ranks of its communicator.",
+    "Operations in which this rank alone arrived last, of those matched over all ranks of its communicator.",
     ("job_id", "rank", "comm", "collective"),
     "1 per rank and collective of a communicator that is wholly on this node",
 )
 MATCHED = Family(
     "rankwatch_communicator_matched_operations_total",
     "counter",
-    "Operations of which the records of all ranks were there and put side by side.",
+    "Operations with records from all ranks of the communicator, which were compared with each other.",
     _ARRIVALS,
     _ARRIVALS_COST,
     aggregate="sum",
@@ -75,7 +76,7 @@ MATCHED = Family(
 UNMATCHED = Family(
     "rankwatch_communicator_unmatched_operations_total",
     "counter",
-    "Operations that some ranks have a record of and others have not: they say nothing of who was late.",
+    "Operations with records from only some ranks: they cannot show which rank was late.",
     _ARRIVALS,
     _ARRIVALS_COST + _DERIVED,
     aggregate="sum",
@@ -83,7 +84,7 @@ UNMATCHED = Family(
 FLOOR = Family(
     "rankwatch_communicator_floor_seconds_total",
     "counter",
-    "Time of the matched operations on the rank that came last, which waited for nobody: the fabric's own time.",
+    "Time of the matched operations on the rank that arrived last and did not wait: the fabric's own time.",
     _ARRIVALS,
     _ARRIVALS_COST,
     aggregate="sum",
@@ -91,7 +92,7 @@ FLOOR = Family(
 SPREAD = Family(
     "rankwatch_communicator_spread_seconds_total",
     "counter",
-    "Time of the matched operations on the rank that came first, less the floor: how far apart the ranks arrived.",
+    "Time of the matched operations on the rank that arrived first, less the floor: how far apart the ranks arrived.",
     _ARRIVALS,
     _ARRIVALS_COST,
     aggregate="sum",
@@ -107,8 +108,9 @@ TRANSFER = Family(
 LOST = Family(
     "rankwatch_communicator_lost_operations_total",
     "counter",
-    "Collective operations of a communicator without a record as the plugin's ring, or its one slot, lost it, summed "
-    "over its ranks here. What is below the plugin's least size is not among them.",
+    "Collective operations without a record because the plugin's ring overflowed or its one slot was "
+    "overwritten, summed over the communicator's ranks here. Operations below the plugin's least size do "
+    "not count.",
     ("job_id", "comm"),
     "1 per communicator that has a series of collective operations",
     aggregate="sum",
@@ -163,15 +165,16 @@ CAUSES = {
 MISSING_RECORDS = Family(
     "rankwatch_inspector_missing_records_total",
     "counter",
-    "Operations of a rank without a record although later ones have one, by cause: the plugin's ring overflowed, its "
-    "one slot was overwritten (2.28 and 2.29), or filtered_or_lost: those below its least size by design, or unknown.",
+    "Operations of a rank without a record although later ones have one, by cause. overflow: the plugin's "
+    "ring was full. one_slot: its one slot was overwritten (2.28 and 2.29). filtered_or_lost: below its "
+    "least size by design, or unknown.",
     ("job_id", "rank", "cause"),
     "2 per rank: its plugin has either one slot or a ring",
 )
 SEEN_RECORDS = Family(
     "rankwatch_inspector_seen_records_total",
     "counter",
-    "Operations of a rank that have a record, timed or not: with the missing ones, the coverage over any time.",
+    "Operations of a rank that have a record, timed or not. Seen / (seen + missing) is the coverage.",
     ("job_id", "rank"),
     "1 per rank",
 )
@@ -184,7 +187,8 @@ TIMINGS = {
 UNTIMED_OPERATIONS = Family(
     "rankwatch_inspector_untimed_operations_total",
     "counter",
-    "Operations of a rank recorded without the GPU's own time, by what was there: in no bandwidth, not missing.",
+    "Operations recorded without the GPU's own time, by the time that they have instead. They count in no "
+    "bandwidth and are not missing.",
     ("job_id", "rank", "timing"),
     f"1 per rank and timing seen, at most {len(TIMINGS)}",
 )

@@ -15,6 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ NOW = (
     "rankwatch_communicator_last_launch_timestamp_seconds",
 )
 """Times that go on with the clock."""
+EXPECTED = "rankwatch_job_expected_ranks"
 _LINE = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 
 
@@ -60,6 +62,22 @@ class Recorded(NamedTuple):
     after: tuple[str, ...]
     ras: str
     local_comms: set[str]
+
+
+class Place(NamedTuple):
+    """Where a node stands: its job's number, the first of its ranks, and how many ranks the job has."""
+
+    job: int
+    first_rank: int
+    ranks: int
+
+
+def place_of(node: int, large_job_nodes: int) -> Place:
+    """Return a node's place: the first ``large_job_nodes`` are one job, the others jobs of NODES_PER_JOB."""
+    if node < large_job_nodes:
+        return Place(0, node * RANKS_PER_NODE, large_job_nodes * RANKS_PER_NODE)
+    number, within = divmod(node - large_job_nodes, NODES_PER_JOB)
+    return Place(number + (large_job_nodes > 0), within * RANKS_PER_NODE, NODES_PER_JOB * RANKS_PER_NODE)
 
 
 class Page(NamedTuple):
@@ -110,9 +128,9 @@ def record_ras(folder: Path) -> str:
     return "\n".join(line for line in page.splitlines() if 'job_id="base"' in line)
 
 
-def renamed(before: str, after: str, node: int, local_comms: set[str]) -> Page:
+def renamed(before: str, after: str, node: int, place: Place, local_comms: set[str]) -> Page:
     """Return a page as another node would show it: the later one, with the pace that its counters had."""
-    job, first = node // NODES_PER_JOB, node % NODES_PER_JOB * RANKS_PER_NODE
+    job, first = place.job, place.first_rank
 
     def rename(match: re.Match[str]) -> str:
         label, value = match[1], match[2]
@@ -129,14 +147,14 @@ def renamed(before: str, after: str, node: int, local_comms: set[str]) -> Page:
     still = []
     for match in _lines(after):
         series = match["name"] + re.sub(r'\b(job_id|rank|comm|uuid)="([^"]*)"', rename, match["labels"] or "")
-        value = float(match["value"])
+        value = place.ranks if match["name"] == EXPECTED else float(match["value"])
         pace = (value - earlier.get(match["name"] + (match["labels"] or ""), value)) / BETWEEN_SECONDS
         if match["name"] in NOW:
             page.times.append(series)
         elif match["name"].endswith("_total") and pace > 0:
             page.moving.append((series, value, pace))
         else:
-            still.append(f"{series} {match['value']}\n")
+            still.append(f"{series} {value}\n")
     return page._replace(still="".join(still))
 
 
@@ -144,15 +162,16 @@ def _lines(page: str) -> Iterator[re.Match[str]]:
     return filter(None, map(_LINE.match, page.splitlines()))
 
 
-def serve(recorded: Recorded, port: int) -> None:
-    """Play all nodes; each has an address of its own."""
+def serve(recorded: Recorded, port: int, large_job_nodes: int) -> None:
+    """Play all nodes; each has an address of its own. RAS shows jobs of NODES_PER_JOB alone."""
     began = time.time()
     pages = {}
     for node in range(NODES):
         for number, (before, after) in enumerate(zip(recorded.before, recorded.after, strict=True)):
-            asks = number == 1 and node % NODES_PER_JOB == 0
+            place = place_of(node, large_job_nodes)
+            asks = number == 1 and place.first_rank == 0 and place.ranks == NODES_PER_JOB * RANKS_PER_NODE
             page = f"{after}\n{recorded.ras}" if asks else after
-            pages[address(node), number] = renamed(before, page, node, recorded.local_comms)
+            pages[address(node), number] = renamed(before, page, node, place, recorded.local_comms)
 
     def body(host: str, number: int) -> bytes:
         now = time.time()
@@ -185,14 +204,16 @@ def address(node: int) -> str:
     return f"127.1.{node // 250}.{node % 250 + 1}"
 
 
-def measure_fleet() -> Iterator[tuple[str, str]]:
-    """Run it for MINUTES; yield what was measured, and how much."""
+@contextmanager
+def fleet(large_job_nodes: int = 0) -> Iterator[Prometheus]:
+    """Play the fleet to a Prometheus with the shipped configuration."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "base").mkdir()
         recorded = record(folder / "base")
         port = free_port()
-        player = multiprocessing.get_context("spawn").Process(target=serve, args=(recorded, port), daemon=True)
+        arguments = (recorded, port, large_job_nodes)
+        player = multiprocessing.get_context("spawn").Process(target=serve, args=arguments, daemon=True)
         player.start()
         try:
             targets = [{"targets": [f"{address(node)}:{port}"], "labels": {}} for node in range(NODES)]
@@ -206,14 +227,20 @@ def measure_fleet() -> Iterator[tuple[str, str]]:
                 f"  - {{job_name: itself, scrape_interval: 5s, static_configs: [{{targets: ['127.0.0.1:{own}']}}]}}\n"
             )
             with Prometheus(folder / "prometheus", config, port=own) as prometheus:
-                began, cpu = time.time(), cpu_seconds(prometheus.pid)
-                time.sleep(MINUTES * 60)
-                cpu = (cpu_seconds(prometheus.pid) - cpu) / (time.time() - began)
-                yield "Prometheus' CPU, mean", f"{cpu:.2f} cores"
-                yield from figures(prometheus)
+                yield prometheus
         finally:
             player.terminate()
             player.join()
+
+
+def measure_fleet() -> Iterator[tuple[str, str]]:
+    """Run it for MINUTES; yield what was measured, and how much."""
+    with fleet() as prometheus:
+        began, cpu = time.time(), cpu_seconds(prometheus.pid)
+        time.sleep(MINUTES * 60)
+        cpu = (cpu_seconds(prometheus.pid) - cpu) / (time.time() - began)
+        yield "Prometheus' CPU, mean", f"{cpu:.2f} cores"
+        yield from figures(prometheus)
 
 
 def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:

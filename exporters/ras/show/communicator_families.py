@@ -64,8 +64,9 @@ LAST_LAUNCH = Family(
 STALLED = Family(
     "rankwatch_communicator_stalled",
     "gauge",
-    "1 when nothing was launched between the last two reports although the ranks' counts differ or some do not answer, "
-    "or in 5 minutes although a few ranks have left the communicator.",
+    "1 when nothing was launched between the last two reports although the ranks' counts differ or some "
+    "ranks do not answer; or when nothing was launched for 5 minutes although a few ranks have left the "
+    "communicator.",
     _COMM,
     "1 per communicator",
     "max",
@@ -73,9 +74,9 @@ STALLED = Family(
 SUSPECT = Family(
     "rankwatch_communicator_suspect",
     "gauge",
-    "1 for a rank that a stalled communicator waits for; nobody where that cannot be told. reason: behind (it has "
-    "launched less than others, and waits for nobody elsewhere), missing (it does not answer), left (it left the "
-    "communicator, in which nothing was launched for 5 minutes).",
+    "1 for a rank that blocks a stalled communicator; no series where that cannot be told. reason: behind "
+    "(it has launched less than others, and waits for nobody elsewhere), missing (it does not answer), "
+    "left (it left the communicator, in which nothing was launched for 5 minutes).",
     (*_PLACE, "reason"),
     "1 per suspect, at most 32 per stalled communicator",
     "max",

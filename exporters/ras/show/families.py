@@ -19,7 +19,7 @@ from exporters.ras.show.communicator_families import render_reports
 UP = Family(
     "rankwatch_ras_up",
     "gauge",
-    "1 when the last query of every job at the address gave a report, else 0; absent where nobody is asked.",
+    "1 when every job at the address answered the last query with a report, else 0; absent while nothing is asked.",
     ("endpoint",),
     "1 per address that is asked",
 )

@@ -19,7 +19,7 @@ MONITOR_UP = Family(
 MONITOR_STREAMS = Family(
     "rankwatch_ras_monitor_streams_total",
     "counter",
-    "Streams of events begun: the first at an address, and each after one that ended.",
+    "Event streams that were opened: the first at an address, and one after each that ended.",
     aggregate="sum",
 )
 MONITOR_ERRORS = Family(

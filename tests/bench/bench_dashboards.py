@@ -1,0 +1,78 @@
+"""How long the dashboards' queries take at 8,000 ranks, of which one job has 4,096; prints a table by dashboard.
+
+    .venv/bin/python tests/bench/bench_dashboards.py [PICTURE.png]
+
+Also draws the Job dashboard of the large job. Takes ten minutes and 6 GiB; run on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/unit", "tests/e2e", "tests/bench", ".")]
+
+from browser import Browser  # noqa: E402  # after the change of the path
+from drawn import bundle, draw  # noqa: E402  # likewise
+from made_up_fleet import MINUTES, address, fleet  # noqa: E402  # likewise
+from prometheus import Prometheus  # noqa: E402  # likewise
+from test_dashboard_queries import DASHBOARDS, Target, fill, targets  # noqa: E402  # likewise
+
+LARGE_JOB_NODES = 512
+STEPS = 60
+"""As many as of an hour at the rules' interval, within the time that there is."""
+REPEATS = 3
+SLOW_SECONDS = 1.0
+
+
+def ask(server: Prometheus, target: Target, job_id: str) -> tuple[float, list[dict[str, Any]]]:
+    """Return the median time of a query in seconds, and its answer."""
+    variables = {"job_id": job_id, "rank": "5", "node": address(1), "cluster": ".*"}
+    grafana = {"$__range": f"{MINUTES}m", "$__rate_interval": "1m"}
+    expression = target.expression
+    for name, value in grafana.items():
+        expression = expression.replace(name, value)
+    expression = fill(expression, variables)
+    took = []
+    answer: list[dict[str, Any]] = []
+    for _ in range(REPEATS):
+        began = time.monotonic()
+        if target.instant:
+            answer = server.query(expression)
+        else:
+            answer = server.query_range(expression, MINUTES * 60, MINUTES * 60 // STEPS)
+        took.append(time.monotonic() - began)
+    return statistics.median(took), answer
+
+
+def main(picture: Path | None) -> None:
+    """Print the table; draw the Job dashboard into ``picture``."""
+    with fleet(LARGE_JOB_NODES) as server:
+        time.sleep(MINUTES * 60)
+        end = time.time()
+        asked = [(target, *ask(server, target, "base0")) for target in targets()]
+    print("| dashboard | queries | median | slowest | above 1 s |\n|---|---|---|---|---|")
+    for path in DASHBOARDS:
+        took = [(seconds, target.panel["title"]) for target, seconds, _ in asked if target.dashboard == path.stem]
+        longest = max(took)
+        slow = sum(seconds > SLOW_SECONDS for seconds, _ in took)
+        median = statistics.median(seconds for seconds, _ in took)
+        print(f"| {path.stem} | {len(took)} | {median:.2f} s | {longest[0]:.2f} s ({longest[1]}) | {slow} |")
+    for target, seconds, answer in sorted(asked, key=lambda each: -each[1])[:20]:
+        print(f"{seconds:.2f} s, {len(answer)} series: {target.dashboard}, {target.panel['title']} {target.ref}")
+    if picture is not None:
+        results = {f"{each.panel['id']}:{each.ref}": answer for each, _, answer in asked if each.dashboard == "job"}
+        with tempfile.TemporaryDirectory() as name, Browser(Path(name)) as browser:
+            span = (end - MINUTES * 60, end, MINUTES * 60 / STEPS)
+            dashboard = json.loads((ROOT / "grafana" / "dashboards" / "job.json").read_text())
+            print(draw(browser, bundle(Path(name)), dashboard, results, span, light=False, picture=picture))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
