@@ -23,7 +23,7 @@ LOST = (
     f"node:rankwatch_lost_since:seconds{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool{{{CLUSTER}}} "
     f"and on (cluster, node) node:rankwatch_ranks_lost:count{{{JOB}}}"
 )
-WAITING = f"count(time() - {PROGRESS} and on (rank) {LIVE} > {SILENT_SECONDS})"
+WAITING = f"count(time() - {PROGRESS} > {SILENT_SECONDS} and on (rank) {LIVE})"
 SINCE = {"unit": "dateTimeFromNow", "color": fixed("red")}
 ORANGE = {"color": fixed("orange")}
 FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "scheduler_cluster")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana import node_links
+from grafana import node_history, node_links
 from grafana.node_links import ACTIVE
 from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import CLUSTER, NODE, Value, rate_of
@@ -30,6 +30,7 @@ def panels() -> dict[str, list[Panel]]:
         "NVLink and XGMI": node_links.gpu_links(),
         "NICs": node_links.nics(),
         "Kernel's log and storage": _kernel_and_storage(),
+        "What it did to jobs before": node_history.panels(),
     }
 
 

@@ -17,7 +17,7 @@ _TABLES = ("net/tcp", "net/tcp6")
 
 
 def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
-    """The uid of an ordinary user, not one's own, who listens at ``port``; None for nobody (blocking)."""
+    """The uid of another ordinary user who listens at ``port``, else None (blocking)."""
     tables = []
     for name in _TABLES:
         with suppress(OSError):

@@ -23,7 +23,7 @@ class Gpu(msgspec.Struct, frozen=True, order=True):
     """``index`` as the driver counts, ``uuid`` as dcgm-exporter writes it (GPU-...), ``pci`` as dddd:bb:dd.f.
 
     ``pci_path``: the addresses of the bridges above it and its own, from the root of the tree down; ``numa``: its
-    NUMA node, -1 where that is not told.
+    NUMA node, -1 where that is not known.
     """
 
     index: int
@@ -94,7 +94,7 @@ class HardwareSource:
         return self._hardware.gpu_users()
 
     def observe_faults(self, faults: FaultsByPci) -> None:
-        """Say which errors the driver told of which GPUs lately, MAX_FAULTS of each."""
+        """Replace the errors that the driver reported lately, by GPU; at most MAX_FAULTS of each."""
         if not self._closed:
             self._hardware.observe_faults(self._source, faults)
 

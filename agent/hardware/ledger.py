@@ -84,13 +84,13 @@ class Checks:
             self._ledger.put(self._source, subject, check, state, latched=False)
 
     def report_all(self, levels: Levels) -> None:
-        """Tell every level there is: those told before that are not among them are dropped."""
+        """Replace all levels: those reported before that are not among them are dropped."""
         for (subject, check), state in levels.items():
             self.report(subject, check, state)
         self._drop(lambda subject, check: (subject, check) not in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
-        """Tell a fault that stays until it is cleared; told again, it counts from then on (it has happened again)."""
+        """Report a fault that stays until it is cleared; reported again, it counts from then on (it happened again)."""
         if not self._closed:
             self._ledger.put(self._source, subject, check, CheckState.FAILED, latched=True)
 

@@ -34,7 +34,7 @@ class RankSpeed(msgspec.Struct, frozen=True):
 
 
 class SpeedView(msgspec.Struct, frozen=True):
-    """What is shown of a rank. ``late_share``: of the last minute, 0 to 1; None where nobody knows.
+    """What is shown of a rank. ``late_share``: of the last minute, 0 to 1; None where unknown.
 
     ``traffic``: bus bytes per second of each step up to now, the oldest first; empty where nothing was counted.
     """

@@ -108,7 +108,7 @@ class ProcFS:
         return [channel] if _FUNCTION.fullmatch(channel) else []
 
     def blocked_on_mount(self, pid: int, tid: int) -> int | None:
-        """The id of the mount of the file that a thread reads or writes by a system call; None when that is not told.
+        """The id of the mount of the file that a thread reads or writes by a system call; None when that is not known.
 
         Takes the right to the process' environment, and more of it where Yama restricts tracing. Waits for no file
         system: only the kernel's own tables are read.
@@ -247,7 +247,7 @@ class ProcFS:
         return (self._text("sys/kernel/random/boot_id") or "unknown").strip()
 
     def boot_seconds(self) -> float:
-        """When this boot began, in seconds since the epoch (btime of /proc/stat); 0 where that is not told."""
+        """When this boot began, in seconds since the epoch (btime of /proc/stat); 0 where that is not known."""
         found = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
         return float(found[1]) if found else 0.0
 

@@ -110,7 +110,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class DumpSummary(msgspec.Struct, frozen=True):
-    """What a dump tells. ``world_size``: of the group of all ranks, None where that is not told.
+    """What a dump tells. ``world_size``: of the group of all ranks, None where that is not known.
 
     ``last_created``: when the newest operation was begun, in seconds since the epoch; 0 where there is none.
     """
@@ -244,7 +244,7 @@ def _by_status(dump: _Dump) -> Mapping[str, int]:
 
 
 def _members(text: str, rank: int) -> int | None:
-    """How many ranks a group has, as "[0, 2]"; 0 where that is not told, None where ``rank`` is not one of them."""
+    """How many ranks a group has, as "[0, 2]"; 0 where that is not known, None where ``rank`` is not one of them."""
     if not _RANKS.fullmatch(text):
         return 0
     numbers = text[1:-1].replace(",", " ").split()

@@ -49,7 +49,7 @@ def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:
 
 
 def classify(line: bytes, catalogue: Catalogue) -> LogEvent | None:
-    """The event that one line tells of; None for nearly all."""
+    """The event in a line of the log; None for nearly all lines."""
     return next(events(line, catalogue), None)
 
 

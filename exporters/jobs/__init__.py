@@ -1,4 +1,4 @@
-"""Jobs as their scheduler tells of them on this node: what runs here, on which GPUs, and how it ended.
+"""Jobs of this node by their scheduler: what runs here, on which GPUs, and how it ended.
 
 The sources are files that the scheduler's scripts write, root's alone: /run/rankwatch/jobs (deploy/slurm), the mapping
 of GPUs to jobs that sites make for dcgm-exporter, and that of AMD's device-metrics-exporter.

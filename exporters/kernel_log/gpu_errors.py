@@ -1,4 +1,4 @@
-"""The errors of each GPU that the log told of: the last ones, and where programs of several users fail. Pure."""
+"""The last errors of each GPU in the log, and GPUs on which programs of several users fail. Pure."""
 
 from __future__ import annotations
 

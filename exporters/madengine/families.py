@@ -116,7 +116,7 @@ MANIFEST = Family(
     "rankwatch_madengine_manifest_info",
     "gauge",
     "What the manifest of a job's run asks for; always 1. Of nodes and processes_per_node how many, target: where it "
-    "runs (slurm, docker, k8s). A label is empty where that is not told.",
+    "runs (slurm, docker, k8s). A label is empty where that is not known.",
     ("job_id", "model", "image", "launcher", "nodes", "processes_per_node", "gpu_vendor", "target"),
     "1 per model of a job's manifest, at most 16",
     "max",

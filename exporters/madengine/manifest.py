@@ -24,7 +24,7 @@ _Value = str | int | float | bool | None
 
 
 class ManifestModel(msgspec.Struct, frozen=True):
-    """A model that a run was asked for; each field is empty where it is not told, or is none of its kind."""
+    """A model that a run was asked for; each field is empty where it is not given, or is none of its kind."""
 
     model: str
     image: str = ""

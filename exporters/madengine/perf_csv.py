@@ -23,7 +23,7 @@ STATUSES = ("SUCCESS", "FAILURE", "SKIPPED", "other")
 class PerfRow(msgspec.Struct, frozen=True):
     """A result. ``performance`` None: none was measured. ``status``: one of STATUSES.
 
-    ``launcher``, ``nodes`` and ``gpus`` (how many): what ran, empty where it is not told; ``seconds``: the test took.
+    ``launcher``, ``nodes`` and ``gpus`` (how many): what ran, empty where it is not given; ``seconds``: the test took.
     """
 
     model: str

@@ -92,7 +92,7 @@ class NodeTask(msgspec.Struct):
         return self.step
 
     def verdict(self, node_rank: int) -> Verdict:
-        """What madengine makes of it: a worker without an error succeeds, whatever became of it."""
+        """madengine's verdict on the task: a worker without an error has succeeded, even if it was lost."""
         if self.failures:
             return "FAILURE"
         return "SUCCESS" if self.results or node_rank > 0 else "FAILURE"

@@ -19,7 +19,7 @@ _IF_ASKED = "1 per device, only with all_values"
 UP = Family(
     "rankwatch_netdev_up",
     "gauge",
-    "1 while the device's operational state is up, else 0; absent where it is not told.",
+    "1 while the device's operational state is up, else 0; absent where it is not given.",
     _DEVICE,
     _EACH,
 )

@@ -31,7 +31,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
 class StageTimes(msgspec.Struct, frozen=True):
-    """One stage of a rank as measured last; seconds, bytes per second; None where it was not told."""
+    """One stage of a rank as measured last; seconds, bytes per second; None where it was not given."""
 
     bytes_per_second: SavedSeconds | None = None
     mean_seconds: SavedSeconds | None = None

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as their driver tells of them by NVML: state, errors, Xids, NVLinks, and which process uses which.
+"""NVIDIA's GPUs by their driver (NVML): state, errors, Xids, NVLinks, and which process uses which.
 
 NVML can hang in the driver, so it is loaded and called in a helper process alone.
 """

@@ -48,7 +48,7 @@ def levels(reading: GpuReading) -> dict[str, CheckState]:
 def votes(
     reading: GpuReading, before: GpuReading | None, elapsed_seconds: float, hot_celsius: float
 ) -> dict[str, bool]:
-    """By check: whether something is amiss now, as far as it can be told."""
+    """By check: whether something is amiss now, as far as it is known."""
     values = reading.values
     found: dict[str, bool] = {}
     if reading.reasons is not None:

@@ -155,7 +155,7 @@ def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any], tuple[MigIns
 
 
 def pids(asker: Asker, handles: Iterable[Any]) -> tuple[int, ...] | None:
-    """The processes that compute on any of these devices; None where nobody tells."""
+    """The processes that compute on any of these devices; None where unknown."""
     answers = [
         asker.ask_first(
             (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2), handle

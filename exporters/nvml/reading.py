@@ -36,7 +36,7 @@ class LookRequest(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """An NVLink by its number: whether it is up, None where that is not told, and its errors by kind."""
+    """An NVLink by its number: whether it is up, None where that is not known, and its errors by kind."""
 
     number: int
     up: bool | None
@@ -44,7 +44,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class MigInstance(msgspec.Struct, frozen=True):
-    """A MIG device: its UUID, and the ids of its GPU instance and compute instance (-1 where they are not told)."""
+    """A MIG device: its UUID, and the ids of its GPU instance and compute instance (-1 where they are not known)."""
 
     uuid: str
     gpu_instance: int = -1

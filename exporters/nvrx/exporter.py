@@ -256,7 +256,7 @@ def _of_nvrx(view: RankView) -> Mapping[str, str]:
 
 
 def local_size(environment: Mapping[str, str] | None) -> int:
-    """How many ranks a node has, by a rank's environment; 0 where that is not told."""
+    """How many ranks a node has, by a rank's environment; 0 where that is not known."""
     text = (environment or {}).get(LOCAL_SIZE, "")
     size = int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else 0
     return size if size <= MAX_LOCAL_SIZE else 0

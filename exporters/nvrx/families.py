@@ -122,7 +122,7 @@ LAUNCHER = Family(
     "gauge",
     "What the launcher above the job's ranks here was asked for on its command line; always 1. launcher: ft_launcher "
     "or torchrun. restart_policy: restart when any worker group failed, or when fewer nodes than the least are "
-    "healthy. segment: so many nodes of one NVLink domain belong together. Labels are empty where that is not told.",
+    "healthy. segment: so many nodes of one NVLink domain belong together. Labels are empty where that is not known.",
     ("job_id", "launcher", "max_nodes", "max_restarts", "restart_policy", "segment"),
     _EACH,
     "max",

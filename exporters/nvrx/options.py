@@ -31,7 +31,7 @@ Launcher = Literal["torchrun", "ft_launcher"]
 
 
 class LauncherOptions(msgspec.Struct, frozen=True):
-    """What a launcher was asked for. ``minimum`` nodes: None where that is not told; the others are texts for labels.
+    """What a launcher was asked for. ``minimum`` nodes: None where that is not known; the others are texts for labels.
 
     ``policy``: when workers are restarted; ``segment``: so many nodes of one NVLink domain belong together.
     """

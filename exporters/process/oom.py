@@ -1,4 +1,4 @@
-"""Which processes were killed for want of memory, told by the kill counts of their control groups. Pure.
+"""Which processes the OOM killer ended, by the kill counts of their control groups. Pure.
 
 A SIGKILL is the OOM killer's where the count of the process' group has grown since shortly before; where that group is
 gone, the count of the nearest one above it that is still there. One kill has one victim: a sibling in the same group

@@ -1,9 +1,10 @@
-"""A page of metrics that does not change, served on the loopback."""
+"""A page of metrics that does not change, or is made for each scrape, served on the loopback."""
 
 from __future__ import annotations
 
 import http.server
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,13 +12,13 @@ from typing import Any, Self
 class FixedPage:
     """A server of the page; a context manager."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes | Callable[[], bytes]) -> None:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(body if isinstance(body, bytes) else body())
 
             def log_message(self, format: str, *arguments: Any) -> None:
                 """Say nothing."""

@@ -32,7 +32,7 @@ def wrong(check: str, text: str, remedy: str) -> Diagnosis:
 
 
 def note(check: str, text: str, remedy: str) -> Diagnosis:
-    """A choice that somebody may not know of."""
+    """A choice of the site that can surprise."""
     return Diagnosis(check, "note", text, remedy)
 
 

@@ -73,7 +73,7 @@ def gather(url: str, job_id: str, cluster: str | None) -> JobFacts:
 
 
 def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
-    """What ``ask`` tells of the job. Of several clusters with such a job nothing but their names is told."""
+    """What Prometheus knows of the job. Where several clusters have such a job, only the clusters' names."""
     chosen = "" if cluster is None else f", cluster={quoted(cluster)}"
     job = f"job_id={quoted(job_id)}{chosen}"
     [now] = ask("vector(time())")

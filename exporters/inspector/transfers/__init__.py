@@ -1,1 +1,1 @@
-"""How fast the fabric is where nobody is waited for, from the times of single ranks. Pure."""
+"""How fast the fabric is without any waiting, from the times of single ranks. Pure."""

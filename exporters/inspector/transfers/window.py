@@ -1,4 +1,4 @@
-"""How long operations take where nobody is waited for: a low percentile over a short window. Pure.
+"""How long operations take without any waiting: a low percentile over a short window. Pure.
 
 An operation's time on a rank holds its wait for the last one. Means over minutes are made of these waits; of a few
 seconds' operations on one rank, the shortest waited for (nearly) nobody, and that of all ranks is the fabric's.

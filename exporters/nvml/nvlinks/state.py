@@ -96,7 +96,7 @@ class NvLinks:
         self._errors = {}
 
     def checks(self, links: Collection[LinkView]) -> dict[str, CheckState]:
-        """By check: what it found, as far as it can be told."""
+        """By check: what it found, as far as it is known."""
         found: dict[str, CheckState] = {}
         told = [link.up for link in links if link.up is not None]
         if told:

@@ -129,7 +129,7 @@ def stalled(each: Communicator, watches: Mapping[str, Watch]) -> bool:
 
 
 def suspects(found: Collection[Communicator], watches: Mapping[str, Watch]) -> dict[str, tuple[Suspect, ...]]:
-    """The ranks that the stalled communicators of a report wait for, by hash; none when that cannot be told."""
+    """The ranks that block stalled communicators, by the communicator's hash; none when that cannot be determined."""
     still = [each for each in found if stalled(each, watches)]
     silent = {each.hash: ranks for each in still if (ranks := _silent(each))}
     needed = {name: ranks for name in silent if (ranks := _needed(watches[name], silent[name]))}

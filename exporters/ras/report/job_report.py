@@ -26,7 +26,7 @@ class AbortedRank(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """When (epoch seconds) a report last told of it; ``rank``: its rank in the largest communicator then, if told."""
+    """When (epoch seconds) a report last told of it; ``rank``: its rank in the largest communicator then, if known."""
 
     seconds: float
     rank: int | None

@@ -58,7 +58,7 @@ class ReportError(ValueError):
 
 
 class Place(NamedTuple):
-    """What a rank runs on: address, pid by the job's pid namespace, NVML index; empty or -1 where nobody tells."""
+    """What a rank runs on: address, pid by the job's pid namespace, NVML index; empty or -1 where unknown."""
 
     host: str
     pid: int
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 
 class NamedRank(msgspec.Struct, frozen=True, gc=False):
-    """A rank that the report says something of. ``rank``: its rank in the report's largest communicator, if told."""
+    """A rank that the report says something of. ``rank``: its rank in the report's largest communicator, if known."""
 
     comm_rank: int
     place: Place

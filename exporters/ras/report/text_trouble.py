@@ -104,7 +104,7 @@ class TroubleText:
                 self._statements.append(_Statement(kind, value, self._about, int(found.get("count") or 1), alone))
 
     def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> Communicator:
-        """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not told."""
+        """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not known."""
         silent = [each for each in self._statements if each.kind == "silent"]
         left = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
         missing = sum(each.counted for each in (*silent, *left))
