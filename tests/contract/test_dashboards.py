@@ -346,6 +346,15 @@ def test_a_sites_own(tmp_path: Path) -> None:
     assert "more than 50%" in (tmp_path / "made" / "job.json").read_text()
 
 
+def test_questions_of_the_docs_have_their_panels() -> None:
+    """Every panel that docs/dashboards.md names as the answer to a question stands on that dashboard."""
+    text = (ROOT / "docs" / "dashboards.md").read_text()
+    answers = re.findall(r"^\| [^|]+\? \| (\w+) \| ([^|]+) \|$", text, re.MULTILINE)
+    assert {dashboard.lower() for dashboard, _ in answers} == set(DASHBOARDS)
+    for dashboard, title in answers:
+        assert title in {panel["title"] for panel in all_panels(dashboard.lower())}
+
+
 def test_provisioning() -> None:
     """The examples of provisioning name one data source, and a provider of dashboards from files."""
     [source] = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
