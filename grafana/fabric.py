@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.node_links import ACTIVE, FLAGGED_SHARE, TRANSPORT_ERRORS
+from grafana.node_links import ACTIVE, FLAGGED_SHARE
 from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import CLUSTER
 
@@ -101,12 +101,8 @@ def _tables() -> list[Panel]:
 
 
 def _nics() -> list[Panel]:
-    port = _rate("rankwatch_rdma_port_counter_total", "node, device", ', counter=~".*err.*|.*discards"')
-    transport = _rate(
-        "rankwatch_rdma_hardware_counter_total",
-        "node, device",
-        f', counter=~"{TRANSPORT_ERRORS}", counter!~".*_bytes"',
-    )
+    port = f"max by (node, device) (device:rankwatch_rdma_link_errors:rate5m{{{CLUSTER}}})"
+    transport = f"max by (node, device) (device:rankwatch_rdma_transport_errors:rate5m{{{CLUSTER}}})"
     pauses = _rate("rankwatch_netdev_pause_frames_total", "node, device, direction")
     traffic = _rate("rankwatch_rdma_transmitted_bytes_total", "device")
     return [
@@ -115,6 +111,7 @@ def _nics() -> list[Panel]:
             f"Per second, of the ports' link counters; the {WORST} worst devices.",
             Query(_worst(port), "{{node}} {{device}}"),
             unit="cps",
+            nothing="none",
             size=HALF,
         ),
         lines(
@@ -122,6 +119,7 @@ def _nics() -> list[Panel]:
             f"Per second: retransmissions, timeouts and the like, as the devices count them; the {WORST} worst.",
             Query(_worst(transport), "{{node}} {{device}}"),
             unit="cps",
+            nothing="none",
             size=HALF,
         ),
         lines(
@@ -155,8 +153,9 @@ def _gpu_links() -> list[Panel]:
         lines(
             "Errors of NVLinks",
             f"Per second, all kinds together; the {WORST} worst GPUs.",
-            Query(_worst(_rate("rankwatch_nvlink_errors_total", "node, gpu")), "{{node}} {{gpu}}"),
+            Query(_worst(f"max by (node, gpu) (gpu:rankwatch_nvlink_errors:rate5m{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
             unit="cps",
+            nothing="none",
             size=HALF,
         ),
     ]

@@ -27,6 +27,7 @@ FOLDED = frozenset(
         "Pairs of ranks",
         "Phases of a NIXL-EP run",
         "Records",
+        "The fabric's own time",
         "madengine",
     }
 )
@@ -40,7 +41,6 @@ SHOWN_RANKS = 8
 LISTED = 32
 
 HALF = Size(12)
-THIRD = Size(8)
 
 ON_NODES = 'job_id="", node!=""'
 LOST_RANKS = f"node:rankwatch_ranks_unseen:count{{{JOB}}}"
@@ -195,29 +195,16 @@ def _events() -> list[Panel]:
 
 
 def _progress() -> list[Panel]:
-    records = rate_of("rankwatch_inspector_seen_records_total", JOB, "rank")
     behind = f"max by ({', '.join(BEHIND)}) (rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}})"
-    operations = f"({records} + {rate_of('rankwatch_inspector_missing_records_total', JOB, 'rank')})"
     return [
         lines(
-            "Operations per second of a rank",
-            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
-            "different work or do not go on together.",
-            Query(f"max {operations}", "fastest rank"),
-            Query(f"min {operations}", "slowest rank"),
-            unit="ops",
-            nothing=NO_RECORDS,
-            size=THIRD,
-        ),
-        lines(
             "Since the last operation",
-            "Time since the rank that is furthest ahead, and since the live one that is furthest behind, completed an "
-            "operation.",
-            Query(f"time() - min({PROGRESS} and on (rank) {LIVE})", "furthest behind"),
-            Query(f"time() - max({PROGRESS})", "furthest ahead"),
+            "Time since the live rank that is furthest ahead, and the one furthest behind, completed an operation.",
+            Query(f"max(rank:rankwatch_silence:seconds{{{JOB}}})", "furthest behind"),
+            Query(f"min(rank:rankwatch_silence:seconds{{{JOB}}})", "furthest ahead"),
             unit="s",
             nothing=NO_RECORDS,
-            size=THIRD,
+            size=HALF,
         ),
         rows(
             "Furthest behind",
@@ -227,7 +214,7 @@ def _progress() -> list[Panel]:
             columns=("rank",),
             value="silent for",
             unit="s",
-            size=THIRD,
+            size=HALF,
             sort_by="silent for",
             descending=True,
             links_to_rank=True,
@@ -249,8 +236,20 @@ def _progress() -> list[Panel]:
 
 
 def _records() -> list[Panel]:
+    records = rate_of("rankwatch_inspector_seen_records_total", JOB, "rank")
+    operations = f"({records} + {rate_of('rankwatch_inspector_missing_records_total', JOB, 'rank')})"
     lost = f"sum by (rank) (increase(rankwatch_inspector_missing_records_total{{{JOB}}}[$__range]))"
     return [
+        lines(
+            "Operations per second of a rank",
+            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
+            "different work or do not go on together.",
+            Query(f"max {operations}", "fastest rank"),
+            Query(f"min {operations}", "slowest rank"),
+            unit="ops",
+            nothing=NO_RECORDS,
+            size=HALF,
+        ),
         lines(
             "Operations without a record, by cause",
             "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
@@ -258,7 +257,7 @@ def _records() -> list[Panel]:
             Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
             unit="ops",
             nothing=NO_RECORDS,
-            size=THIRD,
+            size=HALF,
         ),
         lines(
             "Coverage",
@@ -267,7 +266,7 @@ def _records() -> list[Panel]:
             Query(coverage(JOB), "coverage"),
             unit="percentunit",
             nothing=NO_RECORDS,
-            size=THIRD,
+            size=HALF,
             most=1,
         ),
         rows(
@@ -277,7 +276,7 @@ def _records() -> list[Panel]:
             columns=("rank",),
             value="without a record",
             unit="short",
-            size=THIRD,
+            size=HALF,
             sort_by="without a record",
             descending=True,
             links_to_rank=True,

@@ -12,9 +12,6 @@ SILENT_SECONDS = 60
 """From so long without a completed operation on a rank counts as one that waits."""
 
 ORDER = "cluster, job_id, rank, node"
-PROGRESS = f"max by (rank) (rankwatch_rank_last_progress_timestamp_seconds{{{JOB}}})"
-LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
-LATENESS = f"max by (rank) (comm_rank:rankwatch_lateness:ratio{{{JOB}}})"
 FIRST = f"bottomk(1, rank:rankwatch_exit_order:seconds{{{JOB}}})"
 LATE_CAUSE = f"rank:rankwatch_late_cause:seconds{{{JOB}}}"
 BEHIND = f"rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}}"
@@ -23,7 +20,7 @@ LOST = (
     f"node:rankwatch_lost_since:seconds{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool{{{CLUSTER}}} "
     f"and on (cluster, node) node:rankwatch_ranks_lost:count{{{JOB}}}"
 )
-WAITING = f"count(time() - {PROGRESS} > {SILENT_SECONDS} and on (rank) {LIVE})"
+WAITING = f"count(rank:rankwatch_silence:seconds{{{JOB}}} > {SILENT_SECONDS})"
 SINCE = {"unit": "dateTimeFromNow", "color": fixed("red")}
 ORANGE = {"color": fixed("orange")}
 FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "scheduler_cluster")
@@ -112,7 +109,7 @@ def _over_time(late_share: float) -> list[Panel]:
             "Silence of all ranks over time",
             "Time since each live rank last completed an operation. Jobs of more than "
             f"{SMALL} ranks have a row for each hundred of them, with the one that is silent for longest.",
-            *_by_place(f"time() - {PROGRESS} and on (rank) {LIVE}"),
+            *_by_place("silence:seconds"),
             unit="s",
             size=Size(12, 10),
             steps=Steps("green", {20: "light-yellow", SILENT_SECONDS: "yellow", 180: "orange", 600: "red"}),
@@ -122,7 +119,7 @@ def _over_time(late_share: float) -> list[Panel]:
             "Lateness of all ranks over time",
             "Share of the time that a communicator waited for each rank, where it is greatest. Jobs of more than "
             f"{SMALL} ranks have a row for each hundred of them, with the latest one.",
-            *_by_place(LATENESS),
+            *_by_place("lateness:ratio"),
             unit="percentunit",
             size=Size(12, 10),
             steps=Steps("green", {late_share / 4: "light-yellow", late_share / 2: "yellow", late_share: "red"}),
@@ -131,22 +128,15 @@ def _over_time(late_share: float) -> list[Panel]:
     ]
 
 
-def _by_place(expression: str) -> tuple[Query, Query]:
+def _by_place(metric: str) -> tuple[Query, Query]:
     """Return two queries, of which one has series: by rank, or by hundreds of ranks in jobs of more than ``SMALL``.
 
-    ``expression`` has a series per rank. A label ``place`` keeps the ranks' natural order: 2 comes before 10.
+    A label ``place`` keeps the ranks' natural order: 2 comes before 10.
     """
-    size = f"max(job:rankwatch_ranks_expected:max{{{JOB}}} or job:rankwatch_ranks_live:count{{{JOB}}})"
-    each = _padded(f"{expression} and on () {size} <= {SMALL}", "rank")
-    number = f'label_replace({expression} and on () {size} > {SMALL}, "hundred", "$1", "rank", "(\\\\d+)\\\\d\\\\d")'
+    ranks = f"rank:rankwatch_{metric}{{{JOB}}} unless on (cluster, job_id) hundred:rankwatch_{metric}{{{JOB}}}"
+    for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d\\d\\d)")):
+        ranks = f'label_replace({ranks}, "place", "{zeros}$1", "rank", "{digits}")'
     return (
-        Query(f"max by (place, rank) ({each})", "{{rank}}"),
-        Query(f"max by (place, hundred) ({_padded(number, 'hundred')})", "{{hundred}}00 to {{hundred}}99"),
+        Query(f"max by (place, rank) ({ranks})", "{{rank}}"),
+        Query(f"max by (place, ranks) (hundred:rankwatch_{metric}{{{JOB}}})", "{{ranks}}"),
     )
-
-
-def _padded(expression: str, label: str) -> str:
-    """Return the expression with a label ``place``: the number in ``label`` with zeros before it."""
-    for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d{3,})")):
-        expression = f'label_replace({expression}, "place", "{zeros}$1", "{label}", "{digits}")'
-    return expression

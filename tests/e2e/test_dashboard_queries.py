@@ -52,10 +52,13 @@ SELDOM = {
     "Exporters that fail",
     "Silent agents",
     "Links lost, by switch",
+    "Errors of RDMA links",
+    "Errors of RDMA transport",
+    "Errors of NVLinks",
     "Looks that failed",
     "Slow pairs of ranks",
 }
-"""Panels on what is well here, or on what rules look at over days: they are empty, and say why."""
+"""Panels on what is well here, or on what rules look at over hours or days: they are empty, and say why."""
 WELL = {
     ("What is known", "B"),
     ("What is known", "C"),
