@@ -124,7 +124,7 @@ def fabric() -> list[Panel]:
     means = f"max by ({COMM_SIZE}) ({seconds}) - min by ({COMM_SIZE}) ({seconds})"
     spread = f"(\n  {measured}\n    or\n  {means}\n)"
     legend = "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}"
-    widest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {spread})"
+    same = most(SHOWN_COMMUNICATORS, spread, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size")
     return [
         lines(
             "Floor: time of an operation without waiting",
@@ -139,8 +139,8 @@ def fabric() -> list[Panel]:
         lines(
             "Spread: time from the first rank's arrival to the last",
             "Operation by operation in communicators on one node, else between the ranks' means. A late rank "
-            f"widens it; a bad link does not. Of each collective and size class the {SHOWN_COMMUNICATORS} widest.",
-            Query(named(widest, FLOOR), legend),
+            "widens it; a bad link does not. Of the communicators whose floors are shown beside it.",
+            Query(named(same, FLOOR), legend),
             unit="s",
             nothing=NO_RECORDS,
             size=Size(12, 10),

@@ -16,6 +16,7 @@ from nodes import wait_until
 SOURCE = ROOT / "grafana" / "render"
 INSTALLED = ROOT / ".cache" / "render"
 ROW_PIXELS = 38
+FIRST_SCREEN_PIXELS = 1150
 ESBUILD = [
     *("node_modules/.bin/esbuild", "app.jsx", "--bundle", "--outfile=app.js", "--format=iife", "--platform=browser"),
     *("--alias:react-custom-scrollbars-2=./scroll.js", "--loader:.svg=dataurl", "--loader:.woff2=dataurl"),
@@ -59,7 +60,8 @@ def draw(
 ) -> dict[str, str]:
     """Draw one dashboard; return what became of its panels, by title: drawn, empty, or an error's text.
 
-    ``results``: Prometheus' answers by "panel id:refId". ``seconds``: from, to and step of the range.
+    ``results``: Prometheus' answers by "panel id:refId". ``seconds``: from, to and step of the range. ``picture``: a
+    file for what stands on top; the whole goes beside it, under the name with `-whole`.
     """
     begin, end, step = seconds
     panels = unfolded(dashboard)
@@ -75,8 +77,9 @@ def draw(
     browser.open(page.as_uri())
     wait_until(lambda: set(browser.run("return window.DRAWN") or ()) >= set(titles), 60, "all panels")
     if picture is not None:
-        tall = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in panels) * ROW_PIXELS + 20
-        size = {"width": 1600, "height": tall, "deviceScaleFactor": 1, "mobile": False}
-        browser.developer("Emulation.setDeviceMetricsOverride", size)
-        browser.picture(picture)
+        whole = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in panels) * ROW_PIXELS + 20
+        for path, tall in ((picture, FIRST_SCREEN_PIXELS), (picture.with_stem(f"{picture.stem}-whole"), whole)):
+            size = {"width": 1600, "height": tall, "deviceScaleFactor": 1, "mobile": False}
+            browser.developer("Emulation.setDeviceMetricsOverride", size)
+            browser.picture(path)
     return {titles[number]: what for number, what in browser.run("return window.DRAWN").items()}

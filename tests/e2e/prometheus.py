@@ -22,6 +22,7 @@ from nodes import Node, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 20.0
 STOP_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
 
 _ONE_TARGET = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s, external_labels: {{server: "{name}"}}}}
@@ -73,7 +74,8 @@ class Prometheus:
     ) -> None:
         """Start it; raises AssertionError when it does not get ready."""
         home.mkdir()
-        (home / "prometheus.yml").write_text(config)
+        self._config = home / "prometheus.yml"
+        self._config.write_text(config)
         self._node = node
         self._pid_path = home / "pid"
         self.port = port or free_port()
@@ -116,6 +118,11 @@ class Prometheus:
         self._signal(signal.SIGHUP)
         wait_until(lambda: reloaded_at() > before, READY_SECONDS, "the new configuration")
 
+    def rest(self) -> None:
+        """Have it scrape and evaluate nothing any more: it answers queries alone."""
+        self._config.write_text("{}")
+        self.reload()
+
     def __enter__(self) -> Prometheus:
         return self
 
@@ -139,9 +146,11 @@ class Prometheus:
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
 
-    def query_range(self, expression: str, seconds: int, step_seconds: int) -> list[dict[str, Any]]:
-        """Return the result of a query over the last ``seconds``."""
-        now = time.time()
+    def query_range(
+        self, expression: str, seconds: int, step_seconds: int, end: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the result of a query over ``seconds`` until ``end`` (since the epoch), or until now."""
+        now = time.time() if end is None else end
         times = {"start": f"{now - seconds:.3f}", "end": f"{now:.3f}", "step": str(step_seconds)}
         answer = json.loads(self._get("/api/v1/query_range?" + urllib.parse.urlencode({"query": expression, **times})))
         assert answer["status"] == "success", answer
@@ -212,5 +221,5 @@ class Prometheus:
             if reply.status != 200:
                 raise OSError(reply)
             return reply.body
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=ANSWER_SECONDS) as answer:
             return str(answer.read().decode())
