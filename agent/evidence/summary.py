@@ -1,0 +1,78 @@
+"""What stands beside a bundle as ``.json``: who, when, why, what the witnesses say, and which parts there are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+FORMAT = 1
+MAX_LISTED = 4096
+"""At most so many ranks, words, events and parts of each kind."""
+MAX_TEXT = 512
+
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+Trigger = Literal["dead", "unresponsive", "hardware", "silent", "asked", "alert"]
+Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
+
+
+class RankAtTime(msgspec.Struct, frozen=True):
+    """One rank of this node. ``state``: as rankwatch_rank_state has it; ``since``: of the state, s since the epoch.
+
+    ``last_operation``: as a person reads it ("AllReduce no. 812, 8 MiB, comm 0x…"); ``quiet_seconds``: since it ended.
+    ``waits_in``: the operation that it is in and has not completed, empty where that is not known.
+    """
+
+    rank: Text
+    pid: int
+    state: Text
+    since: float
+    how: Text = ""
+    gpu: Text = ""
+    last_operation: Text = ""
+    quiet_seconds: float | None = None
+    waits_in: Text = ""
+
+
+class Word(msgspec.Struct, frozen=True):
+    """What one witness says of one rank: ``says`` is a sentence without the rank ("died of SIGKILL")."""
+
+    rank: Text
+    witness: Witness
+    says: Text
+    blames: bool
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened, at ``at`` (s since the epoch), about ``rank`` (empty: the job or the node)."""
+
+    at: float
+    rank: Text
+    what: Text
+    source: Text
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One file of the bundle; ``failed`` says why it is missing or cut, empty when it is whole."""
+
+    name: Text
+    size_bytes: int
+    took_seconds: float
+    failed: Text = ""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The whole summary; ``suspects``: ranks (labels) in order of the evidence, most first."""
+
+    format: Literal[1]
+    job_id: Text
+    node: Text
+    taken_at: float
+    trigger: Trigger
+    because: Text
+    version: Text
+    ranks: Annotated[list[RankAtTime], msgspec.Meta(max_length=MAX_LISTED)]
+    words: Annotated[list[Word], msgspec.Meta(max_length=MAX_LISTED)]
+    suspects: Annotated[list[Text], msgspec.Meta(max_length=MAX_LISTED)]
+    timeline: Annotated[list[Event], msgspec.Meta(max_length=MAX_LISTED)]
+    parts: Annotated[list[Part], msgspec.Meta(max_length=MAX_LISTED)]
