@@ -22,6 +22,9 @@ from agent.core.log import Logger
 from agent.core.metrics import COUNT, SUM, Family, Metric, Rows
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
+from agent.evidence import folder as evidence_folder
+from agent.evidence import summary as evidence_summary
+from agent.evidence.board import EvidenceBoard, Offered, Offers, Wanted
 from agent.export.exporter import Context, Exporter, NoData, Roots, Spec
 from agent.export.job_texts import JobLines, JobTexts, PathPatterns, SavedPositions
 from agent.export.sysfs_exporter import SysfsExporter
@@ -66,6 +69,7 @@ __all__ = [
     "Checks",
     "Clock",
     "Context",
+    "EvidenceBoard",
     "ExitStatus",
     "Exporter",
     "ExporterConfig",
@@ -102,6 +106,8 @@ __all__ = [
     "Metric",
     "Nic",
     "NoData",
+    "Offered",
+    "Offers",
     "OpenFile",
     "Outputs",
     "OwnThread",
@@ -135,11 +141,14 @@ __all__ = [
     "TextFiles",
     "TextLines",
     "Told",
+    "Wanted",
     "WriterKey",
     "atoi",
     "comm_label",
     "compiled_path_pattern",
     "ethtool",
+    "evidence_folder",
+    "evidence_summary",
     "expand_hosts",
     "fault_table",
     "gpu_families",

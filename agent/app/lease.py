@@ -12,6 +12,7 @@ from agent.core.guard import Guard
 from agent.core.log import Logger
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
+from agent.evidence.board import EvidenceBoard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Answer, Helper, Helpers, HelperSpec
@@ -37,6 +38,7 @@ class Lender:
         self.helpers = Helpers(clock)
         self.hardware = Hardware()
         self.ledger = HealthLedger(clock)
+        self.evidence = EvidenceBoard()
 
     def lend(self, name: str, checkpoint_bytes: int = MAX_SECTION_BYTES) -> Lease:
         """A lease for one run of the exporter ``name``, whose part of the checkpoint may be so large."""
@@ -56,6 +58,7 @@ class Lease:
         self._state = lender.state.section(f"exporter {name}", checkpoint_bytes)
         self._checks = lender.ledger.of(name)
         self._hardware = lender.hardware.of(name)
+        self._evidence = lender.evidence.of(name)
         log = Logger(name)
         self.context = Context(
             roots=lender.roots,
@@ -68,6 +71,7 @@ class Lease:
             helper=self._helper,
             checks=self._checks,
             hardware=self._hardware,
+            evidence=self._evidence,
             log=log,
             guard=Guard(log),
             once=lender.once,
@@ -78,6 +82,7 @@ class Lease:
         self._state.close()
         self._checks.close()
         self._hardware.close()
+        self._evidence.close()
         for thread in self._threads:
             thread.stop()
         if self._helpers:

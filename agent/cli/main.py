@@ -17,6 +17,7 @@ from agent.core.openssl import leave_out
 
 COMMANDS = {
     "doctor": "agent.cli.doctor.command",
+    "evidence": "agent.cli.evidence.command",
     "healthy": "agent.cli.healthy",
     "job": "agent.cli.job.command",
     "mark": "agent.cli.mark",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -10,41 +10,55 @@ from agent.evidence.summary import Event, Word
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a bundle is taken of: a job, its processes here, and the ranks most looked at, suspects first."""
+    """What a bundle is taken of: a job, the pids of its ranks here by rank, and suspects, the likeliest first."""
 
     job_id: str
-    pids: dict[str, int]
+    pids: Mapping[str, int]
     suspects: tuple[str, ...]
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """What a part gives: files by name in the bundle, and what it means for the summary."""
+    """What a part gives: files by their name in the bundle, and what they mean for the summary."""
 
-    files: dict[str, bytes]
+    files: Mapping[str, bytes]
     words: Sequence[Word] = ()
     events: Sequence[Event] = ()
 
 
 Offer = Callable[[Wanted], Awaitable[Offered]]
-"""Makes a part; may raise, and is given up after the deadline of the bundle: it costs that part only."""
+"""Makes a part; may raise, and is given up at the bundle's deadline: it costs that part only."""
+
+
+class Offers:
+    """What one exporter (``source``) offers, until it has ended; ``all`` is what every exporter does."""
+
+    def __init__(self, board: EvidenceBoard, source: str) -> None:
+        self._board = board
+        self._source = source
+        self._closed = False
+
+    def offer(self, make: Offer) -> None:
+        """Offer a part from now on, under the exporter's name."""
+        if not self._closed:
+            self._board.made_by[self._source] = make
+
+    def all(self) -> dict[str, Offer]:
+        """The parts on offer now, by the exporter that makes them."""
+        return dict(self._board.made_by)
+
+    def close(self) -> None:
+        """Withdraw the offer, and take no more."""
+        if not self._closed:
+            self._closed = True
+            self._board.made_by.pop(self._source, None)
 
 
 class EvidenceBoard:
-    """The offers by part's name; the exporter ``evidence`` asks them, nobody else."""
+    """The offers of all exporters. Every method is called in the event loop."""
 
     def __init__(self) -> None:
-        self._offers: dict[str, Offer] = {}
+        self.made_by: dict[str, Offer] = {}
 
-    def offer(self, part: str, make: Offer) -> Callable[[], None]:
-        """Offer a part from now on; returns what withdraws it (an exporter's stop does)."""
-        self._offers[part] = make
-
-        def withdraw() -> None:
-            if self._offers.get(part) is make:
-                del self._offers[part]
-
-        return withdraw
-
-    def offers(self) -> dict[str, Offer]:
-        """The parts on offer now."""
-        return dict(self._offers)
+    def of(self, source: str) -> Offers:
+        """What the exporter of this name offers."""
+        return Offers(self, source)

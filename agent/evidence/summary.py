@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-FORMAT = 1
 MAX_LISTED = 4096
 """At most so many ranks, words, events and parts of each kind."""
 MAX_TEXT = 512

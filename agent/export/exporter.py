@@ -15,6 +15,7 @@ from agent.core.log import Logger
 from agent.core.metrics import Family, Metric
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
+from agent.evidence.board import Offers
 from agent.hardware.inventory import HardwareSource
 from agent.hardware.ledger import Checks
 from agent.helper.client import LendHelper
@@ -47,9 +48,9 @@ class Context:
     """What the agent lends to one exporter.
 
     ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
-    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is; with ``guard`` one odd
-    piece of a source (a record, a process) costs itself alone; ``note`` is shown to operators; ``once`` is set for a
-    single pass over recorded data (no streams, no state, files of every host).
+    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is, ``evidence`` what it can
+    add to a bundle; with ``guard`` one odd piece of a source (a record, a process) costs itself alone; ``note`` is
+    shown to operators; ``once`` is set for a single pass over recorded data (no streams, no state, all hosts' files).
     """
 
     roots: Roots
@@ -62,6 +63,7 @@ class Context:
     helper: LendHelper
     checks: Checks
     hardware: HardwareSource
+    evidence: Offers
     log: Logger
     guard: Guard
     once: bool = False

@@ -1,0 +1,1 @@
+"""`rankwatch evidence`: the bundles of this node."""

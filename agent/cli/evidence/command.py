@@ -1,0 +1,75 @@
+"""`rankwatch evidence list|show|take`: the bundles of evidence of this node."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.cli.evidence.text import listed, shown
+from agent.evidence import folder
+
+TAKE_SECONDS = 40.0
+"""How long a bundle may take to appear: collecting has 20 s by default, and another may be under way."""
+POLL_SECONDS = 0.2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit status: 0 well, 1 there is no such bundle, or it was not taken."""
+    parser = argparse.ArgumentParser(
+        prog="rankwatch evidence",
+        description="The bundles of evidence that the agent of this node took when ranks died or hung.",
+    )
+    parser.add_argument("--path", type=Path, default=Path(folder.DEFAULT_PATH), help="the directory of bundles")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|take")
+    commands.add_parser("list", help="the bundles, the newest first")
+    show = commands.add_parser("show", help="what a bundle's summary says: suspects, time line, ranks")
+    show.add_argument("name", metavar="NAME", help="a bundle's name, or a job's id for its newest one")
+    take = commands.add_parser("take", help="have the agent take a bundle of a job now")
+    take.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
+    flags = parser.parse_args(list(arguments))
+    try:
+        if not flags.path.is_dir():
+            raise FileNotFoundError(f"no directory {flags.path}")
+        if flags.command == "list":
+            _say(listed(folder.summaries(flags.path)))
+        elif flags.command == "show":
+            _show(flags.path, flags.name)
+        else:
+            _take(flags.path, flags.job, TAKE_SECONDS)
+    except (OSError, ValueError) as error:
+        print(f"rankwatch evidence: {error}", file=sys.stderr)  # noqa: T201  # its answer
+        return 1
+    return 0
+
+
+def _show(path: Path, asked: str) -> None:
+    name = asked.removesuffix(folder.SUFFIX).removesuffix(folder.SUMMARY_SUFFIX)
+    if name not in folder.bundles(path):
+        of_job = [each for each, summary in folder.summaries(path) if summary.job_id == asked]
+        if not of_job:
+            raise ValueError(f"no bundle and no job {asked} in {path}")
+        name = of_job[-1]
+    _say(shown(name, folder.read_summary(path, name)))
+
+
+def _take(path: Path, job_id: str, seconds: float) -> None:
+    before = set(folder.bundles(path))
+    request = folder.ask_for(path, job_id)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for name in sorted(set(folder.bundles(path)) - before):
+            if folder.read_summary(path, name).job_id == job_id:
+                _say(f"{path / name}{folder.SUFFIX}\n")
+                return
+        time.sleep(POLL_SECONDS)
+    request.unlink(missing_ok=True)
+    raise ValueError(
+        f"no bundle came within {seconds:.0f} s: does the agent run with exporters.evidence, and the job here?"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)

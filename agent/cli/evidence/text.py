@@ -1,0 +1,99 @@
+"""A bundle's summary as one readable screen. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from agent.evidence.summary import Summary, Word
+
+SHOWN_EVENTS = 40
+"""Of the time line the first half and the last half of so many."""
+SHOWN_RANKS = 32
+
+
+def clean(text: str) -> str:
+    """Return a user's text without what a terminal would take for a command."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def when(seconds: float) -> str:
+    """Return a time of day (UTC) with tenths of seconds."""
+    return time.strftime("%H:%M:%S", time.gmtime(seconds)) + f"{seconds % 1:.1f}"[1:]
+
+
+def listed(found: Iterable[tuple[str, Summary]]) -> str:
+    """Return a line for each bundle, the newest first."""
+    rows = [
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(each.taken_at))}  job {clean(each.job_id)}  {name}  "
+        f"{clean(each.because)}"
+        for name, each in found
+    ]
+    return "\n".join(reversed(rows)) + "\n" if rows else "no bundles\n"
+
+
+def shown(name: str, found: Summary) -> str:
+    """Return the summary: suspects and why, the time line, the ranks, the parts."""
+    lines = [
+        f"{name}: job {clean(found.job_id)} on {clean(found.node)}, "
+        f"{time.strftime('%Y-%m-%d', time.gmtime(found.taken_at))} {when(found.taken_at)} UTC, "
+        f"because {clean(found.because)}",
+        "",
+        "Suspects",
+        *(_suspects(found) or ["  none that this node knows of"]),
+        "",
+        "Time line (UTC)",
+        *_events(found),
+        "",
+        "Ranks here",
+        *_ranks(found),
+        "",
+        "Parts",
+        *(f"  {part.name}: {part.failed or f'{part.size_bytes} bytes'}" for part in found.parts),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _suspects(found: Summary) -> list[str]:
+    return [
+        f"  rank {clean(rank)}: {_words([word for word in found.words if word.rank == rank and word.blames])}"
+        for rank in found.suspects[:SHOWN_RANKS]
+    ]
+
+
+def _words(words: Sequence[Word]) -> str:
+    return "; ".join(f"{clean(word.says)} ({word.witness.replace('_', ' ')})" for word in words)
+
+
+def _events(found: Summary) -> list[str]:
+    events = found.timeline
+    half = SHOWN_EVENTS // 2
+    lines = [
+        f"  {when(each.at)}  {f'rank {clean(each.rank)}: ' if each.rank else ''}{clean(each.what)} ({clean(each.source)})"
+        for each in events
+    ]
+    if len(lines) <= SHOWN_EVENTS:
+        return lines or ["  nothing"]
+    return [*lines[:half], f"  ... {len(lines) - SHOWN_EVENTS} more ...", *lines[-half:]]
+
+
+def _ranks(found: Summary) -> list[str]:
+    lines = [
+        "  "
+        + ", ".join(
+            text
+            for text in (
+                f"rank {clean(each.rank)}",
+                f"pid {each.pid}",
+                each.state,
+                each.how,
+                f"GPU {clean(each.gpu)}" if each.gpu else "",
+                "" if each.quiet_seconds is None else f"last operation {each.quiet_seconds:.0f} s before",
+                f"waits in {clean(each.waits_in)}" if each.waits_in else "",
+            )
+            if text
+        )
+        for each in found.ranks
+    ]
+    rest = len(lines) - SHOWN_RANKS
+    return lines[:SHOWN_RANKS] + ([f"  ... {rest} more ..."] if rest > 0 else [])

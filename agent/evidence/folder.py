@@ -1,0 +1,74 @@
+"""The directory of bundles: what files are called, how root asks for a bundle, and reading the summaries. Blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from agent.evidence.summary import Summary
+
+DEFAULT_PATH = "/var/lib/rankwatch/evidence"
+SUFFIX, SUMMARY_SUFFIX = ".tar.gz", ".json"
+MAX_SUMMARY_BYTES = 8 * 1024 * 1024
+MAX_LISTED = 1000
+"""Bundles of a directory that are looked at, the newest."""
+REQUEST_PREFIX = "take-"
+MAX_REQUESTS = 8
+"""In one look; the others wait."""
+MAX_JOB_ID_BYTES = 100
+"""In a request, whose name holds it as hexadecimal digits: names of files have at most 255 bytes."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+-\d{8}T\d{6}Z-[A-Za-z0-9._-]+")
+
+
+def bundles(folder: Path) -> list[str]:
+    """Return the names of the bundles, without suffix, the oldest first."""
+    try:
+        names = [path.name.removesuffix(SUFFIX) for path in folder.iterdir() if path.name.endswith(SUFFIX)]
+        found = [name for name in names if _NAME.fullmatch(name)]
+        return sorted(found, key=lambda name: ((folder / f"{name}{SUFFIX}").stat().st_mtime, name))[-MAX_LISTED:]
+    except OSError:
+        return []
+
+
+def read_summary(folder: Path, name: str) -> Summary:
+    """Return the summary of a bundle; raises OSError, or ValueError where it makes no sense."""
+    with (folder / f"{name}{SUMMARY_SUFFIX}").open("rb") as file:
+        text = file.read(MAX_SUMMARY_BYTES + 1)
+    if len(text) > MAX_SUMMARY_BYTES:
+        raise ValueError("larger than a summary may be")
+    return msgspec.json.decode(text, type=Summary)
+
+
+def summaries(folder: Path) -> Iterable[tuple[str, Summary]]:
+    """Yield the summaries that can be read, by the bundle's name, the oldest first."""
+    for name in bundles(folder):
+        with contextlib.suppress(OSError, ValueError):
+            yield name, read_summary(folder, name)
+
+
+def ask_for(folder: Path, job_id: str) -> Path:
+    """Leave a request for a bundle; returns its file, which the agent removes. Raises OSError or ValueError."""
+    encoded = job_id.encode()
+    if not 0 < len(encoded) <= MAX_JOB_ID_BYTES:
+        raise ValueError(f"a job's id has 1 to {MAX_JOB_ID_BYTES} bytes")
+    request = folder / f"{REQUEST_PREFIX}{encoded.hex()}"
+    request.touch(mode=0o600)
+    return request
+
+
+def asked_for(folder: Path) -> list[str]:
+    """Return the jobs of which a bundle is asked for, and remove the requests.
+
+    Only who may write to the directory can ask: it is the service's own.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.glob(f"{REQUEST_PREFIX}*"))[:MAX_REQUESTS]:
+            path.unlink()
+            with contextlib.suppress(ValueError):
+                found.append(bytes.fromhex(path.name.removeprefix(REQUEST_PREFIX)).decode())
+    return found

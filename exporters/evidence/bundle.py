@@ -1,0 +1,93 @@
+"""Writes a bundle and its summary, and removes old ones. Blocking; from one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from agent.api import evidence_folder as place
+from agent.api import evidence_summary as told
+
+MAX_PART_BYTES = 4 * 1024 * 1024
+"""Of one file; what is longer keeps its end."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def bundle_name(job_id: str, taken_at: float, node: str) -> str:
+    """Return a bundle's name without suffix; ids and nodes are users' and sites' texts."""
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(taken_at))
+    return f"{_UNSAFE.sub('_', job_id)[:64]}-{when}-{_UNSAFE.sub('_', node)[:64]}"
+
+
+def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes], list[str]]:
+    """Return the files that fit, the shortest first, long ones with their end alone; and the names of the others."""
+    kept: dict[str, bytes] = {}
+    left_out = []
+    room = most_bytes
+    for name, data in sorted(files.items(), key=lambda each: (len(each[1]), each[0])):
+        cut = data[-MAX_PART_BYTES:]
+        if len(cut) > room:
+            left_out.append(name)
+            continue
+        kept[name] = cut
+        room -= len(cut)
+    return kept, sorted(left_out)
+
+
+def write(folder: Path, name: str, files: Mapping[str, bytes], summary: told.Summary, keep: int) -> int:
+    """Write both files, whole or not at all, readable by their owner alone; keep the newest ``keep``.
+
+    Returns the bundle's size in bytes; raises OSError (no room, read-only).
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    old = place.bundles(folder)
+    for name_of_old in old[: max(0, len(old) - keep + 1)]:
+        _remove(folder, name_of_old)
+    packed = _packed(files, summary)
+    _write_whole(folder / f"{name}{place.SUFFIX}", packed)
+    _write_whole(folder / f"{name}{place.SUMMARY_SUFFIX}", msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    return len(packed)
+
+
+def _packed(files: Mapping[str, bytes], summary: told.Summary) -> bytes:
+    packed = io.BytesIO()
+    whole = {**files, "summary.json": msgspec.json.encode(summary)}
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, compresslevel=6) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as archive,
+    ):
+        for name, data in sorted(whole.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(summary.taken_at)
+            archive.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def _remove(folder: Path, name: str) -> None:
+    for suffix in (place.SUFFIX, place.SUMMARY_SUFFIX):
+        with contextlib.suppress(OSError):
+            (folder / f"{name}{suffix}").unlink()
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.part")
+    with contextlib.suppress(FileNotFoundError):
+        draft.unlink()
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        draft.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise

@@ -1,0 +1,28 @@
+"""What a site may say of evidence."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from agent.api import ExporterConfig, evidence_folder
+
+Seconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
+
+
+class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``path``: the directory of bundles, made if need be. ``keep_bundles``: the newest so many stay.
+
+    ``seconds_per_bundle``: how long collecting may take; a part that is not there by then is left out.
+    ``megabytes_per_bundle``: of its files, unpacked. ``minutes_between``: no second bundle of a job sooner.
+    ``silence_seconds``: a rank that had completed operations and completes none for so long, and for longer than ever
+    before, has fallen silent.
+    """
+
+    path: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = evidence_folder.DEFAULT_PATH
+    keep_bundles: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    seconds_per_bundle: Annotated[float, msgspec.Meta(ge=1, le=60)] = 20.0
+    megabytes_per_bundle: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
+    minutes_between: Annotated[float, msgspec.Meta(ge=1, le=1440)] = 10.0
+    silence_seconds: Seconds = 180.0

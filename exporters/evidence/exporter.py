@@ -1,0 +1,287 @@
+"""The exporter: watches the rank table, collects the parts of a bundle, and has it written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agent import __version__
+from agent.api import Context, Metric, NoData, Offered, RankView, Spec, Wanted
+from agent.api import evidence_folder as place
+from agent.api import evidence_summary as told
+from exporters.evidence import bundle, story
+from exporters.evidence.config import EvidenceConfig
+from exporters.evidence.families import FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
+from exporters.evidence.processes import process_files
+from exporters.evidence.variables import NAMES
+from exporters.evidence.watch import Occasion, Watch
+
+LOOK_SECONDS = 1.0
+FREEZE_SECONDS = 2.0
+"""How long that may take: the rank table is not watched meanwhile."""
+FROZEN_SECONDS = 120.0
+"""How long what was read at a first abnormal exit waits for a verdict: longer than the slowest takes (45 s)."""
+MAX_FROZEN = 8
+"""Jobs of which something waits; with more than that failing at once the oldest gives way."""
+MAX_WAITING = 8
+"""Bundles that wait for one under way; a node with more jobs in trouble at once keeps the first."""
+PROCESSES, WRITING = "processes", "bundle"
+
+
+class _Frozen(NamedTuple):
+    at: float
+    files: Mapping[str, bytes]
+
+
+class EvidenceExporter:
+    """See the package."""
+
+    def __init__(self, config: EvidenceConfig) -> None:
+        self._config = config
+        self._folder = Path(config.path)
+        self._watch = Watch(config.silence_seconds)
+        self._taken: dict[str, Taken] = {}
+        self._begun: dict[str, float] = {}
+        self._frozen: dict[str, _Frozen] = {}
+        self._failures: Counter[str] = Counter()
+        self._waiting: list[Occasion] = []
+        self._task: asyncio.Task[None] | None = None
+        self._knows_old = False
+        self._reading = False
+
+    async def start(self, ctx: Context) -> None:
+        """Ask for the variables that a bundle may hold."""
+        self._ctx = ctx
+        self._reader = ctx.thread("evidence")
+        self._writer = ctx.thread("evidence-write")
+        ctx.ranks.keep_variables(NAMES)
+
+    async def update(self) -> None:
+        """Look for what a bundle is due of; NoData where there is no directory for them and none can be made."""
+        if self._ctx.once or not await self._writer.call(self._has_room_for_bundles):
+            raise NoData
+        if not self._knows_old:
+            await self._learn_old()
+        clock = self._ctx.clock
+        views = self._ctx.ranks.snapshot().ranks
+        look = self._watch.look(views, clock.time())
+        self._drop_frozen()
+        for job_id in look.failing - self._frozen.keys():
+            await self._freeze(job_id, views)
+        for occasion in look.occasions:
+            self._wait_for(occasion)
+        for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
+            self._waiting = [Occasion(job_id, "asked", ""), *self._waiting]
+        if self._waiting and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._take_all())
+
+    def _wait_for(self, occasion: Occasion) -> None:
+        """Have a bundle taken, unless the job has had one lately."""
+        begun = self._begun.get(occasion.job_id, float("-inf"))
+        if self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between or len(self._waiting) >= MAX_WAITING:
+            return
+        self._begun[occasion.job_id] = self._ctx.clock.monotonic()
+        self._waiting.append(occasion)
+
+    async def _take_all(self) -> None:
+        while self._waiting:
+            occasion = self._waiting.pop(0)
+            try:
+                await self._take(occasion)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it costs this bundle
+                self._failures[WRITING] += 1
+                self._ctx.log.error("no bundle of evidence could be made", job_id=occasion.job_id, error=error)
+
+    async def _take(self, occasion: Occasion) -> None:
+        clock, config = self._ctx.clock, self._config
+        views = [view for view in self._ctx.ranks.snapshot().ranks if view.label.job_id == occasion.job_id]
+        taken_at = clock.time()
+        words = story.verdict_words(views)
+        left_at = {v.label.rank: v.process.exited_seconds for v in views if v.process.exited_at is not None}
+        wanted = Wanted(occasion.job_id, _pids(views), tuple(story.suspects(words, left_at)))
+        makers = self._ctx.evidence.all()
+        names = [PROCESSES, *sorted(makers)]
+        works = [self._processes(wanted), *(makers[name](wanted) for name in names[1:])]
+        made = await asyncio.gather(
+            *(self._timed(name, work, config.seconds_per_bundle) for name, work in zip(names, works, strict=True))
+        )
+        files: dict[str, bytes] = {"ranks.json": _ranks(views)}
+        events: list[told.Event] = []
+        parts = []
+        frozen = self._frozen.pop(occasion.job_id, None)
+        if frozen is not None:
+            files |= {f"at-first-exit/{name}": data for name, data in frozen.files.items()}
+        for name, (offered, failed, took) in zip(names, made, strict=True):
+            inside = {each if name == PROCESSES else f"{name}/{each}": data for each, data in offered.files.items()}
+            files |= inside
+            words += list(offered.words)[: told.MAX_LISTED]
+            events += list(offered.events)[: told.MAX_LISTED]
+            parts.append(told.Part(name, sum(map(len, inside.values())), round(took, 3), failed))
+            self._failures[name] += bool(failed)
+        files, left_out = bundle.fitted(files, config.megabytes_per_bundle * 1024 * 1024)
+        if left_out:
+            parts.append(told.Part("left out", 0, 0.0, f"no room: {', '.join(left_out)}"[: told.MAX_TEXT]))
+        summary = told.Summary(
+            format=1,
+            job_id=occasion.job_id[: told.MAX_TEXT],
+            node=self._ctx.hostname,
+            taken_at=taken_at,
+            trigger=occasion.trigger,
+            because=_because(occasion),
+            version=__version__,
+            ranks=[story.of_rank(view, taken_at, "") for view in views][: told.MAX_LISTED],
+            words=words[: told.MAX_LISTED],
+            suspects=story.suspects(words, left_at),
+            timeline=story.time_line(views, self._watch.changes(occasion.job_id), events),
+            parts=parts,
+        )
+        name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
+        write = self._writer.call(lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles))
+        size = await asyncio.wait_for(write, config.seconds_per_bundle)
+        self._show(occasion.job_id, Taken(taken_at, f"{name}{place.SUFFIX}", size))
+        self._ctx.log.info("a bundle of evidence was taken", job_id=occasion.job_id, file=name, because=summary.because)
+
+    async def _timed(self, name: str, work: Awaitable[Offered], seconds: float) -> tuple[Offered, str, float]:
+        """A part, why it failed (or nothing), and how long it took; it is given up after ``seconds``."""
+        began = self._ctx.clock.monotonic()
+        offered, failed = Offered({}), ""
+        try:
+            offered = await asyncio.wait_for(work, seconds)
+        except TimeoutError:
+            failed = f"not there within {seconds:g} s"
+        except Exception as error:  # noqa: BLE001  # whatever it is, it costs this part
+            failed = f"{type(error).__name__}: {error}"[: told.MAX_TEXT]
+            self._ctx.log.warning("a part of the evidence failed", part=name, error=error)
+        return offered, failed, self._ctx.clock.monotonic() - began
+
+    async def _processes(self, wanted: Wanted) -> Offered:
+        if self._reading:
+            raise RuntimeError("the last look at processes has not come back")
+        roots, pids = self._ctx.roots, dict(wanted.pids)
+        cgroups = roots.sys / "fs" / "cgroup"
+        self._reading = True
+        return Offered(await self._reader.call(lambda: self._read(roots.proc, cgroups, pids)))
+
+    def _read(self, proc: Path, cgroups: Path, pids: Mapping[str, int]) -> dict[str, bytes]:
+        """Read what the kernel shows of the processes. Blocking."""
+        try:
+            return process_files(proc, cgroups, pids)
+        finally:
+            self._reading = False
+
+    async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
+        """Keep what the job's processes look like now: after a death its launcher ends the others within a second."""
+        pids = _pids(view for view in views if view.label.job_id == job_id)
+        made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ())), FREEZE_SECONDS)
+        self._failures[PROCESSES] += bool(failed)
+        while len(self._frozen) >= MAX_FROZEN:
+            del self._frozen[next(iter(self._frozen))]
+        self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files)
+
+    def _drop_frozen(self) -> None:
+        now = self._ctx.clock.monotonic()
+        self._frozen = {job: each for job, each in self._frozen.items() if now - each.at < FROZEN_SECONDS}
+        self._begun = {
+            job: begun for job, begun in self._begun.items() if now - begun < 60 * self._config.minutes_between
+        }
+
+    def _has_room_for_bundles(self) -> bool:
+        """Whether there is a directory for bundles, or one that it can be made in. Blocking."""
+        return self._folder.is_dir() or self._folder.parent.is_dir()
+
+    async def _learn_old(self) -> None:
+        """Show the bundles of before: none is taken again because the agent was started anew."""
+        found = await self._writer.call(lambda: list(place.summaries(self._folder)))
+        clock = self._ctx.clock
+        for name, summary in found:
+            self._show(summary.job_id, Taken(summary.taken_at, f"{name}{place.SUFFIX}", 0))
+            age = max(0.0, clock.time() - summary.taken_at)
+            self._begun[summary.job_id] = clock.monotonic() - age
+        self._knows_old = True
+
+    def _show(self, job_id: str, taken: Taken) -> None:
+        self._taken.pop(job_id, None)
+        self._taken[job_id] = taken
+        while len(self._taken) > self._config.keep_bundles:
+            del self._taken[next(iter(self._taken))]
+
+    def snapshot(self) -> EvidenceSnapshot:
+        """The newest bundles, and what failed."""
+        return EvidenceSnapshot(dict(self._taken), dict(+self._failures))
+
+    def families(self, snapshot: EvidenceSnapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Give up the bundle under way: a restart must not wait for it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _pids(views: Iterable[RankView]) -> dict[str, int]:
+    """The pids of live processes, those in trouble first."""
+    live = [view for view in views if view.process.exited_at is None and view.process.facts is not None]
+    live.sort(key=lambda view: view.process.verdict is None or view.process.verdict.state == "alive")
+    return {view.label.rank: view.process.facts.key.pid for view in live if view.process.facts is not None}
+
+
+def _because(occasion: Occasion) -> str:
+    words = {
+        "dead": f"rank {occasion.rank} is dead",
+        "unresponsive": f"rank {occasion.rank} does not respond",
+        "silent": f"rank {occasion.rank} completes no operation any more",
+        "asked": "it was asked for",
+    }
+    return words[occasion.trigger][: told.MAX_TEXT]
+
+
+def _ranks(views: Iterable[RankView]) -> bytes:
+    """The rank table's part of the job, as JSON: what is known of each rank, and the listed variables."""
+    return msgspec.json.format(msgspec.json.encode([_facts(view) for view in views])) + b"\n"
+
+
+def _facts(view: RankView) -> dict[str, object]:
+    process = view.process
+    facts, verdict = process.facts, process.verdict
+    environment = {} if facts is None else facts.environment or {}
+    return {
+        "rank": view.label.rank,
+        "named_by": process.source,
+        "pid": None if facts is None else facts.key.pid,
+        "user": "" if facts is None else facts.user,
+        "control_group": "" if facts is None else facts.cgroup,
+        "pod": "" if facts is None else facts.pod,
+        "container": "" if facts is None else facts.container,
+        "started": None if facts is None else facts.start_seconds,
+        "state": None if verdict is None else verdict.state,
+        "verdict": None if verdict is None else verdict.reason,
+        "process_state": process.state,
+        "ended": None if process.exited_at is None else process.exited_seconds,
+        "how": story.how_ended(view),
+        "last_progress": process.progress_seconds,
+        "gpus": [{"index": gpu.index, "uuid": gpu.uuid, "pci": gpu.pci, "nic": gpu.nic} for gpu in view.gpus()],
+        "communicators": [
+            {"comm": each.comm, "name": each.name, "rank": each.comm_rank, "ranks": each.size}
+            for each in process.members.values()
+        ],
+        "environment": {name: environment[name] for name in sorted(NAMES & environment.keys())},
+    }
+
+
+SPEC = Spec(
+    name="evidence",
+    config=EvidenceConfig,
+    build=EvidenceExporter,
+    interval_seconds=LOOK_SECONDS,
+    deadline_seconds=30.0,
+    families=(TAKEN, SIZE, FAILURES),
+    series_cap=3000,
+    checkpoint_bytes=0,
+)

@@ -1,0 +1,59 @@
+"""What the exporter shows of its bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from agent.api import Family, Metric
+
+TAKEN = Family(
+    "rankwatch_evidence_bundle_timestamp_seconds",
+    "gauge",
+    "When this node's newest bundle of evidence about the job was taken; file: its name in the directory of bundles.",
+    ("job_id", "file"),
+    "1 per job with a bundle here",
+    "max",
+)
+SIZE = Family(
+    "rankwatch_evidence_bundle_bytes",
+    "gauge",
+    "Size of that bundle on disk.",
+    ("job_id",),
+    "1 per job with a bundle here",
+    "max",
+)
+FAILURES = Family(
+    "rankwatch_evidence_failures_total",
+    "counter",
+    "Parts that are missing in bundles, by part: an exporter's name, processes, or bundle: it could not be written.",
+    ("part",),
+    "1 per part that failed",
+    "sum",
+)
+
+
+class Taken(NamedTuple):
+    """The newest bundle of a job: when (s since the epoch), under which name, how large."""
+
+    at: float
+    file: str
+    size_bytes: int
+
+
+class EvidenceSnapshot(NamedTuple):
+    """What is shown."""
+
+    taken: Mapping[str, Taken]
+    failures: Mapping[str, int]
+
+
+def render(found: EvidenceSnapshot) -> Iterable[Metric]:
+    """Return the series."""
+    taken, size, failures = TAKEN.rows(), SIZE.rows(), FAILURES.rows()
+    for job_id, each in found.taken.items():
+        taken.add((job_id, each.file), each.at)
+        size.add((job_id,), each.size_bytes)
+    for part, count in found.failures.items():
+        failures.add((part,), count)
+    yield from (taken.metric, size.metric, failures.metric)

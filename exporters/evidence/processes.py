@@ -1,0 +1,84 @@
+"""What the kernel shows of a rank's process, as files of a bundle. Blocking reads, for the thread of their caller.
+
+Only what takes no lock of the process' memory: not its environment, command line or maps, which can hang with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+FILES = ("status", "wchan", "syscall", "stack", "stat", "schedstat", "io", "limits", "cgroup", "oom_score")
+GROUP_FILES = (
+    *("cpu.stat", "cpu.max", "cpu.pressure", "memory.current", "memory.max", "memory.events", "memory.pressure"),
+    *("io.stat", "io.pressure", "pids.current", "pids.max", "cgroup.events"),
+)
+PRESSURE = ("cpu", "memory", "io")
+MAX_FILE_BYTES = 64 * 1024
+MAX_THREADS = 512
+"""Of a rank's threads the first so many are told of: NCCL's and PyTorch's are made early."""
+MAX_RANKS = 64
+"""Ranks of a job on a node whose processes are looked at."""
+
+
+def process_files(proc: Path, cgroups: Path, pids: Mapping[str, int]) -> dict[str, bytes]:
+    """Return what there is of these ranks' processes and of the node, by name in the bundle.
+
+    ``proc``, ``cgroups``: /proc and where version 2 of control groups is mounted. ``pids``: by rank. What is gone, or
+    may not be read, is left out.
+    """
+    found: dict[str, bytes] = {}
+    for rank, pid in list(pids.items())[:MAX_RANKS]:
+        home = proc / str(pid)
+        place = f"ranks/{rank}"
+        for name in FILES:
+            _put(found, f"{place}/{name}", home / name)
+        if threads := _threads(home / "task"):
+            found[f"{place}/threads.tsv"] = threads
+        group = _group(found.get(f"{place}/cgroup", b""))
+        for name in GROUP_FILES if group else ():
+            _put(found, f"{place}/group/{name}", cgroups / group / name)
+    for name in PRESSURE:
+        _put(found, f"node/pressure/{name}", proc / "pressure" / name)
+    for name in ("loadavg", "meminfo", "uptime"):
+        _put(found, f"node/{name}", proc / name)
+    return found
+
+
+def _threads(tasks: Path) -> bytes:
+    """A line for each thread: id, name, state, what it waits for in the kernel, CPU time and switches."""
+    lines = []
+    try:
+        ids = sorted((each.name for each in tasks.iterdir()), key=int)[:MAX_THREADS]
+    except (OSError, ValueError):
+        return b""
+    for tid in ids:
+        stat = _read(tasks / tid / "stat")
+        fields = stat.rpartition(b")")[2].split()
+        name = _read(tasks / tid / "comm").strip().replace(b"\t", b" ")
+        if len(fields) > 12:
+            row = (tid.encode(), name, fields[0], _read(tasks / tid / "wchan").strip(), fields[11], fields[12])
+            lines.append(b"\t".join(row))
+    return b"\n".join((b"tid\tname\tstate\twait channel\tuser ticks\tsystem ticks", *lines, b"")) if lines else b""
+
+
+def _group(cgroup: bytes) -> str:
+    """The path of a process' group of version 2, without the leading slash; empty where it has none."""
+    for line in cgroup.decode(errors="replace").splitlines():
+        number, _, path = line.partition("::")
+        if number == "0" and path.startswith("/") and ".." not in path.split("/"):
+            return path.lstrip("/")
+    return ""
+
+
+def _put(found: dict[str, bytes], name: str, path: Path) -> None:
+    if data := _read(path):
+        found[name] = data
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(MAX_FILE_BYTES) or b""
+    except OSError:
+        return b""

@@ -1,0 +1,121 @@
+"""Which jobs a bundle is to be taken of, from the rank table as it is from one look to the next. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple
+
+from agent.api import ProcessKey, RankLabel, RankView
+
+MAX_CHANGES_PER_JOB = 512
+"""Changes of states that are remembered for the time line, the newest."""
+MAX_JOBS = 256
+"""Jobs whose changes are remembered; a node of 1,024 processes has fewer."""
+
+Reason = Literal["dead", "unresponsive", "silent", "asked"]
+
+
+class Occasion(NamedTuple):
+    """A bundle is due: of which job, why, and the rank that it is about."""
+
+    job_id: str
+    trigger: Reason
+    rank: str
+
+
+class Change(NamedTuple):
+    """A rank's state from then on (s since the epoch), and the verdict's reason."""
+
+    at: float
+    rank: str
+    state: str
+    reason: str
+
+
+class Look(NamedTuple):
+    """What a look found: bundles that are due, and jobs of which a rank has just ended abnormally."""
+
+    occasions: tuple[Occasion, ...]
+    failing: frozenset[str]
+
+
+class _Seen:
+    """One process of a rank, from look to look."""
+
+    __slots__ = ("left", "longest_pause", "progress", "silent_at", "state")
+
+    def __init__(self) -> None:
+        self.state = ""
+        self.left = False
+        self.progress: float | None = None
+        self.longest_pause = 0.0
+        self.silent_at: float | None = None
+
+
+class Watch:
+    """See the module. ``silence_seconds``: see the configuration; times are the caller's."""
+
+    def __init__(self, silence_seconds: float) -> None:
+        self._silence_seconds = silence_seconds
+        self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
+        self._changes: dict[str, deque[Change]] = {}
+
+    def look(self, views: Collection[RankView], now_seconds: float) -> Look:
+        """Compare the ranks with those of the last look; ``now_seconds`` since the epoch.
+
+        A state and a silence are an occasion once. A rank that is in trouble at the first look counts, too: the agent
+        may have been started anew, and what it took before is known by the bundles that there are.
+        """
+        occasions = []
+        failing = set()
+        known: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
+        for view in views:
+            process = view.process
+            if process.facts is None:
+                continue
+            key = (view.label, process.facts.key)
+            seen = known[key] = self._seen.get(key) or _Seen()
+            if not seen.left and process.exited_at is not None:
+                seen.left = True
+                if process.exit is None or process.exit.signal or process.exit.code:
+                    failing.add(view.label.job_id)
+            trigger = self._changed(view, seen, now_seconds) or self._silent(view, seen, now_seconds)
+            if trigger:
+                occasions.append(Occasion(view.label.job_id, trigger, view.label.rank))
+        self._seen = known
+        self._forget({view.label.job_id for view in views})
+        return Look(tuple(occasions), frozenset(failing))
+
+    def changes(self, job_id: str) -> Iterable[Change]:
+        """The changes of the states of a job's ranks here, in order."""
+        return tuple(self._changes.get(job_id, ()))
+
+    def _changed(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:
+        verdict = view.process.verdict
+        if verdict is None or verdict.state == seen.state:
+            return None
+        seen.state = verdict.state
+        if view.label.job_id in self._changes or len(self._changes) < MAX_JOBS:
+            changes = self._changes.setdefault(view.label.job_id, deque(maxlen=MAX_CHANGES_PER_JOB))
+            changes.append(Change(now_seconds, view.label.rank, verdict.state, verdict.reason))
+        if verdict.state == "dead":
+            return "dead"
+        return "unresponsive" if verdict.state == "unresponsive" else None
+
+    def _silent(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:
+        progress = view.process.progress_seconds
+        if progress is None or view.process.exited_at is not None:
+            return None
+        if seen.progress is not None and progress > seen.progress:
+            seen.longest_pause = max(seen.longest_pause, progress - seen.progress)
+        seen.progress = progress
+        quiet = now_seconds - progress
+        if quiet <= max(self._silence_seconds, seen.longest_pause) or seen.silent_at == progress:
+            return None
+        seen.silent_at = progress
+        return "silent"
+
+    def _forget(self, jobs: Collection[str]) -> None:
+        for job_id in [each for each in self._changes if each not in jobs]:
+            del self._changes[job_id]
