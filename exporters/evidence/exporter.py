@@ -19,7 +19,7 @@ from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.families import FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
 from exporters.evidence.processes import process_files
 from exporters.evidence.variables import NAMES
-from exporters.evidence.watch import Occasion, Watch
+from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
 FREEZE_SECONDS = 2.0
@@ -44,7 +44,7 @@ class EvidenceExporter:
     def __init__(self, config: EvidenceConfig) -> None:
         self._config = config
         self._folder = Path(config.path)
-        self._watch = Watch(config.silence_seconds)
+        self._watch = TroubleWatch(config.silence_seconds)
         self._taken: dict[str, Taken] = {}
         self._begun: dict[str, float] = {}
         self._frozen: dict[str, _Frozen] = {}
@@ -63,8 +63,10 @@ class EvidenceExporter:
 
     async def update(self) -> None:
         """Look for what a bundle is due of; NoData where there is no directory for them and none can be made."""
-        if self._ctx.once or not await self._writer.call(self._has_room_for_bundles):
+        if not await self._writer.call(self._has_room_for_bundles):
             raise NoData
+        if self._ctx.once:
+            return
         if not self._knows_old:
             await self._learn_old()
         clock = self._ctx.clock

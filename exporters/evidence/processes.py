@@ -16,7 +16,7 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_THREADS = 512
-"""Of a rank's threads the first so many are told of: NCCL's and PyTorch's are made early."""
+"""Of a rank's threads the first so many: NCCL's and PyTorch's are made early."""
 MAX_RANKS = 64
 """Ranks of a job on a node whose processes are looked at."""
 

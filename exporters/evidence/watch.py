@@ -33,7 +33,7 @@ class Change(NamedTuple):
     reason: str
 
 
-class Look(NamedTuple):
+class Trouble(NamedTuple):
     """What a look found: bundles that are due, and jobs of which a rank has just ended abnormally."""
 
     occasions: tuple[Occasion, ...]
@@ -53,7 +53,7 @@ class _Seen:
         self.silent_at: float | None = None
 
 
-class Watch:
+class TroubleWatch:
     """See the module. ``silence_seconds``: see the configuration; times are the caller's."""
 
     def __init__(self, silence_seconds: float) -> None:
@@ -61,12 +61,13 @@ class Watch:
         self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         self._changes: dict[str, deque[Change]] = {}
 
-    def look(self, views: Collection[RankView], now_seconds: float) -> Look:
+    def look(self, views: Collection[RankView], now_seconds: float) -> Trouble:
         """Compare the ranks with those of the last look; ``now_seconds`` since the epoch.
 
         A state and a silence are an occasion once. A rank that is in trouble at the first look counts, too: the agent
         may have been started anew, and what it took before is known by the bundles that there are.
         """
+        self._forget({view.label.job_id for view in views})
         occasions = []
         failing = set()
         known: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
@@ -84,8 +85,7 @@ class Watch:
             if trigger:
                 occasions.append(Occasion(view.label.job_id, trigger, view.label.rank))
         self._seen = known
-        self._forget({view.label.job_id for view in views})
-        return Look(tuple(occasions), frozenset(failing))
+        return Trouble(tuple(occasions), frozenset(failing))
 
     def changes(self, job_id: str) -> Iterable[Change]:
         """The changes of the states of a job's ranks here, in order."""

@@ -15,6 +15,7 @@ from fleets import series_key
 from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
 from agent.core.guard import Guard
 from agent.core.metrics import Family, Metric
+from agent.evidence.board import EvidenceBoard
 from agent.export.exporter_families import EXPORTER_UP
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
@@ -96,6 +97,7 @@ class Node:
                     helper=Helpers(self._clock).lend,
                     checks=HealthLedger(self._clock).of("test"),
                     hardware=Hardware().of("inspector"),
+                    evidence=EvidenceBoard().of("inspector"),
                     log=Logger("inspector"),
                     guard=Guard(Logger("inspector")),
                 )

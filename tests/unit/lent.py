@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.api import Admission, Clock, Context, Logger, OwnThread, RankTable, Roots, StateSection
 from agent.core.guard import Guard
+from agent.evidence.board import EvidenceBoard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, Entry, HealthLedger
 from agent.helper.client import Helpers
@@ -51,6 +52,7 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
         "helper": Helpers(clock).lend,
         "checks": HealthLedger(clock).of(name),
         "hardware": Hardware(),
+        "evidence": EvidenceBoard().of(name),
         "log": Logger(name),
         "guard": Guard(Logger(name)),
     }

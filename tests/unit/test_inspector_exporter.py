@@ -25,6 +25,7 @@ from agent.api import (
     WriterKey,
 )
 from agent.core.guard import Guard
+from agent.evidence.board import EvidenceBoard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
@@ -121,6 +122,7 @@ class Bench:
             helper=Helpers(self.clock).lend,
             checks=HealthLedger(self.clock).of("test"),
             hardware=Hardware().of("inspector"),
+            evidence=EvidenceBoard().of("inspector"),
             log=Logger("inspector"),
             guard=Guard(Logger("inspector")),
             once=once,

@@ -14,6 +14,7 @@ from test_inspector_exporter import OPERATIONS, shown
 
 from agent.api import Admission, Context, Logger, OwnThread, ProcessKey, RankTable, Roots, StateSection
 from agent.core.guard import Guard
+from agent.evidence.board import EvidenceBoard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
@@ -48,6 +49,7 @@ class Agent:
                     helper=Helpers(clock).lend,
                     checks=HealthLedger(clock).of("test"),
                     hardware=Hardware().of("inspector"),
+                    evidence=EvidenceBoard().of("inspector"),
                     log=Logger("inspector"),
                     guard=Guard(Logger("inspector")),
                 )

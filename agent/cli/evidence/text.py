@@ -69,7 +69,7 @@ def _events(found: Summary) -> list[str]:
     events = found.timeline
     half = SHOWN_EVENTS // 2
     lines = [
-        f"  {when(each.at)}  {f'rank {clean(each.rank)}: ' if each.rank else ''}{clean(each.what)} ({clean(each.source)})"
+        f"  {when(each.at)}  {clean(f'rank {each.rank}: ' if each.rank else '')}{clean(each.what)} ({each.source})"
         for each in events
     ]
     if len(lines) <= SHOWN_EVENTS:

@@ -1,0 +1,144 @@
+"""Bundles on disk: whole or not at all, bounded, the owner's alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from agent.evidence import folder
+from agent.evidence.summary import Event, RankAtTime, Summary, Word
+from exporters.evidence import bundle
+from exporters.evidence.bundle import MAX_PART_BYTES, bundle_name, fitted, write
+
+
+def summary(job_id: str = "7", at: float = 1.7e9) -> Summary:
+    """A summary of a job with a killed rank."""
+    return Summary(
+        format=1,
+        job_id=job_id,
+        node="n1",
+        taken_at=at,
+        trigger="dead",
+        because="rank 3 is dead",
+        version="1",
+        ranks=[RankAtTime("3", 103, "dead", at - 20, "was killed by SIGKILL")],
+        words=[Word("3", "verdict", "was killed by SIGKILL", blames=True)],
+        suspects=["3"],
+        timeline=[Event(at - 20, "3", "was killed by SIGKILL", "process")],
+        parts=[],
+    )
+
+
+def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
+    """The directory and both files may be read by their owner alone, and the bundle holds the files and the summary."""
+    place = tmp_path / "evidence"
+    size = write(place, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    packed = place / "7-20231114T221320Z-n1.tar.gz"
+    assert packed.stat().st_size == size
+    assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
+    with tarfile.open(packed) as archive:
+        assert archive.getnames() == ["ranks/3/status", "summary.json"]
+    assert folder.read_summary(place, "7-20231114T221320Z-n1") == summary()
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
+    """Of more bundles than are kept the oldest go, with their summaries; other files stay."""
+    (tmp_path / "notes.txt").write_text("mine")
+    names = [bundle_name("7", 1.7e9 + number, "n1") for number in range(keep + 1)]
+    for number, name in enumerate(names):
+        write(tmp_path, name, {}, summary(), keep)
+        os.utime(tmp_path / f"{name}.tar.gz", (number, number))
+    assert folder.bundles(tmp_path) == names[1:]
+    assert len(list(tmp_path.iterdir())) == 2 * keep + 1
+
+
+def test_names_are_safe() -> None:
+    """A job's id and a node's name cannot lead out of the directory, nor be endless."""
+    name = bundle_name("../../etc/passwd\n" + "x" * 300, 1.7e9, "n/1")
+    assert name == f".._.._etc_passwd_{'x' * 47}-20231114T221320Z-n_1"
+    assert "/" not in name
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that cannot be written whole leaves no file behind."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path, "7-20231114T221320Z-n1", {"a": b"b"}, summary(), 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    """A link under the draft's name is replaced, and what it leads to is not touched."""
+    target = tmp_path / "target"
+    target.write_text("mine")
+    place = tmp_path / "evidence"
+    place.mkdir()
+    (place / ".7-20231114T221320Z-n1.tar.gz.part").symlink_to(target)
+    write(place, "7-20231114T221320Z-n1", {}, summary(), 10)
+    assert target.read_text() == "mine"
+
+
+def test_long_files_keep_their_ends() -> None:
+    """A file longer than a part may be keeps its end; files that find no room are named, the short ones come first."""
+    files, left_out = fitted({"long": b"a" + b"b" * MAX_PART_BYTES, "short": b"c"}, MAX_PART_BYTES + 1)
+    assert files == {"long": b"b" * MAX_PART_BYTES, "short": b"c"}
+    assert left_out == []
+    files, left_out = fitted({"long": b"b" * MAX_PART_BYTES, "short": b"c"}, MAX_PART_BYTES)
+    assert (list(files), left_out) == (["short"], ["long"])
+
+
+def test_a_bundle_is_the_same_each_time(tmp_path: Path) -> None:
+    """The same files and summary give the same bytes."""
+    for name in ("a", "b"):
+        write(tmp_path / name, "7-20231114T221320Z-n1", {"x": b"1"}, summary(), 10)
+    one, other = ((tmp_path / name / "7-20231114T221320Z-n1.tar.gz").read_bytes() for name in ("a", "b"))
+    assert one == other
+
+
+def test_requests_are_taken_once(tmp_path: Path) -> None:
+    """A request is a file that is removed when it is read; names without sense are removed and ask for nothing."""
+    folder.ask_for(tmp_path, "job/7 ä")
+    (tmp_path / "take-zz").touch()
+    assert folder.asked_for(tmp_path) == ["job/7 ä"]
+    assert list(tmp_path.iterdir()) == []
+    for number in range(folder.MAX_REQUESTS + 1):
+        folder.ask_for(tmp_path, str(number))
+    assert len(folder.asked_for(tmp_path)) == folder.MAX_REQUESTS
+    assert len(folder.asked_for(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("job_id", ["", "x" * (folder.MAX_JOB_ID_BYTES + 1)])
+def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
+    """A job's id that is no id is refused before a file is made."""
+    with pytest.raises(ValueError, match="100 bytes"):
+        folder.ask_for(tmp_path, job_id)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A summary that makes no sense, or is larger than one may be, is left out of the list."""
+    for job in ("1", "2", "3"):
+        write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job), 10)
+    (tmp_path / f"{bundle_name('1', 1.7e9, 'n1')}.json").write_text("{")
+    monkeypatch.setattr(
+        folder, "MAX_SUMMARY_BYTES", (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").stat().st_size
+    )
+    (tmp_path / f"{bundle_name('2', 1.7e9, 'n1')}.json").write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
+    assert [each.job_id for _, each in folder.summaries(tmp_path)] == ["3"]
+
+
+def test_a_read_only_directory_is_an_error(tmp_path: Path) -> None:
+    """A directory that cannot be made is told as such."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        bundle.write(tmp_path / "file" / "evidence", "7-20231114T221320Z-n1", {}, summary(), 10)

@@ -1,0 +1,214 @@
+"""The evidence exporter: what a bundle holds, what a failure costs, and how often one is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from client_metrics import samples
+from fake_clock import FakeClock
+from lent import lent
+from rank_table import KILLED, environment
+
+from agent.api import EvidenceBoard, NoData, Offered, ProcessKey, RankTable, Roots, Wanted
+from agent.cli.evidence.command import main
+from agent.evidence import folder
+from agent.evidence.summary import Event, Summary, Word
+from agent.ranks.rank.facts import ProcessFacts
+from exporters.evidence import EvidenceConfig, EvidenceExporter
+from exporters.evidence import exporter as module
+
+TOLD = "planted-do-not-keep"
+RANKS = 2
+
+
+class Site:
+    """Two ranks of a job, whose processes sleep and hold secrets, and an exporter with an offer beside it."""
+
+    def __init__(self, place: Path, **settings: float) -> None:
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        self.board = EvidenceBoard()
+        self.folder = place / "state" / "evidence"
+        self.folder.parent.mkdir(parents=True)
+        command = [sys.executable, "-S", "-c", "import time; time.sleep(600)", f"--password={TOLD}"]
+        self.processes = [subprocess.Popen(command, env={"TOKEN": TOLD}) for _ in range(RANKS)]
+        self.keys = [ProcessKey(process.pid, 5) for process in self.processes]
+        self.config = EvidenceConfig(path=str(self.folder), **settings)  # type: ignore[arg-type]
+        self.exporter = EvidenceExporter(self.config)
+
+    async def start(self) -> None:
+        """Start the exporter, then the ranks: it says which variables it wants of those found from then on."""
+        context = lent("evidence", self.clock, ranks=self.ranks, evidence=self.board.of("evidence"), roots=Roots())
+        await self.exporter.start(context)
+        for rank, key in enumerate(self.keys):
+            known = {**environment(rank, RANKS, "7"), "NCCL_ALGO": "Ring", "AWS_SECRET_ACCESS_KEY": TOLD}
+            self.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, "ann", "thread", known))
+        await self.look(1)
+
+    async def look(self, times: int = 20) -> None:
+        """Let seconds pass: a tick of the table and a look of the exporter each, and what it takes to its end."""
+        for _ in range(times):
+            self.clock.advance(1.0)
+            self.ranks.tick()
+            await self.exporter.update()
+            if self.exporter._task is not None:
+                await asyncio.wait({self.exporter._task})
+
+    def kill(self, rank: int) -> None:
+        """Let a rank leave by SIGKILL."""
+        self.ranks.observe_exit(self.keys[rank], KILLED)
+
+    async def summaries(self) -> list[Summary]:
+        """What was taken, the oldest first."""
+        return await asyncio.to_thread(lambda: [summary for _, summary in folder.summaries(self.folder)])
+
+    async def members(self) -> dict[str, bytes]:
+        """The files of the newest bundle."""
+        return await asyncio.to_thread(self._members)
+
+    def _members(self) -> dict[str, bytes]:
+        with tarfile.open(self.folder / f"{folder.bundles(self.folder)[-1]}.tar.gz") as archive:
+            return {each.name: (archive.extractfile(each) or sys.stdin.buffer).read() for each in archive}
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Provide a site."""
+    made = Site(tmp_path, seconds_per_bundle=1.0)
+    yield made
+    made.close()
+
+
+async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """A killed rank that others outlive gives one bundle: the suspect, how it ended, the processes of those left."""
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    [summary] = await site.summaries()
+    assert (summary.trigger, summary.suspects, summary.because) == ("dead", ["1"], "rank 1 is dead")
+    assert [(word.rank, word.says) for word in summary.words] == [("1", "was killed by SIGKILL")]
+    names = (await site.members()).keys()
+    assert {
+        "ranks.json",
+        "summary.json",
+        "ranks/0/status",
+        "ranks/0/threads.tsv",
+        "at-first-exit/ranks/0/stat",
+    } <= names
+    found = {sample.name: sample for sample in samples(site.exporter.families(site.exporter.snapshot()))}
+    taken = found["rankwatch_evidence_bundle_timestamp_seconds"]
+    assert taken.labels["job_id"] == "7"
+    assert taken.labels["file"].startswith("7-")
+    assert await asyncio.to_thread(main, ["--path", str(site.folder), "show", "7"]) == 0
+    said = capsys.readouterr().out
+    assert "Suspects\n  rank 1: was killed by SIGKILL (verdict)\n" in said
+    assert f"rank 0, pid {site.keys[0].pid}, alive" in said
+
+
+async def test_secrets_are_not_taken(site: Site) -> None:
+    """Nothing of an environment but the listed names is in a bundle, and no command line."""
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    members = await site.members()
+    assert b'"NCCL_ALGO": "Ring"' in members["ranks.json"]
+    assert not [name for name, data in members.items() if TOLD.encode() in data]
+
+
+async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
+    """A part that never comes, and one that raises, are named as missing; the others, and what they say, are there."""
+
+    async def hangs(_: Wanted) -> Offered:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def fails(_: Wanted) -> Offered:
+        raise OSError("broken")
+
+    async def works(wanted: Wanted) -> Offered:
+        words = [Word("0", "ras", f"is behind in job {wanted.job_id}", blames=True)]
+        return Offered({"report.json": b"{}"}, words, [Event(1.0, "0", "was missed", "ras")])
+
+    for name, make in (("slow", hangs), ("odd", fails), ("ras", works)):
+        site.board.of(name).offer(make)
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    [summary] = await site.summaries()
+    parts = {part.name: part.failed for part in summary.parts}
+    assert parts == {"processes": "", "odd": "OSError: broken", "ras": "", "slow": "not there within 1 s"}
+    assert summary.suspects == ["1", "0"]
+    assert summary.timeline[0].what == "was missed"
+    assert (await site.members())["ras/report.json"] == b"{}"
+    failures = {
+        sample.labels["part"]: sample.value
+        for sample in samples(site.exporter.families(site.exporter.snapshot()))
+        if sample.name == "rankwatch_evidence_failures_total"
+    }
+    assert failures == {"odd": 1, "slow": 1}
+
+
+async def test_one_bundle_in_ten_minutes(site: Site) -> None:
+    """A second death of the job within ten minutes takes no bundle; one that is asked for is taken at any time."""
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    site.kill(0)
+    await site.look(30)
+    assert len(await site.summaries()) == 1
+    await asyncio.to_thread(folder.ask_for, site.folder, "7")
+    await site.look(1)
+    assert [each.trigger for each in await site.summaries()] == ["dead", "asked"]
+
+
+async def test_an_agent_that_starts_anew_takes_none_again(site: Site) -> None:
+    """After a restart a rank that is still known as dead gives no second bundle, and the first is still shown."""
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    site.exporter = EvidenceExporter(site.config)
+    await site.exporter.start(lent("evidence", site.clock, ranks=site.ranks))
+    await site.look(5)
+    assert len(await site.summaries()) == 1
+    assert samples(site.exporter.families(site.exporter.snapshot()))
+
+
+async def test_a_full_disk_costs_the_bundle(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no bundle can be written that is counted, and the exporter goes on."""
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.bundle, "write", full)
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    assert site.exporter.snapshot().failures == {"bundle": 1}
+
+
+async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
+    """Of more jobs in trouble at once than may wait, the first are taken."""
+    await site.start()
+    for number in range(module.MAX_WAITING + 1):
+        site.exporter._wait_for(module.Occasion(f"job-{number}", "dead", "0"))
+    assert len(site.exporter._waiting) == module.MAX_WAITING
+
+
+async def test_without_a_directory_there_is_nothing_to_do(tmp_path: Path) -> None:
+    """Where neither the directory nor its parent exists, the exporter is absent."""
+    exporter = EvidenceExporter(EvidenceConfig(path=str(tmp_path / "none" / "evidence")))
+    await exporter.start(lent("evidence", FakeClock()))
+    with pytest.raises(NoData):
+        await exporter.update()

@@ -1,0 +1,102 @@
+"""Which jobs a bundle of evidence is taken of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.api import RankView
+from agent.core.identity import ProcessKey, RankLabel
+from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict import RankVerdict
+from exporters.evidence.watch import MAX_CHANGES_PER_JOB, MAX_JOBS, Occasion, TroubleWatch
+
+SILENCE = 180.0
+KILLED = ExitStatus(known=True, signal=9)
+
+
+def view(rank: int = 0, job: str = "7", state: str = "alive", reason: str = "running", **more: Any) -> RankView:
+    """A rank as the table publishes it; its pid is its number plus 100."""
+    facts = ProcessFacts(ProcessKey(rank + 100, 5), 1.7e9, rank + 100, "ann", "thread", {})
+    process = RankProcess(found_at=1.0, facts=facts, verdict=RankVerdict(state, reason), **more)  # type: ignore[arg-type]
+    return RankView(RankLabel(job, str(rank)), 0, process)
+
+
+def gone(rank: int = 0, state: str = "dead", status: ExitStatus = KILLED, job: str = "7") -> RankView:
+    """A rank that has left."""
+    return view(rank, job, state, "killed_before_peers", exited_at=50.0, exited_seconds=1000.0, exit=status)
+
+
+def test_a_death_is_an_occasion_once() -> None:
+    """A rank that is judged dead is an occasion at the look that first sees it, and at no later one."""
+    watch = TroubleWatch(SILENCE)
+    assert watch.look([view(0), view(1)], 1.0).occasions == ()
+    assert watch.look([gone(0), view(1)], 2.0).occasions == (Occasion("7", "dead", "0"),)
+    assert watch.look([gone(0), view(1)], 3.0).occasions == ()
+
+
+def test_who_does_not_respond_is_an_occasion_each_time() -> None:
+    """A rank that stops responding, goes on and stops again is one occasion for each time."""
+    watch = TroubleWatch(SILENCE)
+    found = [
+        watch.look([view(0, state=state, reason="stopped")], float(at)).occasions
+        for at, state in enumerate(("alive", "unresponsive", "unresponsive", "alive", "unresponsive"))
+    ]
+    assert [len(each) for each in found] == [0, 1, 0, 0, 1]
+
+
+def test_ends_in_order_are_none() -> None:
+    """A job that ends, or ranks that follow others out, give no occasion."""
+    watch = TroubleWatch(SILENCE)
+    watch.look([view(0), view(1)], 1.0)
+    done = ExitStatus(known=True)
+    assert watch.look([gone(0, "finished", done), gone(1, "exited")], 2.0).occasions == ()
+
+
+def test_a_first_abnormal_exit_is_told_at_once() -> None:
+    """A job is failing when a rank leaves by a signal or with a code, before any verdict; not when one ends well."""
+    watch = TroubleWatch(SILENCE)
+    watch.look([view(0), view(1, "8")], 1.0)
+    left = gone(0, "exited")
+    well = gone(1, "exited", ExitStatus(known=True), "8")
+    assert watch.look([left, well], 2.0).failing == {"7"}
+    assert watch.look([left, well], 3.0).failing == frozenset()
+
+
+def test_silence_longer_than_ever_is_an_occasion_once() -> None:
+    """A rank is silent when it completes nothing for longer than the bound and its longest pause, once each time."""
+    watch = TroubleWatch(SILENCE)
+    quiet = [view(0, progress_seconds=1000.0)]
+    assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
+    assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)
+    assert watch.look(quiet, 1002.0 + SILENCE).occasions == ()
+    on = [view(0, progress_seconds=1300.0)]  # it went on after 300 s, its longest pause
+    assert watch.look(on, 1300.0 + 299).occasions == ()
+    assert watch.look(on, 1300.0 + 301).occasions == (Occasion("7", "silent", "0"),)
+
+
+def test_who_never_completed_anything_is_not_silent() -> None:
+    """A rank without records, and one that has left, is never silent."""
+    watch = TroubleWatch(SILENCE)
+    left = gone(1, "finished", ExitStatus(known=True))
+    left.process.progress_seconds = 1.0
+    assert watch.look([view(0), left], 1e6).occasions == ()
+
+
+def test_a_clock_that_jumps_back_is_no_silence() -> None:
+    """A progress in the future, as after a change of the clock, is no silence."""
+    watch = TroubleWatch(SILENCE)
+    assert watch.look([view(0, progress_seconds=2e6)], 1e6).occasions == ()
+
+
+def test_changes_are_bounded() -> None:
+    """The newest changes of a job's states are kept, of so many jobs; those of jobs that are gone are forgotten."""
+    watch = TroubleWatch(SILENCE)
+    for at in range(MAX_CHANGES_PER_JOB + 1):
+        watch.look([view(0, state="unresponsive" if at % 2 else "alive", reason="stopped")], float(at))
+    changes = list(watch.changes("7"))
+    assert (len(changes), changes[-1].at) == (MAX_CHANGES_PER_JOB, float(MAX_CHANGES_PER_JOB))
+    watch.look([view(number, f"job-{number}") for number in range(MAX_JOBS + 1)], 1.0)
+    assert list(watch.changes("7")) == []
+    assert sum(bool(list(watch.changes(f"job-{number}"))) for number in range(MAX_JOBS + 1)) == MAX_JOBS
