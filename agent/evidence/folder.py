@@ -9,7 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from agent import __version__
 from agent.evidence.summary import Summary
+
+VERSION = __version__
 
 DEFAULT_PATH = "/var/lib/rankwatch/evidence"
 SUFFIX, SUMMARY_SUFFIX = ".tar.gz", ".json"

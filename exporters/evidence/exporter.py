@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent import __version__
 from agent.api import Context, Metric, NoData, Offered, RankView, Spec, Wanted
 from agent.api import evidence_folder as place
 from agent.api import evidence_summary as told
 from exporters.evidence import bundle, story
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.families import FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
+from exporters.evidence.families import BUNDLES, FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
 from exporters.evidence.processes import process_files
 from exporters.evidence.variables import NAMES
 from exporters.evidence.watch import Occasion, TroubleWatch
@@ -51,6 +50,7 @@ class EvidenceExporter:
         self._failures: Counter[str] = Counter()
         self._waiting: list[Occasion] = []
         self._task: asyncio.Task[None] | None = None
+        self._bundles = 0
         self._knows_old = False
         self._reading = False
 
@@ -135,7 +135,7 @@ class EvidenceExporter:
             taken_at=taken_at,
             trigger=occasion.trigger,
             because=_because(occasion),
-            version=__version__,
+            version=place.VERSION,
             ranks=[story.of_rank(view, taken_at, "") for view in views][: told.MAX_LISTED],
             words=words[: told.MAX_LISTED],
             suspects=story.suspects(words, left_at),
@@ -145,6 +145,7 @@ class EvidenceExporter:
         name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
         write = self._writer.call(lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles))
         size = await asyncio.wait_for(write, config.seconds_per_bundle)
+        self._bundles = min(self._bundles + 1, config.keep_bundles)
         self._show(occasion.job_id, Taken(taken_at, f"{name}{place.SUFFIX}", size))
         self._ctx.log.info("a bundle of evidence was taken", job_id=occasion.job_id, file=name, because=summary.because)
 
@@ -193,13 +194,14 @@ class EvidenceExporter:
         }
 
     def _has_room_for_bundles(self) -> bool:
-        """Whether there is a directory for bundles, or one that it can be made in. Blocking."""
-        return self._folder.is_dir() or self._folder.parent.is_dir()
+        """Whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
+        return self._ctx.roots.proc.is_dir() and (self._folder.is_dir() or self._folder.parent.is_dir())
 
     async def _learn_old(self) -> None:
         """Show the bundles of before: none is taken again because the agent was started anew."""
         found = await self._writer.call(lambda: list(place.summaries(self._folder)))
         clock = self._ctx.clock
+        self._bundles = len(found)
         for name, summary in found:
             self._show(summary.job_id, Taken(summary.taken_at, f"{name}{place.SUFFIX}", 0))
             age = max(0.0, clock.time() - summary.taken_at)
@@ -214,7 +216,7 @@ class EvidenceExporter:
 
     def snapshot(self) -> EvidenceSnapshot:
         """The newest bundles, and what failed."""
-        return EvidenceSnapshot(dict(self._taken), dict(+self._failures))
+        return EvidenceSnapshot(self._bundles, dict(self._taken), dict(+self._failures))
 
     def families(self, snapshot: EvidenceSnapshot) -> Iterable[Metric]:
         """Render; pure."""
@@ -283,7 +285,7 @@ SPEC = Spec(
     build=EvidenceExporter,
     interval_seconds=LOOK_SECONDS,
     deadline_seconds=30.0,
-    families=(TAKEN, SIZE, FAILURES),
+    families=(BUNDLES, TAKEN, SIZE, FAILURES),
     series_cap=3000,
     checkpoint_bytes=0,
 )

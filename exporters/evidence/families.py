@@ -23,6 +23,12 @@ SIZE = Family(
     "1 per job with a bundle here",
     "max",
 )
+BUNDLES = Family(
+    "rankwatch_evidence_bundles",
+    "gauge",
+    "Bundles of evidence in this node's directory of them.",
+    aggregate="sum",
+)
 FAILURES = Family(
     "rankwatch_evidence_failures_total",
     "counter",
@@ -44,6 +50,7 @@ class Taken(NamedTuple):
 class EvidenceSnapshot(NamedTuple):
     """What is shown."""
 
+    bundles: int
     taken: Mapping[str, Taken]
     failures: Mapping[str, int]
 
@@ -56,4 +63,5 @@ def render(found: EvidenceSnapshot) -> Iterable[Metric]:
         size.add((job_id,), each.size_bytes)
     for part, count in found.failures.items():
         failures.add((part,), count)
+    yield BUNDLES.single(found.bundles)
     yield from (taken.metric, size.metric, failures.metric)

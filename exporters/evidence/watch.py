@@ -33,7 +33,7 @@ class Change(NamedTuple):
     reason: str
 
 
-class Trouble(NamedTuple):
+class WatchedTrouble(NamedTuple):
     """What a look found: bundles that are due, and jobs of which a rank has just ended abnormally."""
 
     occasions: tuple[Occasion, ...]
@@ -61,7 +61,7 @@ class TroubleWatch:
         self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         self._changes: dict[str, deque[Change]] = {}
 
-    def look(self, views: Collection[RankView], now_seconds: float) -> Trouble:
+    def look(self, views: Collection[RankView], now_seconds: float) -> WatchedTrouble:
         """Compare the ranks with those of the last look; ``now_seconds`` since the epoch.
 
         A state and a silence are an occasion once. A rank that is in trouble at the first look counts, too: the agent
@@ -85,7 +85,7 @@ class TroubleWatch:
             if trigger:
                 occasions.append(Occasion(view.label.job_id, trigger, view.label.rank))
         self._seen = known
-        return Trouble(tuple(occasions), frozenset(failing))
+        return WatchedTrouble(tuple(occasions), frozenset(failing))
 
     def changes(self, job_id: str) -> Iterable[Change]:
         """The changes of the states of a job's ranks here, in order."""

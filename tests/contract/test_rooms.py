@@ -10,7 +10,7 @@ from test_imports import ROOT, imports, sources
 FLOORS = {
     "agent": (
         ("core", "tail"),
-        ("system", "helper", "hardware"),
+        ("system", "helper", "hardware", "evidence"),
         ("ranks",),
         ("export",),
         ("api",),

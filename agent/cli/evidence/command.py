@@ -67,7 +67,7 @@ def _take(path: Path, job_id: str, seconds: float) -> None:
         time.sleep(POLL_SECONDS)
     request.unlink(missing_ok=True)
     raise ValueError(
-        f"no bundle came within {seconds:.0f} s: does the agent run with exporters.evidence, and the job here?"
+        f"no bundle came within {seconds:.0f} s: does the agent run, and is evidence enabled in it?"
     )
 
 
