@@ -18,8 +18,7 @@ Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "k
 class RankAtTime(msgspec.Struct, frozen=True):
     """One rank of this node. ``state``: as rankwatch_rank_state has it; ``since``: of the state, s since the epoch.
 
-    ``last_operation``: as a person reads it ("AllReduce no. 812, 8 MiB, comm 0x…"); ``quiet_seconds``: since it ended.
-    ``waits_in``: the operation that it is in and has not completed, empty where that is not known.
+    ``last_operation``: what its records say ("last completed AllReduce no. 812, ..."); ``quiet_seconds``: since then.
     """
 
     rank: Text
@@ -30,7 +29,6 @@ class RankAtTime(msgspec.Struct, frozen=True):
     gpu: Text = ""
     last_operation: Text = ""
     quiet_seconds: float | None = None
-    waits_in: Text = ""
 
 
 class Word(msgspec.Struct, frozen=True):

@@ -136,7 +136,7 @@ class EvidenceExporter:
             trigger=occasion.trigger,
             because=_because(occasion),
             version=place.VERSION,
-            ranks=[story.of_rank(view, taken_at, "") for view in views][: told.MAX_LISTED],
+            ranks=[story.of_rank(view, taken_at, words) for view in views][: told.MAX_LISTED],
             words=words[: told.MAX_LISTED],
             suspects=story.suspects(words, left_at),
             timeline=story.time_line(views, self._watch.changes(occasion.job_id), events),

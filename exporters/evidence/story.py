@@ -12,8 +12,9 @@ from exporters.evidence.watch import Change
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 
-def of_rank(view: RankView, now_seconds: float, waits_in: str) -> told.RankAtTime:
-    """Return a rank as the summary has it."""
+def of_rank(view: RankView, now_seconds: float, words: Iterable[told.Word]) -> told.RankAtTime:
+    """Return a rank as the summary has it; what it did last is what its records say among ``words``."""
+    last = next((word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records")), "")
     process = view.process
     state, since = ("unknown" if process.verdict is None else process.verdict.state), 0.0
     since = process.exited_seconds if process.exited_at is not None else 0.0
@@ -26,7 +27,7 @@ def of_rank(view: RankView, now_seconds: float, waits_in: str) -> told.RankAtTim
         how=how_ended(view),
         gpu=" ".join(f"{gpu.index} {gpu.uuid}".strip() for gpu in view.gpus())[: told.MAX_TEXT],
         quiet_seconds=quiet,
-        waits_in=waits_in,
+        last_operation=last,
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, TypeVar
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, RankLabel, Spec
+from agent.api import Context, ExporterConfig, Metric, NoData, Offered, RankLabel, Spec, Wanted
 from exporters.inspector.distributions import DURATIONS, SLOW_PAIRS
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
+from exporters.inspector.reading.last_lines import files_of, offered
 from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DISCOVER_SECONDS
@@ -108,6 +110,7 @@ class InspectorExporter:
                 checkpoint.sections.get(path), bound, histograms=self._config.operation_histogram
             )
         self._births = Births(restored, self._inherited.copy())
+        ctx.evidence.offer(self._last_operations)
 
     async def update(self) -> None:
         """Take one turn with every directory (all that is there, in a single pass).
@@ -158,6 +161,12 @@ class InspectorExporter:
             for writer in self._writers():  # a successor asks anew for what it restores
                 self._ctx.admit.release(writer.writer_key)
             await asyncio.gather(*(slot.close() for slot in self._slots))
+
+    async def _last_operations(self, wanted: Wanted) -> Offered:
+        """The ends of the files of a job's ranks, and the last operation of each."""
+        ranks = files_of(self._labels, wanted.job_id)
+        ends = [await slot.thread.call(partial(slot.last_lines, ranks)) for slot in self._slots]
+        return offered(ends)
 
     def _poll_seconds(self) -> float:
         """How often files are read; while there are none to read, new ones are looked for."""

@@ -17,11 +17,13 @@ from agent.api import (
     Family,
     Metric,
     NoData,
+    Offered,
     RankLabel,
     SavedCount,
     SavedSeconds,
     Spec,
     Subject,
+    Wanted,
     gpu_faults,
     saved_sum,
 )
@@ -127,6 +129,12 @@ class KernelLogExporter:
         await self._thread.call(gpu_faults.read_table)
         self._follower = KernelLogFollower(Path(self._config.path), self._past.last)
         self._reader = LogReader(self._follower, ctx.roots, ctx.guard)
+        ctx.evidence.offer(self._last_lines)
+
+    async def _last_lines(self, _wanted: Wanted) -> Offered:
+        """The kernel's last lines, each with its seconds after the boot."""
+        lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._reader.last)]
+        return Offered({"kernel.log": "".join(lines).encode()})
 
     async def update(self) -> None:
         """Count what is new; NoData where there is no log, or none that may be read unless it was asked for."""

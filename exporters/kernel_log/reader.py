@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,6 +21,9 @@ MAX_BACKLOG_READS = 50
 """Of the follower, at the first look: a million records, beyond any log; what is left is taken for new."""
 MAX_ALIKE = 512
 """Texts of lines whose meaning is remembered: a storm has few."""
+
+LAST_RECORDS = 200
+"""Of the kernel's own, which are kept for a bundle of evidence: users' words are not."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)
 """What a line tells, by its text."""
@@ -52,6 +56,7 @@ class LogReader:
         self._follower = follower
         self._roots = roots
         self._guard = guard
+        self.last: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
     def look(self, read_only: Iterable[str], *, is_backlog: bool) -> Look:
         """New events of the kernel's own (a user's word under a kernel's name is none), and records lost.
@@ -66,6 +71,7 @@ class LogReader:
             batch = self._follower.read()
             lost += batch.lost
             newest = max(newest, *(record.seconds for record in batch.records), 0.0)
+            self.last.extend(record for record in batch.records if record.from_kernel)
             for record in batch.records:
                 read = partial(self._event, record, processes)
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from weakref import WeakSet
 
 import msgspec
@@ -39,6 +40,7 @@ from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.report.model import Report
+from exporters.ras.show.evidence import last_report
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
 INTERVAL_SECONDS = 2.0
@@ -87,6 +89,7 @@ class RasExporter:
         self._helper = ctx.helper(READER)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         self._reach = Reach(self._thread, self._search)
+        ctx.evidence.offer(partial(last_report, lambda: self._kept.named(self._processes())))
         self._inquiry = Inquiry(self._thread, self._helper, self._reach, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
@@ -177,10 +180,8 @@ class RasExporter:
 
     async def _look(self) -> None:
         keys = tuple(self._processes())
-        if not keys and not self._ctx.once:  # nobody to ask about: whoever listens is left alone
-            self._sites = {}
-            return
-        self._sites = await self._search_all(keys)
+        # Without a rank there is nothing to ask about: listeners are left alone.
+        self._sites = await self._search_all(keys) if keys or self._ctx.once else {}
 
     async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
         """Look, and again after files were read of which the look depends: settings, then the library."""
@@ -231,11 +232,8 @@ class RasExporter:
         until = visit.timing.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
         if visit.failures <= KEPT_FAILURES:
             self._kept.postpone(question.job, until)
-        await self._keep(
-            answers,
-            (until, asked_seconds),
-            lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits),
-        )
+        times = (until, asked_seconds)
+        await self._keep(answers, times, lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits))
 
     async def _keep(self, answers: list[QueryAnswer], times: tuple[float, float], greet: Greet) -> None:
         """Replace the last report of each job by the best of these; ``times``: see _keep_one.

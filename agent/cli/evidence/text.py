@@ -88,8 +88,8 @@ def _ranks(found: Summary) -> list[str]:
                 each.state,
                 each.how,
                 f"GPU {clean(each.gpu)}" if each.gpu else "",
-                "" if each.quiet_seconds is None else f"last operation {each.quiet_seconds:.0f} s before",
-                f"waits in {clean(each.waits_in)}" if each.waits_in else "",
+                "" if each.quiet_seconds is None else f"quiet for {each.quiet_seconds:.0f} s",
+                clean(each.last_operation),
             )
             if text
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from agent.api import Context, ProcFS, WriterKey
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.ring_sizes import RingSizes, ring_sizes
+from exporters.inspector.reading.last_lines import ends
 from exporters.inspector.reading.ownership import FileState, Ownership
 from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
@@ -101,6 +103,10 @@ class Slot:
                 self._rings[writer_key] = ring_sizes(settings)
 
     # In the reader's thread.
+
+    def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
+        """The ends of the files of these ranks."""
+        return ends(self.reader.owned(), ranks)
 
     def _make(
         self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool

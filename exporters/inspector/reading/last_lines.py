@@ -1,0 +1,108 @@
+"""The ends of a job's Inspector files, for a bundle of evidence: each rank's last operations, as the plugin wrote them.
+
+The files are the black box: nothing is kept in memory for it. Blocking; in the thread of the directory's reader.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from agent.api import FollowedFile, Offered, RankLabel
+from agent.api import evidence_summary as told
+from exporters.inspector.totals.inheritance import Place
+
+TAIL_BYTES = 64 * 1024
+"""Of a file: some two hundred operations."""
+MAX_FILES = 64
+MAX_WORD_CHARACTERS = 200
+
+
+class _Header(msgspec.Struct, frozen=True):
+    id: str = ""
+    comm_name: str = ""
+
+
+class _Collective(msgspec.Struct, frozen=True):
+    coll: str = ""
+    coll_sn: int = 0
+    coll_msg_size_bytes: int = 0
+
+
+class _Transfer(msgspec.Struct, frozen=True):
+    p2p: str = ""
+    p2p_sn: int = 0
+    p2p_peer: int = 0
+    p2p_msg_size_bytes: int = 0
+
+
+class _Line(msgspec.Struct, frozen=True):
+    header: _Header = _Header()
+    coll_perf: _Collective | None = None
+    p2p_perf: _Transfer | None = None
+
+
+def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
+    """Return the last whole lines of the files of these ranks (by the file's device and inode), by the rank."""
+    found: dict[str, bytes] = {}
+    for identity, rank in list(ranks.items())[:MAX_FILES]:
+        file = files.get(identity)
+        if file is not None and (end := _end(file)):
+            found[rank] = end
+    return found
+
+
+def last_operation(lines: bytes) -> str:
+    """Return the last operation of a file's end in words; empty where no line can be read."""
+    for line in reversed(lines.splitlines()):
+        try:
+            read = msgspec.json.decode(line, type=_Line)
+        except msgspec.MsgspecError:
+            continue
+        comm = read.header.comm_name or read.header.id
+        if (collective := read.coll_perf) is not None:
+            what = f"{collective.coll} no. {collective.coll_sn}, {collective.coll_msg_size_bytes} bytes, in {comm}"
+        elif (transfer := read.p2p_perf) is not None:
+            what = f"{transfer.p2p} no. {transfer.p2p_sn} with {transfer.p2p_peer}, in {comm}"
+        else:
+            continue
+        return what[:MAX_WORD_CHARACTERS]
+    return ""
+
+
+def files_of(labels: Mapping[Place, RankLabel], job_id: str) -> dict[tuple[int, int], str]:
+    """Return the ranks of a job by their files' device and inode."""
+    return {(key.device, key.inode): label.rank for (key, *_), label in labels.items() if label.job_id == job_id}
+
+
+def offered(ends_by_directory: Iterable[Mapping[str, bytes]]) -> Offered:
+    """Return the ends, by rank, as a part of a bundle, and each rank's last operation in words."""
+    found = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
+    words = [
+        told.Word(rank, "records", f"last completed {what}", blames=False)
+        for rank, data in found.items()
+        if (what := last_operation(data))
+    ]
+    return Offered({f"rank-{rank}.jsonl": data for rank, data in found.items()}, words)
+
+
+def _end(file: FollowedFile) -> bytes:
+    """The end of a file from a line's beginning on; empty where it is another file now, or cannot be read."""
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
+            return b""
+        offset = max(0, status.st_size - TAIL_BYTES)
+        data = os.pread(descriptor, TAIL_BYTES, offset)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return data.partition(b"\n")[2] if offset else data

@@ -1,0 +1,91 @@
+"""What exporters add to a bundle: the ends of Inspector's files, RAS' last report, the kernel's last lines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.api import FollowedFile, WriterKey
+from agent.core.identity import RankLabel
+from exporters.inspector.reading.last_lines import MAX_FILES, TAIL_BYTES, ends, files_of, last_operation, offered
+
+LINE = (
+    b'{"header": {"id": "0xabc", "comm_name": "world", "rank": 3}, '
+    b'"coll_perf": {"coll": "AllReduce", "coll_sn": 812, "coll_msg_size_bytes": 8388608}}\n'
+)
+
+
+def followed(path: Path) -> FollowedFile:
+    """A file as the follower knows it."""
+    status = path.stat()
+    return FollowedFile(status.st_dev, status.st_ino, str(path), status.st_size, 0.0)
+
+
+def ends_of(*paths: Path) -> dict[str, bytes]:
+    """The ends of files, whose ranks are their numbers."""
+    files = {file.identity: file for file in map(followed, paths)}
+    return ends(files, {identity: str(number) for number, identity in enumerate(files)})
+
+
+def test_the_end_begins_with_a_whole_line(tmp_path: Path) -> None:
+    """Of a long file the last lines are taken, the first of them whole; of a short one all."""
+    long, short = tmp_path / "long", tmp_path / "short"
+    long.write_bytes(b"x" * 1000 + b"\n" + LINE * (2 * TAIL_BYTES // len(LINE)))
+    short.write_bytes(LINE)
+    found = ends_of(long, short)
+    assert TAIL_BYTES - len(LINE) <= len(found["0"]) <= TAIL_BYTES
+    assert found["0"].startswith(b'{"header"')
+    assert found["1"] == LINE
+
+
+def test_another_file_under_the_name_is_not_read(tmp_path: Path) -> None:
+    """A file that was replaced since by another, by a link or by a pipe is not read."""
+    paths = [tmp_path / name for name in ("other", "link", "pipe")]
+    for path in paths:
+        path.write_bytes(LINE)
+    files = {file.identity: file for file in map(followed, paths)}
+    (tmp_path / "new").write_bytes(b"secret\n")
+    (tmp_path / "new").rename(paths[0])
+    paths[1].unlink()
+    paths[1].symlink_to(paths[0])
+    paths[2].unlink()
+    os.mkfifo(paths[2])
+    assert ends(files, dict.fromkeys(files, "0")) == {}
+
+
+def test_only_so_many_files_are_read(tmp_path: Path) -> None:
+    """Of more files than a bundle takes the first are read."""
+    paths = [tmp_path / str(number) for number in range(MAX_FILES + 1)]
+    for path in paths:
+        path.write_bytes(LINE)
+    assert len(ends_of(*paths)) == MAX_FILES
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (LINE, "AllReduce no. 812, 8388608 bytes, in world"),
+        (LINE + b'{"header": {"id": "0xabc"}, "p2p_perf": {"p2p": "Send", "p2p_sn": 7, "p2p_peer": 1}}\n',
+         "Send no. 7 with 1, in 0xabc"),
+        (LINE + b'{"header": {"id', "AllReduce no. 812, 8388608 bytes, in world"),
+        (LINE + b'{"dump_stats": {}}\n[1]\n', "AllReduce no. 812, 8388608 bytes, in world"),
+        (b"", ""),
+    ],
+)  # fmt: skip
+def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
+    """The last whole record of an operation is said in words; what is cut, or is none, is passed over."""
+    assert last_operation(lines) == said
+
+
+def test_the_part_names_ranks_of_the_job_alone() -> None:
+    """Files are those of the job's ranks; each file is named by its rank, and blames nobody."""
+    labels = {
+        (WriterKey(1, 2, 0, "here", 3), "c", 0): RankLabel("7", "0"),
+        (WriterKey(1, 9, 0, "here", 4), "c", 1): RankLabel("8", "0"),
+    }
+    assert files_of(labels, "7") == {(1, 2): "0"}
+    part = offered([{"0": LINE}, {}])
+    assert part.files == {"rank-0.jsonl": LINE}
+    assert [(word.rank, word.blames) for word in part.words] == [("0", False)]
