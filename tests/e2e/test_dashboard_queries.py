@@ -146,6 +146,39 @@ def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
     assert run_promtool(promtool, "check", "rules", rules) == ""
 
 
+@pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+def test_hundreds_of_ranks_are_in_order(tmp_path: Path) -> None:
+    """Of a large job the worst of each hundred ranks is recorded, ordered by `place`; of a small one nothing is."""
+    ranks = {"5": 1, "99": 9, "100": 3, "199": 2, "4095": 4, "12345": 7}
+    rank = 'rank:rankwatch_lateness:ratio{{job_id="7",rank="{}"}}'
+    series = [{"series": rank.format(number), "values": f"0.{late}x2"} for number, late in ranks.items()]
+    series += [{"series": 'job:rankwatch_ranks_expected:max{job_id="7"}', "values": "12346x2"}]
+    small = 'rank:rankwatch_lateness:ratio{job_id="8",rank="5"}'
+    series += [{"series": small, "values": "0.5x2"}]
+    series += [{"series": 'job:rankwatch_ranks_expected:max{job_id="8"}', "values": "128x2"}]
+    worst = {
+        ("0 to 99", ""): 0.9,
+        ("100 to 199", "001"): 0.3,
+        ("4000 to 4099", "040"): 0.4,
+        ("12300 to 12399", "123"): 0.7,
+    }
+    samples = [
+        {
+            "labels": f'hundred:rankwatch_lateness:ratio{{job_id="7",ranks="{name}"'
+            + (f',place="{place}"}}' if place else "}"),
+            "value": late,
+        }
+        for (name, place), late in worst.items()
+    ]
+    expected = {"expr": "hundred:rankwatch_lateness:ratio", "eval_time": "1m", "exp_samples": samples}
+    case = {"name": "hundreds", "interval": "1m", "input_series": series, "promql_expr_test": [expected]}
+    rules = [str(path) for path in RULES if path.name == "many.yml"]
+    (tmp_path / "case.yml").write_text(
+        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [case]})
+    )
+    assert run_promtool(promtools()[0], "test", "rules", tmp_path / "case.yml") == ""
+
+
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("binary", prometheus_binaries())
