@@ -32,7 +32,7 @@ from watches import DEPLOY, build_rules
 NODES = 1000
 RANKS_PER_NODE = 8
 NODES_PER_JOB = 16
-SCRAPED_FIRST = ("ranks", "health", "jobs", "job_log")
+SCRAPED_FIRST = ("ranks", "health", "jobs", "job_log", "evidence")
 PAGES = tuple("?" + "&".join(f"{which}[]={name}" for name in SCRAPED_FIRST) for which in ("collect", "exclude"))
 """As the shipped scrape jobs ask: liveness, and the rest."""
 WARM_UP_SECONDS = 40.0
