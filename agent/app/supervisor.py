@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
 from agent.api import ExporterConfig, Roots, Spec
 from agent.app.config import Loaded
 from agent.app.discovery import exporter_names, load_spec
+from agent.app.health_part import health_part
 from agent.app.lease import Lender
 from agent.app.mistakes import nearest
 from agent.app.running import Running
@@ -92,6 +94,7 @@ class Supervisor:
         self.ledger = self._lender.ledger
         self.counted: frozenset[str] = frozenset()
         self.health = HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted)
+        self._lender.evidence.of("health").offer(partial(health_part, self.health.snapshot))
         self.tables = (RankSource(self.ranks), self.health)
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()

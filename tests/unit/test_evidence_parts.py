@@ -6,9 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
-from agent.api import FollowedFile, WriterKey
+from agent.api import FollowedFile, ProcessKey, RankTable, Wanted, WriterKey
+from agent.app.health_part import health_part
 from agent.core.identity import RankLabel
+from agent.hardware.ledger import HealthLedger, Subject
+from agent.ranks.health import HealthSnapshot
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.process import RankGpu
 from exporters.inspector.reading.last_lines import MAX_FILES, TAIL_BYTES, ends, files_of, last_operation, offered
 
 LINE = (
@@ -89,3 +95,30 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
     part = offered([{"0": LINE}, {}])
     assert part.files == {"rank-0.jsonl": LINE}
     assert [(word.rank, word.blames) for word in part.words] == [("0", False)]
+
+
+async def test_failed_hardware_blames_the_ranks_on_it() -> None:
+    """A failed check that counts blames the rank whose GPU it is about, and no other; all are in the file."""
+    clock = FakeClock()
+    ledger = HealthLedger(clock)
+    checks = ledger.of("test")
+    checks.latch(Subject("gpu", "GPU-1"), "gpu_xid")
+    checks.latch(Subject("gpu", "GPU-2"), "gpu_row_remap_pending")
+    ranks = RankTable(clock, "here", settle_at_once=True)
+    for rank in range(2):
+        known = {"RANK": str(rank), "WORLD_SIZE": "2", "SLURM_JOB_ID": "7"}
+        ranks.observe_process(ProcessFacts(ProcessKey(rank + 10, 5), 1.0, rank + 10, "ann", "thread", known))
+    ranks.tick()
+    for number, process in enumerate(ranks.processes().values(), start=1):
+        process.gpus = (RankGpu(number, f"GPU-{number}", "", ""),)
+    found = HealthSnapshot(ranks.snapshot(), ledger.entries(), (), frozenset({"gpu_xid"}), 0)
+    part = await health_part(lambda: found, Wanted("7", {}, ()))
+    assert [(word.rank, word.says) for word in part.words] == [
+        ("0", "runs on hardware that has failed: gpu_xid of gpu GPU-1")
+    ]
+    assert sorted(event.what for event in part.events) == [
+        "gpu_row_remap_pending of gpu GPU-2 failed",
+        "gpu_xid of gpu GPU-1 failed",
+    ]
+    assert b'"check": "gpu_xid"' in part.files["ledger.json"]
+    assert not (await health_part(lambda: found, Wanted("8", {}, ()))).words
