@@ -1,0 +1,55 @@
+"""What an incident cost, in GPU-hours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agent.cli.explain.model import Course, Gpus, Incident
+
+_HOUR = 3600.0
+
+
+class Cost(NamedTuple):
+    """GPU-hours. ``stopped``: held while no work was done; ``again``: of work since the last checkpoint, done for
+    nothing if the job went back to it, None where no checkpoint is known; ``late``: waiting for late ranks before.
+    ``seconds``: for how long no work was done. ``is_guess``: GPUs are not known, each rank is taken for one.
+    """
+
+    seconds: float
+    stopped: float
+    again: float | None
+    late: float
+    is_guess: bool
+
+
+def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
+    """What ``incident`` cost until work was done again, or until the range ends."""
+    gpus: Sequence[Gpus] = course.gpus
+    is_guess = not gpus
+    last = incident.end if is_guess else course.end  # GPUs that are known end by themselves when they are given back
+    until = min(last if incident.back is None else incident.back, course.end)
+    if is_guess:
+        gpus = [Gpus(course.start, course.end - course.start, float(ranks or 0))]
+    seconds = max(until - incident.since, 0.0) if incident.stopped else 0.0
+    stopped = held(gpus, incident.since, until) if incident.stopped else 0.0
+    saved = [at for at in course.checkpoints if at <= incident.since]
+    again = None
+    if saved and incident.stopped:
+        again = held(gpus, max(saved), incident.since)
+    late_until = incident.since if incident.stopped else until
+    late = sum(
+        min(max(share, 0.0), 1.0) * held(gpus, at, min(at + course.step, late_until))
+        for at, share in course.late
+        if incident.start <= at < late_until
+    )
+    return Cost(seconds, stopped, again, late, is_guess)
+
+
+def held(gpus: Sequence[Gpus], start: float, end: float) -> float:
+    """GPU-hours that the job held between two times."""
+    total = 0.0
+    for each in gpus:
+        overlap = min(end, each.start + each.seconds) - max(start, each.start)
+        total += max(overlap, 0.0) * each.number
+    return total / _HOUR

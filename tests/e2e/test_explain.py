@@ -1,0 +1,113 @@
+"""`rankwatch explain` on a real Prometheus with the shipped rules: a live job whose rank is killed, or stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from agents import Agent, free_port
+from jobs import SimulatedJob
+from machines import Machine, alive
+from nodes import wait_until
+from prometheus import ROOT, Prometheus, why_no_prometheus
+from watches import build_rules, prometheus_config
+
+pytestmark = [
+    pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),
+    pytest.mark.timeout(240),
+]
+KEPT = os.environ.get("RANKWATCH_KEEP_EXPLAINED", "")
+"""A folder where the pages are kept, for docs/explain.md."""
+
+
+class Site(NamedTuple):
+    """A job of four ranks, its agent, and the Prometheus that asks it."""
+
+    machine: Machine
+    job: SimulatedJob
+    agent: Agent
+    job_id: str
+    prometheus: Prometheus
+
+    def explained(self, *more: str) -> tuple[int, str]:
+        """Exit status and answer."""
+        where = f"http://127.0.0.1:{self.prometheus.port}"
+        command = [sys.executable, "-m", "agent", "explain", self.job_id, "--prometheus", where, *more]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        assert done.stderr == ""
+        return done.returncode, done.stdout
+
+    def wait_for(self, words: str, seconds: float = 90.0) -> str:
+        """The page, once it has these words."""
+        wait_until(lambda: words in self.explained()[1], seconds, words)
+        return self.explained()[1]
+
+
+@contextmanager
+def site(tmp_path: Path, *options: str) -> Iterator[Site]:
+    """Provide the site, with all four ranks seen by the rules."""
+    targets = tmp_path / "targets"
+    targets.mkdir()
+    rules = build_rules(tmp_path, {"page_ranks": 2, "page_age_seconds": 0}, {})
+    machine = Machine(tmp_path)
+    with machine.job("--ranks", "4", *options) as job, machine.agent(job) as agent:
+        agent.wait_for_states(alive(4))
+        job_id = agent.samples("rankwatch_job_info")[0].labels["job_id"]
+        (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
+        with Prometheus(tmp_path / "prometheus", prometheus_config(targets, rules, free_port())) as prometheus:
+            made = Site(machine, job, agent, job_id, prometheus)
+            # GPUs are counted by rules of a minute's interval.
+            wait_until(lambda: prometheus.value("job:rankwatch_gpus:count") == 4, 90, "the job in the rules")
+            yield made
+
+
+def keep(name: str, page: str) -> None:
+    """Keep a page where that is asked for."""
+    if KEPT:
+        (Path(KEPT) / f"{name}.txt").write_text(page)
+
+
+def test_a_killed_rank(tmp_path: Path) -> None:
+    """Before, nothing happened; after a SIGKILL the rank, its signal, node and cost are told, the same each time."""
+    with site(tmp_path) as made:
+        status, page = made.explained()
+        assert status == 0
+        assert "no rank died, hung, was late or lost its hardware" in page
+        pid = made.job.pid(2)
+        made.job.kill(pid)
+        page = made.wait_for("RankDead")
+        keep("killed", page)
+        assert re.search(rf"\n  rank 2 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
+        assert "killed (SIGKILL)" in page
+        assert re.search(r"\n  [0-9.]+ GPU-hours  no work done for ", page), page
+        assert "#rankdead" in page
+        until = str(int(float(made.prometheus.value("time()") or 0)))
+        assert made.explained("--until", until) == made.explained("--until", until)
+        file = tmp_path / "page.html"
+        assert made.explained("--html", str(file)) == (0, "")
+        assert "killed (SIGKILL)" in file.read_text()
+
+
+def test_a_stopped_rank(tmp_path: Path) -> None:
+    """A rank that SIGSTOP holds is named as what the job waits for; once it goes on, the incident is over."""
+    with site(tmp_path) as made:
+        pid = made.job.pid(1)
+        made.job.kill(pid, signal.SIGSTOP)
+        page = made.wait_for("RankUnresponsive", 150)
+        keep("stopped", page)
+        assert "the job hung" in page
+        assert re.search(rf"\n  rank 1 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
+        assert "no work since" in page
+        made.job.kill(pid, signal.SIGCONT)
+        page = made.wait_for("it works again since")
+        keep("continued", page)
+        assert "rank 1 (" in page
