@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
         epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch job` a job over all its "
         "nodes, by Prometheus; `rankwatch explain` tells the last incident of a job; `rankwatch doctor` says what is "
-        "not right with the installation; `rankwatch healthy` says whether the node's hardware is well, for health checks; `rankwatch mark` sets a mark in the time line of "
+        "not right with the installation; `rankwatch healthy` says whether the node's hardware is well, for health "
+        "checks; `rankwatch mark` sets a mark in the time line of "
         "a job; `rankwatch simulate` runs a simulated job.",
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")

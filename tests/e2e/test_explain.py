@@ -47,9 +47,12 @@ class Site(NamedTuple):
         return done.returncode, done.stdout
 
     def wait_for(self, words: str, seconds: float = 90.0) -> str:
-        """The page, once it has these words."""
+        """The page, once it has these words; asked again it has them still."""
         wait_until(lambda: words in self.explained()[1], seconds, words)
-        return self.explained()[1]
+        status, page = self.explained()
+        assert status == 0
+        assert words in page, page
+        return page
 
 
 @contextmanager
@@ -90,7 +93,7 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         assert "killed (SIGKILL)" in page
         assert re.search(r"\n  [0-9.]+ GPU-hours  no work done for ", page), page
         assert "#rankdead" in page
-        until = str(int(float(made.prometheus.value("time()") or 0)))
+        until = str(int(made.prometheus.value("vector(time())") or 0))
         assert made.explained("--until", until) == made.explained("--until", until)
         file = tmp_path / "page.html"
         assert made.explained("--html", str(file)) == (0, "")
@@ -108,6 +111,7 @@ def test_a_stopped_rank(tmp_path: Path) -> None:
         assert re.search(rf"\n  rank 1 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
         assert "no work since" in page
         made.job.kill(pid, signal.SIGCONT)
-        page = made.wait_for("it works again since")
+        page = made.wait_for("; it works again since ")
         keep("continued", page)
+        assert "and it goes on" not in page
         assert "rank 1 (" in page

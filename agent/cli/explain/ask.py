@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -82,11 +83,11 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
 def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     """How the job of these labels went from ``start`` to ``end`` (s since the epoch)."""
     step = STEP_SECONDS * max(1, math.ceil((end - start) / MAX_POINTS / STEP_SECONDS))
-    steps = math.floor((end - start) / step)
-    begin = end - steps * step
+    # Asked for twice, an hour later or now, what was at a time is the same: the steps are the clock's.
+    begin, last = math.floor(start / step) * step, math.floor(end / step) * step
 
     def over(expression: str) -> list[Line]:
-        return ask.over(expression, begin, end, step)
+        return ask.over(expression, begin, last, step)
 
     def points(expression: str) -> tuple[tuple[float, float], ...]:
         return next((line.points for line in over(expression)), ())
@@ -98,6 +99,7 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     lines = _log(over(f"job:rankwatch_log_root:seconds{{{labels}}}"))
     late = points(f"max(comm_rank:rankwatch_straggles:ratio{{{labels}}})")
     silent = [f"max(job:rankwatch_{what}:seconds{{{labels}}})" for what in ("stalled", "communicators_stalled")]
+    running = _timestamps(points(f"max(job:rankwatch_running_since:seconds{{{labels}}})"))
     spans = [
         *(span for span, _ in deaths),
         *(span for span, _ in lines),
@@ -110,13 +112,13 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     saved = points(f"max(rankwatch_train_checkpoint_last_success_timestamp_seconds{{{labels}}})")
     return Course(
         begin,
-        end,
+        last,
         step,
         tuple(spans),
-        tuple(happened for _, happened in (*deaths, *lines)),
+        (*(happened for _, happened in (*deaths, *lines)), *_started(running, step)),
         tuple(span.start for span, _ in deaths),
         _timestamps(points(f"max(job:rankwatch_progress:seconds{{{labels}}})")),
-        _timestamps(points(f"max(job:rankwatch_running_since:seconds{{{labels}}})")),
+        running,
         late,
         tuple(Gpus(at, step, count) for at, count in points(f"max(job:rankwatch_gpus:count{{{labels}}})")),
         tuple(sorted({value for _, value in _timestamps(saved)})),
@@ -147,6 +149,15 @@ def believed(told: float, seen: float) -> float:
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Points that are times: none is later than it was seen."""
     return tuple((at, min(value, at)) for at, value in points)
+
+
+def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happened]:
+    """When all ranks that run were started anew: after the others were last seen to run."""
+    return [
+        Happened(value, "back", "", "", "all ranks are started anew", "verdict")
+        for (before, old), (_, value) in itertools.pairwise(running)
+        if value != old and value > before - step
+    ]
 
 
 def _deaths(lines: Iterable[Line], step: float, which: str) -> list[tuple[Span, Happened]]:

@@ -49,6 +49,8 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
     before = [value for _, value in course.progress if value <= stopped]
     # A hang's symptom is seen late: the last progress is when work stopped.
     since = max(before) if before else stopped
+    if any(stopped < value <= stopped + 2 * course.step for _, value in course.progress):
+        since = stopped  # seen at steps alone: it made progress until then
     back = _back(course, stops, max([stopped, *deaths]))
     first = min(deaths, default=None)
     waited = first is not None and first - since >= HANG_SECONDS

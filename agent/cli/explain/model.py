@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from agent.evidence.summary import Witness
 
 Kind = Literal["late", "hardware", "log", "silent", "unresponsive", "node_lost", "died", "alert", "back", "other"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""In the order of what comes first where two are at the same time."""
 SYMPTOMS = frozenset({"late", "hardware", "log", "silent", "unresponsive", "node_lost", "died"})
 """Kinds that make an incident; the others only belong to one."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import Judgement, order
-from agent.cli.explain.model import Details, Happened, Incident, Job, Said
+from agent.cli.explain.model import KINDS, Details, Happened, Incident, Job, Said
 from agent.cli.terminal import rank_set
 from agent.evidence.summary import Witness
 
@@ -79,7 +79,7 @@ def told(
 def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
     """Rows of time, rank, node, what and source; each thing once. Where there are too many, the middle is left out."""
     kept: list[Happened] = []
-    for each in sorted(set(happened)):
+    for each in sorted(set(happened), key=lambda each: (each.at, KINDS.index(each.kind), each)):
         if not any(_same(each, other) for other in kept):
             kept.append(each)
     rows = [
