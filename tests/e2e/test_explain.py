@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from agents import Agent, free_port
 from jobs import SimulatedJob
@@ -20,6 +21,8 @@ from machines import Machine, alive
 from nodes import wait_until
 from prometheus import ROOT, Prometheus, why_no_prometheus
 from watches import build_rules, prometheus_config
+
+from agent.evidence.summary import Event, RankAtTime, Summary, Word
 
 pytestmark = [
     pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),
@@ -98,6 +101,49 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         file = tmp_path / "page.html"
         assert made.explained("--html", str(file)) == (0, "")
         assert "killed (SIGKILL)" in file.read_text()
+
+
+def test_a_crash_and_a_restart(tmp_path: Path) -> None:
+    """A crash tears the job down, and it is started anew: the time line has both; a bundle's other word is told."""
+    evidence = tmp_path / "evidence"
+    evidence.mkdir()
+    with site(tmp_path, "--teardown", "torchrun") as made:
+        made.job.kill(made.job.pid(3), signal.SIGSEGV)
+        made.job.wait_for("exited", rank=0)
+        at = made.prometheus.value("vector(time())") or 0.0
+        (evidence / "n.json").write_bytes(msgspec.json.encode(contradiction(made.job_id, at)))
+        (evidence / "cut.json").write_text("{")
+        made.wait_for("crashed (SIGSEGV): first to go")
+        with made.machine.job("--ranks", "4", "--teardown", "torchrun"):
+            made.wait_for("; it works again since ")
+            status, page = made.explained("--evidence", str(evidence))
+        assert status == 0
+        keep("restarted", page)
+        assert re.search(r"\n  rank 3 \(127\.0\.0\.1,[^)]*\), by 1 of 2 witnesses", page), page
+        assert re.search(r"Disagrees\n +job log +rank 0 +its log has cuda error \(bundle of 127.0.0.1\)", page), page
+        assert "all ranks are started anew" in page
+        assert "cut.json: " in page
+
+
+def contradiction(job_id: str, at: float) -> Summary:
+    """What stands beside a bundle whose job log blames rank 0."""
+    return Summary(
+        format=1,
+        job_id=job_id,
+        node="127.0.0.1",
+        taken_at=at,
+        trigger="dead",
+        because="rank 3 died of SIGSEGV",
+        version="0",
+        ranks=[RankAtTime("0", 1, "alive", at), RankAtTime("3", 2, "dead", at)],
+        words=[
+            Word("3", "verdict", "crashed (SIGSEGV)", blames=True),
+            Word("0", "job_log", "its log has cuda error", blames=True),
+        ],
+        suspects=["3"],
+        timeline=[Event(at - 1, "3", "segfault at 10 ip 00007f in libcuda.so", "kernel log")],
+        parts=[],
+    )
 
 
 def test_a_stopped_rank(tmp_path: Path) -> None:

@@ -80,8 +80,11 @@ def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
     """Rows of time, rank, node, what and source; each thing once. Where there are too many, the middle is left out."""
     kept: list[Happened] = []
     for each in sorted(set(happened), key=lambda each: (each.at, KINDS.index(each.kind), each)):
-        if not any(_same(each, other) for other in kept):
+        double = next((number for number, other in enumerate(kept) if _same(each, other)), None)
+        if double is None:
             kept.append(each)
+        elif len(each.what) > len(kept[double].what):  # "killed (SIGKILL): first to go" says more
+            kept[double] = each
     rows = [
         (_clock(each.at), f"rank {each.rank}" if each.rank else "", each.node, each.what, each.source) for each in kept
     ]
