@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from agent.cli.explain import bundles
-from agent.cli.explain.model import Incident, Job
+from agent.cli.explain.model import Incident, KnownJob
 from agent.evidence.summary import MAX_LISTED, Event, RankAtTime, Summary, Word
 
 INCIDENT = Incident(1000.0, 1300.0, 1000.0, None, stopped=True, is_hang=False, has_progress=True)
-JOB = Job("7", ("x",), has_rules=True, nodes=("a", "b"), nodes_elsewhere=frozenset({"z"}))
+JOB = KnownJob("7", ("x",), has_rules=True, nodes=("a", "b"), nodes_elsewhere=frozenset({"z"}))
 
 
 def summary(node: str = "a", taken_at: float = 1020.0, **more: Any) -> Summary:
@@ -148,7 +148,7 @@ def test_bundles_of_another_time_or_cluster() -> None:
 
 def test_a_node_whose_clock_is_ahead() -> None:
     """Its times are corrected by what metrics know of its clock."""
-    ahead = Job("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
+    ahead = KnownJob("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
     found = bundles.weigh([made], ahead, INCIDENT)
     assert [each.at for each in found.happened] == [1000.0, 1020.0]

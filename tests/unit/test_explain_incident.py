@@ -6,7 +6,7 @@ import pytest
 
 from agent.cli.explain.cost import Cost, cost, held
 from agent.cli.explain.incident import APART_SECONDS, incidents, spans
-from agent.cli.explain.model import Course, Gpus, Span
+from agent.cli.explain.model import Course, HeldGpus, Span
 
 STEP = 15.0
 END = 10_000.0
@@ -118,7 +118,7 @@ def test_gpu_hours_of_a_stop() -> None:
         deaths=(1000.0,),
         progress=working((0.0, 1000.0), (1295.0, END)),
         running_since=((1290.0, 1290.0),),
-        gpus=(Gpus(0.0, END, 64.0),),
+        gpus=(HeldGpus(0.0, END, 64.0),),
         checkpoints=(50.0, 100.0, 1500.0),
         late=tuple((820.0 + 15 * number, 0.2) for number in range(12)),
     )
@@ -133,7 +133,7 @@ def test_gpu_hours_of_a_stop() -> None:
 
 def test_gpus_given_back_cost_nothing() -> None:
     """A job that is never restarted costs until its allocation ends, not until the range does."""
-    known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,), gpus=(Gpus(0.0, 1600.0, 8.0),))
+    known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,), gpus=(HeldGpus(0.0, 1600.0, 8.0),))
     [found] = incidents(known)
     assert cost(known, found, 8).stopped == pytest.approx(8 * 600 / 3600)
 
@@ -148,6 +148,6 @@ def test_without_known_gpus() -> None:
 
 def test_gpu_hours_between_two_times() -> None:
     """Only what overlaps counts, and an end before the start is nothing."""
-    gpus = [Gpus(0.0, 3600.0, 2.0), Gpus(3600.0, 3600.0, 4.0)]
+    gpus = [HeldGpus(0.0, 3600.0, 2.0), HeldGpus(3600.0, 3600.0, 4.0)]
     assert held(gpus, 1800.0, 5400.0) == pytest.approx(3.0)
     assert held(gpus, 5400.0, 1800.0) == 0.0

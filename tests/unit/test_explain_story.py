@@ -20,7 +20,7 @@ from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import details
 from agent.cli.explain.incident import incidents
-from agent.cli.explain.model import Details, Happened, Incident, Job, Said
+from agent.cli.explain.model import Details, Happened, Incident, KnownJob, Said
 from agent.cli.explain.page import as_html, as_text
 from agent.cli.prometheus import Line, Sample
 from agent.evidence.summary import RankAtTime, Summary, Word
@@ -241,7 +241,7 @@ def test_every_question_is_bounded() -> None:
     asked = Asked({**SAMPLES, "bottomk(16, min_over_time(node:rankwatch_lost": [Sample({"node": 'n"1'}, DEATH)]}, LINES)
     course = ask.course(asked, ask.matcher('7"', None), START, END)
     incident = incidents(course)[-1]
-    details(asked, Job("7"), ask.matcher('7"', None), incident, course)
+    details(asked, KnownJob("7"), ask.matcher('7"', None), incident, course)
     assert not [each for each in asked.asked if re.search("<(job|back|most|start|any)>", each)]
     assert all('job_id="7\\""' in each for each in asked.asked if "job_id" in each)
     bounded = r"^(count|max|min|topk|bottomk)\b|job:rankwatch|rank=~"
@@ -278,7 +278,7 @@ def test_hostile_words() -> None:
     known = Details(happened, tuple(said), alerts=(evil,), advice=(evil,), left_out=(evil,))
     runbooks = {evil: 'javascript:alert(1)"'}
     judgement = judge(said, is_hang=False)
-    page = story.told(Job(evil, (evil,)), [incident], known, judgement, Cost(1.0, 1.0, 1.0, 1.0, True), runbooks)  # noqa: FBT003
+    page = story.told(KnownJob(evil, (evil,)), [incident], known, judgement, Cost(1.0, 1.0, 1.0, 1.0, True), runbooks)  # noqa: FBT003
     assert all(line.isprintable() for line in as_text(page).splitlines())
     assert "<script>" not in as_html(page)
     assert "href" not in as_html(page)
@@ -287,7 +287,9 @@ def test_hostile_words() -> None:
 def test_no_witness_and_no_rules() -> None:
     """It is said that nobody is blamed, and that the rules are not there."""
     incident = Incident(0.0, 1.0, 0.0, None, stopped=True, is_hang=True, has_progress=False)
-    page = story.told(Job("7"), [incident], Details(), judge([], is_hang=True), Cost(0.0, 0.0, None, 0.0, True), {})  # noqa: FBT003
+    page = story.told(
+        KnownJob("7"), [incident], Details(), judge([], is_hang=True), Cost(0.0, 0.0, None, 0.0, True), {}
+    )  # noqa: FBT003
     assert "nobody is blamed by any witness" in as_text(page)
     assert "the shipped rules say nothing of this job" in as_text(page)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from agent.cli.explain import incident
-from agent.cli.explain.model import Course, Gpus, Happened, Job, Kind, Span
+from agent.cli.explain.model import Course, Happened, HeldGpus, Kind, KnownJob, Span
 from agent.cli.job.facts import quoted
 from agent.cli.prometheus import Line, Sample
 from agent.page.describe import how_ended
@@ -42,7 +42,7 @@ def matcher(job_id: str, cluster: str | None) -> str:
     return f"job_id={quoted(job_id)}" + ("" if cluster is None else f", cluster={quoted(cluster)}")
 
 
-def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) -> Job:
+def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) -> KnownJob:
     """Who the job is. Where several clusters have one of this id and none is chosen: their names alone."""
     back = f"[{math.ceil(seconds)}s]"
     every, chosen = matcher(job_id, None), matcher(job_id, cluster)
@@ -52,7 +52,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
     if cluster is not None:
         names = [name for name in names if name == cluster]
     if len(names) != 1:
-        return Job(job_id, tuple(names))
+        return KnownJob(job_id, tuple(names))
     nodes: dict[str, set[str]] = {}
     seen = f"last_over_time(job_node:rankwatch_ranks_seen:bool{{{every}}}{back})"
     for each in ask.at(f"group by (cluster, node) ({seen})", end):
@@ -67,7 +67,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
         f"last_over_time(job_node:rankwatch_ranks_seen:bool{{{chosen}}}{back})",
         end,
     )
-    return Job(
+    return KnownJob(
         job_id,
         tuple(names),
         bool(by_rules),
@@ -120,7 +120,7 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
         _timestamps(points(f"max(job:rankwatch_progress:seconds{{{labels}}})")),
         running,
         late,
-        tuple(Gpus(at, step, count) for at, count in points(f"max(job:rankwatch_gpus:count{{{labels}}})")),
+        tuple(HeldGpus(at, step, count) for at, count in points(f"max(job:rankwatch_gpus:count{{{labels}}})")),
         tuple(sorted({value for _, value in _timestamps(saved)})),
     )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.cli.explain.model import Happened, Incident, Job, Kind, Said
+from agent.cli.explain.model import Happened, Incident, Kind, KnownJob, Said
 from agent.evidence.summary import Summary
 
 MAX_FILES = 4096
@@ -61,7 +61,7 @@ def read(folder: Path, job_id: str) -> Read:
     return Read(tuple(sorted(found.values(), key=lambda each: (each.taken_at, each.node))), tuple(failed))
 
 
-def weigh(summaries: Iterable[Summary], job: Job, incident: Incident) -> Evidence:
+def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Evidence:
     """What bundles say of ``incident``; those of other incidents and of the job of another cluster say nothing of it.
 
     Times of a node whose clock is known to be off are corrected, as the rules correct those of metrics.

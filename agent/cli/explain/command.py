@@ -20,7 +20,7 @@ from agent.cli.explain.cost import cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import details
 from agent.cli.explain.incident import incidents
-from agent.cli.explain.model import Details, Incident, Job
+from agent.cli.explain.model import Details, Incident, KnownJob
 from agent.cli.explain.page import as_html, as_text
 from agent.cli.prometheus import Line, Sample
 from agent.cli.terminal import plain
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def explain(
     asker: _Prometheus, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
-) -> tuple[story.Page | None, str]:
+) -> tuple[story.StoryPage | None, str]:
     """The page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
     most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
     job = ask.job(asker, job_id, cluster, end, most)
@@ -112,8 +112,8 @@ def explain(
 
 
 def _page(
-    asker: _Prometheus, job: Job, course: Any, found: list[Incident], known: Details, read: bundles.Read
-) -> story.Page:
+    asker: _Prometheus, job: KnownJob, course: Any, found: list[Incident], known: Details, read: bundles.Read
+) -> story.StoryPage:
     evidence = bundles.weigh(read.summaries, job, found[-1])
     whole = Details(
         (*known.happened, *evidence.happened),
@@ -128,7 +128,7 @@ def _page(
     return story.told(job, found, whole, judgement, cost(course, found[-1], job.ranks), runbooks)
 
 
-def _of_bundles(read: bundles.Read, job: Job) -> Incident:
+def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
     """The incident that the last bundles are of, where metrics know none."""
     times = [each.taken_at - job.offsets.get(each.node, 0.0) for each in read.summaries]
     last = max(times)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agent.cli.explain.model import Course, Gpus, Incident
+from agent.cli.explain.model import Course, HeldGpus, Incident
 
 _HOUR = 3600.0
 
@@ -25,12 +25,12 @@ class Cost(NamedTuple):
 
 def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
     """What ``incident`` cost until work was done again, or until the range ends."""
-    gpus: Sequence[Gpus] = course.gpus
+    gpus: Sequence[HeldGpus] = course.gpus
     is_guess = not gpus
     last = incident.end if is_guess else course.end  # GPUs that are known end by themselves when they are given back
     until = min(last if incident.back is None else incident.back, course.end)
     if is_guess:
-        gpus = [Gpus(course.start, course.end - course.start, float(ranks or 0))]
+        gpus = [HeldGpus(course.start, course.end - course.start, float(ranks or 0))]
     seconds = max(until - incident.since, 0.0) if incident.stopped else 0.0
     stopped = held(gpus, incident.since, until) if incident.stopped else 0.0
     saved = [at for at in course.checkpoints if at <= incident.since]
@@ -46,7 +46,7 @@ def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
     return Cost(seconds, stopped, again, late, is_guess)
 
 
-def held(gpus: Sequence[Gpus], start: float, end: float) -> float:
+def held(gpus: Sequence[HeldGpus], start: float, end: float) -> float:
     """GPU-hours that the job held between two times."""
     total = 0.0
     for each in gpus:

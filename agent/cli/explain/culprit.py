@@ -40,7 +40,7 @@ class Blame(NamedTuple):
     witnesses: tuple[Witness, ...]
 
 
-class Judgement(NamedTuple):
+class WeighedWords(NamedTuple):
     """The culprits, None where nobody is blamed; ``for_them``, ``against``, ``other``: words, each once, in order.
 
     ``against``: of witnesses that blame others and none of the culprits. ``other``: what does not blame.
@@ -52,7 +52,7 @@ class Judgement(NamedTuple):
     other: tuple[Said, ...] = ()
 
 
-def judge(said: Iterable[Said], *, is_hang: bool) -> Judgement:
+def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Weigh the words: the rank that most kinds of witness blame, then the one with the most trusted witness.
 
     A witness counts once per rank, however many nodes and bundles repeat it, so that copies and one forged source
@@ -65,7 +65,7 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> Judgement:
         if each.blames and each.rank:
             by_rank.setdefault(each.rank, set()).add(each.witness)
     if not by_rank:
-        return Judgement(None, other=tuple(words))
+        return WeighedWords(None, other=tuple(words))
 
     def weight(witnesses: set[Witness]) -> tuple[int, tuple[int, ...]]:
         return (-len(witnesses), tuple(sorted(map(trust.index, witnesses))))
@@ -77,7 +77,7 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> Judgement:
     against = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness not in best)
     # A witness of the culprits that blames more ranks does not disagree: it is shown last.
     more = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness in best)
-    return Judgement(blame, mine, against, (*more, *(each for each in words if not each.blames)))
+    return WeighedWords(blame, mine, against, (*more, *(each for each in words if not each.blames)))
 
 
 def order(rank: str) -> tuple[int, int, str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from agent.cli.explain.ask import Ask, end_time, ended
-from agent.cli.explain.model import Course, Details, Happened, Incident, Job, Said
+from agent.cli.explain.model import Course, Details, Happened, Incident, KnownJob, Said
 from agent.cli.job.facts import quoted
 from agent.cli.prometheus import Sample
 from agent.evidence.summary import Witness
@@ -53,7 +53,7 @@ class _Window:
         return self._ask.at(_PLACE.sub(lambda found: words[found[1]], expression), self.end)
 
 
-def details(ask: Ask, job: Job, labels: str, incident: Incident, course: Course) -> Details:
+def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Course) -> Details:
     """All that metrics know of it."""
     window = _Window(ask, labels, incident, course)
     happened = [each for each in course.happened if window.start <= each.at <= window.end]

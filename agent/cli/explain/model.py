@@ -63,7 +63,7 @@ class Incident(NamedTuple):
     has_progress: bool
 
 
-class Gpus(NamedTuple):
+class HeldGpus(NamedTuple):
     """GPUs that the job held from ``start`` for ``seconds``."""
 
     start: float
@@ -88,13 +88,13 @@ class Course:
     progress: tuple[tuple[float, float], ...] = ()
     running_since: tuple[tuple[float, float], ...] = ()
     late: tuple[tuple[float, float], ...] = ()
-    gpus: tuple[Gpus, ...] = ()
+    gpus: tuple[HeldGpus, ...] = ()
     checkpoints: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Who the job is. ``clusters``: all that have one of this id; ``nodes``: of the one that is told of."""
+class KnownJob:
+    """Who the job is. ``clusters``: all that have one of this id; ``nodes``: of the one that the story is about."""
 
     job_id: str
     clusters: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from agent.cli.explain.story import Page
+from agent.cli.explain.story import StoryPage
 from agent.cli.terminal import plain
 
 _STYLE = (
@@ -14,7 +14,7 @@ _STYLE = (
 )
 
 
-def as_text(page: Page) -> str:
+def as_text(page: StoryPage) -> str:
     """The page as plain text; nothing in it that a terminal obeys."""
     lines = [plain(page.title), *map(plain, page.sentences)]
     for section in page.sections:
@@ -32,7 +32,7 @@ def _cells(rows: Sequence[Sequence[str]]) -> int:
     return max((len(row) for row in rows), default=0)
 
 
-def as_html(page: Page) -> str:
+def as_html(page: StoryPage) -> str:
     """The page as one HTML document, without scripts and with nothing loaded; links are those of http and https."""
     title = html.escape(plain(page.title))
     parts = [

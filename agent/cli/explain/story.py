@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agent.cli.explain.cost import Cost
-from agent.cli.explain.culprit import Judgement, order
-from agent.cli.explain.model import KINDS, Details, Happened, Incident, Job, Said
+from agent.cli.explain.culprit import WeighedWords, order
+from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said
 from agent.cli.terminal import rank_set
 from agent.evidence.summary import Witness
 
@@ -30,48 +30,48 @@ NAMES: Mapping[Witness, str] = {
 }
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A heading and rows below it; rows of several cells are a table."""
 
     heading: str
     rows: tuple[tuple[str, ...], ...]
 
 
-class Page(NamedTuple):
+class StoryPage(NamedTuple):
     """The whole page: a title, sentences below it, and sections."""
 
     title: str
     sentences: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
 
 
-def no_incident(job: Job, start: float, end: float) -> Page:
+def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
     """The page of a job that nothing happened to."""
     nothing = f"no rank died, hung, was late or lost its hardware from {_moment(start)} to {_moment(end)}"
-    return Page(_title(job), (nothing, *_rules(job)), ())
+    return StoryPage(_title(job), (nothing, *_rules(job)), ())
 
 
 def told(
-    job: Job,
+    job: KnownJob,
     found: Sequence[Incident],
     details: Details,
-    judgement: Judgement,
+    judgement: WeighedWords,
     spent: Cost,
     runbooks: Mapping[str, str],
-) -> Page:
+) -> StoryPage:
     """The page of the last incident of ``found``."""
     incident = found[-1]
     sections = [
-        Section("Who", _who(details, judgement)),
+        PageSection("Who", _who(details, judgement)),
         *_words("Disagrees", judgement.against),
         *_words("Also said", judgement.other),
-        Section("What happened when (UTC)", timeline(_with_back(details.happened, incident))),
-        Section("Cost", _cost(spent, incident)),
-        Section("What to do", _to_do(details, judgement, runbooks)),
+        PageSection("What happened when (UTC)", timeline(_with_back(details.happened, incident))),
+        PageSection("Cost", _cost(spent, incident)),
+        PageSection("What to do", _to_do(details, judgement, runbooks)),
     ]
     if details.left_out:
-        sections.append(Section("Not used", tuple((each,) for each in details.left_out)))
-    return Page(
+        sections.append(PageSection("Not used", tuple((each,) for each in details.left_out)))
+    return StoryPage(
         _title(job), (*_sentences(incident, found), *_rules(job)), tuple(each for each in sections if each.rows)
     )
 
@@ -103,7 +103,7 @@ def _same(one: Happened, other: Happened) -> bool:
     )
 
 
-def _title(job: Job) -> str:
+def _title(job: KnownJob) -> str:
     named = ", ".join(filter(None, (job.info.get("name", ""), job.info.get("user", ""), job.info.get("partition", ""))))
     cluster = job.clusters[0] if job.clusters else ""
     nodes = f" on {count(len(job.nodes), 'node')}" if job.nodes else ""
@@ -111,7 +111,7 @@ def _title(job: Job) -> str:
     return f"job {job.job_id}{f' ({named})' if named else ''}{f' of cluster {cluster}' if cluster else ''}{ranks}"
 
 
-def _rules(job: Job) -> list[str]:
+def _rules(job: KnownJob) -> list[str]:
     if job.has_rules:
         return []
     return ["the shipped rules say nothing of this job: are they loaded? (without them metrics tell no incident)"]
@@ -133,7 +133,7 @@ def _sentences(incident: Incident, found: Sequence[Incident]) -> list[str]:
     return said
 
 
-def _who(details: Details, judgement: Judgement) -> tuple[tuple[str, ...], ...]:
+def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ...]:
     if judgement.culprit is None:
         return (("nobody is blamed by any witness", "", ""),)
     ranks, witnesses = judgement.culprit
@@ -147,8 +147,8 @@ def _who(details: Details, judgement: Judgement) -> tuple[tuple[str, ...], ...]:
     return ((head, "", ""), *_rows(judgement.for_them))
 
 
-def _words(heading: str, said: Sequence[Said]) -> list[Section]:
-    return [Section(heading, _rows(said))] if said else []
+def _words(heading: str, said: Sequence[Said]) -> list[PageSection]:
+    return [PageSection(heading, _rows(said))] if said else []
 
 
 def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
@@ -194,7 +194,7 @@ def _cost(spent: Cost, incident: Incident) -> tuple[tuple[str, ...], ...]:
     return tuple(rows) or (("nothing", "the job did not stop and waited for nobody"),)
 
 
-def _to_do(details: Details, judgement: Judgement, runbooks: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     rows = [(each, "") for each in details.advice]
     rows += [(name, runbooks.get(name, "docs/runbooks.md")) for name in details.alerts]
     if not rows and judgement.culprit is not None:
