@@ -287,9 +287,8 @@ def test_hostile_words() -> None:
 def test_no_witness_and_no_rules() -> None:
     """It is said that nobody is blamed, and that the rules are not there."""
     incident = Incident(0.0, 1.0, 0.0, None, stopped=True, is_hang=True, has_progress=False)
-    page = story.told(
-        KnownJob("7"), [incident], Details(), judge([], is_hang=True), Cost(0.0, 0.0, None, 0.0, True), {}
-    )  # noqa: FBT003
+    spent = Cost(0.0, 0.0, None, 0.0, is_guess=True)
+    page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
     assert "nobody is blamed by any witness" in as_text(page)
     assert "the shipped rules say nothing of this job" in as_text(page)
 

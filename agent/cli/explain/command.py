@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,7 @@ from agent.cli.explain.cost import cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import details
 from agent.cli.explain.incident import incidents
-from agent.cli.explain.model import Details, Incident, KnownJob
+from agent.cli.explain.model import Course, Details, Incident, KnownJob
 from agent.cli.explain.page import as_html, as_text
 from agent.cli.prometheus import Line, Sample
 from agent.cli.terminal import plain
@@ -112,7 +111,7 @@ def explain(
 
 
 def _page(
-    asker: _Prometheus, job: KnownJob, course: Any, found: list[Incident], known: Details, read: bundles.Read
+    asker: _Prometheus, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
 ) -> story.StoryPage:
     evidence = bundles.weigh(read.summaries, job, found[-1])
     whole = Details(
