@@ -65,7 +65,9 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
     targets.mkdir()
     rules = build_rules(tmp_path, {"page_ranks": 2, "page_age_seconds": 0}, {})
     machine = Machine(tmp_path)
-    with machine.job("--ranks", "4", *options) as job, machine.agent(job) as agent:
+    dumps = tmp_path / "dumps"
+    started = ("--ranks", "4", "--dump-dir", str(dumps), *options)
+    with machine.job(*started) as job, machine.agent(dump_dir=dumps) as agent:
         agent.wait_for_states(alive(4))
         job_id = agent.samples("rankwatch_job_info")[0].labels["job_id"]
         (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
@@ -74,6 +76,12 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
             # GPUs are counted by rules of a minute's interval.
             wait_until(lambda: prometheus.value("job:rankwatch_gpus:count") == 4, 90, "the job in the rules")
             yield made
+
+
+def again(made: Site, *options: str) -> SimulatedJob:
+    """The job anew, under its id."""
+    dumps = str(made.machine.directory / "dumps")
+    return made.machine.job("--ranks", "4", "--dump-dir", dumps, *options, name="again")
 
 
 def keep(name: str, page: str) -> None:
@@ -114,7 +122,7 @@ def test_a_crash_and_a_restart(tmp_path: Path) -> None:
         (evidence / "n.json").write_bytes(msgspec.json.encode(contradiction(made.job_id, at)))
         (evidence / "cut.json").write_text("{")
         made.wait_for("crashed (SIGSEGV): first to go")
-        with made.machine.job("--ranks", "4", "--teardown", "torchrun"):
+        with again(made):
             made.wait_for("; it works again since ")
             status, page = made.explained("--evidence", str(evidence))
         assert status == 0

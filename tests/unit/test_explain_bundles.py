@@ -13,7 +13,7 @@ from agent.cli.explain import bundles
 from agent.cli.explain.model import Incident, KnownJob
 from agent.evidence.summary import MAX_LISTED, Event, RankAtTime, Summary, Word
 
-INCIDENT = Incident(1000.0, 1300.0, 1000.0, None, stopped=True, is_hang=False, has_progress=True)
+INCIDENT = Incident(1000.0, 1300.0, 1000.0, None, "died")
 JOB = KnownJob("7", ("x",), has_rules=True, nodes=("a", "b"), nodes_elsewhere=frozenset({"z"}))
 
 

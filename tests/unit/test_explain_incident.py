@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.cli.explain.cost import Cost, cost, held
-from agent.cli.explain.incident import APART_SECONDS, incidents, spans
+from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, incidents, spans
 from agent.cli.explain.model import Course, HeldGpus, Span
 
 STEP = 15.0
@@ -48,23 +48,22 @@ def test_a_death_and_a_restart() -> None:
         course(death, deaths=(1000.0,), progress=progress, running_since=((900.0, 10.0), (1290.0, 1290.0)))
     )
     assert (found.start, found.since, found.back) == (1000.0, 1000.0, 1305.0)
-    assert found.stopped
-    assert not found.is_hang
+    assert found.what == "died"
 
 
 def test_a_death_after_a_hang() -> None:
     """The last progress 600 s before the death: the job hung, and work stopped then."""
     progress = working((0.0, 400.0))
     [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
-    assert (found.start, found.since, found.back, found.is_hang) == (400.0, 400.0, None, True)
+    assert (found.start, found.since, found.back, found.what) == (400.0, 400.0, None, "hung")
 
 
 def test_a_pause_before_a_death_is_no_hang() -> None:
     """Up to 119 s without progress is an operation or a checkpoint; from 120 s on it is a hang."""
-    for pause, is_hang in ((119.0, False), (120.0, True)):
+    for pause, what in ((119.0, "died"), (120.0, "hung")):
         progress = working((0.0, 1000.0 - pause))
         [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
-        assert found.is_hang is is_hang, pause
+        assert found.what == what, pause
 
 
 def test_progress_of_survivors_is_no_recovery() -> None:
@@ -78,7 +77,7 @@ def test_a_rank_that_is_continued() -> None:
     """Progress after the last symptom is over ends a hang without a restart."""
     progress = working((0.0, 1000.0), (1200.0, END))
     [found] = incidents(course(Span("unresponsive", 1010.0, 1200.0), progress=progress))
-    assert (found.since, found.back, found.is_hang) == (1000.0, 1200.0, True)
+    assert (found.since, found.back, found.what) == (1000.0, 1200.0, "hung")
 
 
 def test_a_crash_loop_is_one_incident() -> None:
@@ -107,7 +106,7 @@ def test_symptoms_far_apart_are_two_incidents() -> None:
 def test_a_late_rank_stops_nothing() -> None:
     """A job that waits for a late rank works on, slower."""
     [found] = incidents(course(Span("late", 1000.0, 2000.0), progress=working((0.0, END))))
-    assert (found.stopped, found.is_hang, found.since, found.back) == (False, False, 1000.0, 2000.0)
+    assert (found.stopped, found.what, found.since, found.back) == (False, "went_on", 1000.0, 2000.0)
 
 
 def test_gpu_hours_of_a_stop() -> None:
@@ -135,7 +134,22 @@ def test_gpus_given_back_cost_nothing() -> None:
     """A job that is never restarted costs until its allocation ends, not until the range does."""
     known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,), gpus=(HeldGpus(0.0, 1600.0, 8.0),))
     [found] = incidents(known)
-    assert cost(known, found, 8).stopped == pytest.approx(8 * 600 / 3600)
+    spent = cost(known, found, 8)
+    assert (spent.seconds, spent.stopped, spent.goes_on) == (600.0, pytest.approx(8 * 600 / 3600), False)
+
+
+def test_what_goes_on_costs_until_now() -> None:
+    """A job that holds its GPUs still, without work, is said to go on."""
+    known = course(Span("died", 1000.0, END), deaths=(1000.0,), gpus=(HeldGpus(0.0, END, 8.0),))
+    [found] = incidents(known)
+    assert cost(known, found, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
+
+
+def test_a_lost_node() -> None:
+    """A node that is lost within two minutes of the last progress is why there is none; a later one follows a hang."""
+    for lost, what in ((1000.0 + NODE_SECONDS, "node_lost"), (1001.0 + NODE_SECONDS, "hung")):
+        [found] = incidents(course(Span("node_lost", lost, END), progress=working((0.0, 1000.0))))
+        assert (found.what, found.since) == (what, 1000.0)
 
 
 def test_without_known_gpus() -> None:

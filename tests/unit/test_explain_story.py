@@ -273,7 +273,7 @@ def test_hostile_words() -> None:
     """What a user's log says commands neither the terminal nor the browser."""
     evil = "\x1b[2J<script>alert(1)</script>"
     said = [Said(evil, evil, "job_log", evil, blames=True, source=evil)]
-    incident = Incident(0.0, 1.0, 0.0, None, stopped=True, is_hang=False, has_progress=False)
+    incident = Incident(0.0, 1.0, 0.0, None, "died")
     happened = (Happened(0.0, "log", evil, evil, evil, evil),)
     known = Details(happened, tuple(said), alerts=(evil,), advice=(evil,), left_out=(evil,))
     runbooks = {evil: 'javascript:alert(1)"'}
@@ -286,7 +286,7 @@ def test_hostile_words() -> None:
 
 def test_no_witness_and_no_rules() -> None:
     """It is said that nobody is blamed, and that the rules are not there."""
-    incident = Incident(0.0, 1.0, 0.0, None, stopped=True, is_hang=True, has_progress=False)
+    incident = Incident(0.0, 1.0, 0.0, None, "hung")
     spent = Cost(0.0, 0.0, None, 0.0, is_guess=True)
     page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
     assert "nobody is blamed by any witness" in as_text(page)

@@ -122,7 +122,7 @@ def _page(
         known.advice,
         (*read.failed, *evidence.left_out),
     )
-    judgement = judge(whole.said, is_hang=found[-1].is_hang)
+    judgement = judge(whole.said, is_hang=found[-1].what == "hung")
     runbooks = asker.runbooks() if whole.alerts else {}
     return story.told(job, found, whole, judgement, cost(course, found[-1], job.ranks), runbooks)
 
@@ -132,7 +132,7 @@ def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
     times = [each.taken_at - job.offsets.get(each.node, 0.0) for each in read.summaries]
     last = max(times)
     first = min(each for each in times if last - each <= bundles.LATE_SECONDS)
-    return Incident(first, last, first, None, stopped=True, is_hang=True, has_progress=False)
+    return Incident(first, last, first, None, "hung")
 
 
 def _parser() -> argparse.ArgumentParser:

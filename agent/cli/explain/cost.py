@@ -13,7 +13,9 @@ _HOUR = 3600.0
 class Cost(NamedTuple):
     """GPU-hours. ``stopped``: held while no work was done; ``again``: of work since the last checkpoint, done for
     nothing if the job went back to it, None where no checkpoint is known; ``late``: waiting for late ranks before.
-    ``seconds``: for how long no work was done. ``is_guess``: GPUs are not known, each rank is taken for one.
+
+    ``seconds``: for how long the job held GPUs without work; ``goes_on``: it still does. ``is_guess``: GPUs are not
+    known, each rank is taken for one.
     """
 
     seconds: float
@@ -21,16 +23,20 @@ class Cost(NamedTuple):
     again: float | None
     late: float
     is_guess: bool
+    goes_on: bool = False
 
 
 def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
     """What ``incident`` cost until work was done again, or until the range ends."""
     gpus: Sequence[HeldGpus] = course.gpus
     is_guess = not gpus
-    last = incident.end if is_guess else course.end  # GPUs that are known end by themselves when they are given back
-    until = min(last if incident.back is None else incident.back, course.end)
-    if is_guess:
+    last = incident.end
+    if gpus:  # they end by themselves when they are given back
+        last = max(each.start + each.seconds for each in gpus)
+    else:
         gpus = [HeldGpus(course.start, course.end - course.start, float(ranks or 0))]
+    until = min(last if incident.back is None else incident.back, course.end)
+    goes_on = incident.back is None and last >= course.end - 2 * course.step
     seconds = max(until - incident.since, 0.0) if incident.stopped else 0.0
     stopped = held(gpus, incident.since, until) if incident.stopped else 0.0
     saved = [at for at in course.checkpoints if at <= incident.since]
@@ -43,7 +49,7 @@ def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
         for at, share in course.late
         if incident.start <= at < late_until
     )
-    return Cost(seconds, stopped, again, late, is_guess)
+    return Cost(seconds, stopped, again, late, is_guess, goes_on)
 
 
 def held(gpus: Sequence[HeldGpus], start: float, end: float) -> float:

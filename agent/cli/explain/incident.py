@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span
+from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span, What
 
 APART_SECONDS = 900.0
 """Symptoms that are further apart are of two incidents, if the job worked in between or not."""
 HANG_SECONDS = 120.0
 """A job whose last progress is so long before its first death hung first: a longer pause than an operation's."""
+
+NODE_SECONDS = 120.0
+"""A node that is lost so soon after the last progress is why there is none: the rules take a minute to be sure."""
 
 
 def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[float, float]]:
@@ -43,7 +46,7 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
     stops = [each for each in group if each.kind not in ("late", "hardware", "log")]
     if not stops:  # it goes on, if slowly
         back = None if end >= course.end - 2 * course.step else end
-        return Incident(start, end, start, back, stopped=False, is_hang=False, has_progress=False)
+        return Incident(start, end, start, back, "went_on")
     stopped = min(each.start for each in stops)
     deaths = [at for at in course.deaths if start - 1 <= at <= end]
     before = [value for _, value in course.progress if value <= stopped]
@@ -55,7 +58,10 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
     first = min(deaths, default=None)
     waited = first is not None and first - since >= HANG_SECONDS
     held = first is None or any(each.kind in ("silent", "unresponsive") and each.start < first - 5 for each in group)
-    return Incident(min(start, since), max(end, back or end), since, back, True, waited or held, bool(before))  # noqa: FBT003
+    what: What = "hung" if waited or held else "died"
+    if any(each.kind == "node_lost" and each.start <= since + NODE_SECONDS for each in group):
+        what = "node_lost"
+    return Incident(min(start, since), max(end, back or end), since, back, what, bool(before))
 
 
 def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:

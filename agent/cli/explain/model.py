@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, get_args
 from agent.evidence.summary import Witness
 
 Kind = Literal["late", "hardware", "log", "silent", "unresponsive", "node_lost", "died", "alert", "back", "other"]
+What = Literal["hung", "died", "node_lost", "went_on"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """In the order of what comes first where two are at the same time."""
 SYMPTOMS = frozenset({"late", "hardware", "log", "silent", "unresponsive", "node_lost", "died"})
@@ -50,17 +51,21 @@ class Said(NamedTuple):
 class Incident(NamedTuple):
     """One incident of the job. ``back``: when work was done again, None where it was not until the end of the range.
 
-    ``since``: the last progress before it, or its first symptom where none is known (``has_progress``). ``stopped``:
-    the job did no work; else it was late, or its hardware failed. ``is_hang``: it stood still before the first death.
+    ``since``: the last progress before it, or its first symptom where none is known (``has_progress``). ``what``:
+    the job hung before any death, a rank died while it worked, a node was lost, or it went on in spite of it.
     """
 
     start: float
     end: float
     since: float
     back: float | None
-    stopped: bool
-    is_hang: bool
-    has_progress: bool
+    what: What
+    has_progress: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the job did no work."""
+        return self.what != "went_on"
 
 
 class HeldGpus(NamedTuple):

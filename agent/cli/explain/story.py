@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import WeighedWords, order
-from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said
+from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said, What
 from agent.cli.terminal import rank_set
 from agent.evidence.summary import Witness
 
@@ -16,6 +16,12 @@ MAX_TIMELINE = 28
 """Lines of the time line: with the rest one page."""
 MAX_WORDS = 12
 """Words of each kind: for the culprit, against it, others."""
+WHAT: Mapping[What, str] = {
+    "hung": "the job hung",
+    "died": "a rank died while the job worked",
+    "node_lost": "a node was lost",
+    "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
+}
 SAME_SECONDS = 20.0
 """A thing that two sources tell of one rank within so long is one thing: they look every 15 s."""
 NAMES: Mapping[Witness, str] = {
@@ -66,7 +72,7 @@ def told(
         *_words("Disagrees", judgement.against),
         *_words("Also said", judgement.other),
         PageSection("What happened when (UTC)", timeline(_with_back(details.happened, incident))),
-        PageSection("Cost", _cost(spent, incident)),
+        PageSection("Cost", _cost(spent)),
         PageSection("What to do", _to_do(details, judgement, runbooks)),
     ]
     if details.left_out:
@@ -118,12 +124,7 @@ def _rules(job: KnownJob) -> list[str]:
 
 
 def _sentences(incident: Incident, found: Sequence[Incident]) -> list[str]:
-    if not incident.stopped:
-        what = "the job went on, and waited for a late rank or ran on hardware that had failed"
-    elif incident.is_hang:
-        what = "the job hung"
-    else:
-        what = "a rank died while the job worked"
+    what = WHAT[incident.what]
     over = ""
     if incident.stopped:
         over = "; no work since" if incident.back is None else f"; it works again since {_clock(incident.back)}"
@@ -179,11 +180,11 @@ def _with_back(happened: Iterable[Happened], incident: Incident) -> list[Happene
     return more
 
 
-def _cost(spent: Cost, incident: Incident) -> tuple[tuple[str, ...], ...]:
+def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
     rows = []
     guess = " (each rank taken for one GPU)" if spent.is_guess else ""
     if spent.seconds > 0:
-        still = ", and it goes on" if incident.back is None else ""
+        still = ", and it goes on" if spent.goes_on else ""
         rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {span(spent.seconds)}{guess}{still}"))
     if spent.again is not None:
         rows.append(
