@@ -155,6 +155,18 @@ def test_a_node_whose_clock_is_ahead() -> None:
     assert bundles.weigh([made], JOB, INCIDENT).used == 0
 
 
+def test_who_followed_is_not_blamed() -> None:
+    """Of the ends in all bundles the first is blamed, by corrected clocks; ends within 0.05 s have no order."""
+
+    def ended(node: str, rank: str, since: float) -> Summary:
+        word = Word(rank, "verdict", "was killed by SIGKILL", blames=True)
+        return summary(node, ranks=[RankAtTime(rank, 1, "dead", since)], words=[word], suspects=[rank])
+
+    made = [ended("a", "3", 1010.0), ended("b", "9", 1000.05), ended("c", "4", 1000.0), ended("d", "5", 1000.06)]
+    found = bundles.weigh(made, KnownJob("7", offsets={"a": 10.0}), INCIDENT)
+    assert {each.rank: each.blames for each in found.said} == {"3": True, "9": True, "4": True, "5": False}
+
+
 def test_a_share_of_words_and_events_for_each_bundle() -> None:
     """A bundle with 4,096 words gives 64, those that blame suspects first; no event is later than the bundle."""
     words = [Word(str(rank), "ras", "waits", blames=False) for rank in range(MAX_LISTED - 1)]

@@ -59,6 +59,16 @@ def test_the_same_word_twice_is_told_once() -> None:
     assert len(judge(other, is_hang=False).for_them) == 2
 
 
+def test_a_bundle_knows_one_node_alone() -> None:
+    """Where metrics say which rank of the whole job was first, what a node says of its own ends blames no other."""
+    said = [word("3", "verdict"), word("9", "verdict", "n2"), word("8", "verdict", "n2"), word("9", "stacks", "n2")]
+    found = judge(said, is_hang=False)
+    assert found.culprit is not None
+    assert found.culprit.ranks == ("3",)
+    assert [(each.rank, each.witness) for each in found.against] == [("9", "stacks")]
+    assert {(each.rank, each.blames) for each in found.other} == {("8", False), ("9", False)}
+
+
 def test_ranks_that_are_blamed_alike() -> None:
     """They are culprits together, by number."""
     said = [word(rank, "flight_recorder") for rank in ("12", "9", "100", "14")]

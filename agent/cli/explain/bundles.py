@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from agent.cli.explain.model import Happened, Incident, Kind, KnownJob, Said
-from agent.evidence.summary import Summary
+from agent.evidence.summary import Event, Summary
 
 MAX_FILES = 4096
 """Of a folder, the last by name."""
@@ -23,6 +23,8 @@ MAX_NAMED = 8
 LATE_SECONDS = 1800.0
 """A bundle is taken at most so long after an incident that it is of."""
 EARLY_SECONDS = 120.0
+TOGETHER_SECONDS = 0.05
+"""Ends that are no further apart have no order: agents see the end of a process within a few milliseconds."""
 
 
 class Read(NamedTuple):
@@ -69,7 +71,7 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Ev
     happened: list[Happened] = []
     said: list[Said] = []
     left_out: list[str] = []
-    used = 0
+    used: list[Summary] = []
     for summary in summaries:
         offset = job.offsets.get(summary.node, 0.0)
         taken = summary.taken_at - offset
@@ -78,22 +80,39 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Ev
         elif not incident.start - EARLY_SECONDS <= taken <= incident.end + LATE_SECONDS:
             left_out.append(f"bundle of {summary.node}: taken at another time than the incident")
         else:
-            used += 1
-            said += _words(summary)
+            used.append(summary)
             happened += _events(summary, offset, incident.start - EARLY_SECONDS)
             why = f"evidence bundle taken ({summary.trigger}: {summary.because})"
             happened.append(Happened(taken, "other", "", summary.node, why, "evidence"))
+    ends = {
+        (each.node, rank.rank): rank.since - job.offsets.get(each.node, 0.0)
+        for each in used
+        for rank in each.ranks
+        if rank.state == "dead" and rank.since > 0
+    }
+    first = min(ends.values(), default=0.0)
+    followed = {key for key, at in ends.items() if at > first + TOGETHER_SECONDS}
+    for summary in used:
+        said += _words(summary, followed)
     if len(left_out) > MAX_NAMED:
         left_out = [*left_out[:MAX_NAMED], f"{len(left_out) - MAX_NAMED} more bundles of other clusters or times"]
-    return Evidence(tuple(happened), tuple(said), used, tuple(left_out))
+    return Evidence(tuple(happened), tuple(said), len(used), tuple(left_out))
 
 
-def _words(summary: Summary) -> list[Said]:
+def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]:
+    """Its words; a process that ended after the first (``followed``: by node and rank) is not blamed for its end."""
     suspects = set(summary.suspects[:MAX_WORDS])
-    here = {each.rank for each in summary.ranks}
+    node = {each.rank: summary.node for each in summary.ranks}
     words = sorted(summary.words, key=lambda word: (not word.blames, word.rank not in suspects))[:MAX_WORDS]
     return [
-        Said(word.rank, summary.node if word.rank in here else "", word.witness, word.says, word.blames, summary.node)
+        Said(
+            word.rank,
+            node.get(word.rank, ""),
+            word.witness,
+            word.says,
+            word.blames and not (word.witness == "verdict" and (summary.node, word.rank) in followed),
+            summary.node,
+        )
         for word in words
     ]
 
@@ -102,8 +121,14 @@ def _events(summary: Summary, offset: float, start: float) -> list[Happened]:
     suspects = {*summary.suspects[:MAX_WORDS], ""}
     mine = [each for each in summary.timeline if start <= each.at - offset <= summary.taken_at - offset + 1]
     chosen = sorted(mine, key=lambda event: (event.rank not in suspects, event.at))[:MAX_WORDS]
-    kind: Kind = "other"
-    return [Happened(each.at - offset, kind, each.rank, summary.node, each.what, each.source) for each in chosen]
+    return [Happened(each.at - offset, _kind(each), each.rank, summary.node, each.what, each.source) for each in chosen]
+
+
+def _kind(event: Event) -> Kind:
+    """What it is of that metrics tell, too: how agents write ends and verdicts."""
+    if event.source == "process" or (event.source == "verdict" and event.what.startswith("dead")):
+        return "died"
+    return "unresponsive" if event.source == "verdict" and event.what.startswith("unresponsive") else "other"
 
 
 def _content(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from agent.cli.explain.model import Said
@@ -56,10 +56,11 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Weigh the words: the rank that most kinds of witness blame, then the one with the most trusted witness.
 
     A witness counts once per rank, however many nodes and bundles repeat it, so that copies and one forged source
-    outvote nobody. Ranks that the same witnesses blame are blamed together.
+    outvote nobody. Where metrics have a witness' word, which is of the whole job, that of a bundle, which is of one
+    node, blames no further rank. Ranks that the same witnesses blame are blamed together.
     """
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
-    words = _once(said, trust)
+    words = _once(_of_the_whole(list(said)), trust)
     by_rank: dict[str, set[Witness]] = {}
     for each in words:
         if each.blames and each.rank:
@@ -84,6 +85,15 @@ def order(rank: str) -> tuple[int, int, str]:
     """Ranks by number, then those without one by name."""
     is_number = rank.isascii() and rank.isdecimal() and len(rank) < 10
     return (0, int(rank), "") if is_number else (1, 0, rank)
+
+
+def _of_the_whole(said: Sequence[Said]) -> list[Said]:
+    """The words, those of bundles without blame where metrics have the same witness blame other ranks."""
+    whole: dict[Witness, set[str]] = {}
+    for each in said:
+        if each.blames and each.source == "metrics":
+            whole.setdefault(each.witness, set()).add(each.rank)
+    return [each if each.rank in whole.get(each.witness, {each.rank}) else each._replace(blames=False) for each in said]
 
 
 def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:

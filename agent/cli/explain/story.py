@@ -89,7 +89,7 @@ def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
         double = next((number for number, other in enumerate(kept) if _same(each, other)), None)
         if double is None:
             kept.append(each)
-        elif len(each.what) > len(kept[double].what):  # "killed (SIGKILL): first to go" says more
+        elif ": first" in each.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
             kept[double] = each
     rows = [
         (_clock(each.at), f"rank {each.rank}" if each.rank else "", each.node, each.what, each.source) for each in kept
@@ -102,7 +102,7 @@ def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
 
 def _same(one: Happened, other: Happened) -> bool:
     """Whether both are one thing, which two queries or a bundle and the metrics tell."""
-    if one.kind == "died" and other.kind == "died":
+    if one.kind == other.kind and one.kind in ("died", "unresponsive"):
         return one.rank == other.rank and abs(one.at - other.at) < SAME_SECONDS
     return (one.rank, one.node, one.what) == (other.rank, other.node, other.what) and (
         abs(one.at - other.at) < SAME_SECONDS
