@@ -73,8 +73,11 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
         (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
         with Prometheus(tmp_path / "prometheus", prometheus_config(targets, rules, free_port())) as prometheus:
             made = Site(machine, job, agent, job_id, prometheus)
-            # GPUs are counted by rules of a minute's interval.
-            wait_until(lambda: prometheus.value("job:rankwatch_gpus:count") == 4, 90, "the job in the rules")
+            # Each group of rules has its own turn: GPUs are counted once a minute.
+            known = "job:rankwatch_gpus:count == 4 and job:rankwatch_progress:seconds offset 20s"
+            wait_until(
+                lambda: prometheus.value(f"{known} and on () job_node:rankwatch_ranks_seen:bool"), 120, "the job"
+            )
             yield made
 
 

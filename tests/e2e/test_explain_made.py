@@ -21,7 +21,7 @@ pytestmark = [
 ]
 BEGIN = 1_800_000_000
 """2027-01-15T08:00:00Z."""
-STEP, LENGTH = 15, 3600
+STEP, LENGTH = 5, 3600
 HANG = BEGIN + 1207
 DEATH = BEGIN + 1830
 AGAIN = BEGIN + 2100
@@ -130,7 +130,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         (home / group.name).write_text(text)
     rules["rule_files"] = [str(home / "*.yml")]
     # Made series end without the marks that rules leave: they are not to be seen for five minutes more.
-    forever = ("--storage.tsdb.retention.time=100y", "--query.lookback-delta=10s")
+    forever = ("--storage.tsdb.retention.time=100y", "--query.lookback-delta=4s")
     with Prometheus(home / "prometheus", str(yaml.safe_dump(rules)), more=forever) as made:
         made.kill()
         backfill = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "made.txt", "prometheus/data"]

@@ -33,14 +33,14 @@ OF_X = {"cluster": "x"}
 
 
 def every(start: float, end: float, value: float | None = None) -> tuple[tuple[float, float], ...]:
-    """Points each 15 s; without a value the times themselves."""
-    times = [start + 15 * number for number in range(int((end - start) / 15) + 1)]
+    """Points each 5 s; without a value the times themselves."""
+    times = [start + 5 * number for number in range(int((end - start) / 5) + 1)]
     return tuple((at, at if value is None else value) for at in times)
 
 
 LINES: dict[str, list[Line]] = {
-    "job:rankwatch_death:seconds": [Line(DIED, every(DEATH + 15, END, DEATH))],
-    "max(job:rankwatch_progress:seconds": [Line({}, every(START, DEATH) + every(DEATH + 15, END, DEATH))],
+    "job:rankwatch_death:seconds": [Line(DIED, every(DEATH + 5, END, DEATH))],
+    "max(job:rankwatch_progress:seconds": [Line({}, every(START, DEATH) + every(DEATH + 5, END, DEATH))],
     "max(job:rankwatch_running_since": [Line({}, every(START, END, START))],
     "max(job:rankwatch_gpus:count": [Line({}, every(START, END, 16.0))],
 }

@@ -18,7 +18,8 @@ MAX_HOURS = 24 * 7
 DEFAULT_HOURS = 24
 MAX_POINTS = 6000
 """Of a series in a range query; Prometheus refuses more than 11,000."""
-STEP_SECONDS = 15.0
+STEP_SECONDS = 5.0
+"""How often the rules of liveness are evaluated; a multiple of it where the range is long."""
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
 """A time that was seen first so long after it is believed, an older one is a clock's mistake."""
