@@ -174,12 +174,12 @@ def test_a_hang(prometheus: Prometheus) -> None:
     assert rows(page, "Disagrees") == ["process | rank 3 | crashed (SIGABRT): first to go"]
     when = rows(page, "What happened when (UTC)")
     assert [line.partition(" | ")[2] for line in when] == [
-        "rank 12 | late (gpu: clock) | records",
-        "last progress | records",
+        "rank 12 | late (gpu: clock) | NCCL's records",
+        "last progress | NCCL's records",
         "page CommunicatorStalled | alerts",
-        "rank 3 | n1 | crashed (SIGABRT): first to go | verdict",
-        "all ranks are started anew | verdict",
-        "the job works again | records",
+        "rank 3 | n1 | crashed (SIGABRT): first to go | process",
+        "all ranks are started anew | process",
+        "the job works again | NCCL's records",
     ]
     assert when[1].startswith("08:20:07 | "), "the hang"
     assert when[3].startswith("08:30:30 | "), "the death"
@@ -208,11 +208,11 @@ def test_a_lost_node(prometheus: Prometheus, asked: tuple[str, ...]) -> None:
     assert rows(page, "Also said") == ["process | ranks 8,10-15 | its node was lost"]
     when = [line.partition(" | ")[2] for line in rows(page, "What happened when (UTC)")]
     assert when[:3] == [
-        "n2 | driver: Xid 79 fell off the bus on GPU 1 | kernel_log",
-        "rank 9 | n2 | check gpu_xid fails | hardware",
+        "n2 | driver: Xid 79 fell off the bus on GPU 1 | kernel log",
+        "rank 9 | n2 | check gpu_xid fails | hardware checks",
         "page RankUnhealthy | alerts",
     ]
-    assert "n2 | node lost | verdict" in when
+    assert "n2 | node lost | process" in when
     assert "page NodeLost | alerts" in when
     assert not [line for line in when if "ticket" in line], "an alert of a node without ranks of the job"
     assert rows(page, "Cost")[0].startswith("2.67 GPU-hours | "), "16 GPUs for 600 s, then they are given back"

@@ -18,7 +18,7 @@ from agent.cli.explain import ask, story
 from agent.cli.explain.command import main
 from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import judge
-from agent.cli.explain.details import details
+from agent.cli.explain.details import NODE_ALERTS, details
 from agent.cli.explain.incident import incidents
 from agent.cli.explain.model import Details, Happened, Incident, KnownJob, Said
 from agent.cli.explain.page import as_html, as_text
@@ -149,9 +149,9 @@ def test_the_page_of_a_death(server: str, capsys: pytest.CaptureFixture[str]) ->
     assert page.startswith(PAGE)
     when = [re.sub(" {2,}", " | ", line.strip()) for line in lines if re.match(r"  \d\d:\d\d:\d\d ", line)]
     assert when == [
-        "08:50:00 | last progress | records",
-        "08:50:00 | rank 3 | a | killed (SIGKILL): first to go | verdict",
-        "08:50:09 | rank 4 | a | left with status 1 | verdict",
+        "08:50:00 | last progress | NCCL's records",
+        "08:50:00 | rank 3 | a | killed (SIGKILL): first to go | process",
+        "08:50:09 | rank 4 | a | left with status 1 | process",
         "08:50:20 | page RankDead | alerts",
     ]
     assert "  2.67 GPU-hours  no work done for 10 min 0 s, and it goes on" in lines
@@ -247,6 +247,20 @@ def test_every_question_is_bounded() -> None:
     bounded = r"^(count|max|min|topk|bottomk)\b|job:rankwatch|rank=~"
     assert [each for each in asked.asked if not re.search(bounded, each)] == []
     assert any('node=~"n\\\\\\"1"' in each for each in asked.asked), "a node's name is no pattern"
+
+
+def test_what_is_asked_for_exists() -> None:
+    """Each recorded series and each metric in a question is recorded by the shipped rules or declared in docs."""
+    root = Path(__file__).parents[2]
+    source = "".join((root / "agent/cli/explain" / f"{name}.py").read_text() for name in ("ask", "details"))
+    source = source.replace("{what}:seconds", "stalled:seconds")
+    rules = "".join(path.read_text() for path in (root / "deploy/prometheus/rules").glob("*.yml"))
+    recorded = set(re.findall(r"record: (\S+)", rules)) | set(re.findall(r"alert: (\S+)", rules))
+    metrics = (root / "docs/metrics.md").read_text()
+    asked = set(re.findall(r"\b(?:[a-z_]+:)?rankwatch_[a-z_]+(?::[a-z_0-9]+)?", source))
+    assert len(asked) > 25
+    assert [each for each in sorted(asked) if each not in recorded and f"`{each}`" not in metrics] == []
+    assert [each for each in NODE_ALERTS.split("|") if each not in recorded] == []
 
 
 def test_one_thing_told_twice_is_one_line() -> None:

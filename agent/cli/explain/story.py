@@ -92,12 +92,17 @@ def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
         elif ": first" in each.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
             kept[double] = each
     rows = [
-        (_clock(each.at), f"rank {each.rank}" if each.rank else "", each.node, each.what, each.source) for each in kept
+        (_clock(each.at), f"rank {each.rank}" if each.rank else "", each.node, each.what, _source(each))
+        for each in kept
     ]
     if len(rows) > MAX_TIMELINE:
         half = MAX_TIMELINE // 2
         rows = [*rows[:half], ("...", "", "", f"{len(rows) - 2 * half} more", ""), *rows[-half:]]
     return tuple(rows)
+
+
+def _source(happened: Happened) -> str:
+    return next((name for witness, name in NAMES.items() if witness == happened.source), happened.source)
 
 
 def _same(one: Happened, other: Happened) -> bool:
