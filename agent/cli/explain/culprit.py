@@ -105,5 +105,12 @@ def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
             found.setdefault((each.rank, each.witness, each.blames, each.source == "metrics"), each)
         told.add((each.rank, each.witness, each.says))
     return sorted(
-        found.values(), key=lambda word: (trust.index(word.witness), order(word.rank), word.blames, word.says)
+        found.values(),
+        key=lambda word: (
+            trust.index(word.witness),
+            order(word.rank),
+            word.blames,
+            word.source != "metrics",
+            word.says,
+        ),
     )
