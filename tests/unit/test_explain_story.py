@@ -53,12 +53,12 @@ SAMPLES: dict[str, list[Sample]] = {
     "topk(1, last_over_time(rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice"}, 1.0)],
     "max(max_over_time(job:rankwatch_ranks_expected": [Sample({}, 16.0)],
     "min(min_over_time(job:rankwatch_running_since": [Sample({}, START)],
-    "bottomk(16, last_over_time(rank:rankwatch_exit_order": [
+    "bottomk(8, last_over_time(rank:rankwatch_exit_order": [
         Sample(DIED, DEATH),
         Sample({"rank": "4", "node": "a", "reason": "exited", "code": "1"}, DEATH + 9),
     ],
-    "topk(16, max by (rank, host, gpu, reason)": [Sample({"rank": "3", "host": "a", "reason": "missing"}, 0.0)],
-    "topk(16, last_over_time(rank:rankwatch_flight_recorder_behind": [
+    "topk(17, max by (rank, host, gpu, reason)": [Sample({"rank": "3", "host": "a", "reason": "missing"}, 0.0)],
+    "topk(17, last_over_time(rank:rankwatch_flight_recorder_behind": [
         Sample(
             {"rank": "5", "node": "b", "what": "not_begun", "operation": "_allreduce_base", "description": "dp"}, 7.0
         )
@@ -238,7 +238,7 @@ def test_ends_in_order_and_when_they_were() -> None:
 
 def test_every_question_is_bounded() -> None:
     """No question about ranks asks for more than a few series, however many ranks there are; no placeholder is left."""
-    asked = Asked({**SAMPLES, "bottomk(16, min_over_time(node:rankwatch_lost": [Sample({"node": 'n"1'}, DEATH)]}, LINES)
+    asked = Asked({**SAMPLES, "bottomk(17, min_over_time(node:rankwatch_lost": [Sample({"node": 'n"1'}, DEATH)]}, LINES)
     course = ask.course(asked, ask.matcher('7"', None), START, END)
     incident = incidents(course)[-1]
     details(asked, KnownJob("7"), ask.matcher('7"', None), incident, course)
@@ -247,6 +247,18 @@ def test_every_question_is_bounded() -> None:
     bounded = r"^(count|max|min|topk|bottomk)\b|job:rankwatch|rank=~"
     assert [each for each in asked.asked if not re.search(bounded, each)] == []
     assert any('node=~"n\\\\\\"1"' in each for each in asked.asked), "a node's name is no pattern"
+
+
+def test_a_witness_that_blames_too_many() -> None:
+    """Sixteen ranks that do not answer RAS are blamed, seventeen are any of more and are not."""
+    for number, blames in ((16, True), (17, False)):
+        found = [Sample({"rank": str(rank), "host": "a", "reason": "missing"}, 0.0) for rank in range(number)]
+        asked = Asked({**SAMPLES, "topk(17, max by (rank, host, gpu, reason)": found}, LINES)
+        course = ask.course(asked, ask.matcher("7", None), START, END)
+        known = details(asked, KnownJob("7"), ask.matcher("7", None), incidents(course)[-1], course)
+        words = [each for each in known.said if each.witness == "ras"]
+        assert {each.blames for each in words} == {blames}
+        assert all(("more than 16" in each.says) is not blames for each in words)
 
 
 def test_what_is_asked_for_exists() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.cli.explain.ask import Ask, end_time, ended
 from agent.cli.explain.model import Course, Details, Happened, Incident, KnownJob, Said
@@ -13,9 +13,13 @@ from agent.cli.prometheus import Sample
 from agent.evidence.summary import Witness
 
 MAX_SERIES = 16
-"""Of each kind of word: who is blamed beyond that is not needed to find the culprit."""
+"""Of each kind of word. A witness that blames more ranks names no culprit: all may have ended, or wait for another."""
+MAX_ENDS = 8
+"""Ends of ranks in the time line; the rest is counted."""
 AROUND_SECONDS = 120
 """What belongs to an incident is sought so long before and after it."""
+TOGETHER_SECONDS = 10.0
+"""Nodes that are lost within so long are lost together: two evaluations of the rules. Later ones follow the first."""
 NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors|StorageHung"
 """Alerts of nodes, without a job's id."""
 ADVICE = {
@@ -41,12 +45,12 @@ class _Window:
 
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
         """The result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
-        ``<most>`` for MAX_SERIES, ``<start>`` for its start, ``<any>`` for a pattern of ``any_of``.
+        ``<most>`` for one more than MAX_SERIES, ``<start>`` for its start, ``<any>`` for a pattern of ``any_of``.
         """
         words = {
             "job": self._labels,
             "back": f"{self._back}s",
-            "most": str(MAX_SERIES),
+            "most": str(MAX_SERIES + 1),
             "start": f"{self.start:.0f}",
             "any": _any(any_of),
         }
@@ -82,7 +86,9 @@ def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Co
 
 def _ends(window: _Window) -> _Found:
     """Ranks that ended after the first: part of the story, and no blame."""
-    first = window.ask("bottomk(<most>, last_over_time(rank:rankwatch_exit_order:seconds{<job>}[<back>]) >= <start>)")
+    first = window.ask(
+        f"bottomk({MAX_ENDS}, " + "last_over_time(rank:rankwatch_exit_order:seconds{<job>}[<back>]) >= <start>)"
+    )
     happened = []
     for each in first:
         at = end_time(each.labels, each.value)
@@ -144,13 +150,14 @@ def _lost_nodes(window: _Window) -> _Found:
         "and on (cluster, node) last_over_time(node:rankwatch_lost:bool[<back>]) "
         "and on (cluster, node) last_over_time(job_node:rankwatch_ranks_seen:bool{<job>}[<back>]))"
     )
-    nodes = sorted({_node(each) for each in found})
+    first = min((each.value for each in found), default=0.0)
+    nodes = sorted({_node(each) for each in found if each.value <= first + TOGETHER_SECONDS})
     happened = [Happened(each.value, "node_lost", "", _node(each), "node lost", "verdict") for each in found]
     if not nodes:
         return happened, []
     started = "last_over_time(rank:rankwatch_started:seconds{<job>, node=~<any>}[<back>])"
     ranks = window.ask(f"bottomk(<most>, {started})", nodes)
-    return happened, _words(ranks, "verdict", lambda each: "its node was lost")
+    return happened, _words(ranks[:MAX_SERIES], "verdict", lambda each: "its node was lost")
 
 
 def _late(window: _Window) -> _Found:
@@ -253,8 +260,11 @@ def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
     return places
 
 
-def _words(found: Iterable[Sample], witness: Witness, says: Callable[[Sample], str]) -> list[Said]:
-    return [Said(_rank(each), _node(each), witness, says(each), blames=True) for each in found]
+def _words(found: Sequence[Sample], witness: Witness, says: Callable[[Sample], str]) -> list[Said]:
+    """The words of a witness; where it blames more than MAX_SERIES ranks, without blame: these are any of them."""
+    blames = len(found) <= MAX_SERIES
+    more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
+    return [Said(_rank(each), _node(each), witness, says(each) + more, blames) for each in found]
 
 
 def _any(texts: Iterable[str]) -> str:
