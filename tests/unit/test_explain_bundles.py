@@ -78,10 +78,13 @@ def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
 
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
     """FIFOs, links and folders are not read, nor waited for."""
-    os.mkfifo(tmp_path / "fifo.json")
-    (tmp_path / "link.json").symlink_to("/proc/self/environ")
-    (tmp_path / "folder.json").mkdir()
-    found = bundles.read(tmp_path, "7")
+    given = tmp_path / "given"
+    given.mkdir()
+    os.mkfifo(given / "fifo.json")
+    put(tmp_path, "elsewhere", summary())
+    (given / "link.json").symlink_to(tmp_path / "elsewhere.json")
+    (given / "folder.json").mkdir()
+    found = bundles.read(given, "7")
     assert sorted(each.partition(":")[0] for each in found.failed) == ["fifo.json", "folder.json", "link.json"]
 
 
