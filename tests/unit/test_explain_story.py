@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from agent.cli.explain import ask, story
-from agent.cli.explain.command import main
+from agent.cli.explain import ask, bundles, story
+from agent.cli.explain.command import explain, main
 from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import NODE_ALERTS, details
@@ -87,6 +87,17 @@ class Asked:
         self.asked.append(expression)
         assert (end_seconds - start_seconds) / step_seconds <= ask.MAX_POINTS
         return next((found for word, found in self.lines.items() if expression.startswith(word)), [])
+
+
+class Forgetful(Asked):
+    """A Prometheus that knows nothing of any job."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+
+    def runbooks(self) -> dict[str, str]:
+        """No rules."""
+        return {}
 
 
 @pytest.fixture
@@ -184,6 +195,23 @@ def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.Captu
     assert "the kernel killed it (bundle of b)" in page
     assert re.search(r"Not used\n  b\.json: ", page)
     assert main(["7", "--prometheus", server, "--evidence", str(tmp_path / "none")]) == 2
+
+
+def test_bundles_alone(tmp_path: Path) -> None:
+    """Where Prometheus has forgotten the job, bundles tell what they know, and the page says what is not known."""
+    word = Word("3", "verdict", "was killed by SIGKILL", blames=True)
+    made = Summary(1, "70", "b", DEATH, "dead", "rank 3", "1", [RankAtTime("3", 1, "dead", DEATH)], [word], [], [], [])
+    (tmp_path / "a.json").write_bytes(msgspec.json.encode(made))
+    page, _ = explain(Forgetful(), "70", None, None, END, bundles.read(tmp_path, "70"))
+    assert page is not None
+    text = as_text(page)
+    assert "a rank died while the job worked" in text
+    assert "whether it works again is not known" in text
+    assert "rank 3 (b), by the only witness that blames a rank" in text
+    assert "not known  metrics tell neither GPUs nor ranks of the job" in text
+    page, why = explain(Forgetful(), "70", None, None, END, bundles.Read((), ()))
+    assert page is None
+    assert why == "job 70: nothing is known of it in the range (--since, --until)"
 
 
 def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -25,6 +26,13 @@ from agent.cli.prometheus import Line, Sample
 from agent.cli.terminal import plain
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
+
+
+class AskAll(ask.Ask, Protocol):
+    """Asks one Prometheus, also for its rules; errors as those of ``prometheus.get``."""
+
+    def runbooks(self) -> Mapping[str, str]:
+        """By alert: where its runbook is, as the rules that are loaded say."""
 
 
 class _Prometheus:
@@ -85,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def explain(
-    asker: _Prometheus, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
+    asker: AskAll, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
     """The page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
     most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
@@ -111,7 +119,7 @@ def explain(
 
 
 def _page(
-    asker: _Prometheus, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
+    asker: AskAll, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
 ) -> story.StoryPage:
     evidence = bundles.weigh(read.summaries, job, found[-1])
     whole = Details(
@@ -132,7 +140,8 @@ def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
     times = [each.taken_at - job.offsets.get(each.node, 0.0) for each in read.summaries]
     last = max(times)
     first = min(each for each in times if last - each <= bundles.LATE_SECONDS)
-    return Incident(first, last, first, None, "hung")
+    is_death = any(each.trigger == "dead" for each in read.summaries if last - each.taken_at <= bundles.LATE_SECONDS)
+    return Incident(first, last, first, None, "died" if is_death else "hung")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -78,7 +78,7 @@ def told(
     if details.left_out:
         sections.append(PageSection("Not used", tuple((each,) for each in details.left_out)))
     return StoryPage(
-        _title(job), (*_sentences(incident, found), *_rules(job)), tuple(each for each in sections if each.rows)
+        _title(job), (*_sentences(job, incident, found), *_rules(job)), tuple(each for each in sections if each.rows)
     )
 
 
@@ -128,10 +128,12 @@ def _rules(job: KnownJob) -> list[str]:
     return ["the shipped rules say nothing of this job: are they loaded? (without them metrics tell no incident)"]
 
 
-def _sentences(incident: Incident, found: Sequence[Incident]) -> list[str]:
+def _sentences(job: KnownJob, incident: Incident, found: Sequence[Incident]) -> list[str]:
     what = WHAT[incident.what]
     over = ""
-    if incident.stopped:
+    if not job.has_rules:
+        over = "; whether it works again is not known"
+    elif incident.stopped:
         over = "; no work since" if incident.back is None else f"; it works again since {_clock(incident.back)}"
     said = [f"{what}: from {_moment(incident.start)} to {_moment(incident.end)}{over}"]
     if len(found) > 1:
@@ -186,6 +188,8 @@ def _with_back(happened: Iterable[Happened], incident: Incident) -> list[Happene
 
 
 def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
+    if spent.is_guess and not spent.stopped:
+        return (("not known", "metrics tell neither GPUs nor ranks of the job"),)
     rows = []
     guess = " (each rank taken for one GPU)" if spent.is_guess else ""
     if spent.seconds > 0:
