@@ -18,6 +18,7 @@ from agent.core.openssl import leave_out
 COMMANDS = {
     "doctor": "agent.cli.doctor.command",
     "evidence": "agent.cli.evidence.command",
+    "explain": "agent.cli.explain.command",
     "healthy": "agent.cli.healthy",
     "job": "agent.cli.job.command",
     "mark": "agent.cli.mark",
@@ -75,10 +76,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="rankwatch",
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
         epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch job` a job over all its "
-        "nodes, by Prometheus; `rankwatch doctor` says what is not right with the installation; `rankwatch evidence` "
-        "shows what was taken down when ranks died; `rankwatch healthy` says whether the node's hardware is well, for "
-        "health checks; `rankwatch mark` sets a mark in the time line of a job; `rankwatch simulate` runs a simulated "
-        "job.",
+        "nodes, by Prometheus; `rankwatch explain` tells its last incident; `rankwatch doctor` says what is not right "
+        "with the installation; `rankwatch evidence` shows what was taken down when ranks died; `rankwatch healthy` "
+        "says whether the node's hardware is well, for health checks; `rankwatch mark` sets a mark in the time line of "
+        "a job; `rankwatch simulate` runs a simulated job.",
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument(

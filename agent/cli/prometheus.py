@@ -26,6 +26,13 @@ class Sample(NamedTuple):
     value: float
 
 
+class Line(NamedTuple):
+    """One series of a range query's result: its labels, and its points as (s since the epoch, value), ascending."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+
 class _Answer(msgspec.Struct):
     status: str
     data: Any = None
@@ -40,11 +47,29 @@ class _Vector(msgspec.Struct):
     result: list[_Series]
 
 
-def samples(url: str, expression: str) -> list[Sample]:
-    """What an instant query gives now; series that are no number are left out. Errors as those of ``get``."""
-    found = msgspec.convert(get(url, "/api/v1/query", {"query": expression}), type=_Vector).result
+class _LongSeries(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+
+
+class _Matrix(msgspec.Struct):
+    result: list[_LongSeries]
+
+
+def samples(url: str, expression: str, at_seconds: float | None = None) -> list[Sample]:
+    """What an instant query gives now, or at a time; series that are no number are left out. Errors as ``get``."""
+    at = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
+    found = msgspec.convert(get(url, "/api/v1/query", {"query": expression, **at}), type=_Vector).result
     made = (Sample(each.metric, float(each.value[1])) for each in found)
     return [each for each in made if math.isfinite(each.value)]
+
+
+def lines(url: str, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
+    """What a range query gives; points that are no number are left out. Errors as those of ``get``."""
+    times = {"start": f"{start_seconds:.3f}", "end": f"{end_seconds:.3f}", "step": f"{step_seconds:.3f}"}
+    found = msgspec.convert(get(url, "/api/v1/query_range", {"query": expression, **times}), type=_Matrix).result
+    made = (Line(each.metric, tuple((at, float(value)) for at, value in each.values)) for each in found)
+    return [Line(each.labels, tuple(point for point in each.points if math.isfinite(point[1]))) for each in made]
 
 
 def get(url: str, path: str, query: Mapping[str, str]) -> Any:

@@ -1,0 +1,146 @@
+"""Reads the summaries of evidence bundles in a folder: bounded, and a file that is no summary costs itself alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agent.cli.explain.model import Happened, Incident, Kind, KnownJob, Said
+from agent.evidence.summary import Event, Summary
+
+MAX_FILES = 4096
+"""Of a folder, the last by name."""
+MAX_FILE_BYTES = 8 * 1024 * 1024
+MAX_WORDS = 64
+"""Of one bundle, in words and in events: a share for each node, suspects first."""
+MAX_NAMED = 8
+"""Files that are named with what is wrong with them; the rest is counted."""
+LATE_SECONDS = 1800.0
+"""A bundle is taken at most so long after an incident that it is of."""
+EARLY_SECONDS = 120.0
+TOGETHER_SECONDS = 0.05
+"""Ends that are no further apart have no order: agents see the end of a process within a few milliseconds."""
+
+
+class Read(NamedTuple):
+    """Summaries of one job, each once, in order of time; ``failed``: files that are none, with the reason."""
+
+    summaries: tuple[Summary, ...]
+    failed: tuple[str, ...]
+
+
+class Evidence(NamedTuple):
+    """What bundles add to an incident; ``left_out``: which bundles add nothing, and why."""
+
+    happened: tuple[Happened, ...]
+    said: tuple[Said, ...]
+    used: int
+    left_out: tuple[str, ...]
+
+
+def read(folder: Path, job_id: str) -> Read:
+    """The summaries of the job in ``folder``; OSError where the folder cannot be listed."""
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".json"))
+    failed = []
+    if len(names) > MAX_FILES:
+        failed.append(f"{len(names) - MAX_FILES} files: more than {MAX_FILES} are not read")
+    found: dict[tuple[str, float], Summary] = {}
+    for name in names[-MAX_FILES:]:
+        try:
+            summary = msgspec.json.decode(_content(folder / name), type=Summary)
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            failed.append(f"{name}: {error}")
+            continue
+        if summary.job_id == job_id:
+            found.setdefault((summary.node, summary.taken_at), summary)
+    if len(failed) > MAX_NAMED:
+        failed = [*failed[:MAX_NAMED], f"{len(failed) - MAX_NAMED} more files"]
+    return Read(tuple(sorted(found.values(), key=lambda each: (each.taken_at, each.node))), tuple(failed))
+
+
+def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Evidence:
+    """What bundles say of ``incident``; those of other incidents and of the job of another cluster say nothing of it.
+
+    Times of a node whose clock is known to be off are corrected, as the rules correct those of metrics.
+    """
+    happened: list[Happened] = []
+    said: list[Said] = []
+    left_out: list[str] = []
+    used: list[Summary] = []
+    for summary in summaries:
+        offset = job.offsets.get(summary.node, 0.0)
+        taken = summary.taken_at - offset
+        if summary.node in job.nodes_elsewhere:
+            left_out.append(f"bundle of {summary.node}: that node ran the job {job.job_id} of another cluster")
+        elif not incident.start - EARLY_SECONDS <= taken <= incident.end + LATE_SECONDS:
+            left_out.append(f"bundle of {summary.node}: taken at another time than the incident")
+        else:
+            used.append(summary)
+            happened += _events(summary, offset, incident.start - EARLY_SECONDS)
+            why = f"evidence bundle taken ({summary.trigger}: {summary.because})"
+            happened.append(Happened(taken, "other", "", summary.node, why, "evidence"))
+    ends = {
+        (each.node, rank.rank): rank.since - job.offsets.get(each.node, 0.0)
+        for each in used
+        for rank in each.ranks
+        if rank.state == "dead" and rank.since > 0
+    }
+    first = min(ends.values(), default=0.0)
+    followed = {key for key, at in ends.items() if at > first + TOGETHER_SECONDS}
+    for summary in used:
+        said += _words(summary, followed)
+    if len(left_out) > MAX_NAMED:
+        left_out = [*left_out[:MAX_NAMED], f"{len(left_out) - MAX_NAMED} more bundles of other clusters or times"]
+    return Evidence(tuple(happened), tuple(said), len(used), tuple(left_out))
+
+
+def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]:
+    """Its words; a process that ended after the first (``followed``: by node and rank) is not blamed for its end."""
+    suspects = set(summary.suspects[:MAX_WORDS])
+    node = {each.rank: summary.node for each in summary.ranks}
+    words = sorted(summary.words, key=lambda word: (not word.blames, word.rank not in suspects))[:MAX_WORDS]
+    return [
+        Said(
+            word.rank,
+            node.get(word.rank, ""),
+            word.witness,
+            word.says,
+            word.blames and not (word.witness == "verdict" and (summary.node, word.rank) in followed),
+            summary.node,
+        )
+        for word in words
+    ]
+
+
+def _events(summary: Summary, offset: float, start: float) -> list[Happened]:
+    suspects = {*summary.suspects[:MAX_WORDS], ""}
+    mine = [each for each in summary.timeline if start <= each.at - offset <= summary.taken_at - offset + 1]
+    chosen = sorted(mine, key=lambda event: (event.rank not in suspects, event.at))[:MAX_WORDS]
+    return [Happened(each.at - offset, _kind(each), each.rank, summary.node, each.what, each.source) for each in chosen]
+
+
+def _kind(event: Event) -> Kind:
+    """What it is of that metrics tell, too: how agents write ends and verdicts."""
+    if event.source == "process" or (event.source == "verdict" and event.what.startswith("dead")):
+        return "died"
+    return "unresponsive" if event.source == "verdict" and event.what.startswith("unresponsive") else "other"
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a regular file that is not too large; nothing else is opened for longer than it takes to see it."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, "rb") as opened:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
+        content = opened.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
+    return content

@@ -1,0 +1,203 @@
+"""The command line of `rankwatch explain`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from agent.cli import prometheus
+from agent.cli.explain import ask, bundles, story
+from agent.cli.explain.cost import cost
+from agent.cli.explain.culprit import judge
+from agent.cli.explain.details import details
+from agent.cli.explain.incident import incidents
+from agent.cli.explain.model import Course, Details, Incident, KnownJob
+from agent.cli.explain.page import as_html, as_text
+from agent.cli.prometheus import Line, Sample
+from agent.cli.terminal import plain
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
+
+
+class AskAll(ask.Ask, Protocol):
+    """Asks one Prometheus, also for its rules; errors as those of ``prometheus.get``."""
+
+    def runbooks(self) -> Mapping[str, str]:
+        """By alert: where its runbook is, as the rules that are loaded say."""
+
+
+class _Prometheus:
+    """Asks the Prometheus at an address."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def at(self, expression: str, at_seconds: float) -> list[Sample]:
+        return prometheus.samples(self._url, expression, at_seconds)
+
+    def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
+        return prometheus.lines(self._url, expression, start_seconds, end_seconds, step_seconds)
+
+    def runbooks(self) -> Mapping[str, str]:
+        """By alert: where its runbook is, as the rules that are loaded say."""
+        found = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
+        rules = (rule for group in found.groups for rule in group.rules)
+        return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
+
+
+class _Rule(msgspec.Struct):
+    name: str
+    annotations: dict[str, str] = {}
+
+
+class _Group(msgspec.Struct):
+    rules: list[_Rule]
+
+
+class _Rules(msgspec.Struct):
+    groups: list[_Group]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask, and print the page; returns the exit status: 0 it is told, 1 there is no such job, 2 no answer."""
+    flags = _parser().parse_args(list(arguments))
+    end = time.time() if flags.until is None else flags.until
+    try:
+        read = bundles.Read((), ()) if flags.evidence is None else bundles.read(flags.evidence, flags.job)
+    except OSError as error:
+        return _refuse(f"cannot list {plain(str(flags.evidence))}: {plain(str(error.strerror))}")
+    try:
+        page, status = explain(_Prometheus(flags.prometheus), flags.job, flags.cluster, flags.since, end, read)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        return _refuse(f"no answer from {plain(prometheus.shown(flags.prometheus))}: {plain(str(error))}")
+    if page is None:
+        print(plain(status))  # noqa: T201  # its answer
+        return 1
+    if flags.html is None:
+        print(as_text(page))  # noqa: T201  # its answer
+        return 0
+    try:
+        _write(flags.html, as_html(page))
+    except OSError as error:
+        return _refuse(f"cannot write {plain(str(flags.html))}: {plain(str(error.strerror))}")
+    return 0
+
+
+def explain(
+    asker: AskAll, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
+) -> tuple[story.StoryPage | None, str]:
+    """The page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
+    most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
+    job = ask.job(asker, job_id, cluster, end, most)
+    if len(job.clusters) > 1:
+        names = ", ".join(each or "(none)" for each in job.clusters)
+        return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
+    if not job.clusters and not read.summaries:
+        return None, f"job {job_id}: nothing is known of it in the range (--since, --until)"
+    start = end - most
+    if since is None and job.started is not None:
+        start = max(start, min(job.started - ask.BEFORE_START_SECONDS, end - 2 * ask.BEFORE_START_SECONDS))
+    labels = ask.matcher(job_id, cluster)
+    course = ask.course(asker, labels, start, end)
+    found = incidents(course)
+    by_bundles = not found and bool(read.summaries)
+    if by_bundles:
+        found = [_of_bundles(read, job)]
+    if not found:
+        return story.no_incident(job, course.start, end), ""
+    known = Details() if by_bundles else details(asker, job, labels, found[-1], course)
+    return _page(asker, job, course, found, known, read), ""
+
+
+def _page(
+    asker: AskAll, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
+) -> story.StoryPage:
+    evidence = bundles.weigh(read.summaries, job, found[-1])
+    whole = Details(
+        (*known.happened, *evidence.happened),
+        (*known.said, *evidence.said),
+        known.places,
+        known.alerts,
+        known.advice,
+        (*read.failed, *evidence.left_out),
+    )
+    judgement = judge(whole.said, is_hang=found[-1].what == "hung")
+    runbooks = asker.runbooks() if whole.alerts else {}
+    return story.told(job, found, whole, judgement, cost(course, found[-1], job.ranks), runbooks)
+
+
+def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
+    """The incident that the last bundles are of, where metrics know none."""
+    times = [each.taken_at - job.offsets.get(each.node, 0.0) for each in read.summaries]
+    last = max(times)
+    first = min(each for each in times if last - each <= bundles.LATE_SECONDS)
+    is_death = any(each.trigger == "dead" for each in read.summaries if last - each.taken_at <= bundles.LATE_SECONDS)
+    return Incident(first, last, first, None, "died" if is_death else "hung")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rankwatch explain",
+        description="Tell the last incident of a job: what happened when, who caused it by which witnesses, what it "
+        "cost and what to do. Exit status: 0 it is told (or nothing happened), 1 there is no such job, 2 no answer.",
+    )
+    parser.add_argument("job", metavar="ID", help="the job's id")
+    parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
+    parser.add_argument("--cluster", metavar="NAME", help="where one Prometheus watches several")
+    parser.add_argument("--evidence", metavar="DIR", type=Path, help="a folder with the .json of evidence bundles")
+    parser.add_argument(
+        "--since",
+        metavar="SPAN",
+        type=_span,
+        help="how far back to look, as 90m, 6h or 7d (default: to the job's start, at most 24h)",
+    )
+    parser.add_argument(
+        "--until", metavar="TIME", type=_moment, help="as 2026-01-31T14:00:00Z, or seconds (default: now)"
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the page as HTML to a file (mode 0600)")
+    return parser
+
+
+def _span(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,6})([mhd])", text, re.ASCII)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < seconds <= ask.MAX_HOURS * 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no span such as 90m, 6h or 7d, at most 7d")
+    return float(seconds)
+
+
+def _moment(text: str) -> float:
+    if re.fullmatch(r"[0-9]{1,12}", text, re.ASCII):
+        return float(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-01-31T14:00:00Z") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write atomically: who reads the file sees the old page or the new one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(file, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _refuse(why: str) -> int:
+    print(f"rankwatch explain: {why}", file=sys.stderr)  # noqa: T201  # its answer
+    return 2

@@ -1,0 +1,116 @@
+"""Who caused an incident, by the words of independent witnesses, and where they disagree. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from agent.cli.explain.model import Said
+from agent.evidence.summary import Witness
+
+AFTER_A_DEATH: tuple[Witness, ...] = (
+    "hardware",
+    "verdict",
+    "kernel_log",
+    "job_log",
+    "ras",
+    "flight_recorder",
+    "stacks",
+    "records",
+)
+"""Whose word counts first where as many witnesses blame one rank as another: a process' end is seen, not guessed."""
+IN_A_HANG: tuple[Witness, ...] = (
+    "hardware",
+    "flight_recorder",
+    "ras",
+    "stacks",
+    "verdict",
+    "kernel_log",
+    "job_log",
+    "records",
+)
+"""The same where the job hung first: who then dies is often an innocent rank whose watchdog gave up."""
+MAX_CULPRITS = 64
+
+
+class Blame(NamedTuple):
+    """Ranks that are blamed alike (lowest number first) by ``witnesses``, the most trusted first."""
+
+    ranks: tuple[str, ...]
+    witnesses: tuple[Witness, ...]
+
+
+class WeighedWords(NamedTuple):
+    """The culprits, None where nobody is blamed; ``for_them``, ``against``, ``other``: words, each once, in order.
+
+    ``against``: of witnesses that blame others and none of the culprits. ``other``: what does not blame.
+    """
+
+    culprit: Blame | None
+    for_them: tuple[Said, ...] = ()
+    against: tuple[Said, ...] = ()
+    other: tuple[Said, ...] = ()
+
+
+def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
+    """Weigh the words: the rank that most kinds of witness blame, then the one with the most trusted witness.
+
+    A witness counts once per rank, however many nodes and bundles repeat it, so that copies and one forged source
+    outvote nobody. Where metrics have a witness' word, which is of the whole job, that of a bundle, which is of one
+    node, blames no further rank. Ranks that the same witnesses blame are blamed together.
+    """
+    trust = IN_A_HANG if is_hang else AFTER_A_DEATH
+    words = _once(_of_the_whole(list(said)), trust)
+    by_rank: dict[str, set[Witness]] = {}
+    for each in words:
+        if each.blames and each.rank:
+            by_rank.setdefault(each.rank, set()).add(each.witness)
+    if not by_rank:
+        return WeighedWords(None, other=tuple(words))
+
+    def weight(witnesses: set[Witness]) -> tuple[int, tuple[int, ...]]:
+        return (-len(witnesses), tuple(sorted(map(trust.index, witnesses))))
+
+    best = min(by_rank.values(), key=weight)
+    ranks = sorted((rank for rank, witnesses in by_rank.items() if witnesses == best), key=order)[:MAX_CULPRITS]
+    blame = Blame(tuple(ranks), tuple(sorted(best, key=trust.index)))
+    mine = tuple(each for each in words if each.blames and each.rank in ranks)
+    against = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness not in best)
+    # A witness of the culprits that blames more ranks does not disagree: it is shown last.
+    more = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness in best)
+    return WeighedWords(blame, mine, against, (*more, *(each for each in words if not each.blames)))
+
+
+def order(rank: str) -> tuple[int, int, str]:
+    """Ranks by number, then those without one by name."""
+    is_number = rank.isascii() and rank.isdecimal() and len(rank) < 10
+    return (0, int(rank), "") if is_number else (1, 0, rank)
+
+
+def _of_the_whole(said: Sequence[Said]) -> list[Said]:
+    """The words, those of bundles without blame where metrics have the same witness blame other ranks."""
+    whole: dict[Witness, set[str]] = {}
+    for each in said:
+        if each.blames and each.source == "metrics":
+            whole.setdefault(each.witness, set()).add(each.rank)
+    return [each if each.rank in whole.get(each.witness, {each.rank}) else each._replace(blames=False) for each in said]
+
+
+def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
+    """What each witness says of a rank, once by metrics and once by bundles, where that is another text."""
+    found: dict[tuple[str, str, bool, bool], Said] = {}
+    told: set[tuple[str, str, str]] = set()
+    for each in sorted(said, key=lambda word: (word.source != "metrics", word)):
+        if (each.rank, each.witness, each.says) not in told:
+            found.setdefault((each.rank, each.witness, each.blames, each.source == "metrics"), each)
+        told.add((each.rank, each.witness, each.says))
+    return sorted(
+        found.values(),
+        key=lambda word: (
+            trust.index(word.witness),
+            order(word.rank),
+            word.blames,
+            word.source != "metrics",
+            word.says,
+        ),
+    )

@@ -1,0 +1,289 @@
+"""Asks Prometheus what its witnesses say of one incident: at most so many series of each, the worst first."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from agent.cli.explain.ask import Ask, end_time, ended
+from agent.cli.explain.model import Course, Details, Happened, Incident, KnownJob, Said
+from agent.cli.job.facts import quoted
+from agent.cli.prometheus import Sample
+from agent.evidence.summary import Witness
+
+MAX_SERIES = 16
+"""Of each kind of word. A witness that blames more ranks names no culprit: all may have ended, or wait for another."""
+MAX_ENDS = 8
+"""Ends of ranks in the time line; the rest is counted."""
+AROUND_SECONDS = 120
+"""What belongs to an incident is sought so long before and after it."""
+TOGETHER_SECONDS = 10.0
+"""Nodes that are lost within so long are lost together: two evaluations of the rules. Later ones follow the first."""
+NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors|StorageHung"
+"""Alerts of nodes, without a job's id."""
+ADVICE = {
+    "restart": "By the job's log a restart will do.",
+    "restart_elsewhere": "By the job's log: restart it on other nodes.",
+    "fix_program": "By the job's log a restart alone will not help: the program would fail the same way.",
+    "fix_system": "By the job's log a restart alone will not help before the system is mended.",
+}
+_EACH_ALERT = "bottomk(64, min by (alertname, severity) (<which>))"
+_PLACE = re.compile("<(job|back|most|start|any)>")
+_Found = tuple[list[Happened], list[Said]]
+
+
+class _Window:
+    """Asks about one incident."""
+
+    def __init__(self, ask: Ask, labels: str, incident: Incident, course: Course) -> None:
+        self._ask = ask
+        self._labels = labels
+        self.start = incident.start - AROUND_SECONDS
+        self.end = min(incident.end + AROUND_SECONDS, course.end)
+        self._back = math.ceil(self.end - self.start)
+
+    def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
+        """The result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
+        ``<most>`` for one more than MAX_SERIES, ``<start>`` for its start, ``<any>`` for a pattern of ``any_of``.
+        """
+        words = {
+            "job": self._labels,
+            "back": f"{self._back}s",
+            "most": str(MAX_SERIES + 1),
+            "start": f"{self.start:.0f}",
+            "any": _any(any_of),
+        }
+        return self._ask.at(_PLACE.sub(lambda found: words[found[1]], expression), self.end)
+
+
+def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Course) -> Details:
+    """All that metrics know of it."""
+    window = _Window(ask, labels, incident, course)
+    happened = [each for each in course.happened if window.start <= each.at <= window.end]
+    # Deaths that the rules call the first: their word is the verdict's. In a crash loop the first of them counts.
+    deaths = sorted(each for each in happened if each.kind == "died")
+    said = [Said(each.rank, each.node, "verdict", each.what, blames=True) for each in deaths[:1]]
+    for found in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _log_words, _ras, _flight_recorder):
+        more, words = found(window)
+        happened += more
+        said += words
+    alerts, firing = _alerts(window)
+    marks = window.ask("bottomk(<most>, last_over_time(rankwatch_job_mark_timestamp_seconds{<job>}[<back>]))")
+    happened += [
+        Happened(each.value, "other", "", "", f"mark of the job's owner: {each.labels.get('text', '')}", "marks")
+        for each in marks
+    ]
+    ranks = sorted({each.rank for each in said if each.blames})[: 2 * MAX_SERIES]
+    return Details(
+        tuple(each for each in (*happened, *firing) if window.start <= each.at <= window.end),
+        tuple(said),
+        _places(window, ranks),
+        alerts,
+        tuple(_advice(window)),
+    )
+
+
+def _ends(window: _Window) -> _Found:
+    """Ranks that ended after the first: part of the story, and no blame."""
+    first = window.ask(
+        f"bottomk({MAX_ENDS}, " + "last_over_time(rank:rankwatch_exit_order:seconds{<job>}[<back>]) >= <start>)"
+    )
+    happened = []
+    for each in first:
+        at = end_time(each.labels, each.value)
+        happened.append(Happened(at, "died", _rank(each), _node(each), ended(each.labels), "verdict"))
+    ends = "last_over_time(rank:rankwatch_exit:seconds{<job>}[<back>]) >= <start>"
+    count, last = _value(window.ask(f"count({ends})")), _value(window.ask(f"max({ends})"))
+    if count is not None and last is not None and count > len(first):
+        what = f"by now {count:.0f} ranks have ended"
+        happened.append(Happened(min(last, window.end), "other", "", "", what, "verdict"))
+    return happened, []
+
+
+def _unresponsive(window: _Window) -> _Found:
+    found = window.ask(
+        "bottomk(<most>, min_over_time("
+        'timestamp(rank:rankwatch_running:state{<job>, state="unresponsive"})[<back>:15s]))'
+    )
+    what = "unresponsive (stopped, blocked in the kernel, or not answering NCCL's RAS)"
+    return (
+        [
+            Happened(each.value, "unresponsive", _rank(each), _node(each), "becomes unresponsive", "verdict")
+            for each in found
+        ],
+        _words(found, "verdict", lambda each: what),
+    )
+
+
+def _hardware(window: _Window) -> _Found:
+    found = window.ask("bottomk(<most>, min_over_time(rank:rankwatch_struck:seconds{<job>}[<back>]))")
+    happened = [
+        Happened(
+            each.value, "hardware", _rank(each), _node(each), f"check {each.labels.get('reason', '')} fails", "hardware"
+        )
+        for each in found
+    ]
+    return happened, _words(
+        found, "hardware", lambda each: f"the check {each.labels.get('reason', '')} failed under it"
+    )
+
+
+def _faults(window: _Window) -> _Found:
+    """What drivers told of GPUs of the job's nodes; the rank under one is blamed by its checks, not by this."""
+    found = window.ask(
+        "bottomk(<most>, last_over_time(gpu:rankwatch_fault:seconds[<back>]) and on (cluster, node) "
+        "last_over_time(job_node:rankwatch_ranks_seen:bool{<job>}[<back>]))"
+    )
+    happened = []
+    for each in found:
+        of = each.labels
+        code = f"Xid {of['code']} " if of.get("code", "").isdecimal() else ""
+        what = f"driver: {code}{of.get('meaning', '')} on GPU {of.get('gpu') or of.get('pci', '')}"
+        happened.append(Happened(each.value, "hardware", "", _node(each), what, "kernel_log"))
+    return happened, []
+
+
+def _lost_nodes(window: _Window) -> _Found:
+    found = window.ask(
+        "bottomk(<most>, min_over_time(node:rankwatch_lost_since:seconds[<back>]) "
+        "and on (cluster, node) last_over_time(node:rankwatch_lost:bool[<back>]) "
+        "and on (cluster, node) last_over_time(job_node:rankwatch_ranks_seen:bool{<job>}[<back>]))"
+    )
+    first = min((each.value for each in found), default=0.0)
+    nodes = sorted({_node(each) for each in found if each.value <= first + TOGETHER_SECONDS})
+    happened = [Happened(each.value, "node_lost", "", _node(each), "node lost", "verdict") for each in found]
+    if not nodes:
+        return happened, []
+    started = "last_over_time(rank:rankwatch_started:seconds{<job>, node=~<any>}[<back>])"
+    ranks = window.ask(f"bottomk(<most>, {started})", nodes)
+    return happened, _words(ranks[:MAX_SERIES], "verdict", lambda each: "its node was lost")
+
+
+def _late(window: _Window) -> _Found:
+    late = window.ask("topk(<most>, max by (rank) (max_over_time(comm_rank:rankwatch_straggles:ratio{<job>}[<back>])))")
+    since = window.ask(
+        "bottomk(<most>, min by (rank) ("
+        "min_over_time(timestamp(comm_rank:rankwatch_straggles:ratio{<job>})[<back>:15s])))"
+    )
+    causes: dict[str, list[str]] = {}
+    for each in window.ask("bottomk(<most>, min_over_time(rank:rankwatch_late_cause:seconds{<job>}[<back>]))"):
+        text = ": ".join(filter(None, (each.labels.get("cause", ""), each.labels.get("detail", ""))))
+        causes.setdefault(_rank(each), []).append(text)
+    why = {rank: f" ({', '.join(sorted(set(texts)))})" for rank, texts in causes.items()}
+    happened = [
+        Happened(each.value, "late", _rank(each), "", f"late{why.get(_rank(each), '')}", "records") for each in since
+    ]
+
+    def says(each: Sample) -> str:
+        return f"kept the others waiting {each.value:.0%} of the time{why.get(_rank(each), '')}"
+
+    return happened, _words(late, "records", says)
+
+
+def _log_words(window: _Window) -> _Found:
+    root = window.ask("last_over_time(job:rankwatch_log_root:seconds{<job>}[<back>])")
+    said = _words(root, "job_log", lambda each: f"its log has {each.labels.get('category', '').replace('_', ' ')}")
+    behind = window.ask("topk(<most>, max by (rank) (last_over_time(rank:rankwatch_log_behind:count{<job>}[<back>])))")
+    said += _words(behind, "job_log", lambda each: "by the words of watchdogs the others waited for it")
+    return [], [each for each in said if each.rank.isdecimal()]
+
+
+def _ras(window: _Window) -> _Found:
+    found = window.ask(
+        "topk(<most>, max by (rank, host, gpu, reason) (last_over_time(rank:rankwatch_suspect:lag{<job>}[<back>])))"
+    )
+
+    def says(each: Sample) -> str:
+        reason = each.labels.get("reason", "")
+        return {
+            "behind": f"{each.value:.0f} launches behind the others, which wait for it",
+            "missing": "does not answer RAS, and the others wait for it",
+            "left": "left a communicator that the others wait in",
+        }.get(reason, reason)
+
+    return [], _words(found, "ras", says)
+
+
+def _flight_recorder(window: _Window) -> _Found:
+    found = window.ask("topk(<most>, last_over_time(rank:rankwatch_flight_recorder_behind:sequence{<job>}[<back>]))")
+
+    def says(each: Sample) -> str:
+        of = each.labels
+        what = {"differs": "waited in another call than the others,", "not_begun": "had not begun"}
+        operation = of.get("operation", "").removeprefix("_").removesuffix("_base")
+        group = of.get("description") or of.get("process_group", "")
+        return f"{what.get(of.get('what', ''), 'had not finished')} {operation} no. {each.value:.0f} of group {group}"
+
+    return [], _words(found, "flight_recorder", says)
+
+
+def _alerts(window: _Window) -> tuple[tuple[str, ...], list[Happened]]:
+    firing = 'min_over_time(timestamp(ALERTS{<of>, alertstate="firing"})[<back>:15s])'
+    of_node = f'alertname=~"{NODE_ALERTS}"'
+    ranks = " and on (cluster, node) last_over_time(job_node:rankwatch_ranks_seen:bool{<job>}[<back>])"
+    lost = " and on (cluster) last_over_time(job:rankwatch_node_lost:count{<job>}[<back>])"
+    found = window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", "<job>")))
+    found += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", of_node) + ranks))
+    found += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", 'alertname="NodeLost"') + lost))
+    happened = []
+    for each in found:
+        name, severity = each.labels.get("alertname", ""), each.labels.get("severity", "")
+        happened.append(Happened(each.value, "alert", "", "", f"{severity or 'alert'} {name}", "alerts"))
+    names = sorted({each.labels.get("alertname", "") for each in found})
+    return tuple(names), happened
+
+
+def _advice(window: _Window) -> list[str]:
+    found = []
+    for each in window.ask("last_over_time(job:rankwatch_log_root:seconds{<job>}[<back>])"):
+        text = ADVICE.get(each.labels.get("advice", ""))
+        if text is not None:
+            found.append(text)
+    faults = window.ask(
+        "bottomk(4, last_over_time(gpu:rankwatch_fault:seconds[<back>]) and on (cluster, node) "
+        "last_over_time(rank:rankwatch_struck:seconds{<job>}[<back>]))"
+    )
+    found += [f"GPU {each.labels.get('gpu', '')} of {_node(each)}: {each.labels.get('action', '')}." for each in faults]
+    return sorted(set(found))
+
+
+def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
+    wanted = [rank for rank in ranks if rank]
+    if not wanted:
+        return {}
+    places: dict[str, str] = {}
+    for each in window.ask(f"last_over_time(rankwatch_rank_info{{<job>, rank=~{_any(wanted)}}}[<back>])"):
+        of = each.labels
+        words = (_node(each), *(f"{name} {of[key]}" for name, key in (("GPU", "gpu"), ("pid", "pid")) if of.get(key)))
+        places[_rank(each)] = max(places.get(_rank(each), ""), ", ".join(words))
+    return places
+
+
+def _words(found: Sequence[Sample], witness: Witness, says: Callable[[Sample], str]) -> list[Said]:
+    """The words of a witness; where it blames more than MAX_SERIES ranks, without blame: these are any of them."""
+    blames = len(found) <= MAX_SERIES
+    more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
+    return [Said(_rank(each), _node(each), witness, says(each) + more, blames) for each in found]
+
+
+def _any(texts: Iterable[str]) -> str:
+    """A string of PromQL that matches any of ``texts``, as they are."""
+    return quoted("|".join(_literal(text) for text in texts))
+
+
+def _literal(text: str) -> str:
+    return "".join(each if each.isalnum() or each in "_-" else f"\\{each}" if each.isascii() else each for each in text)
+
+
+def _rank(sample: Sample) -> str:
+    return sample.labels.get("rank", "")
+
+
+def _node(sample: Sample) -> str:
+    labels = sample.labels
+    return labels.get("node") or labels.get("host") or labels.get("instance", "")
+
+
+def _value(found: list[Sample]) -> float | None:
+    return found[0].value if found else None

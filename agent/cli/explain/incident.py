@@ -1,0 +1,82 @@
+"""Which incidents a range has, and when each began and was over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span, What
+
+APART_SECONDS = 900.0
+"""Symptoms that are further apart are of two incidents, if the job worked in between or not."""
+HANG_SECONDS = 120.0
+"""A job whose last progress is so long before its first death hung first: a longer pause than an operation's."""
+
+NODE_SECONDS = 120.0
+"""A node that is lost so soon after the last progress is why there is none: the rules take a minute to be sure."""
+
+
+def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[float, float]]:
+    """From when to when there were points, where they come every ``step`` seconds: one missing ends nothing."""
+    found: list[tuple[float, float]] = []
+    for at, _ in points:
+        if found and at - found[-1][1] <= 2.5 * step:
+            found[-1] = (found[-1][0], at)
+        else:
+            found.append((at, at))
+    return found
+
+
+def incidents(course: Course) -> list[Incident]:
+    """The incidents of the range, in order of time."""
+    made: list[list[Span]] = []
+    last = 0.0
+    for each in sorted((span for span in course.spans if span.kind in SYMPTOMS), key=lambda span: span.start):
+        if made and each.start - last <= APART_SECONDS:
+            made[-1].append(each)
+            last = max(last, each.end)
+        else:
+            made.append([each])
+            last = each.end
+    return [_incident(course, group) for group in made if any(each.kind != "log" for each in group)]
+
+
+def _incident(course: Course, group: Sequence[Span]) -> Incident:
+    start = min(each.start for each in group)
+    end = max(each.end for each in group)
+    stops = [each for each in group if each.kind not in ("late", "hardware", "log")]
+    if not stops:  # it goes on, if slowly
+        back = None if end >= course.end - 2 * course.step else end
+        return Incident(start, end, start, back, "went_on")
+    stopped = min(each.start for each in stops)
+    deaths = [at for at in course.deaths if start - 1 <= at <= end]
+    before = [value for _, value in course.progress if value <= stopped]
+    # A hang's symptom is seen late: the last progress is when work stopped.
+    since = max(before) if before else stopped
+    if any(stopped < value <= stopped + 2 * course.step for _, value in course.progress):
+        since = stopped  # seen at steps alone: it made progress until then
+    back = _back(course, stops, max([stopped, *deaths]))
+    first = min(deaths, default=None)
+    waited = first is not None and first - since >= HANG_SECONDS
+    held = first is None or any(each.kind in ("silent", "unresponsive") and each.start < first - 5 for each in group)
+    what: What = "hung" if waited or held else "died"
+    if any(each.kind == "node_lost" and each.start <= since + NODE_SECONDS for each in group):
+        what = "node_lost"
+    return Incident(min(start, since), max(end, back or end), since, back, what, bool(before))
+
+
+def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
+    """When work was done again: the first progress after ranks were started anew, or after the last symptom is over.
+
+    What survivors of a death still complete is no progress: it comes while the death is shown.
+    """
+    over = max(each.end for each in stops)
+    after = max([after, *(each.start for each in stops)])
+    starts = [value for _, value in course.running_since if value > after]
+    seen = [value for at, value in course.progress if at > after]
+    if starts:
+        anew = min(starts)
+        again = [value for value in seen if value > anew]
+        return min(again) if again else (None if course.progress else anew)
+    is_over = over < course.end - 2 * course.step
+    again = [value for value in seen if value > max(after, over - course.step)]
+    return min(again) if again and is_over else None

@@ -1,0 +1,234 @@
+"""The page of an incident, from what is known of it: sections of rows, the same for text and HTML. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from agent.cli.explain.cost import Cost
+from agent.cli.explain.culprit import WeighedWords, order
+from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said, What
+from agent.cli.terminal import rank_set
+from agent.evidence.summary import Witness
+
+MAX_TIMELINE = 28
+"""Lines of the time line: with the rest one page."""
+MAX_WORDS = 12
+"""Words of each kind: for the culprit, against it, others."""
+WHAT: Mapping[What, str] = {
+    "hung": "the job hung",
+    "died": "a rank died while the job worked",
+    "node_lost": "a node was lost",
+    "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
+}
+SAME_SECONDS = 20.0
+"""A thing that two sources tell of one rank within so long is one thing: they look every 15 s."""
+NAMES: Mapping[Witness, str] = {
+    "verdict": "process",
+    "records": "NCCL's records",
+    "ras": "NCCL's RAS",
+    "flight_recorder": "flight recorder",
+    "hardware": "hardware checks",
+    "kernel_log": "kernel log",
+    "job_log": "job log",
+    "stacks": "stacks",
+}
+
+
+class PageSection(NamedTuple):
+    """A heading and rows below it; rows of several cells are a table."""
+
+    heading: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+class StoryPage(NamedTuple):
+    """The whole page: a title, sentences below it, and sections."""
+
+    title: str
+    sentences: tuple[str, ...]
+    sections: tuple[PageSection, ...]
+
+
+def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
+    """The page of a job that nothing happened to."""
+    nothing = f"no rank died, hung, was late or lost its hardware from {_moment(start)} to {_moment(end)}"
+    return StoryPage(_title(job), (nothing, *_rules(job)), ())
+
+
+def told(
+    job: KnownJob,
+    found: Sequence[Incident],
+    details: Details,
+    judgement: WeighedWords,
+    spent: Cost,
+    runbooks: Mapping[str, str],
+) -> StoryPage:
+    """The page of the last incident of ``found``."""
+    incident = found[-1]
+    sections = [
+        PageSection("Who", _who(details, judgement)),
+        *_words("Disagrees", judgement.against),
+        *_words("Also said", judgement.other),
+        PageSection("What happened when (UTC)", timeline(_with_back(details.happened, incident))),
+        PageSection("Cost", _cost(spent)),
+        PageSection("What to do", _to_do(details, judgement, runbooks)),
+    ]
+    if details.left_out:
+        sections.append(PageSection("Not used", tuple((each,) for each in details.left_out)))
+    return StoryPage(
+        _title(job), (*_sentences(job, incident, found), *_rules(job)), tuple(each for each in sections if each.rows)
+    )
+
+
+def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
+    """Rows of time, rank, node, what and source; each thing once. Where there are too many, the middle is left out."""
+    kept: list[Happened] = []
+    for each in sorted(set(happened), key=lambda each: (each.at, KINDS.index(each.kind), each)):
+        double = next((number for number, other in enumerate(kept) if _same(each, other)), None)
+        if double is None:
+            kept.append(each)
+        elif ": first" in each.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
+            kept[double] = each
+    rows = [
+        (_clock(each.at), f"rank {each.rank}" if each.rank else "", each.node, each.what, _source(each))
+        for each in kept
+    ]
+    if len(rows) > MAX_TIMELINE:
+        half = MAX_TIMELINE // 2
+        rows = [*rows[:half], ("...", "", "", f"{len(rows) - 2 * half} more", ""), *rows[-half:]]
+    return tuple(rows)
+
+
+def _source(happened: Happened) -> str:
+    return next((name for witness, name in NAMES.items() if witness == happened.source), happened.source)
+
+
+def _same(one: Happened, other: Happened) -> bool:
+    """Whether both are one thing, which two queries or a bundle and the metrics tell."""
+    if one.kind == other.kind and one.kind in ("died", "unresponsive"):
+        return one.rank == other.rank and abs(one.at - other.at) < SAME_SECONDS
+    return (one.rank, one.node, one.what) == (other.rank, other.node, other.what) and (
+        abs(one.at - other.at) < SAME_SECONDS
+    )
+
+
+def _title(job: KnownJob) -> str:
+    named = ", ".join(filter(None, (job.info.get("name", ""), job.info.get("user", ""), job.info.get("partition", ""))))
+    cluster = job.clusters[0] if job.clusters else ""
+    nodes = f" on {count(len(job.nodes), 'node')}" if job.nodes else ""
+    ranks = f": {count(job.ranks, 'rank')}{nodes}" if job.ranks is not None else ""
+    return f"job {job.job_id}{f' ({named})' if named else ''}{f' of cluster {cluster}' if cluster else ''}{ranks}"
+
+
+def _rules(job: KnownJob) -> list[str]:
+    if job.has_rules:
+        return []
+    return ["the shipped rules say nothing of this job: are they loaded? (without them metrics tell no incident)"]
+
+
+def _sentences(job: KnownJob, incident: Incident, found: Sequence[Incident]) -> list[str]:
+    what = WHAT[incident.what]
+    over = ""
+    if not job.has_rules:
+        over = "; whether it works again is not known"
+    elif incident.stopped:
+        over = "; no work since" if incident.back is None else f"; it works again since {_clock(incident.back)}"
+    said = [f"{what}: from {_moment(incident.start)} to {_moment(incident.end)}{over}"]
+    if len(found) > 1:
+        said.append("earlier ones, each told with --until: " + ", ".join(_moment(each.end) for each in found[:-1][-8:]))
+    return said
+
+
+def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ...]:
+    if judgement.culprit is None:
+        return (("nobody is blamed by any witness", "", ""),)
+    ranks, witnesses = judgement.culprit
+    of = "" if len(ranks) > 1 else details.places.get(ranks[0], "")
+    nodes = sorted({each.node for each in judgement.for_them if each.node})
+    place = of or ", ".join(nodes[:4])
+    against = len({each.witness for each in judgement.against})
+    all_of = len(witnesses) + against
+    votes = f"{len(witnesses)} of {all_of} witnesses" if all_of > 1 else "the only witness that blames a rank"
+    head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({place})' if place else ''}, by {votes}"
+    return ((head, "", ""), *_rows(judgement.for_them))
+
+
+def _words(heading: str, said: Sequence[Said]) -> list[PageSection]:
+    return [PageSection(heading, _rows(said))] if said else []
+
+
+def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
+    """Rows of witness, ranks and sentence; ranks of which a witness says the same are together."""
+    together: dict[tuple[str, str, str], list[str]] = {}
+    for each in said:
+        source = "" if each.source == "metrics" else f" (bundle of {each.source})"
+        together.setdefault((NAMES[each.witness], each.says, source), []).append(each.rank)
+    rows = [
+        (f"  {name}", f"rank{'' if len(ranks) == 1 else 's'} {_ranks(ranks)}" if any(ranks) else "", says + source)
+        for (name, says, source), ranks in together.items()
+    ]
+    if len(rows) > MAX_WORDS:
+        rows = [*rows[:MAX_WORDS], ("  ...", "", f"{len(rows) - MAX_WORDS} more")]
+    return tuple(rows)
+
+
+def _ranks(ranks: Iterable[str]) -> str:
+    return rank_set(sorted(set(ranks), key=order))
+
+
+def _with_back(happened: Iterable[Happened], incident: Incident) -> list[Happened]:
+    more = list(happened)
+    if incident.stopped and incident.has_progress:
+        more.append(Happened(incident.since, "silent", "", "", "last progress", "records"))
+    if incident.back is not None:
+        more.append(Happened(incident.back, "back", "", "", "the job works again", "records"))
+    return more
+
+
+def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
+    if spent.is_guess and not spent.stopped:
+        return (("not known", "metrics tell neither GPUs nor ranks of the job"),)
+    rows = []
+    guess = " (each rank taken for one GPU)" if spent.is_guess else ""
+    if spent.seconds > 0:
+        still = ", and it goes on" if spent.goes_on else ""
+        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {span(spent.seconds)}{guess}{still}"))
+    if spent.again is not None:
+        rows.append(
+            (f"{spent.again:.2f} GPU-hours", "of work after the last checkpoint, lost if the job went back to it")
+        )
+    if spent.late > 0:
+        rows.append((f"{spent.late:.2f} GPU-hours", f"all waited for a late rank{guess}"))
+    return tuple(rows) or (("nothing", "the job did not stop and waited for nobody"),)
+
+
+def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    rows = [(each, "") for each in details.advice]
+    rows += [(name, runbooks.get(name, "docs/runbooks.md")) for name in details.alerts]
+    if not rows and judgement.culprit is not None:
+        rows.append(("no alert fired: docs/runbooks.md has what each witness means", ""))
+    return tuple(rows)
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(at))
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def span(seconds: float) -> str:
+    """A length of time with its two largest units, as ``2 h 5 min``."""
+    whole = max(round(seconds), 0)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def count(number: int, what: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

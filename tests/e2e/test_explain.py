@@ -1,0 +1,174 @@
+"""`rankwatch explain` on a real Prometheus with the shipped rules: a live job whose rank is killed, or stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from agents import Agent, free_port
+from jobs import SimulatedJob
+from machines import Machine, alive
+from nodes import wait_until
+from prometheus import ROOT, Prometheus, why_no_prometheus
+from watches import build_rules, prometheus_config
+
+from agent.evidence.summary import Event, RankAtTime, Summary, Word
+
+pytestmark = [
+    pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),
+    pytest.mark.timeout(240),
+]
+KEPT = os.environ.get("RANKWATCH_KEEP_EXPLAINED", "")
+"""A folder where the pages are kept, for docs/explain.md."""
+
+
+class Site(NamedTuple):
+    """A job of four ranks, its agent, and the Prometheus that asks it."""
+
+    machine: Machine
+    job: SimulatedJob
+    agent: Agent
+    job_id: str
+    prometheus: Prometheus
+
+    def explained(self, *more: str) -> tuple[int, str]:
+        """Exit status and answer."""
+        where = f"http://127.0.0.1:{self.prometheus.port}"
+        command = [sys.executable, "-m", "agent", "explain", self.job_id, "--prometheus", where, *more]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        assert done.stderr == ""
+        return done.returncode, done.stdout
+
+    def wait_for(self, words: str, seconds: float = 90.0) -> str:
+        """The page, once it has these words; asked again it has them still."""
+        wait_until(lambda: words in self.explained()[1], seconds, words)
+        status, page = self.explained()
+        assert status == 0
+        assert words in page, page
+        return page
+
+
+@contextmanager
+def site(tmp_path: Path, *options: str) -> Iterator[Site]:
+    """Provide the site, with all four ranks seen by the rules."""
+    targets = tmp_path / "targets"
+    targets.mkdir()
+    rules = build_rules(tmp_path, {"page_ranks": 2, "page_age_seconds": 0}, {})
+    machine = Machine(tmp_path)
+    dumps = tmp_path / "dumps"
+    started = ("--ranks", "4", "--dump-dir", str(dumps), *options)
+    with machine.job(*started) as job, machine.agent(dump_dir=dumps) as agent:
+        agent.wait_for_states(alive(4))
+        job_id = agent.samples("rankwatch_job_info")[0].labels["job_id"]
+        (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
+        with Prometheus(tmp_path / "prometheus", prometheus_config(targets, rules, free_port())) as prometheus:
+            made = Site(machine, job, agent, job_id, prometheus)
+            # Each group of rules has its own turn: GPUs are counted once a minute.
+            known = "job:rankwatch_gpus:count == 4 and job:rankwatch_progress:seconds offset 20s"
+            wait_until(
+                lambda: prometheus.value(f"{known} and on () job_node:rankwatch_ranks_seen:bool"), 120, "the job"
+            )
+            yield made
+
+
+def again(made: Site, *options: str) -> SimulatedJob:
+    """The job anew, under its id."""
+    dumps = str(made.machine.directory / "dumps")
+    return made.machine.job("--ranks", "4", "--dump-dir", dumps, *options, name="again")
+
+
+def keep(name: str, page: str) -> None:
+    """Keep a page where that is asked for."""
+    if KEPT:
+        (Path(KEPT) / f"{name}.txt").write_text(page)
+
+
+def test_a_killed_rank(tmp_path: Path) -> None:
+    """Before, nothing happened; after a SIGKILL the rank, its signal, node and cost are told, the same each time."""
+    with site(tmp_path) as made:
+        status, page = made.explained()
+        assert status == 0
+        assert "no rank died, hung, was late or lost its hardware" in page
+        pid = made.job.pid(2)
+        made.job.kill(pid)
+        page = made.wait_for("RankDead")
+        keep("killed", page)
+        assert re.search(rf"\n  rank 2 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
+        assert "killed (SIGKILL)" in page
+        assert re.search(r"\n  [0-9.]+ GPU-hours  no work done for ", page), page
+        assert "#rankdead" in page
+        until = str(int(made.prometheus.value("vector(time())") or 0))
+        assert made.explained("--until", until) == made.explained("--until", until)
+        file = tmp_path / "page.html"
+        assert made.explained("--html", str(file)) == (0, "")
+        assert "killed (SIGKILL)" in file.read_text()
+
+
+def test_a_crash_and_a_restart(tmp_path: Path) -> None:
+    """A crash tears the job down, and it is started anew: the time line has both; a bundle's other word is told."""
+    evidence = tmp_path / "evidence"
+    evidence.mkdir()
+    with site(tmp_path, "--teardown", "torchrun") as made:
+        made.job.kill(made.job.pid(3), signal.SIGSEGV)
+        made.job.wait_for("exited", rank=0)
+        at = made.prometheus.value("vector(time())") or 0.0
+        (evidence / "n.json").write_bytes(msgspec.json.encode(contradiction(made.job_id, at)))
+        (evidence / "cut.json").write_text("{")
+        made.wait_for("crashed (SIGSEGV): first to go")
+        with again(made):
+            made.wait_for("; it works again since ")
+            status, page = made.explained("--evidence", str(evidence))
+        assert status == 0
+        keep("restarted", page)
+        assert re.search(r"\n  rank 3 \(127\.0\.0\.1,[^)]*\), by 1 of 2 witnesses", page), page
+        assert re.search(r"Disagrees\n +job log +rank 0 +its log has cuda error \(bundle of 127.0.0.1\)", page), page
+        assert "all ranks are started anew" in page
+        assert "cut.json: " in page
+
+
+def contradiction(job_id: str, at: float) -> Summary:
+    """What stands beside a bundle whose job log blames rank 0."""
+    return Summary(
+        format=1,
+        job_id=job_id,
+        node="127.0.0.1",
+        taken_at=at,
+        trigger="dead",
+        because="rank 3 died of SIGSEGV",
+        version="0",
+        ranks=[RankAtTime("0", 1, "alive", at), RankAtTime("3", 2, "dead", at)],
+        words=[
+            Word("3", "verdict", "crashed (SIGSEGV)", blames=True),
+            Word("0", "job_log", "its log has cuda error", blames=True),
+        ],
+        suspects=["3"],
+        timeline=[Event(at - 1, "3", "segfault at 10 ip 00007f in libcuda.so", "kernel log")],
+        parts=[],
+    )
+
+
+def test_a_stopped_rank(tmp_path: Path) -> None:
+    """A rank that SIGSTOP holds is named as what the job waits for; once it goes on, the incident is over."""
+    with site(tmp_path) as made:
+        pid = made.job.pid(1)
+        made.job.kill(pid, signal.SIGSTOP)
+        page = made.wait_for("RankUnresponsive", 150)
+        keep("stopped", page)
+        assert "the job hung" in page
+        assert re.search(rf"\n  rank 1 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
+        assert "no work since" in page
+        made.job.kill(pid, signal.SIGCONT)
+        page = made.wait_for("; it works again since ")
+        keep("continued", page)
+        assert "and it goes on" not in page
+        assert "rank 1 (" in page

@@ -1,0 +1,184 @@
+"""Summaries of evidence bundles: forged, cut, double, of other clusters, times and clocks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.cli.explain import bundles
+from agent.cli.explain.model import Incident, KnownJob
+from agent.evidence.summary import MAX_LISTED, Event, RankAtTime, Summary, Word
+
+INCIDENT = Incident(1000.0, 1300.0, 1000.0, None, "died")
+JOB = KnownJob("7", ("x",), has_rules=True, nodes=("a", "b"), nodes_elsewhere=frozenset({"z"}))
+
+
+def summary(node: str = "a", taken_at: float = 1020.0, **more: Any) -> Summary:
+    """A summary of job 7 that blames rank 3."""
+    made: dict[str, Any] = {
+        "format": 1,
+        "job_id": "7",
+        "node": node,
+        "taken_at": taken_at,
+        "trigger": "dead",
+        "because": "rank 3 died",
+        "version": "1",
+        "ranks": [RankAtTime("3", 30, "dead", 1000.0)],
+        "words": [Word("3", "verdict", "died of SIGKILL", blames=True)],
+        "suspects": ["3"],
+        "timeline": [Event(1000.0, "3", "died", "process")],
+        "parts": [],
+    }
+    return Summary(**(made | more))
+
+
+def put(folder: Path, name: str, made: Summary) -> None:
+    """Write a summary as the agent does."""
+    (folder / f"{name}.json").write_bytes(msgspec.json.encode(made))
+
+
+def test_summaries_of_the_job(tmp_path: Path) -> None:
+    """Those of the job in order of time, each once, however often its file was copied; other jobs' are passed."""
+    put(tmp_path, "b", summary("b", 1030.0))
+    put(tmp_path, "a", summary())
+    put(tmp_path, "copy", summary())
+    put(tmp_path, "other", summary(job_id="8"))
+    (tmp_path / "bundle.tar.gz").write_bytes(b"no summary")
+    found = bundles.read(tmp_path, "7")
+    assert [(each.node, each.taken_at) for each in found.summaries] == [("a", 1020.0), ("b", 1030.0)]
+    assert found.failed == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        msgspec.json.encode(summary())[:-40],
+        b"[" * 100_000,
+        b'{"job_id": "7"}',
+        msgspec.json.encode(summary()).replace(b'"format":1', b'"format":2'),
+        msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))),
+        b"\xff\xfe",
+    ],
+    ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text"],
+)
+def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
+    """It is named with the reason, and costs itself alone."""
+    put(tmp_path, "good", summary())
+    (tmp_path / "bad.json").write_bytes(content)
+    found = bundles.read(tmp_path, "7")
+    assert len(found.summaries) == 1
+    [failed] = found.failed
+    assert failed.startswith("bad.json: ")
+
+
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    """FIFOs, links and folders are not read, nor waited for."""
+    given = tmp_path / "given"
+    given.mkdir()
+    os.mkfifo(given / "fifo.json")
+    put(tmp_path, "elsewhere", summary())
+    (given / "link.json").symlink_to(tmp_path / "elsewhere.json")
+    (given / "folder.json").mkdir()
+    found = bundles.read(given, "7")
+    assert sorted(each.partition(":")[0] for each in found.failed) == ["fifo.json", "folder.json", "link.json"]
+
+
+def test_a_file_at_its_bound(tmp_path: Path) -> None:
+    """A summary of the most bytes is read, one byte more is not."""
+    content = msgspec.json.encode(summary())
+    (tmp_path / "most.json").write_bytes(content.ljust(bundles.MAX_FILE_BYTES))
+    assert len(bundles.read(tmp_path, "7").summaries) == 1
+    (tmp_path / "most.json").write_bytes(content.ljust(bundles.MAX_FILE_BYTES + 1))
+    assert bundles.read(tmp_path, "7").failed == (f"most.json: larger than {bundles.MAX_FILE_BYTES} bytes",)
+
+
+def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last by name are read, and it is said how many were not."""
+    monkeypatch.setattr(bundles, "MAX_FILES", 2)
+    for number in range(3):
+        put(tmp_path, f"{number}", summary(taken_at=1000.0 + number))
+    found = bundles.read(tmp_path, "7")
+    assert [each.taken_at for each in found.summaries] == [1001.0, 1002.0]
+    assert found.failed == ("1 files: more than 2 are not read",)
+
+
+def test_many_bad_files_are_counted(tmp_path: Path) -> None:
+    """Eight are named, the others are counted."""
+    for number in range(bundles.MAX_NAMED + 3):
+        (tmp_path / f"{number:02}.json").write_text("{")
+    failed = bundles.read(tmp_path, "7").failed
+    assert len(failed) == bundles.MAX_NAMED + 1
+    assert failed[-1] == "3 more files"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """It is an OSError, not an empty story."""
+    with pytest.raises(OSError):
+        bundles.read(tmp_path / "none", "7")
+
+
+def test_a_bundle_of_the_incident() -> None:
+    """Its words and events count, and when it was taken is told."""
+    found = bundles.weigh([summary()], JOB, INCIDENT)
+    assert found.used == 1
+    assert found.left_out == ()
+    [said] = found.said
+    assert (said.rank, said.node, said.witness, said.source) == ("3", "a", "verdict", "a")
+    assert [(each.at, each.what) for each in found.happened] == [
+        (1000.0, "died"),
+        (1020.0, "evidence bundle taken (dead: rank 3 died)"),
+    ]
+
+
+def test_bundles_of_another_time_or_cluster() -> None:
+    """They say nothing of this incident, and are named."""
+    late = INCIDENT.end + bundles.LATE_SECONDS
+    early = INCIDENT.start - bundles.EARLY_SECONDS
+    assert bundles.weigh([summary(taken_at=late), summary(taken_at=early)], JOB, INCIDENT).used == 2
+    found = bundles.weigh([summary(taken_at=late + 1), summary(taken_at=early - 1), summary("z")], JOB, INCIDENT)
+    assert (found.used, found.said, found.happened) == (0, (), ())
+    assert found.left_out == (
+        "bundle of a: taken at another time than the incident",
+        "bundle of a: taken at another time than the incident",
+        "bundle of z: that node ran the job 7 of another cluster",
+    )
+
+
+def test_a_node_whose_clock_is_ahead() -> None:
+    """Its times are corrected by what metrics know of its clock."""
+    ahead = KnownJob("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
+    made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
+    found = bundles.weigh([made], ahead, INCIDENT)
+    assert [each.at for each in found.happened] == [1000.0, 1020.0]
+    assert bundles.weigh([made], JOB, INCIDENT).used == 0
+
+
+def test_who_followed_is_not_blamed() -> None:
+    """Of the ends in all bundles the first is blamed, by corrected clocks; ends within 0.05 s have no order."""
+
+    def ended(node: str, rank: str, since: float) -> Summary:
+        word = Word(rank, "verdict", "was killed by SIGKILL", blames=True)
+        return summary(node, ranks=[RankAtTime(rank, 1, "dead", since)], words=[word], suspects=[rank])
+
+    made = [ended("a", "3", 1010.0), ended("b", "9", 1000.05), ended("c", "4", 1000.0), ended("d", "5", 1000.06)]
+    found = bundles.weigh(made, KnownJob("7", offsets={"a": 10.0}), INCIDENT)
+    assert {each.rank: each.blames for each in found.said} == {"3": True, "9": True, "4": True, "5": False}
+
+
+def test_a_share_of_words_and_events_for_each_bundle() -> None:
+    """A bundle with 4,096 words gives 64, those that blame suspects first; no event is later than the bundle."""
+    words = [Word(str(rank), "ras", "waits", blames=False) for rank in range(MAX_LISTED - 1)]
+    words.append(Word("3", "stacks", "in DataLoader", blames=True))
+    events = [Event(999.0, "1", f"line {number}", "log") for number in range(MAX_LISTED - 2)]
+    events += [Event(1001.0, "3", "died", "process"), Event(99_999.0, "3", "forged", "log")]
+    found = bundles.weigh([summary(words=words, timeline=events)], JOB, INCIDENT)
+    assert len(found.said) == bundles.MAX_WORDS
+    assert found.said[0].rank == "3"
+    assert len(found.happened) == bundles.MAX_WORDS + 1
+    assert found.happened[0].what == "died"
+    assert "forged" not in {each.what for each in found.happened}

@@ -1,0 +1,167 @@
+"""Which incidents a range has, when work stopped and was done again, and what that cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.cli.explain.cost import Cost, cost, held
+from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, incidents, spans
+from agent.cli.explain.model import Course, HeldGpus, Span
+
+STEP = 15.0
+END = 10_000.0
+
+
+def course(*found: Span, **more: object) -> Course:
+    """A course of 10,000 s with these spans."""
+    return Course(0.0, END, STEP, tuple(found), **more)  # type: ignore[arg-type]  # the fields of a dataclass
+
+
+def working(*stretches: tuple[float, float]) -> tuple[tuple[float, float], ...]:
+    """Progress as it is seen every 15 s, of a job that works in these stretches."""
+    found = []
+    for number in range(int(END / STEP)):
+        at = number * STEP
+        made = [min(at, end) for start, end in stretches if start <= at]
+        if made:
+            found.append((at, max(made)))
+    return tuple(found)
+
+
+def test_one_missing_point_ends_no_span() -> None:
+    """Points 30 s apart are of one span, 45 s apart of two."""
+    points = [(0.0, 1.0), (15.0, 1.0), (45.0, 1.0), (90.0, 1.0)]
+    assert spans(points, STEP) == [(0.0, 45.0), (90.0, 90.0)]
+
+
+def test_nothing_happened() -> None:
+    """A range without symptoms has no incident, nor has one with a line of a log alone."""
+    assert incidents(course()) == []
+    assert incidents(course(Span("log", 50.0, 50.0))) == []
+
+
+def test_a_death_and_a_restart() -> None:
+    """Work stopped at the death, and was done again at the first progress after the restart."""
+    progress = working((0.0, 1001.0), (1300.0, END))
+    death = Span("died", 1000.0, 1280.0)
+    [found] = incidents(
+        course(death, deaths=(1000.0,), progress=progress, running_since=((900.0, 10.0), (1290.0, 1290.0)))
+    )
+    assert (found.start, found.since, found.back) == (1000.0, 1000.0, 1305.0)
+    assert found.what == "died"
+
+
+def test_a_death_after_a_hang() -> None:
+    """The last progress 600 s before the death: the job hung, and work stopped then."""
+    progress = working((0.0, 400.0))
+    [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
+    assert (found.start, found.since, found.back, found.what) == (400.0, 400.0, None, "hung")
+
+
+def test_a_pause_before_a_death_is_no_hang() -> None:
+    """Up to 119 s without progress is an operation or a checkpoint; from 120 s on it is a hang."""
+    for pause, what in ((119.0, "died"), (120.0, "hung")):
+        progress = working((0.0, 1000.0 - pause))
+        [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
+        assert found.what == what, pause
+
+
+def test_progress_of_survivors_is_no_recovery() -> None:
+    """What others complete while the death is shown does not end the incident."""
+    progress = working((0.0, 1020.0))
+    [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
+    assert found.back is None
+
+
+def test_a_rank_that_is_continued() -> None:
+    """Progress after the last symptom is over ends a hang without a restart."""
+    progress = working((0.0, 1000.0), (1200.0, END))
+    [found] = incidents(course(Span("unresponsive", 1010.0, 1200.0), progress=progress))
+    assert (found.since, found.back, found.what) == (1000.0, 1200.0, "hung")
+
+
+def test_a_crash_loop_is_one_incident() -> None:
+    """The restart before the second death ends nothing; the last one does."""
+    progress = working((0.0, 1000.0), (1100.0, 1200.0), (1300.0, END))
+    starts = ((0.0, 1.0), (1080.0, 1080.0), (1290.0, 1290.0))
+    [found] = incidents(
+        course(
+            Span("died", 1000.0, 1070.0),
+            Span("died", 1200.0, 1280.0),
+            deaths=(1000.0, 1200.0),
+            progress=progress,
+            running_since=starts,
+        )
+    )
+    assert (found.since, found.back) == (1000.0, 1305.0)
+
+
+def test_symptoms_far_apart_are_two_incidents() -> None:
+    """The bound itself is one incident, a second more is two."""
+    early = Span("unresponsive", 100.0, 200.0)
+    assert len(incidents(course(early, Span("died", 200.0 + APART_SECONDS, 2000.0)))) == 1
+    assert len(incidents(course(early, Span("died", 201.0 + APART_SECONDS, 2000.0)))) == 2
+
+
+def test_a_late_rank_stops_nothing() -> None:
+    """A job that waits for a late rank works on, slower."""
+    [found] = incidents(course(Span("late", 1000.0, 2000.0), progress=working((0.0, END))))
+    assert (found.stopped, found.what, found.since, found.back) == (False, "went_on", 1000.0, 2000.0)
+
+
+def test_gpu_hours_of_a_stop() -> None:
+    """64 GPUs for 305 s are 5.42 GPU-hours; 900 s since the last checkpoint, 16 more; 20 % late for 180 s, 0.64."""
+    known = course(
+        Span("late", 820.0, 1000.0),
+        Span("died", 1000.0, 1280.0),
+        deaths=(1000.0,),
+        progress=working((0.0, 1000.0), (1295.0, END)),
+        running_since=((1290.0, 1290.0),),
+        gpus=(HeldGpus(0.0, END, 64.0),),
+        checkpoints=(50.0, 100.0, 1500.0),
+        late=tuple((820.0 + 15 * number, 0.2) for number in range(12)),
+    )
+    [found] = incidents(known)
+    spent = cost(known, found, 64)
+    assert spent.seconds == 305.0
+    assert spent.stopped == pytest.approx(5.422, abs=0.001)
+    assert spent.again == pytest.approx(16.0)
+    assert spent.late == pytest.approx(0.64)
+    assert not spent.is_guess
+
+
+def test_gpus_given_back_cost_nothing() -> None:
+    """A job that is never restarted costs until its allocation ends, not until the range does."""
+    known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,), gpus=(HeldGpus(0.0, 1600.0, 8.0),))
+    [found] = incidents(known)
+    spent = cost(known, found, 8)
+    assert (spent.seconds, spent.stopped, spent.goes_on) == (600.0, pytest.approx(8 * 600 / 3600), False)
+
+
+def test_what_goes_on_costs_until_now() -> None:
+    """A job that holds its GPUs still, without work, is said to go on."""
+    known = course(Span("died", 1000.0, END), deaths=(1000.0,), gpus=(HeldGpus(0.0, END, 8.0),))
+    [found] = incidents(known)
+    assert cost(known, found, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
+
+
+def test_a_lost_node() -> None:
+    """A node that is lost within two minutes of the last progress is why there is none; a later one follows a hang."""
+    for lost, what in ((1000.0 + NODE_SECONDS, "node_lost"), (1001.0 + NODE_SECONDS, "hung")):
+        [found] = incidents(course(Span("node_lost", lost, END), progress=working((0.0, 1000.0))))
+        assert (found.what, found.since) == (what, 1000.0)
+
+
+def test_without_known_gpus() -> None:
+    """Each rank is taken for one GPU, until the last symptom, and it is said so."""
+    known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,))
+    [found] = incidents(known)
+    assert cost(known, found, 72) == Cost(500.0, pytest.approx(10.0), None, 0.0, is_guess=True)
+    assert cost(known, found, None).stopped == 0.0
+
+
+def test_gpu_hours_between_two_times() -> None:
+    """Only what overlaps counts, and an end before the start is nothing."""
+    gpus = [HeldGpus(0.0, 3600.0, 2.0), HeldGpus(3600.0, 3600.0, 4.0)]
+    assert held(gpus, 1800.0, 5400.0) == pytest.approx(3.0)
+    assert held(gpus, 5400.0, 1800.0) == 0.0

@@ -1,0 +1,353 @@
+"""The page of an incident: what a fake Prometheus answers, to the words that people read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+
+from agent.cli.explain import ask, bundles, story
+from agent.cli.explain.command import explain, main
+from agent.cli.explain.cost import Cost
+from agent.cli.explain.culprit import judge
+from agent.cli.explain.details import NODE_ALERTS, details
+from agent.cli.explain.incident import incidents
+from agent.cli.explain.model import Details, Happened, Incident, KnownJob, Said
+from agent.cli.explain.page import as_html, as_text
+from agent.cli.prometheus import Line, Sample
+from agent.evidence.summary import RankAtTime, Summary, Word
+
+START, DEATH, END = 1_800_000_000.0, 1_800_003_000.0, 1_800_003_600.0
+"""14:10:00 is the death: 1,800,000,000 is 08:00:00 UTC of 2027-01-15."""
+RUNBOOK = "http://wiki/runbooks#rankdead"
+DIED = {"rank": "3", "node": "a", "reason": "signaled", "signal": "SIGKILL", "code": ""}
+OF_X = {"cluster": "x"}
+
+
+def every(start: float, end: float, value: float | None = None) -> tuple[tuple[float, float], ...]:
+    """Points each 5 s; without a value the times themselves."""
+    times = [start + 5 * number for number in range(int((end - start) / 5) + 1)]
+    return tuple((at, at if value is None else value) for at in times)
+
+
+LINES: dict[str, list[Line]] = {
+    "job:rankwatch_death:seconds": [Line(DIED, every(DEATH + 5, END, DEATH))],
+    "max(job:rankwatch_progress:seconds": [Line({}, every(START, DEATH) + every(DEATH + 5, END, DEATH))],
+    "max(job:rankwatch_running_since": [Line({}, every(START, END, START))],
+    "max(job:rankwatch_gpus:count": [Line({}, every(START, END, 16.0))],
+}
+SAMPLES: dict[str, list[Sample]] = {
+    "count by (cluster) (last_over_time(job_state:": [Sample(OF_X, 2.0)],
+    "group by (cluster, node)": [
+        Sample({"cluster": "x", "node": "a"}, 1.0),
+        Sample({"cluster": "x", "node": "b"}, 1.0),
+    ],
+    "topk(1, last_over_time(rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice"}, 1.0)],
+    "max(max_over_time(job:rankwatch_ranks_expected": [Sample({}, 16.0)],
+    "min(min_over_time(job:rankwatch_running_since": [Sample({}, START)],
+    "bottomk(8, last_over_time(rank:rankwatch_exit_order": [
+        Sample(DIED, DEATH),
+        Sample({"rank": "4", "node": "a", "reason": "exited", "code": "1"}, DEATH + 9),
+    ],
+    "topk(17, max by (rank, host, gpu, reason)": [Sample({"rank": "3", "host": "a", "reason": "missing"}, 0.0)],
+    "topk(17, last_over_time(rank:rankwatch_flight_recorder_behind": [
+        Sample(
+            {"rank": "5", "node": "b", "what": "not_begun", "operation": "_allreduce_base", "description": "dp"}, 7.0
+        )
+    ],
+    "bottomk(64, min by (alertname, severity) (min_over_time(timestamp(ALERTS{job_id": [
+        Sample({"alertname": "RankDead", "severity": "page"}, DEATH + 20)
+    ],
+    "last_over_time(rankwatch_rank_info": [Sample({"rank": "3", "node": "a", "gpu": "3", "pid": "77"}, 1.0)],
+}
+
+
+class Asked:
+    """Answers by how an expression begins; all that was asked is kept."""
+
+    def __init__(self, samples: dict[str, list[Sample]], lines: dict[str, list[Line]]) -> None:
+        self.samples, self.lines = samples, lines
+        self.asked: list[str] = []
+
+    def at(self, expression: str, at_seconds: float) -> list[Sample]:
+        """An instant query's answer."""
+        self.asked.append(expression)
+        return next((found for word, found in self.samples.items() if expression.startswith(word)), [])
+
+    def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
+        """A range query's answer."""
+        self.asked.append(expression)
+        assert (end_seconds - start_seconds) / step_seconds <= ask.MAX_POINTS
+        return next((found for word, found in self.lines.items() if expression.startswith(word)), [])
+
+
+class Forgetful(Asked):
+    """A Prometheus that knows nothing of any job."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+
+    def runbooks(self) -> dict[str, str]:
+        """No rules."""
+        return {}
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """Provide the address of a fake Prometheus that answers SAMPLES and LINES; it parses no expression."""
+    asked = Asked(SAMPLES, LINES)
+
+    def answer(path: str, query: dict[str, list[str]]) -> Any:
+        if path.endswith("/rules"):
+            rules = [{"name": "RankDead", "annotations": {"runbook_url": RUNBOOK}}, {"name": "Other"}]
+            return {"groups": [{"rules": rules}]}
+        if path.endswith("/query_range"):
+            start, end, step = (float(query[name][0]) for name in ("start", "end", "step"))
+            found = asked.over(query["query"][0], start, end, step)
+            return {
+                "result": [{"metric": each.labels, "values": [(a, str(v)) for a, v in each.points]} for each in found]
+            }
+        samples = asked.at(query["query"][0], float(query["time"][0]))
+        return {"result": [{"metric": each.labels, "value": [1, str(each.value)]} for each in samples]}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            body = json.dumps({"status": "success", "data": answer(parts.path, parse_qs(parts.query))}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as made:
+        thread = Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"127.0.0.1:{made.server_port}"
+        made.shutdown()
+        thread.join()
+
+
+PAGE = """\
+job 7 (pretrain, alice) of cluster x: 16 ranks on 2 nodes
+a rank died while the job worked: from 2027-01-15T08:50:00Z to 2027-01-15T09:00:00Z; no work since
+
+Who
+  rank 3 (a, GPU 3, pid 77), by 2 of 3 witnesses
+    process     rank 3  killed (SIGKILL): first to go
+    NCCL's RAS  rank 3  does not answer RAS, and the others wait for it
+
+Disagrees
+    flight recorder  rank 5  had not begun allreduce no. 7 of group dp
+"""
+
+
+def test_the_page_of_a_death(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Culprit with its witnesses, the one that disagrees, time line, 2.67 GPU-hours (16 GPUs, 600 s), the runbook."""
+    assert main(["7", "--prometheus", server, "--until", str(int(END))]) == 0
+    page = capsys.readouterr().out
+    lines = page.splitlines()
+    assert page.startswith(PAGE)
+    when = [re.sub(" {2,}", " | ", line.strip()) for line in lines if re.match(r"  \d\d:\d\d:\d\d ", line)]
+    assert when == [
+        "08:50:00 | last progress | NCCL's records",
+        "08:50:00 | rank 3 | a | killed (SIGKILL): first to go | process",
+        "08:50:09 | rank 4 | a | left with status 1 | process",
+        "08:50:20 | page RankDead | alerts",
+    ]
+    assert "  2.67 GPU-hours  no work done for 10 min 0 s, and it goes on" in lines
+    assert f"  RankDead  {RUNBOOK}" in lines
+    main(["7", "--prometheus", server, "--until", str(int(END))])
+    assert capsys.readouterr().out == page, "the same input gives the same text"
+
+
+def test_html(server: str, tmp_path: Path) -> None:
+    """The same page as HTML, written with mode 0600, with the runbook as a link."""
+    file = tmp_path / "page.html"
+    assert main(["7", "--prometheus", server, "--until", str(int(END)), "--html", str(file)]) == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert f'<a href="{RUNBOOK}" rel="noreferrer">' in file.read_text()
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+    assert main(["7", "--prometheus", server, "--until", str(int(END)), "--html", str(tmp_path / "no" / "x")]) == 2
+
+
+def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bundle's words count beside metrics', and a file that is none is named below."""
+    summary = Summary(
+        1, "7", "b", DEATH + 30, "dead", "rank 3", "1", [RankAtTime("5", 1, "alive", 0.0)],
+        [Word("3", "kernel_log", "the kernel killed it", blames=True)], ["3"], [], [],
+    )  # fmt: skip
+    (tmp_path / "a.json").write_bytes(msgspec.json.encode(summary))
+    (tmp_path / "b.json").write_text("[]")
+    assert main(["7", "--prometheus", server, "--until", str(int(END)), "--evidence", str(tmp_path)]) == 0
+    page = capsys.readouterr().out
+    assert "by 3 of 4 witnesses" in page
+    assert "the kernel killed it (bundle of b)" in page
+    assert re.search(r"Not used\n  b\.json: ", page)
+    assert main(["7", "--prometheus", server, "--evidence", str(tmp_path / "none")]) == 2
+
+
+def test_bundles_alone(tmp_path: Path) -> None:
+    """Where Prometheus has forgotten the job, bundles tell what they know, and the page says what is not known."""
+    word = Word("3", "verdict", "was killed by SIGKILL", blames=True)
+    made = Summary(1, "70", "b", DEATH, "dead", "rank 3", "1", [RankAtTime("3", 1, "dead", DEATH)], [word], [], [], [])
+    (tmp_path / "a.json").write_bytes(msgspec.json.encode(made))
+    page, _ = explain(Forgetful(), "70", None, None, END, bundles.read(tmp_path, "70"))
+    assert page is not None
+    text = as_text(page)
+    assert "a rank died while the job worked" in text
+    assert "whether it works again is not known" in text
+    assert "rank 3 (b), by the only witness that blames a rank" in text
+    assert "not known  metrics tell neither GPUs nor ranks of the job" in text
+    page, why = explain(Forgetful(), "70", None, None, END, bundles.Read((), ()))
+    assert page is None
+    assert why == "job 70: nothing is known of it in the range (--since, --until)"
+
+
+def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
+    """No answer is 2, without the address' password; spans and times that are none are wrong use."""
+    assert main(["7", "--prometheus", "http://me:secret@127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rankwatch explain: no answer from http://127.0.0.1:1: ")
+    assert "secret" not in said
+    for wrong in (["--since", "0m"], ["--since", "8d"], ["--since", "1"], ["--until", "yesterday"]):
+        with pytest.raises(SystemExit) as left:
+            main(["7", "--prometheus", "http://127.0.0.1:1", *wrong])
+        assert left.value.code == 2
+
+
+def test_two_clusters_with_a_job_of_one_id() -> None:
+    """They are never told as one; where one is chosen, nodes of the other are known as its own."""
+    both = [Sample({"cluster": "x"}, 1.0), Sample({"cluster": "y"}, 1.0)]
+    nodes = [Sample({"cluster": "x", "node": "a"}, 1.0), Sample({"cluster": "y", "node": "z"}, 1.0)]
+    asked = Asked({"count by (cluster) (last_over_time(job_state": both, "group by (cluster, node)": nodes}, {})
+    assert ask.job(asked, "7", None, END, 3600.0).clusters == ("x", "y")
+    chosen = ask.job(asked, "7", "x", END, 3600.0)
+    assert (chosen.clusters, chosen.nodes, chosen.nodes_elsewhere) == (("x",), ("a",), frozenset({"z"}))
+    assert ask.job(asked, "7", "none", END, 3600.0).clusters == ()
+    asked.asked.clear()
+    course = ask.course(asked, ask.matcher("7", "x"), START, END)
+    assert all('job_id="7", cluster="x"' in each for each in asked.asked)
+    assert incidents(course) == []
+
+
+def test_the_most_points_of_a_range() -> None:
+    """A week is asked in steps of the same grid, with no more points than the bound."""
+    asked = Asked({}, {})
+    week = ask.course(asked, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END)
+    assert week.step == 105.0
+    day = ask.course(asked, ask.matcher("7", None), END - 86400 + 7, END + 7)
+    assert (day.step, day.end) == (15.0, END)
+
+
+def test_times_of_a_wrong_clock() -> None:
+    """An end that is told for the future or for long ago is taken for when it was seen; else it is believed."""
+    assert ask.believed(END + 50, END) == END
+    assert ask.believed(END - ask.OLDEST_SECONDS, END) == END - ask.OLDEST_SECONDS
+    assert ask.believed(END - ask.OLDEST_SECONDS - 1, END) == END
+
+
+def test_ends_in_order_and_when_they_were() -> None:
+    """What the rules subtract to order ends is added again."""
+    assert ask.end_time({"reason": "oom_killed"}, 940.0) == 1000.0
+    assert ask.end_time({"signal": "SIGSEGV"}, 999.9) == 1000.0
+    assert ask.end_time({"signal": "SIGKILL"}, 1000.0) == 1000.0
+
+
+def test_every_question_is_bounded() -> None:
+    """No question about ranks asks for more than a few series, however many ranks there are; no placeholder is left."""
+    asked = Asked({**SAMPLES, "bottomk(17, min_over_time(node:rankwatch_lost": [Sample({"node": 'n"1'}, DEATH)]}, LINES)
+    course = ask.course(asked, ask.matcher('7"', None), START, END)
+    incident = incidents(course)[-1]
+    details(asked, KnownJob("7"), ask.matcher('7"', None), incident, course)
+    assert not [each for each in asked.asked if re.search("<(job|back|most|start|any)>", each)]
+    assert all('job_id="7\\""' in each for each in asked.asked if "job_id" in each)
+    bounded = r"^(count|max|min|topk|bottomk)\b|job:rankwatch|rank=~"
+    assert [each for each in asked.asked if not re.search(bounded, each)] == []
+    assert any('node=~"n\\\\\\"1"' in each for each in asked.asked), "a node's name is no pattern"
+
+
+def test_a_witness_that_blames_too_many() -> None:
+    """Sixteen ranks that do not answer RAS are blamed, seventeen are any of more and are not."""
+    for number, blames in ((16, True), (17, False)):
+        found = [Sample({"rank": str(rank), "host": "a", "reason": "missing"}, 0.0) for rank in range(number)]
+        asked = Asked({**SAMPLES, "topk(17, max by (rank, host, gpu, reason)": found}, LINES)
+        course = ask.course(asked, ask.matcher("7", None), START, END)
+        known = details(asked, KnownJob("7"), ask.matcher("7", None), incidents(course)[-1], course)
+        words = [each for each in known.said if each.witness == "ras"]
+        assert {each.blames for each in words} == {blames}
+        assert all(("more than 16" in each.says) is not blames for each in words)
+
+
+def test_what_is_asked_for_exists() -> None:
+    """Each recorded series and each metric in a question is recorded by the shipped rules or declared in docs."""
+    root = Path(__file__).parents[2]
+    source = "".join((root / "agent/cli/explain" / f"{name}.py").read_text() for name in ("ask", "details"))
+    source = source.replace("{what}:seconds", "stalled:seconds")
+    rules = "".join(path.read_text() for path in (root / "deploy/prometheus/rules").glob("*.yml"))
+    recorded = set(re.findall(r"record: (\S+)", rules)) | set(re.findall(r"alert: (\S+)", rules))
+    metrics = (root / "docs/metrics.md").read_text()
+    asked = set(re.findall(r"\b(?:[a-z_]+:)?rankwatch_[a-z_]+(?::[a-z_0-9]+)?", source))
+    assert len(asked) > 25
+    assert [each for each in sorted(asked) if each not in recorded and f"`{each}`" not in metrics] == []
+    assert [each for each in NODE_ALERTS.split("|") if each not in recorded] == []
+
+
+def test_one_thing_told_twice_is_one_line() -> None:
+    """A death by two queries and an event of a bundle and of metrics are told once; another rank's is another."""
+    died = Happened(10.0, "died", "3", "a", "killed (SIGKILL): first to go", "verdict")
+    again = died._replace(at=10.1, what="killed (SIGKILL)")
+    other = died._replace(rank="4")
+    assert len(story.timeline([died, again, other])) == 2
+    far = died._replace(at=10.0 + story.SAME_SECONDS)
+    assert len(story.timeline([died, far])) == 2
+
+
+def test_a_long_time_line_keeps_both_ends() -> None:
+    """One line more than the bound leaves the middle out, and says how much."""
+    happened = [Happened(float(number), "other", str(number), "", "line", "x") for number in range(story.MAX_TIMELINE)]
+    assert len(story.timeline(happened)) == story.MAX_TIMELINE
+    rows = story.timeline([*happened, Happened(99.0, "other", "z", "", "line", "x")])
+    assert len(rows) == story.MAX_TIMELINE + 1
+    assert rows[story.MAX_TIMELINE // 2][3] == "1 more"
+    assert rows[-1][1] == "rank z"
+
+
+def test_hostile_words() -> None:
+    """What a user's log says commands neither the terminal nor the browser."""
+    evil = "\x1b[2J<script>alert(1)</script>"
+    said = [Said(evil, evil, "job_log", evil, blames=True, source=evil)]
+    incident = Incident(0.0, 1.0, 0.0, None, "died")
+    happened = (Happened(0.0, "log", evil, evil, evil, evil),)
+    known = Details(happened, tuple(said), alerts=(evil,), advice=(evil,), left_out=(evil,))
+    runbooks = {evil: 'javascript:alert(1)"'}
+    judgement = judge(said, is_hang=False)
+    page = story.told(KnownJob(evil, (evil,)), [incident], known, judgement, Cost(1.0, 1.0, 1.0, 1.0, True), runbooks)  # noqa: FBT003
+    assert all(line.isprintable() for line in as_text(page).splitlines())
+    assert "<script>" not in as_html(page)
+    assert "href" not in as_html(page)
+
+
+def test_no_witness_and_no_rules() -> None:
+    """It is said that nobody is blamed, and that the rules are not there."""
+    incident = Incident(0.0, 1.0, 0.0, None, "hung")
+    spent = Cost(0.0, 0.0, None, 0.0, is_guess=True)
+    page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
+    assert "nobody is blamed by any witness" in as_text(page)
+    assert "the shipped rules say nothing of this job" in as_text(page)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3600.0, "1 h 0 min")])
+def test_lengths_of_time(seconds: float, said: str) -> None:
+    """With their two largest units."""
+    assert story.span(seconds) == said
