@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from agent.core.identity import RankLabel
 from agent.evidence.board import Offered, Wanted
 from agent.evidence.summary import MAX_TEXT, Event, Word
 from agent.hardware.ledger import CheckState, Entry
@@ -38,6 +39,25 @@ async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) ->
         for each in known.entries
     ]
     return Offered({"ledger.json": msgspec.json.format(msgspec.json.encode(rows)) + b"\n"}, words, events)
+
+
+def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
+    """Return the ranks that run on hardware that has failed, each with the first check that says so.
+
+    ``has_failed``: whether any check has, as is seldom; nothing else is looked at otherwise.
+    """
+    if not has_failed():
+        return {}
+    known = snapshot()
+    counting = [
+        each for each in known.entries if each.finding.state is CheckState.FAILED and each.check in known.counted
+    ]
+    return {
+        view.label: _what(each)
+        for view in known.ranks.ranks
+        for each in reversed(counting)
+        if each.subject in subjects_of(view)
+    }
 
 
 def _what(entry: Entry) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from agent.api import ExporterConfig, Roots, Spec
 from agent.app.config import Loaded
 from agent.app.discovery import exporter_names, load_spec
-from agent.app.health_part import health_part
+from agent.app.health_part import health_part, struck_ranks
 from agent.app.lease import Lender
 from agent.app.mistakes import nearest
 from agent.app.running import Running
@@ -95,6 +95,7 @@ class Supervisor:
         self.counted: frozenset[str] = frozenset()
         self.health = HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted)
         self._lender.evidence.of("health").offer(partial(health_part, self.health.snapshot))
+        self._lender.evidence.struck = partial(struck_ranks, self.health.snapshot, self.ledger.has_failed)
         self.tables = (RankSource(self.ranks), self.health)
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from agent.core.identity import RankLabel
 from agent.evidence.summary import Event, Word
 
 
@@ -46,6 +47,10 @@ class Offers:
         """The parts on offer now, by the exporter that makes them."""
         return dict(self._board.made_by)
 
+    def struck(self) -> Mapping[RankLabel, str]:
+        """The ranks that run on hardware that has failed now, each with a check that says so."""
+        return self._board.struck()
+
     def close(self) -> None:
         """Withdraw the offer, and take no more."""
         if not self._closed:
@@ -54,10 +59,11 @@ class Offers:
 
 
 class EvidenceBoard:
-    """The offers of all exporters. Every method is called in the event loop."""
+    """The offers of all exporters, and which ranks run on failed hardware. Every method is called in the event loop."""
 
     def __init__(self) -> None:
         self.made_by: dict[str, Offer] = {}
+        self.struck: Callable[[], Mapping[RankLabel, str]] = dict
 
     def of(self, source: str) -> Offers:
         """What the exporter of this name offers."""

@@ -167,6 +167,10 @@ class HealthLedger:
             if name == source and not finding.latched and over(subject, check):
                 del self._found[name, subject, check]
 
+    def has_failed(self) -> bool:
+        """Whether any check of anything has failed now."""
+        return any(finding.state is CheckState.FAILED for finding in self._found.values())
+
     def entries(self) -> tuple[Entry, ...]:
         """All findings, in order."""
         return tuple(Entry(*place, finding) for place, finding in sorted(self._found.items(), key=lambda item: item[0]))

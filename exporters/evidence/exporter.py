@@ -71,7 +71,7 @@ class EvidenceExporter:
             await self._learn_old()
         clock = self._ctx.clock
         views = self._ctx.ranks.snapshot().ranks
-        look = self._watch.look(views, clock.time())
+        look = self._watch.look(views, clock.time(), self._ctx.evidence.struck())
         self._drop_frozen()
         for job_id in look.failing - self._frozen.keys():
             await self._freeze(job_id, views)
@@ -240,6 +240,7 @@ def _because(occasion: Occasion) -> str:
     words = {
         "dead": f"rank {occasion.rank} is dead",
         "unresponsive": f"rank {occasion.rank} does not respond",
+        "hardware": f"hardware has failed under rank {occasion.rank}",
         "silent": f"rank {occasion.rank} completes no operation any more",
         "asked": "it was asked for",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Literal, NamedTuple
 
 from agent.api import ProcessKey, RankLabel, RankView
@@ -13,7 +13,7 @@ MAX_CHANGES_PER_JOB = 512
 MAX_JOBS = 256
 """Jobs whose changes are remembered; a node of 1,024 processes has fewer."""
 
-Reason = Literal["dead", "unresponsive", "silent", "asked"]
+Reason = Literal["dead", "unresponsive", "hardware", "silent", "asked"]
 
 
 class Occasion(NamedTuple):
@@ -43,7 +43,7 @@ class WatchedTrouble(NamedTuple):
 class _Seen:
     """One process of a rank, from look to look."""
 
-    __slots__ = ("left", "longest_pause", "progress", "silent_at", "state")
+    __slots__ = ("left", "longest_pause", "progress", "silent_at", "state", "struck")
 
     def __init__(self) -> None:
         self.state = ""
@@ -51,6 +51,7 @@ class _Seen:
         self.progress: float | None = None
         self.longest_pause = 0.0
         self.silent_at: float | None = None
+        self.struck: bool | None = None
 
 
 class TroubleWatch:
@@ -61,8 +62,12 @@ class TroubleWatch:
         self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         self._changes: dict[str, deque[Change]] = {}
 
-    def look(self, views: Collection[RankView], now_seconds: float) -> WatchedTrouble:
+    def look(
+        self, views: Collection[RankView], now_seconds: float, struck: Container[RankLabel] = ()
+    ) -> WatchedTrouble:
         """Compare the ranks with those of the last look; ``now_seconds`` since the epoch.
+
+        ``struck``: those on failed hardware; one that was never seen on well hardware is no occasion.
 
         A state and a silence are an occasion once. A rank that is in trouble at the first look counts, too: the agent
         may have been started anew, and what it took before is known by the bundles that there are.
@@ -81,7 +86,11 @@ class TroubleWatch:
                 seen.left = True
                 if process.exit is None or process.exit.signal or process.exit.code:
                     failing.add(view.label.job_id)
-            trigger = self._changed(view, seen, now_seconds) or self._silent(view, seen, now_seconds)
+            trigger = (
+                self._changed(view, seen, now_seconds)
+                or _newly_struck(seen, is_struck=view.label in struck)
+                or self._silent(view, seen, now_seconds)
+            )
             if trigger:
                 occasions.append(Occasion(view.label.job_id, trigger, view.label.rank))
         self._seen = known
@@ -119,3 +128,8 @@ class TroubleWatch:
     def _forget(self, jobs: Collection[str]) -> None:
         for job_id in [each for each in self._changes if each not in jobs]:
             del self._changes[job_id]
+
+
+def _newly_struck(seen: _Seen, *, is_struck: bool) -> Reason | None:
+    was_well, seen.struck = seen.struck is False, is_struck
+    return "hardware" if is_struck and was_well else None

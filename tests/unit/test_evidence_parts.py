@@ -9,7 +9,7 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.api import FollowedFile, ProcessKey, RankTable, Wanted, WriterKey
-from agent.app.health_part import health_part
+from agent.app.health_part import health_part, struck_ranks
 from agent.core.identity import RankLabel
 from agent.hardware.ledger import HealthLedger, Subject
 from agent.ranks.health import HealthSnapshot
@@ -122,3 +122,5 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
     ]
     assert b'"check": "gpu_xid"' in part.files["ledger.json"]
     assert not (await health_part(lambda: found, Wanted("8", {}, ()))).words
+    assert struck_ranks(lambda: found, ledger.has_failed) == {RankLabel("7", "0"): "gpu_xid of gpu GPU-1"}
+    assert struck_ranks(lambda: found, lambda: False) == {}

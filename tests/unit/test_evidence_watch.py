@@ -100,3 +100,12 @@ def test_changes_are_bounded() -> None:
     watch.look([view(number, f"job-{number}") for number in range(MAX_JOBS + 1)], 1.0)
     assert list(watch.changes("7")) == []
     assert sum(bool(list(watch.changes(f"job-{number}"))) for number in range(MAX_JOBS + 1)) == MAX_JOBS
+
+
+def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
+    """A rank that was on well hardware and is on failed hardware is an occasion; one that never was on well, none."""
+    watch = TroubleWatch(SILENCE)
+    ranks, struck = [view(0), view(1)], {RankLabel("7", "1")}
+    assert watch.look(ranks, 1.0, struck).occasions == ()
+    assert watch.look(ranks, 2.0, {*struck, RankLabel("7", "0")}).occasions == (Occasion("7", "hardware", "0"),)
+    assert watch.look(ranks, 3.0, {*struck, RankLabel("7", "0")}).occasions == ()
