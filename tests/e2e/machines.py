@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,21 @@ class Machine:
         named = ("--scheduler", "slurm", "--job-id", self.job_id, *options)
         return SimulatedJob(self.directory / name, *named, node=self.node, **more)
 
-    def agent(self, *jobs: SimulatedJob, dump_dir: Path | None = None, **more: Any) -> Agent:
-        """Start an agent that reads the files of ``jobs``, or of a job to come in ``dump_dir``."""
+    def agent(
+        self,
+        *jobs: SimulatedJob,
+        dump_dir: Path | None = None,
+        exporters: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Agent:
+        """Start an agent that reads the files of ``jobs``, or of a job to come in ``dump_dir``.
+
+        ``exporters``: more sections of the configuration.
+        """
         paths = [str(job.dump_dir) for job in jobs] or [str(dump_dir or self.directory / "nothing")]
         sections = {"inspector": {"paths": paths, "derived_series": True}, "process": {"exit_status_ioctl": self.ioctl}}
-        return Agent(self.directory, {"exporters": sections}, job_id=self.job_id, node=self.node, **more)
+        whole = sections | dict(exporters or {})
+        return Agent(self.directory, {"exporters": whole}, job_id=self.job_id, node=self.node, **more)
 
     @contextlib.contextmanager
     def late_reaping(self, job: SimulatedJob) -> Iterator[None]:

@@ -67,7 +67,8 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
     machine = Machine(tmp_path)
     dumps = tmp_path / "dumps"
     started = ("--ranks", "4", "--dump-dir", str(dumps), *options)
-    with machine.job(*started) as job, machine.agent(dump_dir=dumps) as agent:
+    evidence = {"evidence": {"path": str(tmp_path / "evidence")}}
+    with machine.job(*started) as job, machine.agent(dump_dir=dumps, exporters=evidence) as agent:
         agent.wait_for_states(alive(4))
         job_id = agent.samples("rankwatch_job_info")[0].labels["job_id"]
         (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
@@ -107,6 +108,11 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         assert "killed (SIGKILL)" in page
         assert re.search(r"\n  [0-9.]+ GPU-hours  no work done for ", page), page
         assert "#rankdead" in page
+        status, page = made.explained("--evidence", str(tmp_path / "evidence"))
+        assert status == 0
+        assert "rank 2  killed (SIGKILL): first to go\n" in page
+        assert "evidence bundle taken (dead: rank 2 is dead)" in page
+        assert "Not used" not in page
         until = str(int(made.prometheus.value("vector(time())") or 0))
         assert made.explained("--until", until) == made.explained("--until", until)
         file = tmp_path / "page.html"
