@@ -41,6 +41,7 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
+from agent.ranks.rank.pause import Pauses
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.snapshot import RankSnapshot, RankView
@@ -114,6 +115,7 @@ __all__ = [
     "Owner",
     "OwnerKind",
     "PathPatterns",
+    "Pauses",
     "Position",
     "ProcFS",
     "ProcessFacts",

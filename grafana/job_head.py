@@ -42,10 +42,13 @@ def sentences() -> list[Panel]:
             Query(_how_it_ended(), "rank {{rank}} on {{node}} {{how}}"),
             Query(f"1000 * topk(2, {LOST})", "{{node}} is lost with its ranks"),
             Query(WAITING, "nothing completed for a minute"),
-            Query(f"topk(2, max by (rank, what, operation) ({BEHIND}))", "rank {{rank}} has {{what}} {{operation}}"),
+            Query(
+                _in_words("what", f"topk(2, max by (rank, what, operation) ({BEHIND}))"),
+                "rank {{rank}} has {{what}} {{operation}}",
+            ),
             Query(f"topk(2, max by (rank) ({SUSPECT}))", "a stalled communicator waits for rank {{rank}}"),
             Query(
-                f"1000 * topk(2, max by (rank, node, cause, detail) ({LATE_CAUSE}))",
+                _in_words("cause", f"1000 * topk(2, max by (rank, node, cause, detail) ({LATE_CAUSE}))"),
                 "late: rank {{rank}} on {{node}}, {{cause}} {{detail}}",
             ),
             Query(f"max by (state) (rankwatch_job_end_info{{{JOB}}})", "by the scheduler: {{state}}"),
@@ -86,6 +89,11 @@ def _how_it_ended() -> str:
     ):
         words = f'label_replace({words}, "how", "{text}", "{label}", "{pattern}")'
     return f"1000 * {words}"
+
+
+def _in_words(label: str, query: str) -> str:
+    """Return the query with a blank for the underscore of a label's values (``not_begun``)."""
+    return f'label_replace(\n  {query},\n  "{label}", "$1 $2", "{label}", "([^_]*)_(.*)"\n)'
 
 
 def _owner() -> list[Panel]:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Container, Iterable
 from typing import Literal, NamedTuple
 
-from agent.api import ProcessKey, RankLabel, RankView
+from agent.api import Pauses, ProcessKey, RankLabel, RankView
 
 MAX_CHANGES_PER_JOB = 512
 """Changes of states that are remembered for the time line, the newest."""
@@ -43,13 +43,12 @@ class WatchedTrouble(NamedTuple):
 class _Seen:
     """One process of a rank, from look to look."""
 
-    __slots__ = ("left", "longest_pause", "progress", "silent_at", "state", "struck")
+    __slots__ = ("left", "pauses", "silent_at", "state", "struck")
 
     def __init__(self) -> None:
         self.state = ""
         self.left = False
-        self.progress: float | None = None
-        self.longest_pause = 0.0
+        self.pauses = Pauses()
         self.silent_at: float | None = None
         self.struck: bool | None = None
 
@@ -113,16 +112,12 @@ class TroubleWatch:
         return "unresponsive" if verdict.state == "unresponsive" else None
 
     def _silent(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:
-        progress = view.process.progress_seconds
-        if progress is None or view.process.exited_at is not None:
+        if view.process.exited_at is not None:
             return None
-        if seen.progress is not None and progress > seen.progress:
-            seen.longest_pause = max(seen.longest_pause, progress - seen.progress)
-        seen.progress = progress
-        quiet = now_seconds - progress
-        if quiet <= max(self._silence_seconds, seen.longest_pause) or seen.silent_at == progress:
+        since = seen.pauses.silent_since(view.process.progress_seconds, now_seconds, self._silence_seconds)
+        if since is None or seen.silent_at == since:
             return None
-        seen.silent_at = progress
+        seen.silent_at = since
         return "silent"
 
     def _forget(self, jobs: Collection[str]) -> None:

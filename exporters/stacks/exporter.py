@@ -1,0 +1,255 @@
+"""The exporter: has the ranks of a job looked at that completes nothing, one rank after the other."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+from agent.api import (
+    Context,
+    ExporterConfig,
+    HelperError,
+    HelperSpec,
+    Metric,
+    NoData,
+    Offered,
+    Pauses,
+    ProcessKey,
+    RankLabel,
+    RankView,
+    Spec,
+    Wanted,
+)
+from agent.api import evidence_summary as told
+from exporters.stacks.dump import RESULTS, StackAnswer, StackRequest, take_stack
+from exporters.stacks.families import FAMILIES, StacksSnapshot, render
+from exporters.stacks.frames import Stack, others
+
+INTERVAL_SECONDS = 5.0
+HELPER_SECONDS = 10.0
+"""The program is given 5 s of these."""
+LOOK_SECONDS = 2.0
+"""An update begins no further look after this long."""
+AGAIN_SECONDS = 600.0
+"""A rank is looked at once in so long, and none for so long after a look that did not come back."""
+MAX_RANKS_PER_JOB = 32
+MAX_RANKS = 128
+"""Stacks that are held, of all jobs of the node."""
+WAITING = 2
+"""Ranks that a bundle has besides its suspects; of all, where none is known: most of them show who is elsewhere."""
+UNANSWERED = "unanswered"
+TAKER = HelperSpec(
+    "stacks", f"{take_stack.__module__}:{take_stack.__name__}", StackAnswer, memory_bytes=256 * 1024 * 1024
+)
+
+
+class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``py_spy``: the program, which the site installs; it must belong to root and be writable by nobody else.
+
+    ``silence_seconds``: a rank that had completed operations and completes none for so long, and for longer than ever
+    before, has fallen silent: then its job is looked at.
+    """
+
+    enabled: bool | Literal["auto"] = False
+    py_spy: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = "/usr/local/bin/py-spy"
+    silence_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 180.0
+
+
+class _Held(NamedTuple):
+    """A rank's stack; ``progress_seconds``: what it had last completed then."""
+
+    key: ProcessKey
+    stack: Stack
+    progress_seconds: float | None
+
+
+class StacksExporter:
+    """See the package."""
+
+    def __init__(self, config: StacksConfig) -> None:
+        self._config = config
+        self._pauses: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
+        self._looked_at: dict[ProcessKey, float] = {}
+        self._held: dict[RankLabel, _Held] = {}
+        self._silent: frozenset[str] = frozenset()
+        self._rests_until = float("-inf")
+        self._counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+
+    async def start(self, ctx: Context) -> None:
+        """Offer the stacks to bundles of evidence."""
+        self._ctx = ctx
+        self._thread = ctx.thread("stacks")
+        self._helper = ctx.helper(TAKER)
+        ctx.evidence.offer(self._part)
+
+    async def update(self) -> None:
+        """Look at the ranks of silent jobs; NoData where there are no processes or, unless it must be, no program."""
+        if not await self._thread.call(self._is_there):
+            raise NoData
+        views = self._ctx.ranks.snapshot().ranks
+        self._silent = self._silent_jobs(views)
+        self._forget(views)
+        until = self._ctx.clock.monotonic() + LOOK_SECONDS
+        for view in self._due(views):
+            if self._ctx.clock.monotonic() >= until:
+                break
+            await self._look_at(view)
+
+    def _is_there(self) -> bool:
+        """Whether there are processes and the program; OSError where it must be there, or is not root's. Blocking."""
+        if not self._ctx.roots.proc.is_dir():
+            return False
+        try:
+            found = os.stat(self._config.py_spy)
+        except FileNotFoundError:
+            if self._config.enabled is True:
+                raise
+            return False
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            raise PermissionError(f"{self._config.py_spy} may be changed by others than root")
+        return True
+
+    def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
+        """The jobs of which a rank here has fallen silent."""
+        now = self._ctx.clock.time()
+        known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
+        silent = set()
+        for view in _running(views):
+            key = (view.label, _key(view))
+            pauses = known[key] = self._pauses.get(key) or Pauses()
+            if pauses.silent_since(view.process.progress_seconds, now, self._config.silence_seconds) is not None:
+                silent.add(view.label.job_id)
+        self._pauses = known
+        return frozenset(silent)
+
+    def _forget(self, views: Iterable[RankView]) -> None:
+        """Drop the stacks of ranks that have left, were started anew or went on, and old ones of jobs that go on."""
+        running = {view.label: view for view in _running(views)}
+        now, live = self._ctx.clock.monotonic(), {_key(view) for view in running.values()}
+        self._looked_at = {key: at for key, at in self._looked_at.items() if key in live and now - at < AGAIN_SECONDS}
+        for label, held in list(self._held.items()):
+            view = running.get(label)
+            is_there = view is not None and (_key(view), view.process.progress_seconds) == (
+                held.key,
+                held.progress_seconds,
+            )
+            if not is_there or (held.key not in self._looked_at and label.job_id not in self._silent):
+                self._drop(label)
+
+    def _due(self, views: Iterable[RankView]) -> list[RankView]:
+        """The ranks to look at now: of each user's jobs one after the other, at most so many of a job."""
+        of_job: Counter[str] = Counter()
+        of_user: Counter[int] = Counter()
+        found: list[tuple[int, RankView]] = []
+        for view in _running(views):
+            job_id = view.label.job_id
+            if job_id not in self._silent:
+                continue
+            of_job[job_id] += 1
+            if of_job[job_id] <= MAX_RANKS_PER_JOB and self._may_look_at(view):
+                user = _user(view)
+                of_user[user] += 1
+                found.append((of_user[user], view))
+        return [view for _, view in sorted(found, key=lambda each: each[0])]
+
+    def _may_look_at(self, view: RankView) -> bool:
+        if self._ctx.clock.monotonic() < self._rests_until or view.process.state == "D":
+            return False
+        return _key(view) not in self._looked_at
+
+    async def _look_at(self, view: RankView) -> Stack | None:
+        """Have one rank looked at, and hold its stack until it goes on."""
+        key = _key(view)
+        self._looked_at[key] = self._ctx.clock.monotonic()
+        request = StackRequest(self._config.py_spy, str(self._ctx.roots.proc), key.pid, key.start_ticks)
+        try:
+            answer = await self._helper.call(request, HELPER_SECONDS)
+        except HelperError:
+            self._counts[UNANSWERED] += 1
+            self._rests_until = self._ctx.clock.monotonic() + AGAIN_SECONDS
+            raise
+        self._counts[answer.result] += 1
+        if answer.error:
+            self._ctx.log.warning(
+                "a rank's stack could not be read", job_id=view.label.job_id, rank=view.label.rank, error=answer.error
+            )
+        if answer.stack is not None:
+            self._hold(view, answer.stack)
+        return answer.stack
+
+    def _hold(self, view: RankView, stack: Stack) -> None:
+        self._drop(view.label)
+        group = (_user(view), view.label.job_id)
+        if len(self._held) < MAX_RANKS and self._ctx.admit.admit(("stacks", view.label), 1, group=group):
+            self._held[view.label] = _Held(_key(view), stack, view.process.progress_seconds)
+
+    def _drop(self, label: RankLabel) -> None:
+        if self._held.pop(label, None) is not None:
+            self._ctx.admit.release(("stacks", label))
+
+    async def _part(self, wanted: Wanted) -> Offered:
+        """The stacks of a job for a bundle: those held and, looked at now, of suspects and two others, or of all."""
+        views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
+        found = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
+        rest = [view for view in views if view.label.rank not in found and self._may_look_at(view)]
+        rest.sort(key=lambda view: view.label.rank not in wanted.suspects)
+        suspects = sum(view.label.rank in wanted.suspects for view in rest)
+        most = suspects + WAITING if wanted.suspects else MAX_RANKS_PER_JOB
+        for view in rest[:most] if await self._thread.call(self._is_there) else ():
+            if (stack := await self._look_at(view)) is not None:
+                found[view.label.rank] = stack
+        return offered(found)
+
+    def snapshot(self) -> StacksSnapshot:
+        """The stacks of silent jobs, and what became of looks."""
+        shown = {label: each.stack.label for label, each in self._held.items() if label.job_id in self._silent}
+        return StacksSnapshot(shown, dict(self._counts))
+
+    def families(self, snapshot: StacksSnapshot) -> Iterable[Metric]:
+        """Render; pure."""
+        return render(snapshot)
+
+    async def drain(self) -> None:
+        """Give back the room of what is shown."""
+        for label in list(self._held):
+            self._drop(label)
+
+
+def offered(stacks: Mapping[str, Stack]) -> Offered:
+    """Return what a bundle has of these stacks, by rank."""
+    elsewhere = others({rank: stack.label for rank, stack in stacks.items()})
+    words: Sequence[told.Word] = [
+        told.Word(rank, "stacks", f"its Python code is in {stack.label}"[: told.MAX_TEXT], blames=rank in elsewhere)
+        for rank, stack in stacks.items()
+    ]
+    return Offered({f"rank-{rank}.txt": stack.text.encode() for rank, stack in stacks.items()}, words)
+
+
+def _running(views: Iterable[RankView]) -> list[RankView]:
+    return [view for view in views if view.process.exited_at is None and view.process.facts is not None]
+
+
+def _key(view: RankView) -> ProcessKey:
+    facts = view.process.facts
+    return ProcessKey(0, 0) if facts is None else facts.key
+
+
+def _user(view: RankView) -> int:
+    facts = view.process.facts
+    return -1 if facts is None or facts.uid is None else facts.uid
+
+
+SPEC = Spec(
+    name="stacks",
+    config=StacksConfig,
+    build=StacksExporter,
+    interval_seconds=INTERVAL_SECONDS,
+    deadline_seconds=30.0,
+    families=FAMILIES,
+    series_cap=200,
+    checkpoint_bytes=0,
+)

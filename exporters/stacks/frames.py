@@ -1,0 +1,103 @@
+"""py-spy's answer about one process (`py-spy dump --json`, 0.4), with bounds, and what is made of it. Pure.
+
+Names of functions, files and threads are the job user's words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+TOP_FRAMES = 5
+"""Of a stack so many are compared: further down all ranks of a program are the same."""
+MAX_THREADS = 64
+MAX_FRAMES = 64
+MAX_NAME = 48
+MAX_TEXT = 32 * 1024
+HASH_DIGITS = 8
+LEAST_VOTERS = 4
+"""Ranks whose stacks are known, below which none is called different."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """A call: the function's name and its file."""
+
+    name: str
+    filename: str
+    line: int
+    short_filename: str | None = None
+
+
+class Thread(msgspec.Struct, frozen=True):
+    """A thread that runs Python, its innermost call first."""
+
+    frames: list[Frame]
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+    owns_gil: bool = False
+
+
+_DECODER = msgspec.json.Decoder(list[Thread])
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """What is kept of a process: ``label`` names its main thread's stack, ``text`` has those of all threads."""
+
+    label: str
+    text: str
+
+
+def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
+    """Return a process' stack; None where no thread of it runs Python. ``main_ids``: its pid, and its namespace's.
+
+    msgspec.DecodeError (ValidationError) for what is no answer of py-spy.
+    """
+    threads = [each for each in _DECODER.decode(answer) if each.frames]
+    if not threads:
+        return None
+    main = next((each for each in threads if each.os_thread_id in main_ids), None)
+    main = main or next((each for each in threads if each.thread_name == "MainThread"), threads[-1])
+    rest = [each for each in threads if each is not main]
+    text = "\n".join(_text(each) for each in [main, *rest][:MAX_THREADS])
+    return Stack(_label(main.frames), text[:MAX_TEXT])
+
+
+def others(stacks: Mapping[str, str]) -> dict[str, str]:
+    """Return the ranks that are elsewhere, with their stacks, by the stacks of the ranks of a job.
+
+    More than half of the ranks must share one stack, and at most a quarter another one; nobody is different otherwise.
+    The rules judge the ranks of all nodes alike (deploy/prometheus/sources/stacks.yml).
+    """
+    counts = Counter(stacks.values())
+    total = len(stacks)
+    if total < LEAST_VOTERS or 2 * max(counts.values()) <= total:
+        return {}
+    return {rank: stack for rank, stack in stacks.items() if 4 * counts[stack] <= total}
+
+
+def _label(frames: Sequence[Frame]) -> str:
+    """The top frames in short, the innermost first, and a hash of them; lines are left out: a loop has many."""
+    top = frames[:TOP_FRAMES]
+    names = [_clean(each.name) for each in top]
+    names[0] += f" ({_file(top[0])})"
+    whole = "\n".join(f"{each.name}\t{each.short_filename or each.filename}" for each in top)
+    return f"{' < '.join(names)} #{hashlib.sha256(whole.encode(errors='replace')).hexdigest()[:HASH_DIGITS]}"
+
+
+def _text(thread: Thread) -> str:
+    name = _clean(thread.thread_name or "unnamed")
+    holds = ", holds the GIL" if thread.owns_gil else ""
+    lines = [f"thread {thread.os_thread_id or '?'} {name}{holds}"]
+    frames = [f"    {_clean(each.name)} ({_file(each)}:{each.line})" for each in thread.frames[:MAX_FRAMES]]
+    return "\n".join([*lines, *frames, ""])
+
+
+def _file(frame: Frame) -> str:
+    return _clean((frame.short_filename or frame.filename).rpartition("/")[2])
+
+
+def _clean(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_NAME])
