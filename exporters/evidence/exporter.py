@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
@@ -68,6 +69,7 @@ class EvidenceExporter:
         if self._ctx.once:
             return
         if not self._knows_old:
+            await self._writer.call(self._make_folder)
             await self._learn_old()
         clock = self._ctx.clock
         views = self._ctx.ranks.snapshot().ranks
@@ -196,6 +198,11 @@ class EvidenceExporter:
     def _has_room_for_bundles(self) -> bool:
         """Whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
         return self._ctx.roots.proc.is_dir() and (self._folder.is_dir() or self._folder.parent.is_dir())
+
+    def _make_folder(self) -> None:
+        """Make the directory, in which requests are left; where that is not possible each bundle fails, and says so."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
 
     async def _learn_old(self) -> None:
         """Show the bundles of before: none is taken again because the agent was started anew."""

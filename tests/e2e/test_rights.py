@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +51,16 @@ LOOK = (
     "curl -s http://127.0.0.1:19028/metrics; journalctl -u rankwatch --no-pager | tail -20"
 )
 LOOK_SECONDS = 25
+STILL_RANK = """\
+[Service]
+User=nobody
+Environment=SLURM_JOB_ID=77 RANK=0 WORLD_SIZE=2
+ExecStart=/usr/bin/python3 -B /opt/test/tests/e2e/idle_rank.py pt_nccl_watchdg
+"""
+TAKE = (
+    "/opt/rankwatch/bin/rankwatch evidence take --job 77; "
+    "curl -s http://127.0.0.1:19028/metrics | grep stack_dumps; journalctl -u rankwatch --no-pager | tail -5"
+)
 
 pytestmark = [
     pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1"),
@@ -103,3 +115,17 @@ def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
     for remedy in ("may not be read; enable 50-other-users.conf", "that takes a right, see 50-other-users.conf"):
         assert (remedy in said) != expected.knows_rank, said
     assert "ERROR" not in said, said
+
+
+@pytest.mark.timeout(300)
+def test_stacks_want_no_right_more(tmp_path: Path) -> None:
+    """In the shipped unit with the drop-in for other users' jobs py-spy reads the stack of another user's rank."""
+    with layered(tmp_path) as root:
+        install(root, (OTHER_USERS,))
+        (root / "opt/test/tests/e2e").mkdir(parents=True)
+        shutil.copy(E2E / "idle_rank.py", root / "opt/test/tests/e2e")
+        shutil.copy(Path(sys.executable).with_name("py-spy"), root / "usr/local/bin")
+        (root / "etc/rankwatch/rankwatch.yml").write_text("exporters: {stacks: {enabled: true}}\n")
+        said = boot(root, {"rank.service": STILL_RANK}, TAKE, LOOK_SECONDS)
+    counts = dict(re.findall(r'rank_stack_dumps_total\{result="(\w+)"\} (\d+)', said))
+    assert {name for name, count in counts.items() if count != "0"} == {"read"}, said

@@ -91,6 +91,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
+async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> None:
+    """Where root may leave a request, for the service alone, is there after the first look."""
+    await site.start()
+    assert await asyncio.to_thread(lambda: site.folder.stat().st_mode & 0o777) == 0o700
+
+
 async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """A killed rank that others outlive gives one bundle: the suspect, how it ended, the processes of those left."""
     await site.start()

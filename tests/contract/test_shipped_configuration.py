@@ -1,0 +1,22 @@
+"""The configuration that is shipped shows what there is to set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from agent.app.discovery import exporter_names, load_spec
+
+SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd" / "rankwatch.yml"
+
+
+@pytest.mark.parametrize("name", exporter_names())
+def test_every_setting_is_shown_with_its_default(name: str) -> None:
+    """Each exporter has its section, with each of its settings, and what it says is the default."""
+    spec = load_spec(name)
+    section = yaml.safe_load(SHIPPED.read_text())["exporters"][name]
+    assert section.keys() == set(spec.config.__struct_fields__)
+    assert msgspec.convert(section, spec.config) == spec.config()

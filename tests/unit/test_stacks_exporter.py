@@ -1,0 +1,305 @@
+"""The stacks exporter: who is looked at, when, how often, and what a look that goes wrong costs.
+
+The program is a script here that prints what py-spy printed once; tests/e2e/test_stacks.py has the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_metrics import samples
+from fake_clock import FakeClock
+from lent import lent, stop_all
+from rank_table import KILLED, WORLD, environment, owned, writer_key
+
+from agent.api import EvidenceBoard, Membership, NoData, ProcessKey, RankTable, Roots, Wanted
+from agent.helper.client import HelperHung, Helpers
+from agent.ranks.rank.owner import Owner
+from exporters.stacks import StacksConfig, StacksExporter, dump
+from exporters.stacks import exporter as module
+from exporters.stacks.dump import StackAnswer, StackRequest, take_stack
+from exporters.stacks.exporter import AGAIN_SECONDS, MAX_RANKS, MAX_RANKS_PER_JOB, WAITING
+from exporters.stacks.frames import Stack
+
+RECORDED = Path(__file__).parents[1] / "data/stacks/py-spy.json"
+SILENCE = 180.0
+START_SECONDS = 20.0
+
+
+def script(path: Path, text: str) -> Path:
+    """Write a program that root may run."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+class Asked:
+    """A helper of the test's own, in the place of a process: notes who is asked for, and answers at once."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.labels: dict[int, str] = {}
+        self.error: Exception | None = None
+
+    async def call(self, request: StackRequest, _deadline_seconds: float) -> StackAnswer:
+        """Answer as the helper does."""
+        self.pids.append(request.pid)
+        if self.error is not None:
+            raise self.error
+        return StackAnswer("read", Stack(self.labels.get(request.pid, "all_reduce #1"), "text\n"))
+
+
+class Node:
+    """A node with ranks that have completed an operation at the beginning, and the exporter."""
+
+    def __init__(self, place: Path) -> None:
+        self.clock = FakeClock()
+        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+        self.board = EvidenceBoard()
+        self.asked = Asked()
+        self.program = script(place / "py-spy", f"cat {RECORDED}")
+        self.exporter = StacksExporter(StacksConfig(enabled=True, py_spy=str(self.program)))
+        self.keys: dict[int, ProcessKey] = {}
+
+    async def start(self) -> None:
+        """Start the exporter."""
+        lend: Any = lambda _spec: self.asked  # noqa: E731  # what a context has in this place
+        more = {"ranks": self.ranks, "evidence": self.board.of("stacks"), "roots": Roots(), "helper": lend}
+        await self.exporter.start(lent("stacks", self.clock, **more))
+
+    def add(self, pid: int, rank: int, job: str = "7", uid: int = 1000) -> None:
+        """Add a rank that is at work."""
+        facts = owned(pid, environment(rank, 64, job), Owner("user", str(uid)), uid=uid)
+        self.keys[pid] = facts.key
+        self.ranks.observe_process(facts)
+        self.progress(pid, rank, job)
+
+    def progress(self, pid: int, rank: int, job: str = "7") -> None:
+        """Let a rank complete an operation now."""
+        member = Membership(f"{WORLD[:-1]}{job}", rank, 64, "world")
+        self.ranks.observe_records(writer_key(pid), [member], self.clock.time())
+        self.ranks.link(writer_key(pid), self.keys[pid])
+        self.ranks.tick()
+
+    async def look(self, seconds: float = 0.0) -> dict[str, str]:
+        """Let time pass, look, and return the stacks that are shown by rank."""
+        self.clock.advance(seconds)
+        self.ranks.tick()
+        await self.exporter.update()
+        families = self.exporter.families(self.exporter.snapshot())
+        found = [sample for sample in samples(families) if sample.name == "rankwatch_rank_stack_info"]
+        return {sample.labels["rank"]: sample.labels["stack"] for sample in found}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Node:
+    """Provide a node whose exporter has not begun."""
+    return Node(tmp_path)
+
+
+@pytest.fixture
+async def node(made: Node) -> Node:
+    """Provide a node."""
+    await made.start()
+    return made
+
+
+async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None:
+    """Ranks are looked at when they have been silent for long enough, not before, and again only after ten minutes."""
+    for rank in range(2):
+        node.add(100 + rank, rank)
+    assert await node.look(SILENCE) == {}
+    assert node.asked.pids == []
+    assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
+    assert await node.look(AGAIN_SECONDS - 1.0) != {}
+    assert node.asked.pids == [100, 101]
+    await node.look(2.0)
+    assert node.asked.pids == [100, 101, 100, 101]
+
+
+async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
+    """A rank that completes an operation, or leaves, loses its stack at the next look."""
+    for rank in range(3):
+        node.add(100 + rank, rank)
+    await node.look(1.0)
+    assert len(await node.look(SILENCE)) == 3
+    node.progress(100, 0)
+    node.ranks.observe_exit(node.keys[101], KILLED)
+    assert list(await node.look(1.0)) == ["2"]
+
+
+async def test_a_long_pause_is_no_silence_later(node: Node) -> None:
+    """A rank that once paused for longer is not silent before it pauses for longer than that."""
+    node.add(100, 0)
+    await node.look(1.0)
+    await node.look(SILENCE - 10.0)
+    node.clock.advance(300.0)
+    node.progress(100, 0)
+    await node.look(1.0)
+    node.asked.pids.clear()
+    await node.look(400.0)
+    assert node.asked.pids == []
+    await node.look(100.0)
+    assert node.asked.pids == [100]
+
+
+async def test_of_a_job_so_many_are_looked_at(node: Node) -> None:
+    """Of a job's ranks here no more than the bound are looked at."""
+    for rank in range(MAX_RANKS_PER_JOB + 1):
+        node.add(100 + rank, rank)
+    await node.look(1.0)
+    assert len(await node.look(SILENCE)) == MAX_RANKS_PER_JOB
+
+
+async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two users' jobs one rank of each is looked at after the other, and the table holds no more than it may."""
+    monkeypatch.setattr(module, "MAX_RANKS", 3)
+    for rank in range(4):
+        node.add(100 + rank, rank, "7", uid=1)
+    for rank in range(2):
+        node.add(200 + rank, rank, "8", uid=2)
+    await node.look(1.0)
+    await node.look(SILENCE)
+    assert node.asked.pids == [100, 200, 101, 201, 102, 103]
+    assert len(node.exporter.snapshot().stacks) == 3
+    assert MAX_RANKS == 128
+
+
+async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
+    """After a look without an answer nobody is looked at for ten minutes, and it is counted."""
+    for rank in range(2):
+        node.add(100 + rank, rank)
+    await node.look(1.0)
+    node.asked.error = HelperHung("no answer")
+    with pytest.raises(HelperHung):
+        await node.look(SILENCE)
+    node.asked.error = None
+    assert await node.look(AGAIN_SECONDS - 1.0) == {}
+    assert node.asked.pids == [100]
+    assert node.exporter.snapshot().counts["unanswered"] == 1
+    assert len(await node.look(2.0)) == 2
+
+
+async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
+    """A bundle has a suspect's stack and those of two others; without a suspect all, and blames who is elsewhere."""
+    for rank in range(6):
+        node.add(100 + rank, rank)
+    await node.look(1.0)
+    part = node.board.made_by["stacks"]
+    pids = {str(rank): 100 + rank for rank in range(6)}
+    found = await part(Wanted("7", pids, ("4",)))
+    assert node.asked.pids[0] == 104
+    assert len(found.files) == 1 + WAITING
+    node.asked.labels[105] = "next_batch #2"
+    every = await part(Wanted("7", pids, ()))
+    assert sorted(every.files) == [f"rank-{rank}.txt" for rank in range(6)]
+    assert [(word.rank, word.says) for word in every.words if word.blames] == [
+        ("5", "its Python code is in next_batch #2")
+    ]
+    assert sorted(node.asked.pids) == [100 + rank for rank in range(6)]
+
+
+@pytest.fixture
+def anybodys(tmp_path: Path) -> Path:
+    """Provide a program that anybody may change."""
+    program = script(tmp_path / "anybodys", "true")
+    program.chmod(0o777)
+    return program
+
+
+async def test_the_program_must_be_roots(anybodys: Path) -> None:
+    """A missing program is a fault only where it must be there; one that others may write to is never run."""
+    for enabled, program, error in (
+        (True, anybodys.with_name("none"), FileNotFoundError),
+        ("auto", anybodys.with_name("none"), NoData),
+        ("auto", anybodys, PermissionError),
+    ):
+        exporter = StacksExporter(StacksConfig(enabled=enabled, py_spy=str(program)))  # type: ignore[arg-type]
+        await exporter.start(lent("stacks", FakeClock(), roots=Roots()))
+        with pytest.raises(error):
+            await exporter.update()
+
+
+@pytest.fixture
+def asleep() -> Iterator[StackRequest]:
+    """Provide a process to look at, without a program to do so."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as process:
+        ticks = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        yield StackRequest("/none", "/proc", process.pid, ticks)
+        process.kill()
+
+
+def with_program(request: StackRequest, program: Path) -> StackRequest:
+    """Return the request with another program."""
+    return StackRequest(str(program), request.proc_root, request.pid, request.start_ticks)
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        (f"cat {RECORDED}", "read"),
+        ("echo '[]'", "no_python"),
+        ("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1", "not_permitted"),
+        ("echo 'Error: Failed to find python version from target process' >&2; exit 1", "no_python"),
+        ("echo something else >&2; exit 1", "failed"),
+        ("exec sleep 600", "failed"),
+        ("exec cat /dev/zero", "too_large"),
+    ],
+)
+def test_what_the_program_says(
+    asleep: StackRequest, tmp_path: Path, text: str, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way that a look can go has its result; one that takes too long or prints too much is ended."""
+    monkeypatch.setattr(dump, "DUMP_SECONDS", 0.5)
+    answer = take_stack(with_program(asleep, script(tmp_path / "program", text)), b"")
+    assert answer.result == result
+    assert (answer.stack is not None) == (result == "read")
+
+
+def test_another_process_of_the_number(asleep: StackRequest) -> None:
+    """A process that started at another time is not looked at, nor is one that is not there."""
+    other = StackRequest(asleep.program, asleep.proc_root, asleep.pid, asleep.start_ticks + 1)
+    assert take_stack(other, b"").result == "gone"
+    assert take_stack(StackRequest("/none", "/proc", 2**22 + 1, 5), b"").result == "gone"
+    assert take_stack(asleep, b"").result == "failed"
+
+
+@pytest.mark.parametrize(("state", "result"), [("D", "uninterruptible"), ("T", "read"), ("S", "read")])
+def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
+    """With one thread in uninterruptible sleep a process is not looked at; a stopped one is."""
+    task = tmp_path / "proc/5/task"
+    for place, each in ((task.parent, "S"), (task / "5", "S"), (task / "6", state)):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "stat").write_text(f"5 (a) b) {each} " + " ".join(["0"] * 18) + " 77 0\n")
+    request = StackRequest(str(script(tmp_path / "program", f"cat {RECORDED}")), str(tmp_path / "proc"), 5, 77)
+    assert take_stack(request, b"").result == result
+
+
+async def test_in_a_helper_process(asleep: StackRequest, made: Node) -> None:
+    """The helper has the program run, and answers what it prints."""
+    helpers = Helpers(FakeClock())
+    helper = helpers.lend(module.TAKER)
+    answer = await helper.call(with_program(asleep, made.program), 20.0)
+    assert answer.result == "read"
+    await stop_all(helpers)
+
+
+def test_the_real_program_reads_a_stack(asleep: StackRequest) -> None:
+    """py-spy itself reads the stack of a sleeping Python process."""
+    request = with_program(asleep, Path(sys.executable).with_name("py-spy"))
+
+    label, deadline = "", time.monotonic() + START_SECONDS
+    while not label.startswith("<module> (<string>) #"):  # it starts up at first
+        assert time.monotonic() < deadline, label
+        answer = take_stack(request, b"")
+        if answer.result == "not_permitted":
+            assert os.geteuid() != 0
+            return
+        label = answer.stack.label if answer.stack else answer.error
