@@ -9,12 +9,15 @@ from agent.api import RankView
 from agent.api import evidence_summary as told
 from exporters.evidence.watch import Change
 
+COMPLETED = "last completed "
+"""What the records' word about a rank's last operation begins with."""
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 
 def of_rank(view: RankView, now_seconds: float, words: Iterable[told.Word]) -> told.RankAtTime:
     """Return a rank as the summary has it; what it did last is what its records say among ``words``."""
-    last = next((word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records")), "")
+    own = (word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records"))
+    last = next((says for says in own if says.startswith(COMPLETED)), "")
     process = view.process
     state, since = ("unknown" if process.verdict is None else process.verdict.state), 0.0
     since = process.exited_seconds if process.exited_at is not None else 0.0

@@ -163,10 +163,13 @@ class InspectorExporter:
             await asyncio.gather(*(slot.close() for slot in self._slots))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """The ends of the files of a job's ranks, and the last operation of each."""
+        """The ends of the files of a job's ranks, the last operation of each, and who was late."""
         ranks = files_of(self._labels, wanted.job_id)
         ends = [await slot.thread.call(partial(slot.last_lines, ranks)) for slot in self._slots]
-        return offered(ends)
+        late = (
+            (rank, self._ctx.ranks.speeds.view(RankLabel(wanted.job_id, rank)).late_share) for rank in ranks.values()
+        )
+        return offered(ends, {rank: share for rank, share in late if share is not None})
 
     def _poll_seconds(self) -> float:
         """How often files are read; while there are none to read, new ones are looked for."""

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, Spec, compiled_path_pattern
+from agent.api import Context, ExporterConfig, Metric, NoData, Offered, Spec, Wanted, compiled_path_pattern
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
+from exporters.job_log.evidence import log_part
 from exporters.job_log.families import FAMILIES, render
 from exporters.job_log.jobs import LoggedJob, jobs_of
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
@@ -56,7 +57,7 @@ class JobLogExporter:
         self._jobs: dict[str, LoggedJob] = {}
 
     async def start(self, ctx: Context) -> None:
-        """Make the reader; what the checkpoint holds is given back to it."""
+        """Make the reader; what the checkpoint holds is given back to it. Offer to bundles what logs say."""
         self._ctx = ctx
         self._thread = ctx.thread("job_log")
         section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
@@ -73,6 +74,7 @@ class JobLogExporter:
                 everyone=ctx.once,
             )
         )
+        ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
         """Take one turn; NoData while no log is of a job here."""
@@ -96,6 +98,9 @@ class JobLogExporter:
         """What the last turn published; nothing while a turn hangs."""
         hangs = self._running is not None and self._ctx.clock.monotonic() - self._began_at > STALE_SECONDS
         return PublishedLogs() if hangs else self._published
+
+    async def _part(self, wanted: Wanted) -> Offered:
+        return log_part(self.snapshot().jobs, wanted)
 
     def families(self, snapshot: PublishedLogs) -> Iterable[Metric]:
         """Render; pure."""

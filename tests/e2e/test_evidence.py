@@ -58,10 +58,15 @@ def slowest_scrape(agent: Agent, seconds: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("number", "says"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "does not respond (stopped)")]
+    ("number", "says"),
+    [
+        (signal.SIGKILL, "was killed by SIGKILL"),
+        (signal.SIGSEGV, "was killed by SIGSEGV"),
+        (signal.SIGSTOP, "does not respond (stopped)"),
+    ],
 )
 def test_a_bundle_names_the_culprit(tmp_path: Path, number: signal.Signals, says: str) -> None:
-    """A killed or stopped rank leaves a bundle within 25 s: `show` names it, and the other processes are in it."""
+    """A killed, crashed or stopped rank leaves a bundle within 25 s: `show` names it, the other processes are in it."""
     machine = Machine(tmp_path)
     folder = tmp_path / "evidence"
     with machine.job("--ranks", str(RANKS), env={"MY_TOKEN": PLANTED}) as job, watched(machine, job, folder) as agent:

@@ -1,21 +1,35 @@
-"""What exporters add to a bundle: the ends of Inspector's files, RAS' last report, the kernel's last lines."""
+"""What exporters add to a bundle: the ends of Inspector's files, lateness, what the job's log says, health."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import FollowedFile, ProcessKey, RankTable, Wanted, WriterKey
+from agent.api import UNKNOWN_RANK, FollowedFile, ProcessKey, RankTable, Wanted, WriterKey
 from agent.app.health_part import health_part, struck_ranks
 from agent.core.identity import RankLabel
 from agent.hardware.ledger import HealthLedger, Subject
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankGpu
-from exporters.inspector.reading.last_lines import MAX_FILES, TAIL_BYTES, ends, files_of, last_operation, offered
+from exporters.inspector.reading.last_lines import (
+    BLAMED_SHARE,
+    MAX_FILES,
+    TAIL_BYTES,
+    TOLD_SHARE,
+    ends,
+    files_of,
+    last_operation,
+    offered,
+)
+from exporters.job_log.evidence import log_part
+from exporters.job_log.progress import TrainingProgress
+from exporters.job_log.tally import FirstEvent, ShownLog
 
 LINE = (
     b'{"header": {"id": "0xabc", "comm_name": "world", "rank": 3}, '
@@ -92,7 +106,7 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
         (WriterKey(1, 9, 0, "here", 4), "c", 1): RankLabel("8", "0"),
     }
     assert files_of(labels, "7") == {(1, 2): "0"}
-    part = offered([{"0": LINE}, {}])
+    part = offered([{"0": LINE}, {}], {})
     assert part.files == {"rank-0.jsonl": LINE}
     assert [(word.rank, word.blames) for word in part.words] == [("0", False)]
 
@@ -124,3 +138,32 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
     assert not (await health_part(lambda: found, Wanted("8", {}, ()))).words
     assert struck_ranks(lambda: found, ledger.has_failed) == {RankLabel("7", "0"): "gpu_xid of gpu GPU-1"}
     assert struck_ranks(lambda: found, lambda: False) == {}
+
+
+def test_lateness_in_words() -> None:
+    """A rank that others waited for is told of from 3 % of the last minute on, and blamed from 10 % on."""
+    shares = {"0": 0.0299, "1": TOLD_SHARE, "2": 0.0999, "3": BLAMED_SHARE, "4": 0.5}
+    words = [(word.rank, word.says.split()[5], word.blames) for word in offered([], shares).words]
+    assert words == [("1", "3%", False), ("2", "10%", False), ("3", "10%", True), ("4", "50%", True)]
+
+
+def shown_log(job: str = "7", **more: Any) -> ShownLog:
+    """What is known of a job's log."""
+    known = {"events": {}, "root": None, "cascade": None, "positions": (), "progress": TrainingProgress()} | more
+    return ShownLog(job_id=job, **known)
+
+
+def test_the_logs_first_cause() -> None:
+    """The first cause of the job's own log is an event, and blames its rank; where it names none, nobody."""
+    named = FirstEvent("cuda_out_of_memory", "3", "gpu-7", 5.0)
+    counted = {("3", "cuda_out_of_memory", "root"): 2}
+    part = log_part([shown_log("8"), shown_log(root=named, events=counted)], Wanted("7", {}, ()))
+    assert [(word.rank, word.witness, word.blames) for word in part.words] == [("3", "job_log", True)]
+    [event] = part.events
+    assert (event.at, event.rank) == (5.0, "3")
+    assert event.what == "the first cause that the job's log names: cuda out of memory on gpu-7"
+    rows = msgspec.json.decode(part.files["log.json"])
+    assert rows == [{"rank": "3", "category": "cuda_out_of_memory", "role": "root", "lines": 2}]
+    unknown = log_part([shown_log(root=FirstEvent("ib_retry", UNKNOWN_RANK, "", 5.0))], Wanted("7", {}, ()))
+    assert (unknown.words, unknown.events[0].rank) == ([], "")
+    assert log_part([shown_log("8")], Wanted("7", {}, ())).files == {}

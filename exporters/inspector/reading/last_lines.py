@@ -19,6 +19,8 @@ TAIL_BYTES = 64 * 1024
 """Of a file: some two hundred operations."""
 MAX_FILES = 64
 MAX_WORD_CHARACTERS = 200
+TOLD_SHARE, BLAMED_SHARE = 0.03, 0.1
+"""From such shares of the last minute on that others waited for a rank alone, that is told, and it is blamed."""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -78,13 +80,21 @@ def files_of(labels: Mapping[Place, RankLabel], job_id: str) -> dict[tuple[int, 
     return {(key.device, key.inode): label.rank for (key, *_), label in labels.items() if label.job_id == job_id}
 
 
-def offered(ends_by_directory: Iterable[Mapping[str, bytes]]) -> Offered:
-    """Return the ends, by rank, as a part of a bundle, and each rank's last operation in words."""
+def offered(ends_by_directory: Iterable[Mapping[str, bytes]], late_shares: Mapping[str, float]) -> Offered:
+    """Return the ends, by rank, as a part of a bundle, and each rank's last operation in words.
+
+    ``late_shares``: by rank, for how much of the last minute the others waited for it alone, 0 to 1.
+    """
     found = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
     words = [
         told.Word(rank, "records", f"last completed {what}", blames=False)
         for rank, data in found.items()
         if (what := last_operation(data))
+    ]
+    words += [
+        told.Word(rank, "records", f"the others waited for it {share:.0%} of the last minute", share >= BLAMED_SHARE)
+        for rank, share in late_shares.items()
+        if share >= TOLD_SHARE
     ]
     return Offered({f"rank-{rank}.jsonl": data for rank, data in found.items()}, words)
 

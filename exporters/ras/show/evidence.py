@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from agent.api import Offered, Wanted
+from agent.api import Offered, Wanted, comm_label
 from agent.api import evidence_summary as told
 from exporters.ras.report.hangs import Suspect, suspects
 from exporters.ras.report.job_report import JobReport
@@ -31,4 +31,5 @@ def _word(suspect: Suspect, comm: str) -> told.Word:
         "missing": "does not answer the others",
         "left": "has left a communicator that the others wait in",
     }
-    return told.Word(str(suspect.rank.rank), "ras", f"{says[suspect.reason]} ({comm})"[: told.MAX_TEXT], blames=True)
+    text = f"{says[suspect.reason]} ({comm_label(comm)})"
+    return told.Word(str(suspect.rank.rank), "ras", text[: told.MAX_TEXT], blames=True)

@@ -1,0 +1,180 @@
+"""Bundles of evidence where other witnesses than the process know the culprit: RAS, GPU, kernel, records, log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import memory_groups
+import pytest
+from agents import Agent, free_port
+from jobs import ROOT
+from machines import Machine
+from nodes import wait_until
+from nvml_stub import XID, Node
+from quiet_jobs import RANK
+from ras_jobs import RasJob, why_no_ras
+from working_job import LATE_RANK, WorkingJob, hashes_per_step
+
+FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
+BUNDLE_SECONDS = 25.0
+LOOK_SECONDS = 30.0
+STALLED_SECONDS = 60.0
+LATE_SECONDS = 120.0
+GPU = 6
+LOG_LINE = (
+    "n1:1:2 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40000> with "
+    "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129  localGid fe80::1 remoteGidsfe80::2 "
+    "hca mlx5_3\n"
+)
+
+
+class EvidenceSite:
+    """An agent that takes bundles into ``folder`` of a place; ``job_id`` is that of the job it is about."""
+
+    def __init__(self, place: Path, job_id: str) -> None:
+        self.place = place
+        self.job_id = job_id
+        self.folder = place / "evidence"
+
+    def agent(self, env: dict[str, str] | None = None, **sections: Any) -> Agent:
+        """Start it with these sections besides."""
+        whole = {"evidence": {"path": str(self.folder)}} | sections
+        return Agent(self.place, {"exporters": whole}, job_id=self.job_id, env=env)
+
+    def evidence(self, *arguments: str) -> str:
+        """Run `rankwatch evidence`, and return what it says."""
+        command = [sys.executable, "-m", "agent", "evidence", "--path", str(self.folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
+
+    def shown_in_time(self) -> str:
+        """Wait for a bundle, which has BUNDLE_SECONDS, and return what `show` says of it."""
+        wait_until(lambda: list(self.folder.glob("*.json")), BUNDLE_SECONDS, "a bundle")
+        return self.evidence("show", self.job_id)
+
+
+def suspects(shown: str) -> list[str]:
+    """The lines below "Suspects"."""
+    return re.findall(r"^  (.*)$", shown.partition("Suspects\n")[2].partition("\n\n")[0], re.MULTILINE)
+
+
+def rank_of(job_id: str, rank: int, command: list[str], **more: Any) -> subprocess.Popen[str]:
+    """Start a rank of two."""
+    env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
+    return subprocess.Popen(command, env=env, text=True, **more)
+
+
+def test_the_oom_killer(tmp_path: Path) -> None:
+    """A rank that the OOM killer took is named with that."""
+    machine = Machine(tmp_path)
+    site = EvidenceSite(tmp_path, machine.job_id)
+    with contextlib.ExitStack() as stack:
+        try:
+            group = stack.enter_context(memory_groups.small_group())
+        except memory_groups.NoMemoryGroupError as reason:
+            pytest.skip(str(reason))
+        command = [sys.executable, "-S", "-c", RANK, str(group)]
+        ranks = [rank_of(machine.job_id, rank, command, stdin=subprocess.PIPE) for rank in range(2)]
+        for rank in ranks:
+            stack.callback(rank.communicate)
+            stack.callback(rank.kill)
+        with site.agent() as agent:
+            agent.wait_for_states({"0": "alive", "1": "alive"})
+            assert ranks[0].stdin is not None
+            ranks[0].stdin.write("grow\n")
+            ranks[0].stdin.flush()
+            assert suspects(site.shown_in_time()) == ["rank 0: was killed for want of memory (OOM killer) (verdict)"]
+
+
+@pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
+def test_a_hang_by_ras(tmp_path: Path) -> None:
+    """Of a job that NVIDIA's RAS says is stalled a bundle names the rank that the others wait for, and no other."""
+    with RasJob(tmp_path, 8, free_port()) as job:
+        site = EvidenceSite(tmp_path, job.job_id)
+        with site.agent(ras={"addresses": [f"127.0.0.1:{job.port}"]}) as agent:
+            job.launch("world", "AllReduce", 3)
+            agent.wait_for("rankwatch_ras_reporter", 1.0, seconds=LOOK_SECONDS, role="reporter")
+            job.launch("world", "AllReduce", 1, [rank for rank in range(8) if rank != 5])
+            wait_until(
+                lambda: agent.samples("rankwatch_communicator_suspect", rank="5"), STALLED_SECONDS, "the suspect"
+            )
+            site.evidence("take", "--job", job.job_id)
+            assert suspects(site.evidence("show", job.job_id)) == [
+                "rank 5: has launched less than the others (1234567890abcd) (ras)"
+            ]
+
+
+def test_a_gpu_that_fails(tmp_path: Path) -> None:
+    """An Xid under a rank (NVIDIA's library is a stub here) leaves a bundle that names the rank and the check."""
+    machine = Machine(tmp_path)
+    site = EvidenceSite(tmp_path, machine.job_id)
+    (tmp_path / "driver").mkdir()
+    gpus = Node(tmp_path / "driver")
+    with site.agent({"LD_LIBRARY_PATH": str(gpus.library.parent)}) as agent:
+        agent.wait_for("rankwatch_gpu_driver_up", 1.0, seconds=LOOK_SECONDS)
+        with machine.job("--ranks", "2") as job:
+            gpus.update({f"gpu{GPU + rank}.processes": job.pid(rank) for rank in range(2)})
+            agent.wait_for("rankwatch_rank_healthy", 1.0, seconds=LOOK_SECONDS, rank="0")
+            gpus.event(GPU, XID, 95)
+            shown = site.shown_in_time()
+    assert "because hardware has failed under rank 0" in shown
+    [suspect] = suspects(shown)
+    assert suspect.startswith("rank 0: ")
+    assert "gpu_xid" in suspect
+
+
+def test_what_the_log_says(tmp_path: Path) -> None:
+    """The log's first cause stands in the time line, before the death that follows; its lines are not kept."""
+    machine = Machine(tmp_path)
+    site = EvidenceSite(tmp_path, machine.job_id)
+    log = tmp_path / "job.out"
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(log.open("a"))
+        command = [sys.executable, str(Path(__file__).with_name("idle_rank.py")), "pt_nccl_watchdg"]
+        ranks = [rank_of(machine.job_id, rank, command, stdout=file, stderr=file) for rank in range(2)]
+        for rank in ranks:
+            stack.callback(rank.wait)
+            stack.callback(rank.kill)
+        with site.agent() as agent:
+            agent.wait_for_states({"0": "alive", "1": "alive"})
+            file.write(LOG_LINE)
+            file.flush()
+            wait_until(lambda: agent.samples("rankwatch_job_log_first_root_info"), LOOK_SECONDS, "the log's cause")
+            ranks[1].send_signal(signal.SIGABRT)
+            shown = site.shown_in_time()
+    line = shown.partition("Time line")[2]
+    assert line.index("the first cause that the job's log names: ") < line.index("was killed by SIGABRT")
+    assert suspects(shown)[0].startswith("rank 1: was killed by SIGABRT (verdict)")
+    assert "mlx5_3" not in shown
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1: a rank must be late for a minute")
+def test_a_rank_that_is_late(tmp_path: Path) -> None:
+    """Of a job with a rank that computes more than the other a bundle on request names it, with how late it is."""
+    machine = Machine(tmp_path)
+    site = EvidenceSite(tmp_path, machine.job_id)
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    with (
+        WorkingJob(tmp_path / "job", machine.job_id, dumps, hashes_per_step()) as job,
+        site.agent(inspector={"paths": [str(dumps)]}) as agent,
+    ):
+        agent.wait_for_states({"0": "alive", "1": "alive"})
+        os.kill(job.late, signal.SIGUSR1)
+        shown, until = "", time.monotonic() + LATE_SECONDS
+        while "waited for it" not in shown and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+            site.evidence("take", "--job", machine.job_id)
+            shown = site.evidence("show", machine.job_id)
+    [suspect] = suspects(shown)
+    assert re.fullmatch(rf"rank {LATE_RANK}: the others waited for it \d+% of the last minute \(records\)", suspect), (
+        shown
+    )
