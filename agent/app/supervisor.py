@@ -14,6 +14,7 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.app.health_part import health_part, struck_ranks
 from agent.app.lease import Lender
 from agent.app.mistakes import nearest
+from agent.app.past import Past
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
@@ -95,6 +96,8 @@ class Supervisor:
         self.counted: frozenset[str] = frozenset()
         self.health = HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted)
         self._lender.evidence.of("health").offer(partial(health_part, self.health.snapshot))
+        self._past = Past(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
+        self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health.snapshot, self.ledger.has_failed)
         self.tables = (RankSource(self.ranks), self.health)
         self.running: dict[str, Running] = {}
@@ -168,6 +171,7 @@ class Supervisor:
             if late:
                 self._log.warning("the last checkpoint was not written within {seconds} s", seconds=LAST_SAVE_SECONDS)
         self._state_thread.stop()
+        self._past.stop()
 
     def ready(self) -> bool:
         """True when every exporter was started and its first update is behind it, well or not, or late."""
@@ -186,6 +190,7 @@ class Supervisor:
         while True:
             self.ranks.observe_gpus(self.hardware)
             self.ranks.tick()
+            self._past.tick()
             now = self._clock.monotonic()
             if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
                 if self.ranks.processes() or self.ranks.revision != revision:

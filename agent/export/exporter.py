@@ -100,7 +100,8 @@ class Spec:
 
     ``build`` takes the decoded ``config`` and must not touch the source. ``deadline_seconds``: an update that takes
     longer is late (marked and counted, not cancelled). ``series_cap``: more series than this are dropped and counted.
-    ``checkpoint_bytes``: the budget of its section of the checkpoint; a larger one is not saved.
+    ``checkpoint_bytes``: the budget of its section of the checkpoint; a larger one is not saved. ``keeps_past``: what
+    it showed in the last minutes goes into bundles of evidence.
     """
 
     name: str
@@ -112,3 +113,4 @@ class Spec:
     drain_seconds: float = 5.0
     series_cap: int = 20_000
     checkpoint_bytes: int = MAX_SECTION_BYTES
+    keeps_past: bool = False

@@ -109,4 +109,5 @@ SPEC = Spec(
     deadline_seconds=10.0,
     families=FAMILIES,
     series_cap=20_000,
+    keeps_past=True,
 )

@@ -83,4 +83,5 @@ SPEC = Spec(
     families=FAMILIES,
     series_cap=4_000,
     checkpoint_bytes=0,
+    keeps_past=True,
 )

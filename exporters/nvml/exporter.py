@@ -211,4 +211,5 @@ SPEC = Spec(
     families=FAMILIES,
     drain_seconds=5.0,
     series_cap=20_000,
+    keeps_past=True,
 )

@@ -157,4 +157,5 @@ SPEC = Spec(
     deadline_seconds=10.0,
     families=FAMILIES,
     series_cap=20_000,
+    keeps_past=True,
 )

@@ -1,0 +1,93 @@
+"""The last minutes of what exporters showed, for bundles of evidence: of those whose Spec says so (hardware)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from agent.core.clock import Clock
+from agent.core.log import Logger
+from agent.core.metrics import Metric
+from agent.core.threads import OwnThread
+from agent.evidence.board import Offered, Wanted
+from agent.export.registry import Source
+
+STEP_SECONDS = 30.0
+STEPS = 10
+"""Snapshots that are kept of each source: five minutes."""
+MAX_ROWS = 5000
+"""Series of a source in a bundle."""
+
+
+class _Moment(NamedTuple):
+    at: float
+    taken: tuple[tuple[Source, object], ...]
+
+
+class Past:
+    """Keeps what ``sources`` showed: their frozen snapshots, which are rendered when a bundle is taken."""
+
+    def __init__(self, clock: Clock, sources: Callable[[], Iterable[Source]]) -> None:
+        self._clock = clock
+        self._sources = sources
+        self._log = Logger("past")
+        self._moments: deque[_Moment] = deque(maxlen=STEPS)
+        self._kept_at = float("-inf")
+        self._thread = OwnThread("past")
+
+    def tick(self) -> None:
+        """Keep what is shown now, if it is time."""
+        now = self._clock.monotonic()
+        if now - self._kept_at < STEP_SECONDS:
+            return
+        self._kept_at = now
+        taken = []
+        for source in self._sources():
+            try:
+                if source.shown():
+                    taken.append((source, source.snapshot()))
+            except Exception as error:  # noqa: BLE001  # one exporter's mistake costs its own past
+                self._log.error("what exporter {exporter} showed is not kept", exporter=source.name, error=error)
+        self._moments.append(_Moment(self._clock.time(), tuple(taken)))
+
+    async def part(self, _wanted: Wanted) -> Offered:
+        """The part of a bundle: a table for each source, a row for each series, a column for each time."""
+        moments = tuple(self._moments)
+        return Offered(await self._thread.call(lambda: tables(moments)))
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._thread.stop()
+
+
+def tables(moments: Sequence[_Moment]) -> dict[str, bytes]:
+    """Return the tables by file name; times are UTC. Pure, if long: rendering takes as long as a scrape each."""
+    columns = [time.strftime("%H:%M:%S", time.gmtime(moment.at)) for moment in moments]
+    rows: dict[str, dict[str, list[str]]] = {}
+    for number, moment in enumerate(moments):
+        for source, snapshot in moment.taken:
+            known = rows.setdefault(source.name, {})
+            for series, value in _series(source.families(snapshot)):
+                if series in known or len(known) < MAX_ROWS:
+                    known.setdefault(series, [""] * len(moments))[number] = value
+    return {f"{name}.tsv": _text(columns, known) for name, known in rows.items()}
+
+
+def _series(families: Iterable[Metric]) -> Iterable[tuple[str, str]]:
+    for metric in families:
+        names = metric.family.labels
+        for labels, value in zip(metric.labels, metric.values, strict=True):
+            said = ",".join(f"{name}={label}" for name, label in zip(names, labels, strict=True))
+            yield f"{metric.family.name}{{{said}}}", f"{value:.15g}"
+
+
+def _text(columns: Sequence[str], rows: dict[str, list[str]]) -> bytes:
+    lines = ["\t".join(("series", *columns))]
+    lines += ["\t".join((_one_line(series), *values)) for series, values in sorted(rows.items())]
+    return "\n".join((*lines, "")).encode(errors="replace")
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

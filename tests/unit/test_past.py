@@ -1,0 +1,110 @@
+"""What exporters showed in the last minutes, as a bundle of evidence has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from fake_clock import FakeClock
+
+from agent.app import past as module
+from agent.app.past import STEP_SECONDS, STEPS, Past
+from agent.core.metrics import Family, Metric
+from agent.evidence.board import Wanted
+
+HEAT = Family("rankwatch_heat_celsius", "gauge", "Heat.", ("gpu",))
+WANTED = Wanted("7", {}, ())
+
+
+class Gpus:
+    """A source whose value is set by the test."""
+
+    name = "gpus"
+    series_cap = 100
+
+    def __init__(self) -> None:
+        self.heat: dict[str, float] = {"0": 40.0}
+        self.error: Exception | None = None
+        self.is_there = True
+
+    def shown(self) -> bool:
+        """Whether it shows anything."""
+        return self.is_there
+
+    def snapshot(self) -> object:
+        """A copy."""
+        if self.error is not None:
+            raise self.error
+        return dict(self.heat)
+
+    def families(self, snapshot: object) -> Iterable[Metric]:
+        """Render."""
+        assert isinstance(snapshot, dict)
+        rows = HEAT.rows()
+        for gpu, value in snapshot.items():
+            rows.add((gpu,), value)
+        yield rows.metric
+
+
+class Kept:
+    """A source and its past."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.gpus = Gpus()
+        self.past = Past(self.clock, lambda: [self.gpus])
+
+    def step(self, seconds: float = STEP_SECONDS) -> None:
+        """Let time pass to the next tick."""
+        self.past.tick()
+        self.clock.advance(seconds)
+
+    async def rows(self) -> list[list[str]]:
+        """The table."""
+        files = (await self.past.part(WANTED)).files
+        self.past.stop()
+        return [line.split("\t") for line in files["gpus.tsv"].decode().splitlines()]
+
+
+async def test_a_column_for_each_time() -> None:
+    """Each series has a row with its values, oldest first, and an empty cell where it was not there."""
+    kept = Kept()
+    kept.step()
+    kept.gpus.heat = {"0": 41.5, "1": 50.0}
+    kept.step()
+    assert await kept.rows() == [
+        ["series", "22:13:20", "22:13:50"],
+        ["rankwatch_heat_celsius{gpu=0}", "40", "41.5"],
+        ["rankwatch_heat_celsius{gpu=1}", "", "50"],
+    ]
+
+
+async def test_five_minutes_are_kept() -> None:
+    """Of more than so many steps the newest are kept, one each half minute however often it ticks."""
+    kept = Kept()
+    for number in range(3 * (STEPS + 1)):
+        kept.gpus.heat["0"] = float(number // 3)
+        kept.step(STEP_SECONDS / 3)
+    [_, values] = await kept.rows()
+    assert values[1:] == [str(number) for number in range(1, STEPS + 1)]
+
+
+async def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source with more series than the bound has the first so many."""
+    monkeypatch.setattr(module, "MAX_ROWS", 3)
+    kept = Kept()
+    kept.gpus.heat = {str(number): 1.0 for number in range(4)}
+    kept.step()
+    assert len(await kept.rows()) == 1 + 3
+
+
+async def test_a_source_that_fails_costs_its_own_past() -> None:
+    """A snapshot that fails, or a source that shows nothing, leaves an empty column; labels do not break lines."""
+    kept = Kept()
+    kept.gpus.heat = {"a\tb\n": 1.0}
+    kept.step()
+    kept.gpus.error = ValueError("broken")
+    kept.step()
+    kept.gpus.error, kept.gpus.is_there = None, False
+    kept.step()
+    assert (await kept.rows())[1] == ["rankwatch_heat_celsius{gpu=a?b?}", "1", "", ""]
