@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +15,10 @@ from typing import Any
 
 import pytest
 from agents import Agent
+from hanging_job import HangingJob
 from jobs import ROOT
 from machines import Machine, alive
-from nodes import wait_until
+from nodes import Node, wait_until, why_no_nodes
 
 RANKS = 8
 VICTIM = 5
@@ -28,46 +27,13 @@ NAMED_SECONDS = 40.0
 PY_SPY = Path(sys.executable).with_name("py-spy")
 
 
-class HangingJob:
-    """Ranks that meet in every step, and a rank among them that can be made to wait for its data."""
-
-    def __init__(self, directory: Path, job_id: str) -> None:
-        self.dump_dir = directory / "inspector"
-        self.dump_dir.mkdir(parents=True)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(directory / "meeting"))
-        self._listener.listen(RANKS)
-        self.ranks = []
-        for rank in range(RANKS):
-            variables = {"SLURM_JOB_ID": job_id, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank)}
-            own = (self.dump_dir, rank, RANKS, directory / "meeting")
-            argv = [sys.executable, str(Path(__file__).with_name("hanging_rank.py")), *map(str, own)]
-            self.ranks.append(subprocess.Popen(argv, env={**os.environ, **variables}, stderr=subprocess.DEVNULL))
-        self._meeting = threading.Thread(target=self._meet, daemon=True)
-        self._meeting.start()
-
-    def tell(self, rank: int, number: signal.Signals) -> None:
-        """Send a signal to a rank."""
-        self.ranks[rank].send_signal(number)
-
-    def close(self) -> None:
-        """End the ranks."""
-        for rank in self.ranks:
-            rank.kill()
-            rank.wait()
-        self._meeting.join()
-        self._listener.close()
-
-    def _meet(self) -> None:
-        """Let all ranks go on when the last has come, for ever."""
-        came = [self._listener.accept()[0] for _ in range(RANKS)]
-        with contextlib.ExitStack() as stack:
-            for each in came:
-                stack.enter_context(each)
-            with contextlib.suppress(OSError):
-                while all(each.recv(1) for each in came):
-                    for each in came:
-                        each.sendall(b"!")
+def sections(dump_dir: Path, evidence: Path) -> dict[str, Any]:
+    """What an agent is told."""
+    return {
+        "inspector": {"paths": [str(dump_dir)]},
+        "stacks": {"enabled": True, "py_spy": str(PY_SPY), "silence_seconds": SILENCE_SECONDS},
+        "evidence": {"path": str(evidence), "silence_seconds": SILENCE_SECONDS},
+    }
 
 
 class StackSite:
@@ -76,13 +42,9 @@ class StackSite:
     def __init__(self, place: Path) -> None:
         self.machine = Machine(place)
         self.evidence = place / "evidence"
-        self.job = HangingJob(place / "job", self.machine.job_id)
-        sections: dict[str, Any] = {
-            "inspector": {"paths": [str(self.job.dump_dir)]},
-            "stacks": {"enabled": True, "py_spy": str(PY_SPY), "silence_seconds": SILENCE_SECONDS},
-            "evidence": {"path": str(self.evidence), "silence_seconds": SILENCE_SECONDS},
-        }
-        self.agent = Agent(place, {"exporters": sections}, job_id=self.machine.job_id)
+        self.job = HangingJob(place / "job", self.machine.job_id, RANKS)
+        told = {"exporters": sections(self.job.dump_dir, self.evidence)}
+        self.agent = Agent(place, told, job_id=self.machine.job_id)
         self.agent.wait_for_states(alive(RANKS))
 
     def stacks(self) -> dict[str, str]:
@@ -137,3 +99,48 @@ def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
     assert stat.rpartition(")")[2].split()[0] == "T"
     site.job.tell(VICTIM, signal.SIGCONT)
     wait_until(lambda: site.stacks() == {}, NAMED_SECONDS, "no stacks")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
+def test_three_nodes(tmp_path: Path) -> None:
+    """Of a job on three nodes each takes a bundle: that of the node with the rank that is elsewhere names it."""
+    job_id, ranks = Machine(tmp_path).job_id, 12
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(Node(f"node-{number}")) for number in range(3)]
+        job = HangingJob(tmp_path / "job", job_id, ranks, nodes)
+        stack.callback(job.close)
+        for node in nodes:
+            stack.callback(node.close)  # ends its ranks
+        folders = [tmp_path / node.hostname / "evidence" for node in nodes]
+        for node, folder in zip(nodes, folders, strict=True):
+            folder.parent.mkdir()
+            agent = stack.enter_context(
+                Agent(folder.parent, {"exporters": sections(job.dump_dir, folder)}, job_id=job_id, node=node)
+            )
+            wait_until(
+                lambda agent=agent: len(agent.samples("rankwatch_rank_last_progress_timestamp_seconds")) == ranks // 3,
+                NAMED_SECONDS,
+                "progress",
+            )
+        nodes[1].kill(node_pid(nodes[1], VICTIM), signal.SIGUSR1)
+        found = {}
+        for node, folder in zip(nodes, folders, strict=True):
+            wait_until(lambda folder=folder: list(folder.glob("*.json")), NAMED_SECONDS, f"a bundle of {node.hostname}")
+            [summary] = folder.glob("*.json")
+            found[node.hostname] = json.loads(summary.read_text())
+    assert {name: each["suspects"] for name, each in found.items()} == {
+        "node-0": [],
+        "node-1": [str(VICTIM)],
+        "node-2": [],
+    }
+    assert {name: len(each["ranks"]) for name, each in found.items()} == dict.fromkeys(found, ranks // 3)
+
+
+def node_pid(node: Node, rank: int) -> int:
+    """The pid of a rank, as its node has it."""
+    for pid in node.pids() - {1}:
+        command = Path(f"/proc/{node.host_pid(pid)}/cmdline").read_bytes().split(b"\0")
+        if len(command) > 4 and command[1].endswith(b"hanging_rank.py") and command[3] == str(rank).encode():
+            return pid
+    raise AssertionError(f"no rank {rank} on {node.hostname}")

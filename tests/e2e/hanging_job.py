@@ -1,0 +1,62 @@
+"""A job of real Python processes that hangs when one of its ranks is told to; see hanging_rank.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodes import Node
+
+
+class HangingJob:
+    """Ranks that meet in every step, each of which can be made to wait for its data (``tell`` it SIGUSR1).
+
+    They are spread over ``nodes``, in their order, or run on this machine; ``directory`` is the job's.
+    """
+
+    def __init__(self, directory: Path, job_id: str, ranks: int, nodes: Sequence[Node] = ()) -> None:
+        self._size = ranks
+        self.dump_dir = directory / "inspector"
+        self.dump_dir.mkdir(parents=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(directory / "meeting"))
+        self._listener.listen(ranks)
+        self.ranks = []
+        for rank in range(ranks):
+            variables = {"SLURM_JOB_ID": job_id, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
+            own = (self.dump_dir, rank, ranks, directory / "meeting")
+            argv = [sys.executable, str(Path(__file__).with_name("hanging_rank.py")), *map(str, own)]
+            popen = nodes[rank * len(nodes) // ranks].popen if nodes else subprocess.Popen
+            self.ranks.append(popen(argv, env={**os.environ, **variables}, stderr=subprocess.DEVNULL))
+        self._meeting = threading.Thread(target=self._meet, daemon=True)
+        self._meeting.start()
+
+    def tell(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to a rank."""
+        self.ranks[rank].send_signal(number)
+
+    def close(self) -> None:
+        """End the ranks."""
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+        self._meeting.join()
+        self._listener.close()
+
+    def _meet(self) -> None:
+        """Let all ranks go on when the last has come, for ever."""
+        came = [self._listener.accept()[0] for _ in range(self._size)]
+        with contextlib.ExitStack() as stack:
+            for each in came:
+                stack.enter_context(each)
+            with contextlib.suppress(OSError):
+                while all(each.recv(1) for each in came):
+                    for each in came:
+                        each.sendall(b"!")
