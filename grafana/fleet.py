@@ -21,6 +21,7 @@ QUARTER = Size(6, 4)
 HALF = Size(12)
 LISTED = 64
 CELLS = 1024
+LOST_RANKS = f"node:rankwatch_ranks_lost:count{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool"
 
 NODES = {"silent": Value(-1, "purple"), "unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
 
@@ -103,7 +104,8 @@ def _trouble() -> list[Panel]:
         ),
         rows(
             "Jobs in trouble",
-            "How many ranks of which jobs are dead, unresponsive, missed by the others (RAS), or late.",
+            "How many ranks of which jobs are dead, on lost nodes, unresponsive, missed by the others (RAS), on failed "
+            "hardware or late, and the live ranks of jobs that complete nothing for longer than ever.",
             Query(
                 _as(f"count by (cluster, job_id) ({_gone('dead')})", "dead")
                 + "\n  or\n"
@@ -113,6 +115,16 @@ def _trouble() -> list[Panel]:
                 )
                 + "\n  or\n"
                 + _as(f"max by (cluster, job_id) (job:rankwatch_ranks_missing:count{{{CLUSTER}}}) > 0", "missing")
+                + "\n  or\n"
+                + _as(f"sum by (cluster, job_id) ({LOST_RANKS})", "lost with a node")
+                + "\n  or\n"
+                + _as(f"job:rankwatch_unhealthy:count{{{CLUSTER}}}", "on failed hardware")
+                + "\n  or\n"
+                + _as(
+                    f"job:rankwatch_ranks_live:count{{{CLUSTER}}}"
+                    " and on (cluster, job_id) job:rankwatch_stalled:seconds",
+                    "silent",
+                )
                 + "\n  or\n"
                 + _as(f"count by (cluster, job_id) (rank:rankwatch_late:bool{{{CLUSTER}}})", "late")
             ),

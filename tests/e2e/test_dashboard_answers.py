@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from browser import Browser
 from client_metrics import encode
-from drawn import unfolded
+from drawn import bundle, draw, unfolded, why_no_drawing
 from fixed_page import FixedPage
 from fleets import ABORTED, KILLED, crashed
 from hardware_page import hardware_page
@@ -34,11 +35,26 @@ ACCIDENT_SECONDS = 40.0
 SECONDS = 150
 """Long enough for a lost node to be told from one that is late."""
 RANGE = "10m"
+DRAWN_SECONDS, DRAWN_STEP_SECONDS = 180, 5
+DASHBOARDS = ROOT / "grafana" / "dashboards"
 HEALTHY = "healthy"
 SLOW_JOB = "slow"
 SLOW_PAIR = ("3", "4")
 """Sender and receiver; the seven like pairs have twice their bandwidth and more."""
 FAST, SLOW = 40e9, 15e9
+
+
+def panels_of(dashboard: str) -> list[dict[str, Any]]:
+    """Return the rows and panels of a dashboard."""
+    return unfolded(json.loads((DASHBOARDS / f"{dashboard}.json").read_text()))
+
+
+def filled(text: str, variables: dict[str, str]) -> str:
+    """Return a query with values for its variables."""
+    known = {"$__rate_interval": "20s", "$__range": RANGE, "$cluster": ".*", "$__interval": "5s"}
+    for name, value in (known | {f"${name}": value for name, value in variables.items()}).items():
+        text = text.replace(name, value)
+    return text
 
 
 class Site:
@@ -50,13 +66,23 @@ class Site:
 
     def ask(self, dashboard: str, title: str, ref: str = "A", **variables: str) -> list[dict[str, Any]]:
         """Return the series that a panel's query has now, labels and value."""
-        listed = unfolded(json.loads((ROOT / "grafana" / "dashboards" / f"{dashboard}.json").read_text()))
-        [panel] = [each for each in listed if each.get("title") == title and "targets" in each]
+        [panel] = [each for each in panels_of(dashboard) if each.get("title") == title and "targets" in each]
         [text] = [each["expr"] for each in panel["targets"] if each["refId"] == ref]
-        filled = {"$__rate_interval": "20s", "$__range": RANGE, "$cluster": ".*"}
-        for name, value in (filled | {f"${name}": value for name, value in variables.items()}).items():
-            text = text.replace(name, value)
-        return [each["metric"] | {"value": float(each["value"][1])} for each in self._server.query(text)]
+        series = self._server.query(filled(text, variables))
+        return [each["metric"] | {"value": float(each["value"][1])} for each in series]
+
+    def results(self, dashboard: str, end: float, **variables: str) -> dict[str, list[Any]]:
+        """Return what all its queries have by "panel id:refId", over DRAWN_SECONDS up to ``end`` (since the epoch)."""
+        found = {}
+        for panel in panels_of(dashboard):
+            for target in panel.get("targets", ()):
+                text = filled(target["expr"], variables)
+                if target.get("instant"):
+                    series = self._server.query(text, round(1000 * end))
+                else:
+                    series = self._server.query_range(text, DRAWN_SECONDS, DRAWN_STEP_SECONDS, end)
+                found[f"{panel['id']}:{target['refId']}"] = series
+        return found
 
     def labels(self, dashboard: str, title: str, label: str, ref: str = "A", **variables: str) -> dict[str, float]:
         """Return the values of a panel's query by a label."""
@@ -151,8 +177,10 @@ def shipped(directory: Path, fleet: LiveFleet, slow_port: int) -> str:
 
 def test_fleet_says_where_to_look(site: Site) -> None:
     """Fleet lists the jobs in trouble and no healthy one, the nodes that are not well, and those blamed again."""
-    trouble = {each["job_id"]: each["trouble"] for each in site.ask("fleet", "Jobs in trouble")}
-    assert trouble.keys() >= {"killed", "again"}
+    trouble = {each["job_id"]: (each["trouble"], each["value"]) for each in site.ask("fleet", "Jobs in trouble")}
+    expected = {"killed": ("dead", 1), "again": ("dead", 1), "lost": ("lost with a node", 2)}
+    expected |= {"broken": ("on failed hardware", 1)}
+    assert expected.items() <= trouble.items()
     assert HEALTHY not in trouble
     states = site.labels("fleet", "Nodes by health", "node")
     assert states[site.names["broken"]] == 0
@@ -219,3 +247,22 @@ def test_fabric_names_the_slow_link(site: Site) -> None:
 def test_agent_names_the_silent(site: Site) -> None:
     """Agent names the node whose agent cannot be scraped."""
     assert site.labels("agent", "Silent agents", "node").keys() == {site.names["lost"]}
+
+
+@pytest.mark.skipif(why_no_drawing() is not None, reason=why_no_drawing() or "")
+def test_all_are_drawn(site: Site, tmp_path: Path) -> None:
+    """After the accidents Grafana's own components draw each dashboard, no panel with an error; RANKWATCH_PICTURES."""
+    chosen = {"job": {"job_id": "killed"}, "rank": {"job_id": "killed", "rank": "1"}}
+    chosen |= {"node": {"node": site.names["broken"]}}
+    pictures, end = os.environ.get("RANKWATCH_PICTURES"), time.time()
+    program = bundle(tmp_path)
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        results = site.results(path.stem, end, **chosen.get(path.stem, {}))
+        span = (end - DRAWN_SECONDS, end, DRAWN_STEP_SECONDS)
+        home = tmp_path / path.stem
+        home.mkdir()
+        with Browser(home) as browser:
+            picture = Path(pictures) / f"{path.stem}.png" if pictures else None
+            dashboard = json.loads(path.read_text())
+            found = draw(browser, program, dashboard, results, span, light=False, picture=picture)
+        assert set(found.values()) <= {"drawn", "empty"}, path.stem
