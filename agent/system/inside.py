@@ -2,8 +2,8 @@
 
 Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW guards the last name
 alone. So the path is walked name by name, each link read and followed here; openat2(RESOLVE_IN_ROOT) does the same, but
-kernels before 5.6 and some filters of system calls have it not. Nothing but a regular file is ever opened: what a
-name leads to is looked at first (O_PATH), so that no FIFO, device or lease is waited for.
+kernels before 5.6 and some filters of system calls have it not. Nothing but what was asked for, a regular file or a
+FIFO, is ever opened: what a name leads to is looked at first (O_PATH), so that no device or lease is waited for.
 """
 
 from __future__ import annotations
@@ -28,6 +28,33 @@ def open_inside(root: str, path: str) -> int:
     try:
         _walk(way, path)
         return open_regular(way[-1])
+    finally:
+        for fd in way:
+            os.close(fd)
+
+
+class OtherUserError(OSError):
+    """What a name leads to belongs to another user than it should."""
+
+
+def open_pipe_inside(root: str, path: str, uid: int) -> int:
+    """A descriptor to write to user ``uid``'s FIFO that ``path`` is under ``root``; OSError (ENXIO: it has no reader).
+
+    The last name may not be a link.
+    """
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, "a long path")
+    directory, _, name = path.rpartition("/")
+    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        _walk(way, directory)
+        way.append(os.open(name, _WALK, dir_fd=way[-1]))
+        status = os.fstat(way[-1])
+        if not stat.S_ISFIFO(status.st_mode):
+            raise OSError(errno.EINVAL, "no FIFO")
+        if status.st_uid != uid:
+            raise OtherUserError(errno.EPERM, "another user's FIFO")
+        return os.open(f"/proc/self/fd/{way[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         for fd in way:
             os.close(fd)

@@ -21,8 +21,10 @@ from agent.api import (
     RankView,
     Spec,
 )
+from exporters.flight_recorder.asking import PIPE_VARIABLE, Asker
 from exporters.flight_recorder.book import DumpBook
 from exporters.flight_recorder.families import FAMILIES, FlightSnapshot, render
+from exporters.flight_recorder.pipe import AskResult
 from exporters.flight_recorder.places import VARIABLES, is_looked_at, is_number, paths_of, reached_by
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest
 
@@ -44,6 +46,13 @@ READER = HelperSpec(
     list[DumpAnswer | None],
     memory_bytes=192 * 1024 * 1024,
 )
+PIPES = HelperSpec(
+    "flight_recorder_pipes",
+    "exporters.flight_recorder.pipe:ask_for_dumps",
+    list[AskResult],
+    memory_bytes=64 * 1024 * 1024,
+)
+ASK_SECONDS = 10.0
 
 _Wanted = tuple[ProcessKey | None, DumpRequest]
 """The rank's process, which is not known of recorded data, and what is asked for."""
@@ -54,9 +63,13 @@ class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tr
     """``prefixes``: further paths of dumps, as jobs see them, which the rank's number follows; ``%j``: the job's id.
 
     For programs that set PyTorch's variable themselves, so that it is not in the environment they were started with.
+    ``ask``: have ranks that fell silent for ``silence_seconds``, and for longer than ever before, write a dump, through
+    the pipe that their TORCH_NCCL_DEBUG_INFO_PIPE_FILE names.
     """
 
     prefixes: Annotated[list[_Prefix], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
+    ask: bool = False
+    silence_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 180.0
 
 
 class FlightRecorderExporter:
@@ -69,14 +82,17 @@ class FlightRecorderExporter:
         self._looks = 0
         self._look_at = self._alone_until = float("-inf")
         self._shown = FlightSnapshot()
+        self._asker = Asker(config.silence_seconds)
+        self._asks: Counter[str] = Counter()
 
     async def start(self, ctx: Context) -> None:
         """Prepare; no file is touched yet."""
         self._ctx = ctx
         self._thread = ctx.thread("flight_recorder")
         self._helper = ctx.helper(READER)
+        self._pipes = ctx.helper(PIPES)
         self._book = DumpBook(self._admit, self._release)
-        ctx.ranks.keep_variables(VARIABLES)
+        ctx.ranks.keep_variables(VARIABLES | {PIPE_VARIABLE})
 
     async def update(self) -> None:
         """Look if it is time; NoData while no dump of a rank here was found."""
@@ -86,8 +102,8 @@ class FlightRecorderExporter:
             try:
                 await self._look()
             finally:  # what the book holds is true whether or not the helper answered
-                self._shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
-        if not self._book.counts:
+                self._shown = FlightSnapshot(self._book.shown(), dict(self._book.counts), dict(self._asks))
+        if not self._book.counts and not self._asks:
             raise NoData
 
     def snapshot(self) -> FlightSnapshot:
@@ -108,6 +124,8 @@ class FlightRecorderExporter:
         self._users = users_of(views.values())
         self._book.tidy(views, now)
         self._served = {label: look for label, look in self._served.items() if label in views}
+        if self._config.ask and not self._ctx.once:
+            await self._ask(views.values(), now)
         if self._ctx.once:
             wanted = await self._thread.call(lambda: recorded(self._config.prefixes))
         else:
@@ -131,6 +149,18 @@ class FlightRecorderExporter:
             self._look_at = float("-inf")
         elif results & DECODED:
             self._helper.rest()  # gives back the memory that files took
+
+    async def _ask(self, views: Iterable[RankView], now: float) -> None:
+        """Have silent ranks write a dump, which a later look finds."""
+        requests = self._asker.due(views, str(self._ctx.roots.proc), now, self._ctx.clock.monotonic())
+        if not requests:
+            return
+        try:
+            self._asks.update(await self._pipes.call(requests, ASK_SECONDS))
+        except HelperError:
+            self._asks["unanswered"] += len(requests)
+            raise
+        self._pipes.rest()
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Wanted]:
         """The dumps to ask for: those read longest ago first, and of these one of each user after the other."""

@@ -46,7 +46,16 @@ DUMPS = Family(
     ("result",),
     "1 per result seen",
 )
-FAMILIES = (ENQUEUED, UNFINISHED, WRITTEN, DUMPS)
+ASKS = Family(
+    "rankwatch_flight_recorder_asks_total",
+    "counter",
+    "Ranks of silent jobs that were asked for a dump by their pipe, by what became of it: asked, no_pipe, no_reader, "
+    "other_user, not_permitted, full, unanswered.",
+    ("result",),
+    "1 per result seen, where asking is switched on",
+    "sum",
+)
+FAMILIES = (ENQUEUED, UNFINISHED, WRITTEN, DUMPS, ASKS)
 
 
 class FlightSnapshot(msgspec.Struct, frozen=True):
@@ -54,11 +63,12 @@ class FlightSnapshot(msgspec.Struct, frozen=True):
 
     dumps: tuple[ShownDump, ...] = ()
     counts: Mapping[str, int] = {}
+    asks: Mapping[str, int] = {}
 
 
 def render(snapshot: FlightSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
-    enqueued, unfinished, written, dumps = (family.rows() for family in FAMILIES)
+    enqueued, unfinished, written, dumps, asks = (family.rows() for family in FAMILIES)
     for dump in snapshot.dumps:
         written.add(dump.label, dump.written)
         for group in dump.summary.groups:
@@ -69,4 +79,6 @@ def render(snapshot: FlightSnapshot) -> Iterable[Metric]:
                 unfinished.add((*dump.label, group.name, group.description, *which), call.sequence)
     for result, count in snapshot.counts.items():
         dumps.add((result,), count)
-    return [found.metric for found in (enqueued, unfinished, written, dumps)]
+    for result, count in snapshot.asks.items():
+        asks.add((result,), count)
+    return [found.metric for found in (enqueued, unfinished, written, dumps, asks)]

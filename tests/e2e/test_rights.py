@@ -38,6 +38,28 @@ import slow_files
 with slow_files.slow_file(pathlib.Path("/mnt/slow")):
     signal.pause()
 """
+ASK = "57-ask.conf.example"
+PIPED_RANK = """\
+[Service]
+User=nobody
+WorkingDirectory=/opt/test
+Environment=TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/opt/pipes/trace_
+ExecStartPre=+/bin/install -d -o nobody /opt/pipes
+ExecStartPre=/bin/mkfifo -m 644 /opt/pipes/trace_0.pipe
+ExecStart=/opt/rankwatch/bin/python -B -m agent.simulate --ranks 2 --stuck 1 --stuck-at-step 20 \\
+    --job-dir /opt/pipes/job --dump-dir /var/lib/rankwatch/inspector --scheduler slurm
+"""
+READER = """\
+[Unit]
+After=rank.service
+[Service]
+User=nobody
+ExecStart=/bin/sh -c 'sleep 1; exec cat /opt/pipes/trace_0.pipe >/opt/pipes/got'
+"""
+ASKED = (
+    "curl -s http://127.0.0.1:19028/metrics | grep asks_total; echo got $(cat /opt/pipes/got); "
+    "systemctl status --no-pager rank reader; journalctl -u rankwatch --no-pager | tail -5"
+)
 ASKS = """\
 import socket
 try:
@@ -129,3 +151,23 @@ def test_stacks_want_no_right_more(tmp_path: Path) -> None:
         said = boot(root, {"rank.service": STILL_RANK}, TAKE, LOOK_SECONDS)
     counts = dict(re.findall(r'rank_stack_dumps_total\{result="(\w+)"\} (\d+)', said))
     assert {name for name, count in counts.items() if count != "0"} == {"read"}, said
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("drop_ins", "result"), [((OTHER_USERS,), "not_permitted"), ((OTHER_USERS, ASK), "asked")], ids=["without", "with"]
+)
+def test_asking_for_dumps_wants_a_drop_in_of_its_own(tmp_path: Path, drop_ins: tuple[str, ...], result: str) -> None:
+    """In the shipped unit the pipe of another user's rank is written to with the drop-in for it, and not without."""
+    with layered(tmp_path) as root:
+        install(root, drop_ins)
+        for example in (root / "etc/systemd/system/rankwatch.service.d").glob("*.example"):
+            example.rename(example.with_suffix(""))
+        test = root / "opt/test"
+        test.mkdir()
+        shutil.copytree(ROOT / "agent", test / "agent", ignore=shutil.ignore_patterns("__pycache__"))
+        told = "exporters: {flight_recorder: {ask: true, silence_seconds: 1}}\n"
+        (root / "etc/rankwatch/rankwatch.yml").write_text(told)
+        said = boot(root, {"rank.service": PIPED_RANK, "reader.service": READER}, ASKED, LOOK_SECONDS)
+    assert f'asks_total{{result="{result}"}} 1' in said, said
+    assert ("got 1" in said) == (result == "asked"), said

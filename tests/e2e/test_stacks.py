@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from agents import Agent
+from flight_dumps import dump, entry, pickled
 from hanging_job import HangingJob
 from jobs import ROOT
 from machines import Machine, alive
@@ -24,6 +26,8 @@ RANKS = 8
 VICTIM = 5
 SILENCE_SECONDS = 5.0
 NAMED_SECONDS = 40.0
+PROGRESS = "rankwatch_rank_last_progress_timestamp_seconds"
+ASKS = "rankwatch_flight_recorder_asks_total"
 PY_SPY = Path(sys.executable).with_name("py-spy")
 
 
@@ -70,7 +74,7 @@ def site(tmp_path: Path) -> Iterator[StackSite]:
 
 def test_who_is_elsewhere_is_named(site: StackSite) -> None:
     """Seven ranks wait in all_reduce for one in its data loader: series and bundle say so, until they go on."""
-    wait_until(lambda: site.agent.samples("rankwatch_rank_last_progress_timestamp_seconds"), NAMED_SECONDS, "progress")
+    wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
     assert site.stacks() == {}
     site.job.tell(VICTIM, signal.SIGUSR1)
     found = site.wait_for_stacks()
@@ -92,7 +96,7 @@ def test_who_is_elsewhere_is_named(site: StackSite) -> None:
 
 def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
     """A rank that SIGSTOP holds is looked at like the others, stays stopped, and goes on when it may."""
-    wait_until(lambda: site.agent.samples("rankwatch_rank_last_progress_timestamp_seconds"), NAMED_SECONDS, "progress")
+    wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
     site.job.tell(VICTIM, signal.SIGSTOP)
     site.wait_for_stacks()
     stat = Path(f"/proc/{site.job.ranks[VICTIM].pid}/stat").read_text()
@@ -119,7 +123,7 @@ def test_three_nodes(tmp_path: Path) -> None:
                 Agent(folder.parent, {"exporters": sections(job.dump_dir, folder)}, job_id=job_id, node=node)
             )
             wait_until(
-                lambda agent=agent: len(agent.samples("rankwatch_rank_last_progress_timestamp_seconds")) == ranks // 3,
+                lambda agent=agent: len(agent.samples(PROGRESS)) == ranks // 3,
                 NAMED_SECONDS,
                 "progress",
             )
@@ -135,6 +139,39 @@ def test_three_nodes(tmp_path: Path) -> None:
         "node-2": [],
     }
     assert {name: len(each["ranks"]) for name, each in found.items()} == dict.fromkeys(found, ranks // 3)
+
+
+def test_ranks_are_asked_for_their_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that hang are asked by their pipes, once, and the dumps that they write then are shown.
+
+    There is no PyTorch here: the test reads the pipes and writes the dumps in its place.
+    """
+    pipes, dumps = tmp_path / "pipe_", tmp_path / "dump_"
+    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(pipes))
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(dumps))
+    readers = []
+    for rank in range(RANKS):
+        os.mkfifo(f"{pipes}{rank}.pipe")
+        readers.append(os.open(f"{pipes}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK))
+    job_id = Machine(tmp_path).job_id
+    job = HangingJob(tmp_path / "job", job_id, RANKS)
+    told = {
+        "inspector": {"paths": [str(job.dump_dir)]},
+        "flight_recorder": {"ask": True, "silence_seconds": SILENCE_SECONDS},
+    }
+    try:
+        with Agent(tmp_path, {"exporters": told}, job_id=job_id) as agent:
+            wait_until(lambda: len(agent.samples(PROGRESS)) == RANKS, NAMED_SECONDS, "progress")
+            job.tell(VICTIM, signal.SIGUSR1)
+            agent.wait_for(ASKS, RANKS, seconds=NAMED_SECONDS, result="asked")
+            assert [os.read(reader, 10) for reader in readers] == [b"1"] * RANKS
+            for rank in range(RANKS):
+                Path(f"{dumps}{rank}").write_bytes(pickled(dump([entry(sequence=3)], str([*range(RANKS)]), enqueued=3)))
+            shown = "rankwatch_flight_recorder_dump_timestamp_seconds"
+            wait_until(lambda: len(agent.samples(shown)) == RANKS, NAMED_SECONDS, "the dumps")
+            assert agent.value(ASKS, result="asked") == RANKS
+    finally:
+        job.close()
 
 
 def node_pid(node: Node, rank: int) -> int:

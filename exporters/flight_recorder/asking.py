@@ -1,0 +1,44 @@
+"""Which ranks are asked for a dump: those of silent jobs that named a pipe, once in ten minutes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.api import Pauses, ProcessKey, RankView
+from exporters.flight_recorder.pipe import PipeRequest
+from exporters.flight_recorder.places import is_number
+
+PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+AGAIN_SECONDS = 600.0
+MAX_ASKED = 64
+"""In one look; the others are asked in the next ones."""
+
+
+class Asker:
+    """Remembers the pauses of ranks, and who was asked when. ``silence_seconds``: see the configuration."""
+
+    def __init__(self, silence_seconds: float) -> None:
+        self._silence_seconds = silence_seconds
+        self._pauses: dict[ProcessKey, Pauses] = {}
+        self._asked: dict[ProcessKey, float] = {}
+
+    def due(self, views: Iterable[RankView], proc_root: str, now_seconds: float, monotonic: float) -> list[PipeRequest]:
+        """Return the ranks to ask now: those that fell silent (by wall clock) and were not asked lately."""
+        self._asked = {key: at for key, at in self._asked.items() if monotonic - at < AGAIN_SECONDS}
+        known: dict[ProcessKey, Pauses] = {}
+        requests: list[PipeRequest] = []
+        for view in views:
+            facts = view.process.facts
+            if facts is None or facts.uid is None or view.process.exited_at is not None or facts.key in known:
+                continue
+            pauses = known[facts.key] = self._pauses.get(facts.key) or Pauses()
+            since = pauses.silent_since(view.process.progress_seconds, now_seconds, self._silence_seconds)
+            prefix = (facts.environment or {}).get(PIPE_VARIABLE, "")
+            if since is None or facts.key in self._asked or not prefix.startswith("/") or len(requests) >= MAX_ASKED:
+                continue
+            if is_number(view.label.rank):
+                self._asked[facts.key] = monotonic
+                path = f"{prefix}{view.label.rank}.pipe"
+                requests.append(PipeRequest(path, proc_root, facts.key.pid, facts.uid))
+        self._pauses = known
+        return requests

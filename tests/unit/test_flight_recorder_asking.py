@@ -1,0 +1,116 @@
+"""Asking ranks for a dump: who is asked, and what is written to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rank_table import environment, owned
+
+from agent.api import RankLabel, RankView
+from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.process import RankProcess
+from exporters.flight_recorder.asking import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, Asker
+from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
+
+SILENCE = 180.0
+ME = os.getuid()
+
+
+def view(rank: int = 0, progress: float | None = 1000.0, prefix: str = "/tmp/fr_", **more: Any) -> RankView:  # a job's
+    """A rank that completed its last operation at that time."""
+    facts = owned(100 + rank, environment(rank) | {PIPE_VARIABLE: prefix}, Owner("user", "7"), uid=7)
+    process = RankProcess(found_at=1.0, facts=facts, progress_seconds=progress)
+    return RankView(RankLabel("4711", str(rank)), 0, msgspec.structs.replace(process, **more))
+
+
+def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
+    """A rank is asked when it has been silent for long enough, through its own pipe, and again after ten minutes."""
+    asker = Asker(SILENCE)
+    assert asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0) == []
+    [request] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0)
+    assert request == PipeRequest("/tmp/fr_3.pipe", "/proc", 103, 7)  # a job's
+    assert asker.due([view(3)], "/proc", 1900.0, AGAIN_SECONDS) == []
+    assert len(asker.due([view(3)], "/proc", 1901.0, AGAIN_SECONDS + 1.0)) == 1
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [view(progress=None), view(exited_at=5.0), view(prefix=""), view(prefix="relative"), view(facts=None)],
+    ids=["never began", "left", "no pipe", "no path", "no process"],
+)
+def test_who_is_not_asked(silent: RankView) -> None:
+    """A rank that never completed anything, has left or named no absolute path is not asked."""
+    assert Asker(SILENCE).due([silent], "/proc", 5000.0, 1.0) == []
+
+
+def test_so_many_in_one_look() -> None:
+    """Of more ranks than the bound the others are asked in the next look."""
+    asker = Asker(SILENCE)
+    views = [view(rank) for rank in range(MAX_ASKED + 1)]
+    assert [len(asker.due(views, "/proc", 5000.0, at)) for at in (1.0, 2.0, 3.0)] == [MAX_ASKED, 1, 0]
+
+
+class Pipe:
+    """A process' root with a FIFO in it."""
+
+    def __init__(self, place: Path) -> None:
+        self.inside = place / "inside"
+        self.inside.mkdir()
+        (place / "5").mkdir()
+        (place / "5" / "root").symlink_to(self.inside)
+        self.place = place
+        self.path = self.inside / "fr_0.pipe"
+        os.mkfifo(self.path)
+
+    def ask(self, path: str = "/fr_0.pipe", uid: int = ME) -> AskResult:
+        """Ask as the helper does."""
+        [result] = ask_for_dumps([PipeRequest(path, str(self.place), 5, uid)], b"")
+        return result
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Pipe:
+    """Provide one."""
+    return Pipe(tmp_path)
+
+
+def test_a_byte_is_written(pipe: Pipe) -> None:
+    """A pipe that is read gets one byte."""
+    reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
+    assert pipe.ask() == "asked"
+    assert os.read(reader, 100) == b"1"
+    os.close(reader)
+
+
+def test_what_is_not_written_to(pipe: Pipe) -> None:
+    """Nothing is written without a reader, to another user's pipe, to a file, through a link, or where nothing is."""
+    assert pipe.ask() == "no_reader"
+    reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
+    assert pipe.ask(uid=ME + 1) == "other_user"
+    (pipe.inside / "file").write_bytes(b"")
+    (pipe.inside / "link").symlink_to("fr_0.pipe")
+    assert [pipe.ask(path) for path in ("/file", "/link", "/none", "/a\0b", "/" + "x" * 5000, "/fr_0.pipe/x")] == [
+        "no_pipe"
+    ] * 6
+    assert (pipe.inside / "file").read_bytes() == b""
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_a_full_pipe_is_not_waited_for(pipe: Pipe) -> None:
+    """A pipe that is full is left alone."""
+    reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(pipe.path, os.O_WRONLY | os.O_NONBLOCK)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 65536)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    assert pipe.ask() == "full"
+    os.close(reader)
+    os.close(writer)
