@@ -75,21 +75,37 @@ def serve(device: int) -> None:
 
 
 @contextlib.contextmanager
-def slow_file(directory: Path) -> Iterator[Path]:
-    """Mount it at ``directory`` and provide the file's path; raises OSError where that cannot be."""
+def hung_directory(directory: Path) -> Iterator[Path]:
+    """Mount a file system at ``directory`` that answers nothing, as one over the network whose server is gone."""
+    with _mounted(directory):
+        yield directory
+
+
+@contextlib.contextmanager
+def _mounted(directory: Path) -> Iterator[int]:
     libc = ctypes.CDLL(None, use_errno=True)
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
     if libc.mount(b"slow", os.fsencode(directory), b"fuse", 0, options) != 0:
         os.close(device)
         raise OSError(ctypes.get_errno(), "no file system can be mounted")
-    server = threading.Thread(target=serve, args=(device,), daemon=True)
-    server.start()
     try:
-        yield directory / NAME.decode()
+        yield device
     finally:
         libc.umount2(os.fsencode(directory), _DETACH)
-        with contextlib.suppress(OSError):
-            Path(f"/sys/fs/fuse/connections/{directory.stat().st_dev}/abort").write_text("1")
-        server.join(2 * READ_SECONDS)
-        os.close(device)
+        os.close(device)  # the last one: whoever waits has an error
+
+
+@contextlib.contextmanager
+def slow_file(directory: Path) -> Iterator[Path]:
+    """Mount it at ``directory`` and provide the file's path; raises OSError where that cannot be."""
+    with _mounted(directory) as device:
+        server = threading.Thread(target=serve, args=(device,), daemon=True)
+        server.start()
+        try:
+            yield directory / NAME.decode()
+        finally:
+            ctypes.CDLL(None).umount2(os.fsencode(directory), _DETACH)
+            with contextlib.suppress(OSError):
+                Path(f"/sys/fs/fuse/connections/{directory.stat().st_dev}/abort").write_text("1")
+            server.join(2 * READ_SECONDS)

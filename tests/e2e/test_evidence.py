@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from agents import Agent
 from jobs import ROOT, SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
+from slow_files import hung_directory
 
 BUNDLE_SECONDS = 25.0
 """From the accident until the bundle is there."""
@@ -117,5 +119,46 @@ def test_a_full_disk_costs_the_bundle_alone(tmp_path: Path) -> None:
             )
             assert slowest_scrape(agent, 3.0) < SCRAPE_SECONDS
             assert [path.name for path in (disk / "evidence").iterdir()] == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_hung_file_system_costs_bundles_alone(tmp_path: Path) -> None:
+    """Where the directory's file system does not answer, scrapes are quick, deaths are told, the agent ends in time."""
+    machine = Machine(tmp_path)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(hung_directory(disk))
+        except OSError as error:
+            pytest.skip(f"no FUSE here: {error}")
+        job = stack.enter_context(machine.job("--ranks", str(RANKS)))
+        agent = stack.enter_context(watched(machine, job, disk / "evidence"))
+        agent.wait_for_states(alive(RANKS))
+        job.kill(job.pid(VICTIM))
+        agent.wait_for_states(alive(RANKS) | {str(VICTIM): "dead"}, seconds=BUNDLE_SECONDS)
+        assert slowest_scrape(agent, 5.0) < SCRAPE_SECONDS
+        assert agent.stop() == 0
+
+
+def test_a_read_only_disk_costs_the_bundle_alone(tmp_path: Path) -> None:
+    """Where nothing may be written a bundle fails, is counted, and `take` says so in words."""
+    machine = Machine(tmp_path)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(disk)], check=True)
+    try:
+        (disk / "evidence").mkdir()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with machine.job("--ranks", str(RANKS)) as job, watched(machine, job, disk / "evidence") as agent:
+            agent.wait_for_states(alive(RANKS))
+            job.kill(job.pid(VICTIM))
+            failed = {"part": "bundle"}
+            wait_until(
+                lambda: agent.value("rankwatch_evidence_failures_total", **failed) == 1, BUNDLE_SECONDS, "the failure"
+            )
+            taken = evidence(disk / "evidence", "take", "--job", machine.job_id)
+            assert (taken.returncode, "Read-only file system" in taken.stderr) == (1, True), taken
     finally:
         subprocess.run(["umount", str(disk)], check=True)

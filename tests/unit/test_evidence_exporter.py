@@ -91,6 +91,25 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
+async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 500 jobs that die at once so many as may wait have a bundle, and none has two."""
+    monkeypatch.setattr(module, "process_files", lambda *_: {})
+    await site.start()
+    keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
+    for number, key in enumerate(keys):
+        known = environment(number % 2, 2, str(1000 + number // 2), port=str(number // 2))
+        site.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, "ann", "thread", known))
+    await site.look(1)
+    for key in keys[1::2]:
+        site.ranks.observe_exit(key, KILLED)
+    await site.look(60)
+    taken = await site.summaries()
+    assert len(taken) == module.MAX_WAITING
+    assert len({summary.job_id for summary in taken}) == len(taken)
+    assert len(site.exporter._frozen) <= module.MAX_FROZEN
+    assert len(site.exporter._waiting) <= module.MAX_WAITING
+
+
 async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> None:
     """Where root may leave a request, for the service alone, is there after the first look."""
     await site.start()
