@@ -21,7 +21,9 @@ QUARTER = Size(6, 4)
 HALF = Size(12)
 LISTED = 64
 CELLS = 1024
-LOST_RANKS = f"node:rankwatch_ranks_lost:count{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool"
+LOST_RANKS = (
+    f"node:rankwatch_ranks_lost:count{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool{{{CLUSTER}}}"
+)
 
 NODES = {"silent": Value(-1, "purple"), "unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
 
@@ -122,7 +124,7 @@ def _trouble() -> list[Panel]:
                 + "\n  or\n"
                 + _as(
                     f"job:rankwatch_ranks_live:count{{{CLUSTER}}}"
-                    " and on (cluster, job_id) job:rankwatch_stalled:seconds",
+                    f" and on (cluster, job_id) job:rankwatch_stalled:seconds{{{CLUSTER}}}",
                     "silent",
                 )
                 + "\n  or\n"

@@ -26,7 +26,7 @@ class _Moment(NamedTuple):
     taken: tuple[tuple[Source, object], ...]
 
 
-class Past:
+class ShownPast:
     """Keeps what ``sources`` showed: their frozen snapshots, which are rendered when a bundle is taken."""
 
     def __init__(self, clock: Clock, sources: Callable[[], Iterable[Source]]) -> None:

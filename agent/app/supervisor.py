@@ -14,7 +14,7 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.app.health_part import health_part, struck_ranks
 from agent.app.lease import Lender
 from agent.app.mistakes import nearest
-from agent.app.past import Past
+from agent.app.past import ShownPast
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
@@ -96,7 +96,7 @@ class Supervisor:
         self.counted: frozenset[str] = frozenset()
         self.health = HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted)
         self._lender.evidence.of("health").offer(partial(health_part, self.health.snapshot))
-        self._past = Past(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
+        self._past = ShownPast(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
         self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health.snapshot, self.ledger.has_failed)
         self.tables = (RankSource(self.ranks), self.health)

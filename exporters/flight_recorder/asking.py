@@ -14,7 +14,7 @@ MAX_ASKED = 64
 """In one look; the others are asked in the next ones."""
 
 
-class Asker:
+class DumpAsker:
     """Remembers the pauses of ranks, and who was asked when. ``silence_seconds``: see the configuration."""
 
     def __init__(self, silence_seconds: float) -> None:

@@ -21,7 +21,7 @@ from agent.api import (
     RankView,
     Spec,
 )
-from exporters.flight_recorder.asking import PIPE_VARIABLE, Asker
+from exporters.flight_recorder.asking import PIPE_VARIABLE, DumpAsker
 from exporters.flight_recorder.book import DumpBook
 from exporters.flight_recorder.families import FAMILIES, FlightSnapshot, render
 from exporters.flight_recorder.pipe import AskResult
@@ -82,7 +82,7 @@ class FlightRecorderExporter:
         self._looks = 0
         self._look_at = self._alone_until = float("-inf")
         self._shown = FlightSnapshot()
-        self._asker = Asker(config.silence_seconds)
+        self._asker = DumpAsker(config.silence_seconds)
         self._asks: Counter[str] = Counter()
 
     async def start(self, ctx: Context) -> None:

@@ -13,7 +13,7 @@ from rank_table import environment, owned
 from agent.api import RankLabel, RankView
 from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.process import RankProcess
-from exporters.flight_recorder.asking import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, Asker
+from exporters.flight_recorder.asking import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
 
 SILENCE = 180.0
@@ -29,7 +29,7 @@ def view(rank: int = 0, progress: float | None = 1000.0, prefix: str = "/tmp/fr_
 
 def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
     """A rank is asked when it has been silent for long enough, through its own pipe, and again after ten minutes."""
-    asker = Asker(SILENCE)
+    asker = DumpAsker(SILENCE)
     assert asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0) == []
     [request] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0)
     assert request == PipeRequest("/tmp/fr_3.pipe", "/proc", 103, 7)  # a job's
@@ -44,12 +44,12 @@ def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
 )
 def test_who_is_not_asked(silent: RankView) -> None:
     """A rank that never completed anything, has left or named no absolute path is not asked."""
-    assert Asker(SILENCE).due([silent], "/proc", 5000.0, 1.0) == []
+    assert DumpAsker(SILENCE).due([silent], "/proc", 5000.0, 1.0) == []
 
 
 def test_so_many_in_one_look() -> None:
     """Of more ranks than the bound the others are asked in the next look."""
-    asker = Asker(SILENCE)
+    asker = DumpAsker(SILENCE)
     views = [view(rank) for rank in range(MAX_ASKED + 1)]
     assert [len(asker.due(views, "/proc", 5000.0, at)) for at in (1.0, 2.0, 3.0)] == [MAX_ASKED, 1, 0]
 

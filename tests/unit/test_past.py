@@ -8,7 +8,7 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.app import past as module
-from agent.app.past import STEP_SECONDS, STEPS, Past
+from agent.app.past import STEP_SECONDS, STEPS, ShownPast
 from agent.core.metrics import Family, Metric
 from agent.evidence.board import Wanted
 
@@ -52,7 +52,7 @@ class Kept:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.gpus = Gpus()
-        self.past = Past(self.clock, lambda: [self.gpus])
+        self.past = ShownPast(self.clock, lambda: [self.gpus])
 
     def step(self, seconds: float = STEP_SECONDS) -> None:
         """Let time pass to the next tick."""
