@@ -31,6 +31,8 @@ ACTS: tuple[tuple[str, ...], ...] = (
     ("--kill", "3", "--kill-at", "30", "--teardown", "srun", "--grace", "15"),
     ("--stuck", "5", "--stuck-at-step", "300", "--duration", str(JOB_SECONDS - 20), "--grace", "10"),
 )
+AS_SHIPPED = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""As deploy/systemd/rankwatch.service has it."""
 PY_SPY = Path(sys.executable).with_name("py-spy")
 
 
@@ -75,7 +77,7 @@ def main(minutes: float) -> None:
         (place / "agent").mkdir()
         began = time.monotonic()
         found: list[dict[str, float]] = []
-        with Agent(place / "agent", {"exporters": sections(place)}) as agent:
+        with Agent(place / "agent", {"exporters": sections(place)}, env=AS_SHIPPED) as agent:
             number = 0
             while time.monotonic() - began < 60 * minutes:
                 act = ACTS[number % len(ACTS)]
