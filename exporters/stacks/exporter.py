@@ -34,6 +34,8 @@ HELPER_SECONDS = 10.0
 """The program is given 5 s of these."""
 LOOK_SECONDS = 2.0
 """An update begins no further look after this long."""
+PART_SECONDS = 8.0
+"""Likewise of a bundle's part, which has 20 s in all by default."""
 AGAIN_SECONDS = 600.0
 """A rank is looked at once in so long, and none for so long after a look that did not come back."""
 MAX_RANKS_PER_JOB = 32
@@ -199,8 +201,15 @@ class StacksExporter:
         rest.sort(key=lambda view: view.label.rank not in wanted.suspects)
         suspects = sum(view.label.rank in wanted.suspects for view in rest)
         most = suspects + WAITING if wanted.suspects else MAX_RANKS_PER_JOB
+        until = self._ctx.clock.monotonic() + PART_SECONDS
         for view in rest[:most] if await self._thread.call(self._is_there) else ():
-            if (stack := await self._look_at(view)) is not None:
+            if self._ctx.clock.monotonic() >= until:
+                break
+            try:
+                stack = await self._look_at(view)
+            except HelperError:
+                break  # it is counted; what was read before is kept
+            if stack is not None:
                 found[view.label.rank] = stack
         return offered(found)
 

@@ -40,6 +40,7 @@ class Thread(msgspec.Struct, frozen=True):
     owns_gil: bool = False
 
 
+_BRACKETS = str.maketrans("<>&", "()+")
 _DECODER = msgspec.json.Decoder(list[Thread])
 
 
@@ -84,7 +85,7 @@ def _label(frames: Sequence[Frame]) -> str:
     names = [_clean(each.name) for each in top]
     names[0] += f" ({_file(top[0])})"
     whole = "\n".join(f"{each.name}\t{each.short_filename or each.filename}" for each in top)
-    return f"{' < '.join(names)} #{hashlib.sha256(whole.encode(errors='replace')).hexdigest()[:HASH_DIGITS]}"
+    return f"{' from '.join(names)} #{hashlib.sha256(whole.encode(errors='replace')).hexdigest()[:HASH_DIGITS]}"
 
 
 def _text(thread: Thread) -> str:
@@ -100,4 +101,6 @@ def _file(frame: Frame) -> str:
 
 
 def _clean(text: str) -> str:
+    """A name without what does not print, or could be markup in the chat that an alert is sent to."""
+    text = text.translate(_BRACKETS)
     return "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_NAME])

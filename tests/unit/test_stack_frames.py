@@ -36,7 +36,7 @@ def test_a_recorded_stack() -> None:
     """Of a recorded answer the main thread gives the label, though another one comes first; the text has both."""
     found = stack_of(RECORDED, {PID})
     assert found is not None
-    assert found.label.startswith("all_reduce (hanging_rank.py) < train < <module> #")
+    assert found.label.startswith("all_reduce (hanging_rank.py) from train from (module) #")
     lines = found.text.splitlines()
     assert lines[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
     assert "Thread-1 (stay)" in found.text
@@ -71,7 +71,7 @@ def test_bounds() -> None:
     deep = stack_of(answer(thread(*[frame()] * (MAX_FRAMES + 1))), {PID})
     wide = stack_of(answer(*[thread(frame(), number=number) for number in range(MAX_THREADS + 1)]), {PID})
     large = stack_of(answer(*[thread(*[frame("n" * MAX_NAME)] * MAX_FRAMES)] * MAX_THREADS), {PID})
-    odd = stack_of(answer(thread(frame("a\x1b[31m\n"), name="\x07")), {PID})
+    odd = stack_of(answer(thread(frame("a\x1b[31m\n<!channel>"), name="\x07")), {PID})
     assert long is not None
     assert deep is not None
     assert wide is not None
@@ -81,7 +81,7 @@ def test_bounds() -> None:
     assert deep.text.count("wait") == MAX_FRAMES
     assert wide.text.count("thread ") == MAX_THREADS
     assert len(large.text) == MAX_TEXT
-    assert odd.label.startswith("a?[31m? (train.py) #")
+    assert odd.label.startswith("a?[31m?(!channel) (train.py) #")
     assert "\x07" not in odd.text
 
 

@@ -296,10 +296,26 @@ def test_the_real_program_reads_a_stack(asleep: StackRequest) -> None:
     request = with_program(asleep, Path(sys.executable).with_name("py-spy"))
 
     label, deadline = "", time.monotonic() + START_SECONDS
-    while not label.startswith("<module> (<string>) #"):  # it starts up at first
+    while not label.startswith("(module) ((string)) #"):  # it starts up at first
         assert time.monotonic() < deadline, label
         answer = take_stack(request, b"")
         if answer.result == "not_permitted":
             assert os.geteuid() != 0
             return
         label = answer.stack.label if answer.stack else answer.error
+
+
+async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> None:
+    """Where a look does not come back the bundle has the stacks that were read before it."""
+    for rank in range(3):
+        node.add(100 + rank, rank)
+    await node.look(1.0)
+    pids = {str(rank): 100 + rank for rank in range(3)}
+
+    async def call(request: StackRequest, _seconds: float) -> StackAnswer:
+        if request.pid == 102:
+            raise HelperHung("no answer")
+        return StackAnswer("read", Stack("wait #1", "text\n"))
+
+    node.asked.call = call  # type: ignore[method-assign]  # the test's own helper
+    assert sorted((await node.board.made_by["stacks"](Wanted("7", pids, ()))).files) == ["rank-0.txt", "rank-1.txt"]
