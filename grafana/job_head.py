@@ -21,6 +21,9 @@ LOST = (
     f"and on (cluster, node) node:rankwatch_ranks_lost:count{{{JOB}}}"
 )
 WAITING = f"count(rank:rankwatch_silence:seconds{{{JOB}}} > {SILENT_SECONDS})"
+UNRESPONSIVE = f'rank:rankwatch_running:state{{{JOB}, state="unresponsive"}}'
+UNHEALTHY = f"rankwatch_rank_unhealthy{{{JOB}}}"
+NOW = {"mappings": [{"type": "value", "options": {"1": {"text": "now", "index": 0}}}], "color": fixed("orange")}
 SINCE = {"unit": "dateTimeFromNow", "color": fixed("red")}
 ORANGE = {"color": fixed("orange")}
 FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "scheduler_cluster")
@@ -33,12 +36,14 @@ def panels(late_share: float) -> list[Panel]:
 
 def sentences() -> list[Panel]:
     """Return the panel on top: what is known of the job, a sentence for each."""
-    trouble = " or ".join((FIRST, LATE_CAUSE, BEHIND, SUSPECT))
+    lost = f"node:rankwatch_ranks_lost:count{{{JOB}}}"
+    trouble = " or ".join((FIRST, lost, LATE_CAUSE, BEHIND, SUSPECT, UNRESPONSIVE, UNHEALTHY))
     return [
         stats(
             "What is known",
             "One sentence for each: who ended first and how, which nodes are lost, how many ranks have completed "
-            "nothing for a minute, for which rank the others wait and why, what the scheduler says.",
+            "nothing for a minute, for which rank the others wait and why, what the scheduler says, who does not "
+            "respond or runs on failed hardware.",
             Query(_how_it_ended(), "rank {{rank}} on {{node}} {{how}}"),
             Query(f"1000 * topk(2, {LOST})", "{{node}} is lost with its ranks"),
             Query(WAITING, "nothing completed for a minute"),
@@ -56,6 +61,13 @@ def sentences() -> list[Panel]:
                 f"job:rankwatch_ranks_live:count{{{JOB}}} unless on (cluster, job_id) ({trouble})",
                 "no rank is dead, late or waited for",
             ),
+            Query(
+                f"topk(2, max by (rank, node) (0 * {UNRESPONSIVE} + 1))", "rank {{rank}} on {{node}} does not respond"
+            ),
+            Query(
+                _in_words("reason", f"topk(2, max by (rank, node, reason) ({UNHEALTHY}))"),
+                "rank {{rank}} on {{node}} runs on failed hardware: {{reason}}",
+            ),
             unit="none",
             size=Size(24, 6),
             steps=Steps("green", {}),
@@ -72,6 +84,8 @@ def sentences() -> list[Panel]:
                     "color": fixed("blue"),
                 },
                 "H": {"unit": "suffix: live ranks"},
+                "I": NOW,
+                "J": NOW,
             },
             nothing="no live rank, and none that left lately",
         )

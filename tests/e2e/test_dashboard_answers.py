@@ -211,9 +211,17 @@ def test_job_says_which_node_is_lost(site: Site) -> None:
     assert site.labels("job", "What is known", "", "C", job_id="lost") == {"": 2}
 
 
+def test_job_says_whose_hardware_failed(site: Site) -> None:
+    """The sentence on top of Job names the rank on broken hardware, and does not say that all is well."""
+    found = site.ask("job", "What is known", "J", job_id="broken")
+    assert {(each["rank"], each["node"]) for each in found} == {("0", site.names["broken"])}
+    for job in ("broken", "lost"):
+        assert site.ask("job", "What is known", "H", job_id=job) == []
+
+
 def test_a_healthy_job_is_told_so(site: Site) -> None:
     """The sentence on top of Job says that nothing is known against a healthy job, and nothing else."""
-    refs = "ABCDEFGH"
+    refs = "ABCDEFGHIJ"
     answers = {ref: site.ask("job", "What is known", ref, job_id=HEALTHY) for ref in refs}
     assert [ref for ref in refs if answers[ref]] == ["H"]
     assert [each["value"] for each in answers["H"]] == [4]
