@@ -59,7 +59,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The whole summary; ``suspects``: ranks (labels) in order of the evidence, most first."""
+    """The whole summary; ``suspects``: ranks (labels) in order of the evidence, most first; ``user``: the job's."""
 
     format: Literal[1]
     job_id: Text
@@ -73,3 +73,4 @@ class Summary(msgspec.Struct, frozen=True):
     suspects: Annotated[list[Text], msgspec.Meta(max_length=MAX_LISTED)]
     timeline: Annotated[list[Event], msgspec.Meta(max_length=MAX_LISTED)]
     parts: Annotated[list[Part], msgspec.Meta(max_length=MAX_LISTED)]
+    user: Text = ""

@@ -16,6 +16,7 @@ import msgspec
 
 from agent.api import evidence_folder as place
 from agent.api import evidence_summary as told
+from exporters.evidence.shares import gives_way
 
 MAX_PART_BYTES = 4 * 1024 * 1024
 """Of one file; what is longer keeps its end."""
@@ -44,18 +45,29 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
 
 
 def write(folder: Path, name: str, files: Mapping[str, bytes], summary: told.Summary, keep: int) -> int:
-    """Write both files, whole or not at all, readable by their owner alone; keep the newest ``keep``.
+    """Write both files, whole or not at all, readable by their owner alone; keep ``keep``.
 
+    Of more the oldest goes, of the user whose jobs have most: one user's crash loop costs nobody else a bundle.
     Returns the bundle's size in bytes; raises OSError (no room, read-only).
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     old = place.bundles(folder)
-    for name_of_old in old[: max(0, len(old) - keep + 1)]:
-        _remove(folder, name_of_old)
+    users = [*(_user(folder, each) for each in old), summary.user]
+    while len(old) >= keep:
+        number = gives_way(users)
+        _remove(folder, old.pop(number))
+        del users[number]
     packed = _packed(files, summary)
     _write_whole(folder / f"{name}{place.SUFFIX}", packed)
     _write_whole(folder / f"{name}{place.SUMMARY_SUFFIX}", msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
     return len(packed)
+
+
+def _user(folder: Path, name: str) -> str:
+    try:
+        return place.read_summary(folder, name).user
+    except (OSError, ValueError):
+        return ""
 
 
 def _packed(files: Mapping[str, bytes], summary: told.Summary) -> bytes:

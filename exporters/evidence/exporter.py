@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from agent.api import Context, Metric, NoData, Offered, RankView, Spec, Wanted
 from agent.api import evidence_folder as place
 from agent.api import evidence_summary as told
 from exporters.evidence import bundle, story
 from exporters.evidence.config import EvidenceConfig
+from exporters.evidence.facts import because, live_pids, ranks_file, user_of
 from exporters.evidence.families import BUNDLES, FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
 from exporters.evidence.processes import process_files
+from exporters.evidence.shares import gives_way
 from exporters.evidence.variables import NAMES
 from exporters.evidence.watch import Occasion, TroubleWatch
 
@@ -27,8 +27,8 @@ FREEZE_SECONDS = 2.0
 FROZEN_SECONDS = 120.0
 """How long what was read at a first abnormal exit waits for a verdict: longer than the slowest takes (45 s)."""
 MAX_FROZEN = 8
-"""Jobs of which something waits; with more than that failing at once the oldest gives way."""
-MAX_WAITING = 8
+"""Jobs of which something waits; with more the oldest gives way, of the user with most."""
+MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait for one under way; a node with more jobs in trouble at once keeps the first."""
 PROCESSES, WRITING = "processes", "bundle"
 
@@ -36,6 +36,12 @@ PROCESSES, WRITING = "processes", "bundle"
 class _Frozen(NamedTuple):
     at: float
     files: Mapping[str, bytes]
+    user: str
+
+
+class _Due(NamedTuple):
+    occasion: Occasion
+    user: str
 
 
 class EvidenceExporter:
@@ -49,7 +55,7 @@ class EvidenceExporter:
         self._begun: dict[str, float] = {}
         self._frozen: dict[str, _Frozen] = {}
         self._failures: Counter[str] = Counter()
-        self._waiting: list[Occasion] = []
+        self._waiting: list[_Due] = []
         self._task: asyncio.Task[None] | None = None
         self._bundles = 0
         self._knows_old = False
@@ -78,23 +84,28 @@ class EvidenceExporter:
         for job_id in look.failing - self._frozen.keys():
             await self._freeze(job_id, views)
         for occasion in look.occasions:
-            self._wait_for(occasion)
+            self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
-            self._waiting = [Occasion(job_id, "asked", ""), *self._waiting]
+            self._waiting = [_Due(Occasion(job_id, "asked", ""), ""), *self._waiting]
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
 
-    def _wait_for(self, occasion: Occasion) -> None:
-        """Have a bundle taken, unless the job has had one lately."""
+    def _wait_for(self, occasion: Occasion, user: str) -> None:
+        """Have a bundle taken, unless the job has had one lately, or too many wait."""
         begun = self._begun.get(occasion.job_id, float("-inf"))
-        if self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between or len(self._waiting) >= MAX_WAITING:
+        of_user = sum(due.user == user for due in self._waiting)
+        if (
+            self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between
+            or len(self._waiting) >= MAX_WAITING
+            or of_user >= MAX_WAITING_PER_USER
+        ):
             return
         self._begun[occasion.job_id] = self._ctx.clock.monotonic()
-        self._waiting.append(occasion)
+        self._waiting.append(_Due(occasion, user))
 
     async def _take_all(self) -> None:
         while self._waiting:
-            occasion = self._waiting.pop(0)
+            occasion = self._waiting.pop(0).occasion
             try:
                 await self._take(occasion)
             except Exception as error:  # noqa: BLE001  # whatever it is, it costs this bundle
@@ -103,18 +114,18 @@ class EvidenceExporter:
 
     async def _take(self, occasion: Occasion) -> None:
         clock, config = self._ctx.clock, self._config
-        views = [view for view in self._ctx.ranks.snapshot().ranks if view.label.job_id == occasion.job_id]
+        views = _of_job(self._ctx.ranks.snapshot().ranks, occasion.job_id)
         taken_at = clock.time()
         words = story.verdict_words(views)
         left_at = {v.label.rank: v.process.exited_seconds for v in views if v.process.exited_at is not None}
-        wanted = Wanted(occasion.job_id, _pids(views), tuple(story.suspects(words, left_at)))
+        wanted = Wanted(occasion.job_id, live_pids(views), tuple(story.suspects(words, left_at)))
         makers = self._ctx.evidence.all()
         names = [PROCESSES, *sorted(makers)]
         works = [self._processes(wanted), *(makers[name](wanted) for name in names[1:])]
         made = await asyncio.gather(
             *(self._timed(name, work, config.seconds_per_bundle) for name, work in zip(names, works, strict=True))
         )
-        files: dict[str, bytes] = {"ranks.json": _ranks(views)}
+        files: dict[str, bytes] = {"ranks.json": ranks_file(views)}
         events: list[told.Event] = []
         parts = []
         frozen = self._frozen.pop(occasion.job_id, None)
@@ -136,13 +147,14 @@ class EvidenceExporter:
             node=self._ctx.hostname,
             taken_at=taken_at,
             trigger=occasion.trigger,
-            because=_because(occasion),
+            because=because(occasion),
             version=place.VERSION,
             ranks=[story.of_rank(view, taken_at, words) for view in views][: told.MAX_LISTED],
             words=words[: told.MAX_LISTED],
             suspects=story.suspects(words, left_at),
             timeline=story.time_line(views, self._watch.changes(occasion.job_id), events),
             parts=parts,
+            user=user_of(views)[: told.MAX_TEXT],
         )
         name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
         write = self._writer.call(lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles))
@@ -181,12 +193,13 @@ class EvidenceExporter:
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
         """Keep what the job's processes look like now: after a death its launcher ends the others within a second."""
-        pids = _pids(view for view in views if view.label.job_id == job_id)
+        ranks = _of_job(views, job_id)
+        user, pids = user_of(ranks), live_pids(ranks)
         made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ())), FREEZE_SECONDS)
         self._failures[PROCESSES] += bool(failed)
-        while len(self._frozen) >= MAX_FROZEN:
-            del self._frozen[next(iter(self._frozen))]
-        self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files)
+        self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user)
+        if len(self._frozen) > MAX_FROZEN:
+            del self._frozen[list(self._frozen)[gives_way([each.user for each in self._frozen.values()])]]
 
     def _drop_frozen(self) -> None:
         now = self._ctx.clock.monotonic()
@@ -236,55 +249,8 @@ class EvidenceExporter:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _pids(views: Iterable[RankView]) -> dict[str, int]:
-    """The pids of live processes, those in trouble first."""
-    live = [view for view in views if view.process.exited_at is None and view.process.facts is not None]
-    live.sort(key=lambda view: view.process.verdict is None or view.process.verdict.state == "alive")
-    return {view.label.rank: view.process.facts.key.pid for view in live if view.process.facts is not None}
-
-
-def _because(occasion: Occasion) -> str:
-    words = {
-        "dead": f"rank {occasion.rank} is dead",
-        "unresponsive": f"rank {occasion.rank} does not respond",
-        "hardware": f"hardware has failed under rank {occasion.rank}",
-        "silent": f"rank {occasion.rank} completes no operation any more",
-        "asked": "it was asked for",
-    }
-    return words[occasion.trigger][: told.MAX_TEXT]
-
-
-def _ranks(views: Iterable[RankView]) -> bytes:
-    """The rank table's part of the job, as JSON: what is known of each rank, and the listed variables."""
-    return msgspec.json.format(msgspec.json.encode([_facts(view) for view in views])) + b"\n"
-
-
-def _facts(view: RankView) -> dict[str, object]:
-    process = view.process
-    facts, verdict = process.facts, process.verdict
-    environment = {} if facts is None else facts.environment or {}
-    return {
-        "rank": view.label.rank,
-        "named_by": process.source,
-        "pid": None if facts is None else facts.key.pid,
-        "user": "" if facts is None else facts.user,
-        "control_group": "" if facts is None else facts.cgroup,
-        "pod": "" if facts is None else facts.pod,
-        "container": "" if facts is None else facts.container,
-        "started": None if facts is None else facts.start_seconds,
-        "state": None if verdict is None else verdict.state,
-        "verdict": None if verdict is None else verdict.reason,
-        "process_state": process.state,
-        "ended": None if process.exited_at is None else process.exited_seconds,
-        "how": story.how_ended(view),
-        "last_progress": process.progress_seconds,
-        "gpus": [{"index": gpu.index, "uuid": gpu.uuid, "pci": gpu.pci, "nic": gpu.nic} for gpu in view.gpus()],
-        "communicators": [
-            {"comm": each.comm, "name": each.name, "rank": each.comm_rank, "ranks": each.size}
-            for each in process.members.values()
-        ],
-        "environment": {name: environment[name] for name in sorted(NAMES & environment.keys())},
-    }
+def _of_job(views: Iterable[RankView], job_id: str) -> list[RankView]:
+    return [view for view in views if view.label.job_id == job_id]
 
 
 SPEC = Spec(

@@ -8,14 +8,17 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.evidence import folder
 from agent.evidence.summary import Event, RankAtTime, Summary, Word
 from exporters.evidence import bundle
 from exporters.evidence.bundle import MAX_PART_BYTES, bundle_name, fitted, write
+from exporters.evidence.shares import gives_way
 
 
-def summary(job_id: str = "7", at: float = 1.7e9) -> Summary:
+def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
     """A summary of a job with a killed rank."""
     return Summary(
         format=1,
@@ -30,6 +33,7 @@ def summary(job_id: str = "7", at: float = 1.7e9) -> Summary:
         suspects=["3"],
         timeline=[Event(at - 20, "3", "was killed by SIGKILL", "process")],
         parts=[],
+        user=user,
     )
 
 
@@ -56,6 +60,25 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
         os.utime(tmp_path / f"{name}.tar.gz", (number, number))
     assert folder.bundles(tmp_path) == names[1:]
     assert len(list(tmp_path.iterdir())) == 2 * keep + 1
+
+
+def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
+    """Of more bundles than are kept the oldest of the user with most goes; an unreadable summary is nobody's."""
+    users = ["ben", "ann", "ann", "ann", "ann"]
+    for number, user in enumerate(users):
+        name = bundle_name(str(number), 1.7e9 + number, "n1")
+        write(tmp_path, name, {}, summary(user=user), 3)
+        os.utime(tmp_path / f"{name}.tar.gz", (number, number))
+    assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "3", "4"]
+    (tmp_path / f"{folder.bundles(tmp_path)[0]}.json").write_text("{")
+    write(tmp_path, bundle_name("5", 1.7e9 + 5, "n1"), {}, summary(user="cid"), 3)
+    assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "4", "5"]
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=2))
+def test_the_newcomer_never_gives_way(users: list[str]) -> None:
+    """Whatever users there are, room is made of what was there before."""
+    assert gives_way(users) < len(users) - 1
 
 
 def test_names_are_safe() -> None:

@@ -92,19 +92,20 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 500 jobs that die at once so many as may wait have a bundle, and none has two."""
+    """Of 500 jobs that die at once so many as may wait of a user have a bundle, and none has two."""
     monkeypatch.setattr(module, "process_files", lambda *_: {})
     await site.start()
     keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
     for number, key in enumerate(keys):
         known = environment(number % 2, 2, str(1000 + number // 2), port=str(number // 2))
-        site.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, "ann", "thread", known))
+        user = "ben" if number >= 998 else "ann"
+        site.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, user, "thread", known))
     await site.look(1)
     for key in keys[1::2]:
         site.ranks.observe_exit(key, KILLED)
     await site.look(60)
     taken = await site.summaries()
-    assert len(taken) == module.MAX_WAITING
+    assert [summary.user for summary in taken] == ["ann"] * module.MAX_WAITING_PER_USER + ["ben"]
     assert len({summary.job_id for summary in taken}) == len(taken)
     assert len(site.exporter._frozen) <= module.MAX_FROZEN
     assert len(site.exporter._waiting) <= module.MAX_WAITING
@@ -224,11 +225,34 @@ async def test_a_full_disk_costs_the_bundle(site: Site, monkeypatch: pytest.Monk
 
 
 async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
-    """Of more jobs in trouble at once than may wait, the first are taken."""
+    """Of more jobs in trouble at once than may wait, of one user or of all, the first are taken."""
     await site.start()
-    for number in range(module.MAX_WAITING + 1):
-        site.exporter._wait_for(module.Occasion(f"job-{number}", "dead", "0"))
+    for user in range(module.MAX_WAITING):
+        for number in range(module.MAX_WAITING_PER_USER + 1):
+            site.exporter._wait_for(module.Occasion(f"job-{user}-{number}", "dead", "0"), f"user-{user}")
     assert len(site.exporter._waiting) == module.MAX_WAITING
+    assert {due.user for due in site.exporter._waiting} == {
+        f"user-{user}" for user in range(module.MAX_WAITING // module.MAX_WAITING_PER_USER)
+    }
+
+
+async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of jobs that fail one after the other so many are kept as may be, and another user's stays among them."""
+    monkeypatch.setattr(module, "process_files", lambda *_: {})
+    await site.start()
+    for number in range(module.MAX_FROZEN + 3):
+        known = environment(0, 2, str(500 + number), port=str(number))
+        user = "ben" if number == 0 else "ann"
+        key = ProcessKey(2**22 + number, 5)
+        site.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, user, "thread", known))
+    await site.look(1)
+    views = site.ranks.snapshot().ranks
+    for number in range(module.MAX_FROZEN + 3):
+        await site.exporter._freeze(str(500 + number), views)
+    assert len(site.exporter._frozen) == module.MAX_FROZEN
+    assert list(site.exporter._frozen)[:2] == ["500", "504"]
 
 
 async def test_without_a_directory_there_is_nothing_to_do(tmp_path: Path) -> None:
