@@ -81,7 +81,7 @@ class EvidenceExporter:
         views = self._ctx.ranks.snapshot().ranks
         look = self._watch.look(views, clock.time(), self._ctx.evidence.struck())
         self._drop_frozen()
-        for job_id in look.failing - self._frozen.keys():
+        for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
         for occasion in look.occasions:
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
