@@ -236,7 +236,7 @@ def _progress() -> list[Panel]:
             "Where the ranks' Python code is",
             "While the job completes nothing, where the exporter stacks is on: the innermost calls of each stack, and "
             "how many ranks are there. A rank that is alone may be the one the others wait for.",
-            Query(f"topk({LISTED}, stack:rankwatch_ranks:count{{{JOB}}})"),
+            Query(f"topk({LISTED}, max by (stack) (stack:rankwatch_ranks:count{{{JOB}}}))"),
             columns=("stack",),
             value="ranks",
             size=HALF,
@@ -247,7 +247,7 @@ def _progress() -> list[Panel]:
         rows(
             "Ranks whose Python code is elsewhere",
             f"Ranks with a stack that few or none share, while most share another; {LISTED} at most.",
-            Query(f"topk({LISTED}, rank:rankwatch_stack_elsewhere:info{{{JOB}}})"),
+            Query(f"topk({LISTED}, max by (rank, node, stack) (rank:rankwatch_stack_elsewhere:info{{{JOB}}}))"),
             columns=("rank", "node", "stack"),
             size=HALF,
             sort_by="rank",

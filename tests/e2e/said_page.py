@@ -12,9 +12,12 @@ from exporters.inspector_prom import families as inspector_prom
 from exporters.madengine import families as madengine
 from exporters.nixl_ep import families as nixl_ep
 from exporters.nvrx import families as nvrx
+from exporters.stacks import families as stacks
 
 BEHIND, AHEAD = "0", "1"
 """By the flight recorders: the rank that had not begun what the other waited in."""
+LOADS, WAITS = "next_batch (loader.py) #1", "all_reduce (train.py) #2"
+"""Where its Python code is, and that of others."""
 
 
 def said_page(job_id: str, measured: str) -> bytes:
@@ -35,6 +38,7 @@ def _families(job_id: str, measured: str) -> Iterable[Metric]:
     yield _rows(flight_recorder.ENQUEUED, ((job_id, BEHIND, "0"), 4.0), ((job_id, AHEAD, "0"), 5.0))
     waits_in = (job_id, AHEAD, "0", "default_pg", "all_reduce", "Float", "16", "started")
     yield _rows(flight_recorder.UNFINISHED, (waits_in, 5.0))
+    yield _rows(stacks.STACK, *(((job_id, rank, LOADS if rank == BEHIND else WAITS), 1.0) for rank in "0123"))
     mean = dict.fromkeys(inspector_prom.BANDWIDTH.labels, "1") | {"job_id": job_id, "rank": measured}
     yield _rows(inspector_prom.BANDWIDTH, (tuple(mean.values()), 3e10))
     yield from _launchers(job_id, measured)

@@ -26,7 +26,7 @@ from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
 from ras_page import BEHIND, LAG, SILENT, ras_page
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
 from said_page import BEHIND as BEHIND_BY_RECORDER
-from said_page import said_page
+from said_page import LOADS, WAITS, said_page
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
 STRAGGLER, VICTIM = "2", "5"
@@ -65,6 +65,7 @@ WELL = {
     ("What is known", "E"),
     ("What is known", "G"),
     ("What is known", "H"),
+    ("What is known", "I"),
     ("Silence of all ranks over time", "B"),
     ("Lateness of all ranks over time", "B"),
 }
@@ -349,6 +350,8 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     left = ask("job", "Ranks that left", "rank")
     assert left == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
     assert ask("job", "By flight recorders: who held the others up", "rank") == {BEHIND_BY_RECORDER: 5}
+    assert ask("job", "Where the ranks' Python code is", "stack") == {LOADS: 1, WAITS: 3}
+    assert ask("job", "Ranks whose Python code is elsewhere", "rank") == {BEHIND_BY_RECORDER: 1}
     assert ask("rank", "How it ended", "reason", VICTIM).keys() == {"signaled"}
     assert ask("job", "Late ranks now", "rank").keys() == {STRAGGLER}
     shares = ask("job", "Share of time that others waited for a rank", "rank")
