@@ -1,4 +1,5 @@
-"""Where exporters offer what they know for an evidence bundle: each a named part, made when a bundle is taken."""
+"""Where exporters offer what they know for a bundle: each a named part, made when a bundle is taken; and which jobs
+stand still by what they read."""
 
 from __future__ import annotations
 
@@ -30,6 +31,10 @@ Offer = Callable[[Wanted], Awaitable[Offered]]
 """Makes a part; may raise, and is given up at the bundle's deadline: it costs that part only."""
 
 
+Stalls = Callable[[], Mapping[str, float]]
+"""The jobs (ids) that stand still now, and since when (s since the epoch). Called often: it must cost little."""
+
+
 class Offers:
     """What one exporter (``source``) offers, until it has ended; ``all`` is what every exporter does."""
 
@@ -47,22 +52,37 @@ class Offers:
         """The parts on offer now, by the exporter that makes them."""
         return dict(self._board.made_by)
 
+    def tell_stalls(self, stalls: Stalls) -> None:
+        """Tell from now on which jobs stand still."""
+        if not self._closed:
+            self._board.stalls_by[self._source] = stalls
+
+    def stalls(self) -> dict[str, float]:
+        """The jobs that stand still by any exporter, and since when (s since the epoch) by the first of them."""
+        found: dict[str, float] = {}
+        for stalls in self._board.stalls_by.values():
+            for job_id, since in stalls().items():
+                found[job_id] = min(since, found.get(job_id, since))
+        return found
+
     def struck(self) -> Mapping[RankLabel, str]:
         """The ranks that run on hardware that has failed now, each with a check that says so."""
         return self._board.struck()
 
     def close(self) -> None:
-        """Withdraw the offer, and take no more."""
+        """Withdraw what it offers and tells, and take no more."""
         if not self._closed:
             self._closed = True
             self._board.made_by.pop(self._source, None)
+            self._board.stalls_by.pop(self._source, None)
 
 
 class EvidenceBoard:
-    """The offers of all exporters, and which ranks run on failed hardware. Every method is called in the event loop."""
+    """The offers of all exporters, the jobs that stand still, and which ranks run on failed hardware. Every method is called in the event loop."""
 
     def __init__(self) -> None:
         self.made_by: dict[str, Offer] = {}
+        self.stalls_by: dict[str, Stalls] = {}
         self.struck: Callable[[], Mapping[RankLabel, str]] = dict
 
     def of(self, source: str) -> Offers:

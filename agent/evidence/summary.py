@@ -11,7 +11,7 @@ MAX_LISTED = 4096
 MAX_TEXT = 512
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
-Trigger = Literal["dead", "unresponsive", "hardware", "silent", "asked", "alert"]
+Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked", "alert"]
 Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
 
 

@@ -83,7 +83,8 @@ class EvidenceExporter:
         self._drop_frozen()
         for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
-        for occasion in look.occasions:
+        stalled = self._watch.stalled(self._ctx.evidence.stalls(), clock.time())
+        for occasion in (*look.occasions, *stalled):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
             self._waiting = [_Due(Occasion(job_id, "asked", ""), ""), *self._waiting]

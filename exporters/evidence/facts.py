@@ -27,6 +27,7 @@ def because(occasion: Occasion) -> str:
         "unresponsive": f"rank {occasion.rank} does not respond",
         "hardware": f"hardware has failed under rank {occasion.rank}",
         "silent": f"rank {occasion.rank} completes no operation any more",
+        "stalled": "RAS reports that it stands still",
         "asked": "it was asked for",
     }
     return words[occasion.trigger][: told.MAX_TEXT]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from agent.api import Pauses, ProcessKey, RankLabel, RankView
@@ -13,7 +13,7 @@ MAX_CHANGES_PER_JOB = 512
 MAX_JOBS = 256
 """Jobs whose changes are remembered; a node of 1,024 processes has fewer."""
 
-Reason = Literal["dead", "unresponsive", "hardware", "silent", "asked"]
+Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked"]
 
 
 class Occasion(NamedTuple):
@@ -60,6 +60,7 @@ class TroubleWatch:
         self._silence_seconds = silence_seconds
         self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         self._changes: dict[str, deque[Change]] = {}
+        self._stalled: dict[str, float] = {}
 
     def look(
         self, views: Collection[RankView], now_seconds: float, struck: Container[RankLabel] = ()
@@ -98,6 +99,13 @@ class TroubleWatch:
     def changes(self, job_id: str) -> Iterable[Change]:
         """The changes of the states of a job's ranks here, in order."""
         return tuple(self._changes.get(job_id, ()))
+
+    def stalled(self, stalls: Mapping[str, float], now_seconds: float) -> list[Occasion]:
+        """The jobs that by ``stalls`` (since when, by job id) stand still for the time of a silence; each time once."""
+        due = {job: since for job, since in stalls.items() if now_seconds - since > self._silence_seconds}
+        new = [Occasion(job, "stalled", "") for job, since in due.items() if self._stalled.get(job) != since]
+        self._stalled = due
+        return new
 
     def _changed(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:
         verdict = view.process.verdict

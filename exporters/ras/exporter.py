@@ -9,7 +9,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import partial
 from weakref import WeakSet
 
 import msgspec
@@ -40,7 +39,7 @@ from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.report.model import Report
-from exporters.ras.show.evidence import last_report
+from exporters.ras.show.evidence import offer_reports
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
 INTERVAL_SECONDS = 2.0
@@ -89,7 +88,7 @@ class RasExporter:
         self._helper = ctx.helper(READER)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         self._reach = Reach(self._thread, self._search)
-        ctx.evidence.offer(partial(last_report, lambda: self._kept.named(self._processes())))
+        offer_reports(ctx.evidence, self._kept.named, self._processes)
         self._inquiry = Inquiry(self._thread, self._helper, self._reach, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:

@@ -116,7 +116,7 @@ class StacksExporter:
         return True
 
     def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
-        """The jobs of which a rank here has fallen silent."""
+        """The jobs of which a rank here has fallen silent, or which stand still for as long by RAS."""
         now = self._ctx.clock.time()
         known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
         silent = set()
@@ -126,6 +126,8 @@ class StacksExporter:
             if pauses.silent_since(view.process.progress_seconds, now, self._config.silence_seconds) is not None:
                 silent.add(view.label.job_id)
         self._pauses = known
+        stalls = self._ctx.evidence.stalls()
+        silent |= {job_id for job_id, since in stalls.items() if now - since > self._config.silence_seconds}
         return frozenset(silent)
 
     def _forget(self, views: Iterable[RankView]) -> None:

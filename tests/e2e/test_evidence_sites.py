@@ -27,6 +27,7 @@ FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 BUNDLE_SECONDS = 25.0
 LOOK_SECONDS = 30.0
 STALLED_SECONDS = 60.0
+SILENCE_SECONDS = 5.0
 LATE_SECONDS = 120.0
 GPU = 6
 LOG_LINE = (
@@ -95,20 +96,20 @@ def test_the_oom_killer(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
 def test_a_hang_by_ras(tmp_path: Path) -> None:
-    """Of a job that NVIDIA's RAS says is stalled a bundle names the rank that the others wait for, and no other."""
+    """When NVIDIA's RAS says that a job is stalled, a bundle names the rank that the others wait for, and no other."""
     with RasJob(tmp_path, 8, free_port()) as job:
         site = EvidenceSite(tmp_path, job.job_id)
-        with site.agent(ras={"addresses": [f"127.0.0.1:{job.port}"]}) as agent:
+        told = {"path": str(site.folder), "silence_seconds": SILENCE_SECONDS}
+        with site.agent(ras={"addresses": [f"127.0.0.1:{job.port}"]}, evidence=told) as agent:
             job.launch("world", "AllReduce", 3)
             agent.wait_for("rankwatch_ras_reporter", 1.0, seconds=LOOK_SECONDS, role="reporter")
             job.launch("world", "AllReduce", 1, [rank for rank in range(8) if rank != 5])
             wait_until(
                 lambda: agent.samples("rankwatch_communicator_suspect", rank="5"), STALLED_SECONDS, "the suspect"
             )
-            site.evidence("take", "--job", job.job_id)
-            assert suspects(site.evidence("show", job.job_id)) == [
-                "rank 5: has launched less than the others (1234567890abcd) (ras)"
-            ]
+            shown = site.shown_in_time()
+            assert "because RAS reports that it stands still" in shown
+            assert suspects(shown) == ["rank 5: has launched less than the others (1234567890abcd) (ras)"]
 
 
 def test_a_gpu_that_fails(tmp_path: Path) -> None:

@@ -109,3 +109,14 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
     assert watch.look(ranks, 1.0, struck).occasions == ()
     assert watch.look(ranks, 2.0, {*struck, RankLabel("7", "0")}).occasions == (Occasion("7", "hardware", "0"),)
     assert watch.look(ranks, 3.0, {*struck, RankLabel("7", "0")}).occasions == ()
+
+
+def test_what_stands_still_is_an_occasion_once() -> None:
+    """A job that others report as standing still is one occasion after the time of a silence, and one more next time."""
+    watch = TroubleWatch(SILENCE)
+    stalled = Occasion("7", "stalled", "")
+    assert watch.stalled({"7": 1000.0}, 1000.0 + SILENCE) == []
+    assert watch.stalled({"7": 1000.0}, 1001.0 + SILENCE) == [stalled]
+    assert watch.stalled({"7": 1000.0}, 1002.0 + SILENCE) == []
+    assert watch.stalled({}, 1300.0) == []
+    assert watch.stalled({"7": 1400.0, "8": 1550.0}, 1401.0 + SILENCE) == [stalled]

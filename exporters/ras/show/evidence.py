@@ -1,17 +1,51 @@
-"""What the last report of a job adds to a bundle of evidence: the report as it was read, and which ranks it blames."""
+"""What the last report of a job adds to a bundle of evidence: the report as it was read, and which ranks it blames; and
+since when the job stands still by it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import msgspec
 
-from agent.api import Offered, Wanted, comm_label
+from agent.api import Offered, Offers, ProcessKey, Wanted, comm_label
 from agent.api import evidence_summary as told
+from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.report.hangs import Suspect, suspects
 from exporters.ras.report.job_report import JobReport
 
 MAX_WORDS = 64
+
+
+Processes = Mapping[ProcessKey, LocalProcess]
+
+
+def offer_reports(
+    board: Offers, named: Callable[[Processes], Mapping[str, JobReport]], processes: Callable[[], Processes]
+) -> None:
+    """Offer the last reports to bundles, and tell which jobs stand still by them.
+
+    ``named`` gives the reports by job id; with ``processes`` also of jobs that got their name after the report.
+    """
+    board.offer(partial(last_report, lambda: named(processes())))
+    known: dict[str, tuple[float, float | None]] = {}
+
+    def stalls() -> dict[str, float]:
+        reports = named({})
+        for job_id in known.keys() - reports.keys():
+            del known[job_id]
+        for job_id, each in reports.items():
+            if job_id not in known or known[job_id][0] != each.asked_seconds:
+                known[job_id] = (each.asked_seconds, stalled_since(each))
+        return {job_id: since for job_id, (_, since) in known.items() if since is not None}
+
+    board.tell_stalls(stalls)
+
+
+def stalled_since(known: JobReport) -> float | None:
+    """Return since when (s since the epoch) a communicator waits for ranks that are blamed; None where none does."""
+    blamed: Iterable[str] = suspects(known.report.communicators, known.watches)
+    return min((known.watches[comm].since_seconds for comm in blamed), default=None)
 
 
 async def last_report(reports: Callable[[], Mapping[str, JobReport]], wanted: Wanted) -> Offered:
