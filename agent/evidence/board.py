@@ -78,7 +78,10 @@ class Offers:
 
 
 class EvidenceBoard:
-    """The offers of all exporters, the jobs that stand still, and which ranks run on failed hardware. Every method is called in the event loop."""
+    """The offers of all exporters, the jobs that stand still, and which ranks run on failed hardware.
+
+    Every method is called in the event loop.
+    """
 
     def __init__(self) -> None:
         self.made_by: dict[str, Offer] = {}

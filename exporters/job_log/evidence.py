@@ -1,23 +1,25 @@
 """What a job's own log adds to a bundle of evidence: its first cause, and what it says of each rank. Pure.
 
-All is in words of ours, and no line of the log is kept: it may hold whatever a user printed.
+All is in words of ours, and no line of the log is in it, unless the site wants those around events: they may hold
+whatever a user printed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from agent.api import UNKNOWN_RANK, Offered, Wanted
 from agent.api import evidence_summary as told
+from exporters.job_log.passages import Passage, as_text
 from exporters.job_log.tally import CASCADE, ROOT, FirstEvent, ShownLog
 
 KINDS = {ROOT: "the first cause that the job's log names", CASCADE: "the job's log names no cause, and first"}
 
 
-def log_part(jobs: Iterable[ShownLog], wanted: Wanted) -> Offered:
-    """Return the part; empty where no log of the job is read here."""
+def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]], wanted: Wanted) -> Offered:
+    """Return the part; empty where no log of the job is read here. ``passages``: the lines that are kept, by job."""
     shown = next((each for each in jobs if each.job_id == wanted.job_id), None)
     if shown is None:
         return Offered({})
@@ -33,7 +35,10 @@ def log_part(jobs: Iterable[ShownLog], wanted: Wanted) -> Offered:
         {"rank": rank, "category": category, "role": role, "lines": count}
         for (rank, category, role), count in sorted(shown.events.items())
     ]
-    return Offered({"log.json": msgspec.json.format(msgspec.json.encode(counts)) + b"\n"}, words, events)
+    files = {"log.json": msgspec.json.format(msgspec.json.encode(counts)) + b"\n"}
+    if wanted.job_id in passages:
+        files["lines.txt"] = as_text(passages[wanted.job_id]).encode()
+    return Offered(files, words, events)
 
 
 def _rank(first: FirstEvent) -> str:

@@ -14,6 +14,7 @@ from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_pro
 from exporters.job_log.evidence import log_part
 from exporters.job_log.families import FAMILIES, render
 from exporters.job_log.jobs import LoggedJob, jobs_of
+from exporters.job_log.passages import LogPassages
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
 INTERVAL_SECONDS = 1.0
@@ -31,12 +32,14 @@ _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``paths``: patterns of logs; ``*`` is a part of one name, ``%j`` the job's id. Files that ranks write their
     output to need none. ``progress``: a site's own patterns of training progress, tried before those of progress.yml.
+    ``lines_in_evidence``: lines around events go into bundles of evidence, masked where they look like secrets.
     """
 
     paths: Annotated[list[_Path], msgspec.Meta(max_length=MAX_PATHS)] = msgspec.field(default_factory=list)
     progress: Annotated[list[ProgressPattern], msgspec.Meta(max_length=MAX_PATTERNS)] = msgspec.field(
         default_factory=list
     )
+    lines_in_evidence: bool = False
 
     def __post_init__(self) -> None:
         """Refuse patterns that are none."""
@@ -72,6 +75,7 @@ class JobLogExporter:
                 ctx.guard,
                 section,
                 everyone=ctx.once,
+                passages=LogPassages() if self._config.lines_in_evidence else None,
             )
         )
         ctx.evidence.offer(self._part)
@@ -100,7 +104,8 @@ class JobLogExporter:
         return PublishedLogs() if hangs else self._published
 
     async def _part(self, wanted: Wanted) -> Offered:
-        return log_part(self.snapshot().jobs, wanted)
+        shown = self.snapshot()
+        return log_part(shown.jobs, shown.passages, wanted)
 
     def families(self, snapshot: PublishedLogs) -> Iterable[Metric]:
         """Render; pure."""

@@ -18,11 +18,15 @@ _CONTAINER = re.compile(rb"\d{4}-\d\d-\d\dT\S{8,32} std(?:out|err) [FP] ")
 
 
 class LogEvent(NamedTuple):
-    """``named``: what its pattern's groups hold. ``rule.role`` is empty where it is of progress."""
+    """``named``: what its pattern's groups hold. ``rule.role`` is empty where it is of progress.
+
+    ``start``: where its line begins in the text that was looked at.
+    """
 
     rule: LineRule
     speaker: Speaker
     named: dict[str, bytes]
+    start: int = 0
 
     def text(self, name: str) -> str:
         """What a group holds, as text; empty where it holds nothing."""
@@ -45,7 +49,7 @@ def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:
         line = data[start : end if end >= 0 else start + MAX_LINE_BYTES]
         event = _classify(line, catalogue, lines[start])
         if event is not None:
-            yield event
+            yield event._replace(start=start)
 
 
 def classify(line: bytes, catalogue: Catalogue) -> LogEvent | None:

@@ -16,6 +16,7 @@ from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.matcher import events
 from exporters.job_log.ownership import ClaimedLog, HeldOutput, Identity, claimed, held_outputs, shared_devices
+from exporters.job_log.passages import LogPassages, Passage
 from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 
 DISCOVER_SECONDS = 2.0
@@ -36,8 +37,6 @@ READ_BYTES = 64 * 1024 * 1024
 """More than one turn can read."""
 MAX_CLAIMED = 1024
 """Files that are read; those beyond are counted."""
-
-
 MAX_COLLECTIVE_ENTRIES = 65_536
 """Of what watchdogs said, of all jobs together: about 20 MB. Beyond it the job that has most of them starts anew."""
 
@@ -60,13 +59,14 @@ class PublishedLogs(NamedTuple):
     passed_bytes: int = 0
     lag_bytes: int = 0
     section: bytes = b""
+    passages: Mapping[str, tuple[Passage, ...]] = {}
 
 
 class JobLogReader:
     """The files that fit ``patterns`` and those that ranks write to; each is read for the job that it is proven of.
 
     ``everyone``: all files whose name holds a job id are (a single pass over recorded data). ``admit``: whether there
-    is room for one more series of a job.
+    is room for one more series of a job. ``passages``: where lines around events are kept; None: nowhere.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class JobLogReader:
         section: LogSection,
         *,
         everyone: bool = False,
+        passages: LogPassages | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._proc = proc
@@ -91,6 +92,7 @@ class JobLogReader:
         self._admit = admit
         self._guard = guard
         self._everyone = everyone
+        self._passages = passages
         self._texts = TextFiles(
             patterns,
             clock.monotonic,
@@ -144,8 +146,10 @@ class JobLogReader:
         now = self._clock.time()
         written_ns = found.file.modified_ns  # as it is read, not when files were looked for last
         seconds = min(now, written_ns / 1e9) if written_ns >= 0 else now
-        for event in events(found.data, self._catalogue):
-            tally.take(event, job, claim.rank, hostnames, seconds)
+        found_in = events(found.data, self._catalogue)
+        told = [(event, tally.take(event, job, claim.rank, hostnames, seconds)) for event in found_in]
+        if self._passages is not None:
+            self._passages.take(found.file.identity, found.data, told, claim.job_id, seconds)
 
     def _bound_collectives(self) -> None:
         """Let the job that keeps most give way: users write what they like, also as thousands of ranks."""
@@ -194,6 +198,8 @@ class JobLogReader:
         ours = [identity for identity in found if identity not in remote]
         self._claims = {identity: found[identity] for identity in ours[:MAX_CLAIMED]}
         self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
+        if self._passages is not None:
+            self._passages.keep(self._claims.keys(), jobs.keys())
         self._files = {
             "followed": len(self._claims),
             "of_no_job_here": len(files) - len(found),
@@ -268,6 +274,7 @@ class JobLogReader:
             passed_bytes=self._texts.passed_bytes,
             lag_bytes=self._texts.lag_bytes(lambda file: file.identity in self._claims),
             section=self._section_if_due(),
+            passages={} if self._passages is None else self._passages.of(),
         )
 
     def _section_if_due(self) -> bytes:

@@ -78,12 +78,12 @@ class JobTally:
         self._training = Training(self.saved.progress)
         self._collectives = Collectives()
 
-    def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> None:
-        """Take in an event of a file that ``rank`` alone writes, or UNKNOWN_RANK."""
+    def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> str:
+        """Take in an event of a file that ``rank`` alone writes, or UNKNOWN_RANK; returns the rank that it is of."""
         if not event.rule.role:
             if self._training.take(event, seconds):
                 self._go_on(seconds)
-            return
+            return UNKNOWN_RANK
         speaker = self._rank(event, job, rank, hostnames)
         blamed = job.valid_rank(event.number("rank"))
         named = speaker if blamed == UNKNOWN_RANK else blamed
@@ -91,6 +91,7 @@ class JobTally:
         self._count(named, event.rule.category, event.rule.role)
         self._note_first(event.rule.role, FirstEvent(event.rule.category, named, host, seconds, event.rule.weak))
         self._deduce(event, speaker, seconds)
+        return named
 
     def begin(self, started_seconds: float) -> None:
         """Forget what is of an earlier run than that of the ranks which started at this time."""

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ STALLED_SECONDS = 60.0
 SILENCE_SECONDS = 5.0
 LATE_SECONDS = 120.0
 GPU = 6
+PLANTED = "hf_plantedplantedplanted"
 LOG_LINE = (
     "n1:1:2 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40000> with "
     "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129  localGid fe80::1 remoteGidsfe80::2 "
@@ -64,6 +66,13 @@ class EvidenceSite:
 def suspects(shown: str) -> list[str]:
     """The lines below "Suspects"."""
     return re.findall(r"^  (.*)$", shown.partition("Suspects\n")[2].partition("\n\n")[0], re.MULTILINE)
+
+
+def packed(bundle: Path) -> dict[str, str]:
+    """The files of a bundle."""
+    with tarfile.open(bundle) as archive:
+        opened = {each.name: archive.extractfile(each) for each in archive}
+        return {name: file.read().decode("utf-8", "replace") for name, file in opened.items() if file is not None}
 
 
 def rank_of(job_id: str, rank: int, command: list[str], **more: Any) -> subprocess.Popen[str]:
@@ -132,7 +141,10 @@ def test_a_gpu_that_fails(tmp_path: Path) -> None:
 
 
 def test_what_the_log_says(tmp_path: Path) -> None:
-    """The log's first cause stands in the time line, before the death that follows; its lines are not kept."""
+    """The log's first cause stands in the time line, before the death that follows; lines are kept where that is on.
+
+    What the user printed before, a token, is in no file of the bundle.
+    """
     machine = Machine(tmp_path)
     site = EvidenceSite(tmp_path, machine.job_id)
     log = tmp_path / "job.out"
@@ -143,9 +155,9 @@ def test_what_the_log_says(tmp_path: Path) -> None:
         for rank in ranks:
             stack.callback(rank.wait)
             stack.callback(rank.kill)
-        with site.agent() as agent:
+        with site.agent(job_log={"lines_in_evidence": True}) as agent:
             agent.wait_for_states({"0": "alive", "1": "alive"})
-            file.write(LOG_LINE)
+            file.write(f"logged in with {PLANTED}\n{LOG_LINE}")
             file.flush()
             wait_until(lambda: agent.samples("rankwatch_job_log_first_root_info"), LOOK_SECONDS, "the log's cause")
             ranks[1].send_signal(signal.SIGABRT)
@@ -154,6 +166,10 @@ def test_what_the_log_says(tmp_path: Path) -> None:
     assert line.index("the first cause that the job's log names: ") < line.index("was killed by SIGABRT")
     assert suspects(shown)[0].startswith("rank 1: was killed by SIGABRT (verdict)")
     assert "mlx5_3" not in shown
+    files = packed(*site.folder.glob("*.tar.gz"))
+    [lines] = [text for name, text in files.items() if name.endswith("job_log/lines.txt")]
+    assert lines.splitlines()[1:] == ["  logged in with [masked]", f"> {LOG_LINE.rstrip()}"]
+    assert [name for name, text in files.items() if PLANTED in text] == []
 
 
 @pytest.mark.timeout(300)

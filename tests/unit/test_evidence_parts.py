@@ -167,13 +167,13 @@ def test_the_logs_first_cause() -> None:
     """The first cause of the job's own log is an event, and blames its rank; where it names none, nobody."""
     named = FirstEvent("cuda_out_of_memory", "3", "gpu-7", 5.0)
     counted = {("3", "cuda_out_of_memory", "root"): 2}
-    part = log_part([shown_log("8"), shown_log(root=named, events=counted)], Wanted("7", {}, ()))
+    part = log_part([shown_log("8"), shown_log(root=named, events=counted)], {}, Wanted("7", {}, ()))
     assert [(word.rank, word.witness, word.blames) for word in part.words] == [("3", "job_log", True)]
     [event] = part.events
     assert (event.at, event.rank) == (5.0, "3")
     assert event.what == "the first cause that the job's log names: cuda out of memory on gpu-7"
     rows = msgspec.json.decode(part.files["log.json"])
     assert rows == [{"rank": "3", "category": "cuda_out_of_memory", "role": "root", "lines": 2}]
-    unknown = log_part([shown_log(root=FirstEvent("ib_retry", UNKNOWN_RANK, "", 5.0))], Wanted("7", {}, ()))
+    unknown = log_part([shown_log(root=FirstEvent("ib_retry", UNKNOWN_RANK, "", 5.0))], {}, Wanted("7", {}, ()))
     assert (unknown.words, unknown.events[0].rank) == ([], "")
-    assert log_part([shown_log("8")], Wanted("7", {}, ())).files == {}
+    assert log_part([shown_log("8")], {}, Wanted("7", {}, ())).files == {}

@@ -112,7 +112,7 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
 
 
 def test_what_stands_still_is_an_occasion_once() -> None:
-    """A job that others report as standing still is one occasion after the time of a silence, and one more next time."""
+    """A job that is reported to stand still is an occasion once, after the time of a silence; the next time again."""
     watch = TroubleWatch(SILENCE)
     stalled = Occasion("7", "stalled", "")
     assert watch.stalled({"7": 1000.0}, 1000.0 + SILENCE) == []
