@@ -17,7 +17,9 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     ``seconds_per_bundle``: how long collecting may take; a part that is not there by then is left out.
     ``megabytes_per_bundle``: of its files, unpacked. ``minutes_between``: no second bundle of a job sooner.
     ``silence_seconds``: a rank that had completed operations and completes none for so long, and for longer than ever
-    before, has fallen silent.
+    before, has fallen silent. ``alerts_url``: of a Prometheus that is asked once a minute which pages are open on jobs
+    here, so that nodes whose ranks wait take a bundle, too; empty: none is. ``alerts_cluster``: this cluster's name in
+    the alerts' label ``cluster``, where that Prometheus has several clusters'.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = evidence_folder.DEFAULT_PATH
@@ -26,3 +28,5 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     megabytes_per_bundle: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
     minutes_between: Annotated[float, msgspec.Meta(ge=1, le=1440)] = 10.0
     silence_seconds: Seconds = 180.0
+    alerts_url: Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s]+)?$", max_length=1024)] = ""
+    alerts_cluster: Annotated[str, msgspec.Meta(max_length=200)] = ""

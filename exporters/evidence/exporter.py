@@ -13,6 +13,7 @@ from agent.api import Context, Metric, NoData, Offered, RankView, Spec, Wanted
 from agent.api import evidence_folder as place
 from agent.api import evidence_summary as told
 from exporters.evidence import bundle, story
+from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.facts import because, live_pids, ranks_file, user_of
 from exporters.evidence.families import BUNDLES, FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
@@ -30,7 +31,7 @@ MAX_FROZEN = 8
 """Jobs of which something waits; with more the oldest gives way, of the user with most."""
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait for one under way; a node with more jobs in trouble at once keeps the first."""
-PROCESSES, WRITING = "processes", "bundle"
+PROCESSES, WRITING, ALERTS = "processes", "bundle", "alerts"
 
 
 class _Frozen(NamedTuple):
@@ -67,6 +68,7 @@ class EvidenceExporter:
         self._reader = ctx.thread("evidence")
         self._writer = ctx.thread("evidence-write")
         ctx.ranks.keep_variables(NAMES)
+        self._asker = AlertAsker(self._config, ctx) if self._config.alerts_url else None
 
     async def update(self) -> None:
         """Look for what a bundle is due of; NoData where there is no directory for them and none can be made."""
@@ -84,7 +86,8 @@ class EvidenceExporter:
         for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
         stalled = self._watch.stalled(self._ctx.evidence.stalls(), clock.time())
-        for occasion in (*look.occasions, *stalled):
+        alerted = [] if self._asker is None else self._asker.look(views)
+        for occasion in (*look.occasions, *stalled, *alerted):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
             self._waiting = [_Due(Occasion(job_id, "asked", ""), ""), *self._waiting]
@@ -237,6 +240,8 @@ class EvidenceExporter:
 
     def snapshot(self) -> EvidenceSnapshot:
         """The newest bundles, and what failed."""
+        if self._asker is not None:
+            self._failures[ALERTS] = self._asker.failures
         return EvidenceSnapshot(self._bundles, dict(self._taken), dict(+self._failures))
 
     def families(self, snapshot: EvidenceSnapshot) -> Iterable[Metric]:
@@ -245,6 +250,8 @@ class EvidenceExporter:
 
     async def drain(self) -> None:
         """Give up the bundle under way: a restart must not wait for it."""
+        if self._asker is not None:
+            await self._asker.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -13,7 +13,7 @@ MAX_CHANGES_PER_JOB = 512
 MAX_JOBS = 256
 """Jobs whose changes are remembered; a node of 1,024 processes has fewer."""
 
-Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked"]
+Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "alert", "asked"]
 
 
 class Occasion(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -14,14 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent
+from agents import Agent, free_port
 from jobs import ROOT, SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
+from prometheus import Prometheus, one_target, why_no_prometheus
 from slow_files import hung_directory
 
+from exporters.evidence.alert_messages import AlertsAnswer, AlertsRequest
+from exporters.evidence.alerts import open_alerts
+
+FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 BUNDLE_SECONDS = 25.0
 """From the accident until the bundle is there."""
+PAGE_SECONDS = 90.0
 SCRAPE_SECONDS = 0.3
 RANKS = 4
 VICTIM = 2
@@ -162,3 +169,42 @@ def test_a_read_only_disk_costs_the_bundle_alone(tmp_path: Path) -> None:
             assert (taken.returncode, "Read-only file system" in taken.stderr) == (1, True), taken
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+RULE = """
+groups:
+  - name: test
+    interval: 1s
+    rules:
+      - alert: Stalled
+        expr: rankwatch_rank_state{{job_id="{job_id}", rank="{rank}", state="alive"}} == 1
+        labels: {{severity: page}}
+"""
+
+
+@pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1: Prometheus is asked once a minute")
+@pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
+@pytest.mark.timeout(180)
+def test_a_page_that_is_open(tmp_path: Path) -> None:
+    """With alerts_url a page on a rank here that Prometheus has open leaves a bundle; odd names are no mistake."""
+    machine = Machine(tmp_path)
+    folder = tmp_path / "evidence"
+    port = free_port()
+    with machine.job("--ranks", str(RANKS)) as job:
+        sections: dict[str, Any] = {
+            "inspector": {"paths": [str(job.dump_dir)]},
+            "evidence": {"path": str(folder), "alerts_url": f"http://127.0.0.1:{port}"},
+        }
+        rules = tmp_path / "rules.yml"
+        rules.write_text(RULE.format(job_id=machine.job_id, rank=VICTIM))
+        with Agent(tmp_path, {"exporters": sections}, job_id=machine.job_id) as agent:
+            config = f"{one_target('server', agent.port)}\nrule_files: [{rules}]\n"
+            agent.wait_for_states(alive(RANKS))
+            with Prometheus(tmp_path / "prometheus", config, port=port):
+                wait_until(lambda: bundles(folder), PAGE_SECONDS, "a bundle")
+                odd = AlertsRequest(
+                    f"http://127.0.0.1:{port}", 'clu"st\\er', ["a b(c|", 'x\\y"z', "\u00fc.*", "a-b_c:d\n"]
+                )
+                assert open_alerts(odd) == AlertsAnswer()
+    shown = evidence(folder, "show", machine.job_id).stdout
+    assert f"because Prometheus has a page open on it, and rank {VICTIM} is here" in shown

@@ -22,7 +22,7 @@ from agent.cli.explain.details import NODE_ALERTS, details
 from agent.cli.explain.incident import incidents
 from agent.cli.explain.model import Details, Happened, Incident, KnownJob, Said
 from agent.cli.explain.page import as_html, as_text
-from agent.cli.prometheus import Line, Sample
+from agent.core.prometheus import Line, Sample
 from agent.evidence.summary import RankAtTime, Summary, Word
 
 START, DEATH, END = 1_800_000_000.0, 1_800_003_000.0, 1_800_003_600.0

@@ -14,7 +14,7 @@ import pytest
 from agent.cli.job.command import main
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
 from agent.cli.job.text import told
-from agent.cli.prometheus import Sample, get, shown
+from agent.core.prometheus import Sample, get, shown
 from agent.page.document import RankEnd
 
 NOW = 10_000.0

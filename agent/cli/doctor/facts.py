@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.config import Loaded, read_config
 from agent.app.yaml_document import ConfigError
-from agent.cli import own_agent, prometheus
+from agent.cli import own_agent
+from agent.core import prometheus
 from agent.page.document import PATH, NodeDocument, read
 
 ASK_SECONDS = 10.0

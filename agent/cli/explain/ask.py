@@ -10,7 +10,7 @@ from typing import Protocol
 from agent.cli.explain import incident
 from agent.cli.explain.model import Course, Happened, HeldGpus, Kind, KnownJob, Span
 from agent.cli.job.facts import quoted
-from agent.cli.prometheus import Line, Sample
+from agent.core.prometheus import Line, Sample
 from agent.page.describe import how_ended
 from agent.page.document import RankEnd
 

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import msgspec
 
-from agent.cli import prometheus
 from agent.cli.explain import ask, bundles, story
 from agent.cli.explain.cost import cost
 from agent.cli.explain.culprit import judge
@@ -22,8 +21,9 @@ from agent.cli.explain.details import details
 from agent.cli.explain.incident import incidents
 from agent.cli.explain.model import Course, Details, Incident, KnownJob
 from agent.cli.explain.page import as_html, as_text
-from agent.cli.prometheus import Line, Sample
 from agent.cli.terminal import plain
+from agent.core import prometheus
+from agent.core.prometheus import Line, Sample
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 

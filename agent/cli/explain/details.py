@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from agent.cli.explain.ask import Ask, end_time, ended
 from agent.cli.explain.model import Course, Details, Happened, Incident, KnownJob, Said
 from agent.cli.job.facts import quoted
-from agent.cli.prometheus import Sample
+from agent.core.prometheus import Sample
 from agent.evidence.summary import Witness
 
 MAX_SERIES = 16

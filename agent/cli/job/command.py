@@ -9,10 +9,10 @@ from dataclasses import asdict
 
 import msgspec
 
-from agent.cli import prometheus
 from agent.cli.job.facts import UNSEEN, gather
 from agent.cli.job.text import told
 from agent.cli.terminal import has_colours, plain, plain_json
+from agent.core import prometheus
 
 _BAD = frozenset({"dead", "unresponsive", "unknown", UNSEEN})
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agent.cli import prometheus
-from agent.cli.prometheus import Sample
+from agent.core import prometheus
+from agent.core.prometheus import Sample
 from agent.page.document import RankEnd
 
 Ask = Callable[[str], list[Sample]]

@@ -1,0 +1,33 @@
+"""What the helper is asked about open alerts, and what it answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_JOBS = 64
+"""Asked about at once: a node has a few."""
+MAX_ALERTS = 256
+MAX_LABEL = 200
+
+
+class AlertsRequest(msgspec.Struct, frozen=True):
+    """``url``: Prometheus' address; ``cluster``: the alerts' label, empty for any; ``job_ids``: the jobs here."""
+
+    url: str
+    cluster: str
+    job_ids: list[str]
+
+
+class OpenAlert(msgspec.Struct, frozen=True):
+    """An open page; ``rank`` is empty where its alert names none."""
+
+    job_id: str
+    name: str
+    rank: str
+
+
+class AlertsAnswer(msgspec.Struct, frozen=True):
+    """The open pages on the jobs, or why they are not known."""
+
+    alerts: list[OpenAlert] = []
+    error: str = ""

@@ -1,0 +1,35 @@
+"""Asks Prometheus which pages are open on jobs; the helper's side. Plain HTTP or TLS, as its address says."""
+
+from __future__ import annotations
+
+import re
+
+from agent.core.prometheus import samples
+from exporters.evidence.alert_messages import (
+    MAX_ALERTS,
+    MAX_JOBS,
+    MAX_LABEL,
+    AlertsAnswer,
+    AlertsRequest,
+    OpenAlert,
+)
+
+
+def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
+    """Return the open pages on the jobs, or why Prometheus does not answer; no body comes with the request."""
+    jobs = "|".join(re.escape(each) for each in request.job_ids[:MAX_JOBS])
+    matchers = [f"cluster={_quoted(request.cluster)}"] if request.cluster else []
+    matchers += ['alertstate="firing"', 'severity="page"', f"job_id=~{_quoted(jobs)}"]
+    try:
+        found = samples(request.url, f"ALERTS{{{','.join(matchers)}}}")[:MAX_ALERTS]
+    except (OSError, ValueError) as error:
+        return AlertsAnswer(error=f"{type(error).__name__}: {error}"[:MAX_LABEL])
+    labels = [each.labels for each in found]
+    names = ("job_id", "alertname", "rank")
+    return AlertsAnswer([OpenAlert(*(each.get(name, "")[:MAX_LABEL] for name in names)) for each in labels])
+
+
+def _quoted(text: str) -> str:
+    """The text as PromQL has it, in double quotes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,66 @@
+"""Asks now and then, in a helper, which pages are open on this node's jobs; never waits for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from agent.api import Context, HelperError, HelperSpec, RankView
+from exporters.evidence.alert_messages import MAX_JOBS, AlertsAnswer, AlertsRequest
+from exporters.evidence.config import EvidenceConfig
+from exporters.evidence.waiting import AlertWatch
+from exporters.evidence.watch import Occasion
+
+ASK_SECONDS = 60.0
+"""Between two questions of one node: 1,250 nodes with jobs ask 21 times a second."""
+PATIENCE_SECONDS = 15.0
+"""Longer than the helper waits for Prometheus."""
+ASKER = HelperSpec(
+    "evidence_alerts", "exporters.evidence.alerts:open_alerts", AlertsAnswer, memory_bytes=64 * 1024 * 1024
+)
+
+
+class AlertAsker:
+    """See the module. ``failures``: questions without an answer, since the start."""
+
+    def __init__(self, config: EvidenceConfig, ctx: Context) -> None:
+        self._config = config
+        self._ctx = ctx
+        self._helper = ctx.helper(ASKER)
+        self._watch = AlertWatch()
+        self._task: asyncio.Task[AlertsAnswer] | None = None
+        spread = random.Random()  # noqa: S311  # spreads questions over time; no secret
+        self._due_at = ctx.clock.monotonic() + spread.uniform(0.0, ASK_SECONDS)
+        self._failing = False
+        self.failures = 0
+
+    def look(self, views: Sequence[RankView]) -> list[Occasion]:
+        """Return the bundles that are due by an answer that came, and ask if it is time; ``views``: all ranks here."""
+        found = self._taken_in(views)
+        jobs = sorted({view.label.job_id for view in views if view.process.exited_at is None})[:MAX_JOBS]
+        if jobs and self._task is None and self._ctx.clock.monotonic() >= self._due_at:
+            self._due_at = self._ctx.clock.monotonic() + ASK_SECONDS
+            request = AlertsRequest(self._config.alerts_url, self._config.alerts_cluster, jobs)
+            self._task = asyncio.get_running_loop().create_task(self._helper.call(request, PATIENCE_SECONDS))
+        return found
+
+    async def close(self) -> None:
+        """Give up a question under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _taken_in(self, views: Sequence[RankView]) -> list[Occasion]:
+        if self._task is None or not self._task.done():
+            return []
+        ended, self._task = self._task, None
+        try:
+            answer = ended.result()
+        except HelperError as error:
+            answer = AlertsAnswer(error=str(error))
+        self.failures += bool(answer.error)
+        if answer.error and not self._failing:
+            self._ctx.log.warning("which pages are open is not known", error=answer.error)
+        self._failing = bool(answer.error)
+        return [] if answer.error else self._watch.look(answer.alerts, views)

@@ -1,0 +1,185 @@
+"""Bundles because Prometheus has a page open: on which nodes, how often it is asked, and what a failure costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from lent import lent
+from rank_table import environment, owned
+
+from agent.api import HelperHung, RankLabel, RankView
+from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.process import RankProcess
+from exporters.evidence import EvidenceConfig
+from exporters.evidence import alerts as helper_side
+from exporters.evidence.alert_messages import (
+    MAX_ALERTS,
+    MAX_JOBS,
+    MAX_LABEL,
+    AlertsAnswer,
+    AlertsRequest,
+    OpenAlert,
+)
+from exporters.evidence.asking import ASK_SECONDS, AlertAsker
+from exporters.evidence.waiting import AlertWatch, chosen_rank
+from exporters.evidence.watch import Occasion
+
+URL = "http://prometheus:9090"
+
+
+def node(number: int, size: int = 24, job: str = "7") -> list[RankView]:
+    """A node's eight ranks of a job."""
+    return [view(rank, size, job) for rank in range(8 * number, 8 * number + 8)]
+
+
+def view(rank: int, size: int | None, job: str = "7") -> RankView:
+    """A rank that runs."""
+    known = owned(100 + rank, environment(rank, size or 1, job), Owner("user", "7"), uid=7)
+    process = RankProcess(found_at=1.0, facts=known)
+    if size is not None:
+        process.claim = msgspec.structs.replace(process.claim, world_size=size)
+    return RankView(RankLabel(job, str(rank)), 0, process)
+
+
+@pytest.mark.parametrize(
+    ("blamed", "chosen"),
+    [
+        ({"9"}, ["0", "9", "23"]),
+        ({"0"}, ["0", "", "23"]),
+        ({"23"}, ["0", "", "23"]),
+        ({str(rank) for rank in range(8)}, ["0", "8", "23"]),
+        (set(), ["0", "", "23"]),
+        ({"77"}, ["0", "", "23"]),
+    ],
+)
+def test_which_nodes_take_one(blamed: set[str], chosen: list[str]) -> None:
+    """Of three nodes those take a bundle that have a blamed rank, or the first or the last that is not blamed."""
+    assert [chosen_rank(node(number), blamed) for number in range(3)] == chosen
+
+
+def test_without_a_size_only_the_first() -> None:
+    """Of a job of unknown size a node takes one when a blamed rank is there, and no other."""
+    views = [view(rank, None) for rank in (0, 3)]
+    assert chosen_rank(views, {"3"}) == "3"
+    assert chosen_rank(views, {"5"}) == ""
+
+
+def test_a_page_is_one_occasion() -> None:
+    """A job's pages are one occasion as long as one is open, and another when one opens later."""
+    watch = AlertWatch()
+    stalled, dead = OpenAlert("7", "JobStalled", ""), OpenAlert("7", "RankDead", "3")
+    assert watch.look([stalled], node(0)) == [Occasion("7", "alert", "0")]
+    assert watch.look([stalled, dead], node(0)) == []
+    assert watch.look([dead, OpenAlert("8", "RankDead", "1")], node(0)) == []
+    assert watch.look([], node(0)) == []
+    assert watch.look([dead], node(0)) == [Occasion("7", "alert", "3")]
+
+
+class Answers:
+    """A helper of the test's own: answers what it is told, at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[AlertsRequest] = []
+        self.answer: AlertsAnswer | Exception = AlertsAnswer()
+
+    async def call(self, request: AlertsRequest, _seconds: float) -> AlertsAnswer:
+        """Answer."""
+        self.asked.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Asking:
+    """An asker with its clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock, self.helper = FakeClock(), Answers()
+        config = EvidenceConfig(alerts_url=URL, **settings)
+        lend: Callable[[object], Answers] = lambda _spec: self.helper  # noqa: E731  # what a context has in this place
+        self.asker = AlertAsker(config, lent("evidence", self.clock, helper=lend))
+
+    async def look(self, views: list[RankView], seconds: float) -> list[Occasion]:
+        """Let time pass, a look a second, and return what is due."""
+        found: list[Occasion] = []
+        for _ in range(int(seconds)):
+            self.clock.advance(1.0)
+            found += self.asker.look(views)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return found
+
+
+async def test_prometheus_is_asked_once_a_minute_while_there_are_jobs() -> None:
+    """A node without ranks asks nothing, one with ranks once in ASK_SECONDS, about its jobs."""
+    asking = Asking(alerts_cluster="here")
+    assert await asking.look([], 5 * ASK_SECONDS) == []
+    assert asking.helper.asked == []
+    await asking.look([*node(0), *node(1, job="8")], 10 * ASK_SECONDS)
+    assert len(asking.helper.asked) == 10
+    assert asking.helper.asked[0] == AlertsRequest(URL, "here", ["7", "8"])
+
+
+async def test_questions_begin_at_different_times() -> None:
+    """The agents of a cluster that were started together do not ask together."""
+    begun = set()
+    for _ in range(8):
+        asking = Asking()
+        while not asking.helper.asked:
+            await asking.look(node(0), 1)
+        begun.add(asking.clock.monotonic())
+    assert len(begun) > 2
+
+
+async def test_what_fails_is_counted_and_tried_again() -> None:
+    """A Prometheus that does not answer, or a helper that hangs, is counted; the next answer counts again."""
+    asking = Asking()
+    asking.helper.answer = HelperHung("late")
+    await asking.look(node(0), ASK_SECONDS)
+    asking.helper.answer = AlertsAnswer(error="ConnectionRefusedError")
+    await asking.look(node(0), ASK_SECONDS)
+    assert asking.asker.failures == 2
+    asking.helper.answer = AlertsAnswer([OpenAlert("7", "JobStalled", "")])
+    assert await asking.look(node(0), ASK_SECONDS + 1) == [Occasion("7", "alert", "0")]
+    await asking.asker.close()
+
+
+async def test_one_question_at_a_time() -> None:
+    """While an answer is waited for nothing is asked."""
+    asking = Asking()
+    never = asyncio.get_running_loop().create_future()
+
+    async def call(request: AlertsRequest, _seconds: float) -> AlertsAnswer:
+        asking.helper.asked.append(request)
+        return await never
+
+    asking.helper.call = call  # type: ignore[method-assign]
+    await asking.look(node(0), 5 * ASK_SECONDS)
+    assert len(asking.helper.asked) == 1
+    await asking.asker.close()
+
+
+def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more jobs, alerts and characters than a node has, so many are asked about and taken in."""
+    asked: list[str] = []
+
+    def samples(_url: str, expression: str) -> list[Any]:
+        asked.append(expression)
+        sample = type("Sample", (), {"labels": {"job_id": "7" * (MAX_LABEL + 1), "alertname": "A"}})
+        return [sample] * (MAX_ALERTS + 1)
+
+    monkeypatch.setattr(helper_side, "samples", samples)
+    answer = helper_side.open_alerts(AlertsRequest(URL, "", [f"job{number}" for number in range(MAX_JOBS + 1)]))
+    assert len(answer.alerts) == MAX_ALERTS
+    assert answer.alerts[0] == OpenAlert("7" * MAX_LABEL, "A", "")
+    assert asked[0].count("job") == MAX_JOBS + len(["job_id"])
+
+
+def test_nobody_there() -> None:
+    """Where nothing listens the answer says so."""
+    assert helper_side.open_alerts(AlertsRequest("http://127.0.0.1:9", "", ["7"])).error.startswith("Connection")
