@@ -87,6 +87,7 @@ class Daemon:
             self._front.json,
             may_show,
             STATIC,
+            supervisor.evidence_file,
         )
         self._terms = terms or WebTerms(None, self._clock, Logger("web"))
         self._web = Serving(

@@ -95,6 +95,7 @@ class Supervisor:
         self.ledger = self._lender.ledger
         self.counted: frozenset[str] = frozenset()
         self.health = HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted)
+        self.evidence_file = self._lender.evidence.file
         self._lender.evidence.of("health").offer(partial(health_part, self.health.snapshot))
         self._past = ShownPast(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
         self._lender.evidence.of("past").offer(self._past.part)

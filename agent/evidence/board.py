@@ -35,6 +35,10 @@ Stalls = Callable[[], Mapping[str, float]]
 """The jobs (ids) that stand still now, and since when (s since the epoch). Called often: it must cost little."""
 
 
+Files = Callable[[str], Awaitable[bytes | None]]
+"""Gives a file of a bundle by its name; None where there is none of that name. May raise OSError."""
+
+
 class Offers:
     """What one exporter (``source``) offers, until it has ended; ``all`` is what every exporter does."""
 
@@ -65,6 +69,11 @@ class Offers:
                 found[job_id] = min(since, found.get(job_id, since))
         return found
 
+    def serve(self, files: Files) -> None:
+        """Give files of bundles from now on to who may have them."""
+        if not self._closed:
+            self._board.files_by[self._source] = files
+
     def struck(self) -> Mapping[RankLabel, str]:
         """The ranks that run on hardware that has failed now, each with a check that says so."""
         return self._board.struck()
@@ -75,6 +84,7 @@ class Offers:
             self._closed = True
             self._board.made_by.pop(self._source, None)
             self._board.stalls_by.pop(self._source, None)
+            self._board.files_by.pop(self._source, None)
 
 
 class EvidenceBoard:
@@ -86,8 +96,17 @@ class EvidenceBoard:
     def __init__(self) -> None:
         self.made_by: dict[str, Offer] = {}
         self.stalls_by: dict[str, Stalls] = {}
+        self.files_by: dict[str, Files] = {}
         self.struck: Callable[[], Mapping[RankLabel, str]] = dict
 
     def of(self, source: str) -> Offers:
         """What the exporter of this name offers."""
         return Offers(self, source)
+
+    async def file(self, name: str) -> bytes | None:
+        """A file of a bundle by its name; None where there is none, or none are served."""
+        for files in self.files_by.values():
+            found = await files(name)
+            if found is not None:
+                return found
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ VERSION = __version__
 DEFAULT_PATH = "/var/lib/rankwatch/evidence"
 SUFFIX, SUMMARY_SUFFIX = ".tar.gz", ".json"
 MAX_SUMMARY_BYTES = 8 * 1024 * 1024
+MAX_SERVED_BYTES = 16 * 1024 * 1024
+"""Of a file that is given over HTTP; packed bundles have about one MiB, and 20 MiB before packing."""
 MAX_LISTED = 1000
 """Bundles of a directory that are looked at, the newest."""
 REQUEST_PREFIX = "take-"
@@ -44,6 +47,23 @@ def read_summary(folder: Path, name: str) -> Summary:
     if len(text) > MAX_SUMMARY_BYTES:
         raise ValueError("larger than a summary may be")
     return msgspec.json.decode(text, type=Summary)
+
+
+def read_file(folder: Path, name: str) -> bytes | None:
+    """Return a bundle or its summary by the whole name of its file; None where there is none, or a larger one.
+
+    Raises OSError.
+    """
+    suffix = next((each for each in (SUFFIX, SUMMARY_SUFFIX) if name.endswith(each)), "")
+    if not suffix or not _NAME.fullmatch(name.removesuffix(suffix)):
+        return None
+    try:
+        number = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(number, "rb") as file:
+        data = file.read(MAX_SERVED_BYTES + 1)
+    return data if len(data) <= MAX_SERVED_BYTES else None
 
 
 def summaries(folder: Path) -> Iterable[tuple[str, Summary]]:

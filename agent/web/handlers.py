@@ -13,6 +13,7 @@ MAX_NAMED_SCRAPES = 128
 """Scrapes with `name[]` that wait for their render: half of the server's connections, so that others always get one."""
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
+EVIDENCE = "/evidence/"
 STATIC_HEADERS = (("Cache-Control", "max-age=86400"),)
 _JSON_HEADERS = (("Cache-Control", "no-store"),)
 _HTML_HEADERS = (
@@ -35,7 +36,8 @@ class Pages:
     are the names that a scrape may ask for; ``ready`` says whether the agent has begun to work; ``front_page`` and
     ``document`` give what `/` and `/api/v1/ranks` show; while ``may_show`` is False the page would lack ranks that run,
     and a scrape is answered with 503. The last five are called on the event loop. ``static``: what does not change,
-    by path.
+    by path. ``evidence`` gives a file of a bundle of evidence by its name, None where there is none to give: only to
+    requests that are private.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Pages:
         document: Callable[[], bytes],
         may_show: Callable[[], bool],
         static: Mapping[str, HttpResponse],
+        evidence: Callable[[str], Awaitable[bytes | None]],
     ) -> None:
         self._render = render
         self._renders: SingleFlight[Selection, Rendered] = SingleFlight(render)
@@ -59,6 +62,7 @@ class Pages:
         self._document = document
         self._may_show = may_show
         self._static = static
+        self._evidence = evidence
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         """Answer ``request``; raises what ``render`` raises."""
@@ -73,6 +77,8 @@ class Pages:
                 return HttpResponse(200, HTML, self._front_page().encode(), _HTML_HEADERS)
             case "/api/v1/ranks":
                 return HttpResponse(200, JSON, self._document(), _JSON_HEADERS)
+            case path if path.startswith(EVIDENCE):
+                return await self._evidence_file(request)
             case path if (found := self._static.get(path)) is not None:
                 return found
             case _:
@@ -82,6 +88,16 @@ class Pages:
     def shared(self) -> int:
         """Scrapes that got what was rendered for another."""
         return self._renders.shared + self._to_cut.shared
+
+    async def _evidence_file(self, request: HttpRequest) -> HttpResponse:
+        if not request.is_private:
+            return HttpResponse(403, TEXT, b"Only over TLS, with a password\n")
+        name = request.path.removeprefix(EVIDENCE)
+        body = await self._evidence(name)
+        if body is None:
+            return HttpResponse(404, TEXT, b"No such file of evidence, or none are served\n")
+        kind = JSON if name.endswith(".json") else "application/gzip"
+        return HttpResponse(200, kind, body, (*_JSON_HEADERS, ("Content-Disposition", "attachment")))
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
         if not self._may_show():

@@ -28,13 +28,16 @@ _TARGET = re.compile(
 class HttpRequest:
     """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined.
 
-    ``client``: the address that it came from, empty where it has none.
+    ``client``: the address that it came from, empty where it has none. ``is_private``: it came over TLS, with a user's
+    password.
     """
 
     path: str
     query: Mapping[str, list[str]] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     client: str = ""
+    scheme: str = "http"
+    is_private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def request_of(
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
     except ValueError:
         return HttpResponse(400, TEXT, b"The query cannot be read\n")
-    return HttpRequest(path or "/", fields, headers, client)
+    return HttpRequest(path or "/", fields, headers, client, scheme)
 
 
 def persisting(http: h11.Connection, head: h11.Request, header_bytes: int) -> h11.Connection | None:

@@ -46,6 +46,11 @@ class Secured:
             return self.finish(HttpResponse(429, TEXT, b"Too many wrong passwords\n", (("Retry-After", "1"),)))
         return self.finish(HttpResponse(401, TEXT, b"Unauthorized\n", _REALM))
 
+    @property
+    def asks_for_passwords(self) -> bool:
+        """Whether whoever was let in to more than OPEN_PATHS has given a password."""
+        return self._passwords is not None
+
     def finish(self, response: HttpResponse) -> HttpResponse:
         """The answer with the file's headers, which take the place of those of the same name."""
         if not self._headers:

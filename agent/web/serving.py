@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agent.core.log import Logger
@@ -106,7 +107,8 @@ class Serving:
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         secured = self._terms().secured
         refusal = await secured.refuse(request)
-        return refusal or secured.finish(await self._handler(request))
+        is_private = request.scheme == "https" and secured.asks_for_passwords
+        return refusal or secured.finish(await self._handler(replace(request, is_private=is_private)))
 
     async def _open(self, server: WebServer, wanted: tuple[str, ...]) -> None:
         try:

@@ -20,6 +20,7 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     before, has fallen silent. ``alerts_url``: of a Prometheus that is asked once a minute which pages are open on jobs
     here, so that nodes whose ranks wait take a bundle, too; empty: none is. ``alerts_cluster``: this cluster's name in
     the alerts' label ``cluster``, where that Prometheus has several clusters'.
+    ``serve``: give files of bundles at /evidence/FILE, over TLS and with a password alone.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = evidence_folder.DEFAULT_PATH
@@ -29,4 +30,5 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     minutes_between: Annotated[float, msgspec.Meta(ge=1, le=1440)] = 10.0
     silence_seconds: Seconds = 180.0
     alerts_url: Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s]+)?$", max_length=1024)] = ""
+    serve: bool = False
     alerts_cluster: Annotated[str, msgspec.Meta(max_length=200)] = ""

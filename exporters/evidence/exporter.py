@@ -68,6 +68,8 @@ class EvidenceExporter:
         self._reader = ctx.thread("evidence")
         self._writer = ctx.thread("evidence-write")
         ctx.ranks.keep_variables(NAMES)
+        if self._config.serve:
+            ctx.evidence.serve(self._file)
         self._asker = AlertAsker(self._config, ctx) if self._config.alerts_url else None
 
     async def update(self) -> None:
@@ -211,6 +213,12 @@ class EvidenceExporter:
         self._begun = {
             job: begun for job, begun in self._begun.items() if now - begun < 60 * self._config.minutes_between
         }
+
+    async def _file(self, name: str) -> bytes | None:
+        data = await self._writer.call(lambda: place.read_file(self._folder, name))
+        if data is not None:
+            self._ctx.log.info("a file of evidence was given over HTTP", file=name)
+        return data
 
     def _has_room_for_bundles(self) -> bool:
         """Whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""

@@ -38,6 +38,7 @@ scrape_configs:
     static_configs: [{{targets: ["localhost:{port}"]}}]
 """
 
+BUNDLE = "7-20231114T221320Z-n1.tar.gz"
 AS_SYSTEMD = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
@@ -93,7 +94,11 @@ def agent(tmp_path: Path) -> Iterator[SecuredAgent]:
     }
     file = tmp_path / "web.yml"
     file.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": {"prom": hashed}}))
-    config = {"exporters": {"inspector": {"paths": [str(tmp_path / "none")]}}}
+    sections = {
+        "inspector": {"paths": [str(tmp_path / "none")]},
+        "evidence": {"path": str(tmp_path / "evidence"), "serve": True},
+    }
+    config = {"exporters": sections}
     with SecuredAgent(tmp_path, config, flags=("--web.config.file", str(file))) as agent:
         yield agent
 
@@ -108,6 +113,18 @@ def test_prometheus_scrapes_with_certificate_and_password(agent: SecuredAgent, t
     assert agent.ask("/metrics", "wrong") == 401
     assert agent.ask("/metrics", name="other") == 0
     assert agent.ask("/metrics", name="") == 0
+
+
+def test_bundles_are_given_to_who_may_read(agent: SecuredAgent, tmp_path: Path) -> None:
+    """A bundle is given by its name, with certificate and password; nothing else of the disk is."""
+    wait_until((tmp_path / "evidence").is_dir, 20, "the directory of bundles")
+    (tmp_path / "evidence" / BUNDLE).write_bytes(b"packed")
+    (tmp_path / "evidence" / "secret").write_bytes(b"other")
+    assert agent.ask(f"/evidence/{BUNDLE}") == 200
+    assert agent.ask(f"/evidence/{BUNDLE}", "wrong") == 401
+    assert agent.ask(f"/evidence/{BUNDLE}", name="") == 0
+    for path in ("secret", "../web.yml", "..%2Fweb.yml", f"../evidence/{BUNDLE}", "", "."):
+        assert agent.ask(f"/evidence/{path}") == 404
 
 
 def test_silent_clients_and_wrong_passwords(agent: SecuredAgent, tmp_path: Path) -> None:

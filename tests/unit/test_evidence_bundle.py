@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.evidence import folder
+from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, RankAtTime, Summary, Word
 from exporters.evidence import bundle
 from exporters.evidence.bundle import MAX_PART_BYTES, bundle_name, fitted, write
@@ -165,3 +166,44 @@ def test_a_read_only_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         bundle.write(tmp_path / "file" / "evidence", "7-20231114T221320Z-n1", {}, summary(), 10)
+
+
+def test_which_files_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bundles and summaries are given by their names, up to a size; links and other names are not."""
+    name = "7-20231114T221320Z-n1"
+    monkeypatch.setattr(folder, "MAX_SERVED_BYTES", 10)
+    (tmp_path / f"{name}.tar.gz").write_bytes(b"x" * 10)
+    (tmp_path / f"{name}.json").write_bytes(b"{}")
+    (tmp_path / "other").write_bytes(b"x")
+    assert folder.read_file(tmp_path, f"{name}.tar.gz") == b"x" * 10
+    assert folder.read_file(tmp_path, f"{name}.json") == b"{}"
+    for other in (
+        "other",
+        f"../{tmp_path.name}/{name}.json",
+        f"{name}",
+        "",
+        "8-20231114T221320Z-n1.json",
+        f"{name}.json\0",
+    ):
+        assert folder.read_file(tmp_path, other) is None
+    (tmp_path / f"{name}.tar.gz").write_bytes(b"x" * 11)
+    assert folder.read_file(tmp_path, f"{name}.tar.gz") is None
+    (tmp_path / f"{name}-l.json").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic"):
+        folder.read_file(tmp_path, f"{name}-l.json")
+
+
+async def test_who_ends_gives_no_files() -> None:
+    """Files are given by the exporter that serves them, until it has ended."""
+
+    async def files(name: str) -> bytes | None:
+        return b"packed" if name == "bundle" else None
+
+    board = EvidenceBoard()
+    offers = board.of("evidence")
+    assert await board.file("bundle") is None
+    offers.serve(files)
+    assert (await board.file("bundle"), await board.file("other")) == (b"packed", None)
+    offers.close()
+    offers.serve(files)
+    assert await board.file("bundle") is None

@@ -24,6 +24,11 @@ SCRAPE = b"GET /metrics?collect[]=one HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gz
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+async def evidence_files(_name: str) -> bytes | None:
+    """None."""
+    return None
+
+
 class One:
     """A source of a family for each client."""
 
@@ -49,7 +54,9 @@ class Agent:
         self.registry = Registry(lambda: [One()], Logger("test"), self.thread)
         self.go = asyncio.Event()
         self.go.set()
-        self.pages = Pages(self.render, lambda: frozenset({"one"}), lambda: True, str, bytes, lambda: True, {})
+        self.pages = Pages(
+            self.render, lambda: frozenset({"one"}), lambda: True, str, bytes, lambda: True, {}, evidence_files
+        )
         self.server = WebServer(self.pages, Logger("web"))
         self.port = 0
 

@@ -14,6 +14,14 @@ EXPORTERS = frozenset({"process", *map(str, range(MAX_FLIGHTS + 1))})
 FAMILIES = tuple(Family(f"rankwatch_{letter}", "gauge", "help") for letter in "abc")
 
 
+BUNDLE = "7-20261122T120000Z-here.tar.gz"
+
+
+async def evidence_files(name: str) -> bytes | None:
+    """One bundle."""
+    return b"packed" if name == BUNDLE else None
+
+
 class Agent:
     """What the pages are given, and what they asked it for."""
 
@@ -24,7 +32,9 @@ class Agent:
         self.go.set()
         self.at_once = 0
         self.may_show = True
-        self.pages = Pages(self.render, lambda: EXPORTERS, lambda: self.is_ready, str, bytes, lambda: self.may_show, {})
+        self.pages = Pages(
+            self.render, lambda: EXPORTERS, lambda: self.is_ready, str, bytes, lambda: self.may_show, {}, evidence_files
+        )
 
     async def render(self, selection: Selection) -> Rendered:
         self.asked.append(selection)
@@ -187,3 +197,14 @@ async def test_the_document_is_json_that_nobody_keeps() -> None:
 async def test_anything_else_is_not_found(path: str) -> None:
     """What is not a page is a 404."""
     assert (await Agent().pages(HttpRequest(path))).status == 404
+
+
+async def test_evidence_is_for_private_requests() -> None:
+    """A bundle is given by its name over TLS with a password; else nothing, not even whether there is one."""
+    pages = Agent().pages
+    given = await pages(HttpRequest(f"/evidence/{BUNDLE}", is_private=True))
+    assert (given.status, given.content_type, given.body) == (200, "application/gzip", b"packed")
+    assert ("Cache-Control", "no-store") in given.headers
+    assert (await pages(HttpRequest("/evidence/other.tar.gz", is_private=True))).status == 404
+    for name in (BUNDLE, "other.tar.gz"):
+        assert (await pages(HttpRequest(f"/evidence/{name}"))).status == 403
