@@ -119,6 +119,7 @@ def test_group_ids_differ() -> None:
 def test_label_bound() -> None:
     """One character more than a label may have is cut, and what cannot be printed is replaced."""
     assert clean("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
+    assert clean("<!channel> R&D") == "?!channel? R&D"
     assert clean('a\n"b\x00\u202e') == 'a?"b??'
 
 

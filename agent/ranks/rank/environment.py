@@ -149,8 +149,12 @@ def short_hash(prefix: str, text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return a job's text as a label value: printable characters, MAX_LABEL_CHARACTERS at most."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_LABEL_CHARACTERS]).strip()
+    """Return a job's text as a label value: printable characters, MAX_LABEL_CHARACTERS at most.
+
+    Labels stand in pages, and where those are read ``<`` begins what calls or links: Slack's ``<!channel>``, HTML.
+    """
+    shown = (c if c.isprintable() and c not in "<>" else "?" for c in text[:MAX_LABEL_CHARACTERS])
+    return "".join(shown).strip()
 
 
 def _rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
