@@ -37,6 +37,7 @@ from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, H
 from agent.ranks import mark as mark_socket
 from agent.ranks.job_users import JobUsers
 from agent.ranks.mark import MarkAnswer, MarkRequest
+from agent.ranks.rank.environment import clean as clean_label
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
@@ -146,6 +147,7 @@ __all__ = [
     "Wanted",
     "WriterKey",
     "atoi",
+    "clean_label",
     "comm_label",
     "compiled_path_pattern",
     "ethtool",

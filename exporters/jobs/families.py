@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Metric
+from agent.api import Family, Metric, clean_label
 from exporters.jobs.directory import REASONS
 from exporters.jobs.records import ScheduledJob
 
@@ -98,7 +98,7 @@ def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
     for job in jobs:
         file = job.file
         nodes = str(file.nodes) if file.nodes else ""
-        who = (file.user, file.account, file.partition, file.cluster, file.name)
+        who = map(clean_label, (file.user, file.account, file.partition, file.cluster, file.name))
         allocation.add((file.job_id, *who, nodes, file.array_job_id, file.array_task_id), 1.0)
         for gpu in job.gpus:
             gpus.add((file.job_id, gpu), 1.0)

@@ -258,6 +258,13 @@ def test_jobs_are_bounded() -> None:
     assert records.bounded(running[1:]) == (tuple(running[1:]), 0)
 
 
+def test_a_name_cannot_be_markup() -> None:
+    """What users named is shown without control characters and without what calls a channel where pages are read."""
+    job = job_of(JobFile("4", user="ann", name="<!channel>\n\x1b[31mR&D"))
+    page = encode(render(JobsSnapshot((job,), {}))).body.decode()
+    assert 'name="?!channel???[31mR&D"' in page
+
+
 def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
     """A job's own file comes first; one that ended has no GPUs any more; strange files are refused."""
     dcgm, amd = tmp_path / "dcgm", tmp_path / "amd"
