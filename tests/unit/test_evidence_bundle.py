@@ -7,13 +7,15 @@ import stat
 import tarfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.cli.evidence.text import listed, shown
 from agent.evidence import folder
 from agent.evidence.board import EvidenceBoard
-from agent.evidence.summary import Event, RankAtTime, Summary, Word
+from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
 from exporters.evidence import bundle
 from exporters.evidence.bundle import MAX_PART_BYTES, bundle_name, fitted, write
 from exporters.evidence.shares import gives_way
@@ -207,3 +209,20 @@ async def test_who_ends_gives_no_files() -> None:
     offers.close()
     offers.serve(files)
     assert await board.file("bundle") is None
+
+
+def test_nothing_in_a_summary_steers_a_terminal() -> None:
+    """Whatever a user named or an error says, `show` and `list` print no control characters."""
+    evil = "\x1b[2J\x07\u202e"
+    known = summary(job_id=evil)
+    known = msgspec.structs.replace(
+        known,
+        because=evil,
+        ranks=[RankAtTime(evil, 1, "dead", 0.0, f"left {evil}", evil, evil)],
+        words=[Word(evil, "stacks", evil, blames=True)],
+        suspects=[evil],
+        timeline=[Event(1.0, evil, evil, "process")],
+        parts=[Part("processes", 0, 0.0, f"OSError: {evil}")],
+    )
+    for text in (shown("bundle", known), listed([("bundle", known)])):
+        assert [line for line in text.splitlines() if not line.isprintable()] == []

@@ -13,7 +13,7 @@ SHOWN_RANKS = 32
 
 
 def clean(text: str) -> str:
-    """Return a user's text without what a terminal would take for a command."""
+    """Return a line without what a terminal would take for a command: users name jobs, files and functions."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -25,19 +25,18 @@ def when(seconds: float) -> str:
 def listed(found: Iterable[tuple[str, Summary]]) -> str:
     """Return a line for each bundle, the newest first."""
     rows = [
-        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(each.taken_at))}  job {clean(each.job_id)}  {name}  "
-        f"{clean(each.because)}"
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(each.taken_at))}  job {each.job_id}  {name}  {each.because}"
         for name, each in found
     ]
-    return "\n".join(reversed(rows)) + "\n" if rows else "no bundles\n"
+    return "\n".join(map(clean, reversed(rows))) + "\n" if rows else "no bundles\n"
 
 
 def shown(name: str, found: Summary) -> str:
     """Return the summary: suspects and why, the time line, the ranks, the parts."""
     lines = [
-        f"{name}: job {clean(found.job_id)} on {clean(found.node)}, "
+        f"{name}: job {found.job_id} on {found.node}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime(found.taken_at))} {when(found.taken_at)} UTC, "
-        f"because {clean(found.because)}",
+        f"because {found.because}",
         "",
         "Suspects",
         *(_suspects(found) or ["  none that this node knows of"]),
@@ -51,26 +50,25 @@ def shown(name: str, found: Summary) -> str:
         "Parts",
         *(f"  {part.name}: {part.failed or f'{part.size_bytes} bytes'}" for part in found.parts),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(clean, lines)) + "\n"
 
 
 def _suspects(found: Summary) -> list[str]:
     return [
-        f"  rank {clean(rank)}: {_words([word for word in found.words if word.rank == rank and word.blames])}"
+        f"  rank {rank}: {_words([word for word in found.words if word.rank == rank and word.blames])}"
         for rank in found.suspects[:SHOWN_RANKS]
     ]
 
 
 def _words(words: Sequence[Word]) -> str:
-    return "; ".join(f"{clean(word.says)} ({word.witness.replace('_', ' ')})" for word in words)
+    return "; ".join(f"{word.says} ({word.witness.replace('_', ' ')})" for word in words)
 
 
 def _events(found: Summary) -> list[str]:
     events = found.timeline
     half = SHOWN_EVENTS // 2
     lines = [
-        f"  {when(each.at)}  {clean(f'rank {each.rank}: ' if each.rank else '')}{clean(each.what)} ({each.source})"
-        for each in events
+        f"  {when(each.at)}  {f'rank {each.rank}: ' if each.rank else ''}{each.what} ({each.source})" for each in events
     ]
     if len(lines) <= SHOWN_EVENTS:
         return lines or ["  nothing"]
@@ -83,13 +81,13 @@ def _ranks(found: Summary) -> list[str]:
         + ", ".join(
             text
             for text in (
-                f"rank {clean(each.rank)}",
+                f"rank {each.rank}",
                 f"pid {each.pid}",
                 each.state,
                 each.how,
-                f"GPU {clean(each.gpu)}" if each.gpu else "",
+                f"GPU {each.gpu}" if each.gpu else "",
                 "" if each.quiet_seconds is None else f"quiet for {each.quiet_seconds:.0f} s",
-                clean(each.last_operation),
+                each.last_operation,
             )
             if text
         )
