@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
+import pytest
+
 from agent.helper.by_user import ByUser
 
 
@@ -36,6 +38,7 @@ def test_answers_are_in_the_order_of_requests() -> None:
     assert answers == [30, 20, 31]
 
 
+@pytest.mark.slow
 def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
     """While a call hangs its user has no answers, and no second thread is begun; after it has ended there are again."""
     hanging = Hanging()

@@ -123,6 +123,7 @@ def test_label_bound() -> None:
     assert clean('a\n"b\x00\u202e') == 'a?"b??'
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(sorted({*TORCHRUN, *SLURM, "PMI_RANK", "PMI_SIZE"})), st.text(max_size=200)))
 def test_hostile_environment(environment: dict[str, str]) -> None:
     """Whatever the job writes there, the claim is bounded and printable."""

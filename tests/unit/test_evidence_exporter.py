@@ -91,6 +91,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
+@pytest.mark.slow
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 500 jobs that die at once so many as may wait of a user have a bundle, and none has two."""
     monkeypatch.setattr(module, "process_files", lambda *_: {})

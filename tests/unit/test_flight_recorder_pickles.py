@@ -31,6 +31,7 @@ def test_recorded_dumps_are_read_as_by_python(scenario: str) -> None:
         assert read_pickle(raw) == pickle.loads(raw)  # noqa: S301  # recorded, and compared with
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_dump_that_was_cut_is_incomplete(scenario: str) -> None:
     """Wherever a dump is cut, it is refused as one that has no end."""
@@ -92,6 +93,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_VALUES)
 def test_any_value(value: Any) -> None:
     """Whatever PyTorch's writer can write is read as by Python."""

@@ -242,6 +242,7 @@ async def test_a_process_that_takes_no_body_hangs(bench: Bench) -> None:
         await bench.helper.call_with_body(Order(), pieces(10_000, 65536), SHORT)
 
 
+@pytest.mark.slow
 async def test_slow_pieces_are_not_the_process_fault(bench: Bench) -> None:
     """The deadline is for the process: a body that takes longer to come is no hang."""
 

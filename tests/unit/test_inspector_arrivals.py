@@ -52,6 +52,7 @@ def test_start_times_correct_who_came_last() -> None:
     assert latest((900, 1100, 300), (300, 900, 1100), (0, 700, 100)) == (1, 600)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(*[st.integers(1, 100_000)] * 3), min_size=1))
 def test_sums_over_operations(rows: list[tuple[int, int, int]]) -> None:
     """Floor, spread and lateness are what a plain loop finds, and at most one member per operation came last."""

@@ -277,6 +277,7 @@ PACKED_NUMBERS = st.one_of(
 PACKED = st.one_of(PACKED_NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.floats(), st.binary(max_size=600))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.DataObject) -> None:

@@ -150,6 +150,7 @@ def test_a_communicator_beside_another_like_it_goes_on(tmp_path: Path) -> None:
     life.bench.drain()
 
 
+@pytest.mark.slow
 def test_communicators_beyond_the_limit_find_room_again(tmp_path: Path) -> None:
     """Many communicators in a row, each used and left, never end up under `other` for good."""
     life = Life(tmp_path)
@@ -161,6 +162,7 @@ def test_communicators_beyond_the_limit_find_room_again(tmp_path: Path) -> None:
     life.bench.drain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["same", "new"])
 @pytest.mark.parametrize(("minutes", "sizes"), [(10, 1), (10, 6), (15, 6)])
 def test_a_communicator_beside_twelve_that_are_made_again_and_again(
@@ -233,6 +235,7 @@ def test_communicators_without_end(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["id", "comm_name", "hostname", "coll", "coll_timing_source"])
 def test_megabyte_strings(tmp_path: Path, key: str) -> None:
     """A megabyte in a key, another one in each line, is bounded: no more than 20 MB stay after a hundred of them."""

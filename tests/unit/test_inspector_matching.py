@@ -66,6 +66,7 @@ def pair() -> tuple[Matching, Totals, list[BoardMember]]:
     return matching, totals, [join(matching, totals, rank, 2) for rank in range(2)]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) -> None:
     """Chunks of three ranks' records in any order, with the state saved and taken back in between, give the same."""

@@ -108,6 +108,7 @@ def test_straggler_has_the_least_time() -> None:
     assert min(means, key=lambda rank: means[rank]) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.integers(1, 60),

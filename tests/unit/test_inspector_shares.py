@@ -123,6 +123,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_empty_files_of_the_future(node: Node) -> None:
     """4,200 empty files written to in 2096 keep no file of another's out: it is read at the next look."""
     for number in range(4200):
@@ -178,6 +179,7 @@ def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.found() == {(7, "8192"): 2}
 
 
+@pytest.mark.slow
 def test_writers(node: Node) -> None:
     """70 files of 16 writers each keep no other user's writer out; what the crowd loses is counted and told."""
     for number in range(70):
@@ -207,6 +209,7 @@ def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: p
     assert turn.published.results["origin_limit"] == 1
 
 
+@pytest.mark.slow
 def test_places(node: Node) -> None:
     """Communicators made up by the dozen leave the victim's its own: none is added up under `other`."""
     for number in range(16):
@@ -282,6 +285,7 @@ class Work:
         monkeypatch.setattr(node.reader._follower, "read", read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("files", "lines"), [(400, 320), (70, 1120)])
 def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.MonkeyPatch, files: int, lines: int) -> None:
     """What the victim's eight ranks write while a crowd's backlog is read is there after two turns, and all of the

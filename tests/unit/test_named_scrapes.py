@@ -140,6 +140,7 @@ async def test_a_scrape_is_answered_while_all_scrapes_by_name_are_held(agent: Ag
         assert samples == [f'rankwatch_{number}{{n="{each}"}} {float(number)}'.encode() for each in range(10)]
 
 
+@pytest.mark.slow
 async def test_scrapes_are_answered_among_clients_that_come_again(agent: Agent) -> None:
     """While 200 clients ask for different names over and over, Prometheus gets every time what it gets without them."""
     alone = await agent.scrape()

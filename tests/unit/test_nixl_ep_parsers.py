@@ -82,6 +82,7 @@ def test_phases_with_names() -> None:
     assert planned([[-0, 1]]).phases[0].expected == frozenset({0, 1})
 
 
+@pytest.mark.slow
 def test_bounds_of_plans() -> None:
     """So many phases, so large ranks and so many bytes are read, and not one more."""
     assert read_plan(json.dumps([[0]] * plan.MAX_PHASES).encode()) is not None

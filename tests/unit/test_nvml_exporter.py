@@ -126,6 +126,7 @@ def start(tmp_path: Path) -> Start:
     return started
 
 
+@pytest.mark.slow
 async def test_a_healthy_node(start: Start) -> None:
     """Eight GPUs are shown, placed and well."""
     async with start(each_nvlink=True) as bench:
@@ -207,6 +208,7 @@ async def test_reasons_that_have_series(start: Start, asked: bool, reasons: int,
         assert set(bench.series("rankwatch_gpu_clocks_event_seconds_total", gpu="0")) == {(each,) for each in shown}
 
 
+@pytest.mark.slow
 async def test_each_field_stands_for_itself(start: Start) -> None:
     """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
     changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
@@ -473,6 +475,7 @@ async def test_a_node_without_a_driver_is_looked_at_seldom(start: Start) -> None
         assert bench.value("rankwatch_gpu_driver_up") == 1.0
 
 
+@pytest.mark.slow
 async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it hangs GPU series are gone and the node is told of; with the next answer all is as before."""
     monkeypatch.setattr(exporter_module, "START_FACTOR", 40.0)

@@ -135,6 +135,7 @@ def saved(name: str) -> Any:
     return section
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWNERS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -187,6 +188,7 @@ def live_on(ranks: RankTable) -> bytes:
     return ranks.dump()
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(reshaped(plain(table().dump())))
 def test_no_damage_of_the_rank_table_lasts(odd: Any) -> None:
@@ -209,6 +211,7 @@ def ledger(section: bytes | None = None) -> HealthLedger:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(reshaped(plain(ledger().dump())))
 def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
@@ -261,6 +264,7 @@ def _written() -> bytes:
         return (Path(folder) / "checkpoint").read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=damaged(_written()))
 def test_no_damage_of_the_file_lasts(tmp_path: Path, content: bytes) -> None:

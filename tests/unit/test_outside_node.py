@@ -102,6 +102,7 @@ TREES: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TREES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -123,6 +124,7 @@ STATUS = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(damaged(STAT), damaged(STATUS))
 def test_any_process_is_one_or_none(stat: bytes, status: bytes) -> None:
@@ -160,6 +162,7 @@ PRESSURE = b"some avg10=0.00 avg60=1.25 avg300=0.00 total=1234567\nfull avg10=0.
 CPU_STAT = b"usage_usec 1000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 5000\n"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pressure=damaged(PRESSURE), statistics=damaged(CPU_STAT))
 def test_any_files_of_a_control_group_are_numbers(tmp_path: Path, pressure: bytes, statistics: bytes) -> None:
@@ -220,6 +223,7 @@ def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
 KMSG = (DATA / "kernel_log/kmsg").read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=damaged(KMSG))
 @example(raw=KMSG.replace(b"4,1965,", b"4,%d," % (10**20 - 1)))
@@ -323,6 +327,7 @@ def test_a_value_without_a_name_is_not_believed() -> None:
     assert plausible({"energy_millijoules": 9, "x": 1}) == {"energy_millijoules": 9}
 
 
+@pytest.mark.slow
 def test_a_library_of_many_texts_is_read_once(tmp_path: Path) -> None:
     """A file whose thousand sections are all called .rodata costs no more than one: a library has one."""
     names, count, size = b"\0.rodata\0.shstrtab\0", MAX_SECTIONS, MAX_SECTION_BYTES

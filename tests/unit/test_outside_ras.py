@@ -56,6 +56,7 @@ def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
     return reading
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bodies", "odd"),
     [(JSON_REPORTS, damaged(*JSON_REPORTS)), (TEXT_REPORTS, damaged(*TEXT_REPORTS))],
@@ -77,6 +78,7 @@ def test_any_reply_is_a_report_or_a_reason(
     assert keep(kept, bodies[0], 3.0) == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(damaged(JSON, TEXT, JSON + TEXT + JSON), st.lists(st.integers(0, 3000), max_size=4))
 def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:

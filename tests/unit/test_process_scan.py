@@ -374,6 +374,7 @@ def test_users_are_found_by_number(node: Node) -> None:
     assert (facts.uid, facts.user) == (4242, "4242")
 
 
+@pytest.mark.slow
 def test_many_exits_and_writers_cost_what_they_are(node: Node) -> None:
     """Twice as many ranks that left, and writers that are looked for, are not four times the work."""
 

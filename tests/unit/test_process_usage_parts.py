@@ -185,6 +185,7 @@ def test_shares_of_children() -> None:
     assert len(shares({ProcessKey(1, 1): many[: MAX_PER_RANK + 1]})[ProcessKey(1, 1)]) == MAX_PER_RANK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [MAX_IN_ALL // MAX_PER_RANK + 1, MAX_IN_ALL, MAX_IN_ALL + 1])
 def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
     """Ranks with more children than fit get equal shares, never more than MAX_IN_ALL together."""

@@ -496,6 +496,7 @@ async def test_an_alarm_right_after_a_query_waits(node: Node) -> None:
         assert node.asked == 2
 
 
+@pytest.mark.slow
 async def test_a_storm_of_alarms_is_no_storm_of_queries(last: Node) -> None:
     """A standby that hears two hundred alarms in two minutes asks at the reporter's pace, and no more."""
     async with last.exporter() as exporter:

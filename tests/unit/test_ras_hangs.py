@@ -485,12 +485,14 @@ def alone(name: int) -> dict[str, Any]:
     return reduced(name, {0: 1})
 
 
+@pytest.mark.slow
 def test_many_small_communicators_fit_the_checkpoint() -> None:
     """What is saved of as many communicators of one rank as are watched stays below the section's budget."""
     watches = {hex(number): Watch(bytes(MARK_BYTES), 1e9, 2, 1e9) for number in range(131_072)}
     assert len(msgspec.msgpack.encode(to_save({OwnedJob("7", "uid/1"): watches}))) <= MAX_SECTION_BYTES
 
 
+@pytest.mark.slow
 def test_many_small_communicators_are_watched_within_a_bound() -> None:
     """A job that makes other communicators of one rank for every report costs megabytes, not hundreds."""
     watches: dict[str, Watch] = {}

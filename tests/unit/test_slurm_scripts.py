@@ -374,6 +374,7 @@ def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: s
     assert site.wait_for_state()["state"] == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
     """Slurm kills the group of a script once it has left: however soon, the agent is asked all the same."""
     site.answer("CANCELLED None\n", SIGTERMED)

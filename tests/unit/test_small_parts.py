@@ -143,6 +143,7 @@ def test_the_shipped_configuration_needs_no_openssl() -> None:
     assert not _may_serve_tls(flags)
 
 
+@pytest.mark.slow
 def test_the_daemon_does_without_openssl() -> None:
     """The daemon's modules load no OpenSSL; the command that asks a running agent does what it needs."""
     code = (

@@ -516,6 +516,7 @@ HTTP_PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(HTTP_PIECES | st.binary(max_size=64), max_size=12))
 def test_any_bytes_are_answered_or_closed(pieces: list[bytes]) -> None:
@@ -555,6 +556,7 @@ async def deaf_flood(served: Served, clients: ExitStack, count: int) -> None:
         clients.enter_context(await stuck_reader(served, b"/huge"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_flood", [flood, deaf_flood])
 async def test_scrape_is_answered_among_300_bad_clients(
     make_flood: Callable[[Served, ExitStack, int], Awaitable[None]],

@@ -101,6 +101,7 @@ async def test_a_page_arrives_whole(tmp_path: Path) -> None:
         assert (server.stats.responses, server.stats.failures) == ({200: 1}, 0)
 
 
+@pytest.mark.slow
 async def test_refusals_arrive_whole(tmp_path: Path) -> None:
     """An odd request is answered before its connection is closed; plain http in a target is misdirected."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
