@@ -258,16 +258,14 @@ def _progress() -> list[Panel]:
 
 
 def _records() -> list[Panel]:
-    records = rate_of("rankwatch_inspector_seen_records_total", JOB, "rank")
-    operations = f"({records} + {rate_of('rankwatch_inspector_missing_records_total', JOB, 'rank')})"
     lost = f"sum by (rank) (increase(rankwatch_inspector_missing_records_total{{{JOB}}}[$__range]))"
     return [
         lines(
             "Operations per second of a rank",
-            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
-            "different work or do not go on together.",
-            Query(f"max {operations}", "fastest rank"),
-            Query(f"min {operations}", "slowest rank"),
+            "Collectives and point-to-point operations, with a record or without, over five minutes. The slowest and "
+            "fastest rank do different work or do not go on together.",
+            Query(f"max(job:rankwatch_fastest_rank_operations:rate5m{{{JOB}}})", "fastest rank"),
+            Query(f"min(job:rankwatch_slowest_rank_operations:rate5m{{{JOB}}})", "slowest rank"),
             unit="ops",
             nothing=NO_RECORDS,
             size=HALF,

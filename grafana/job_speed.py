@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, rows
-from grafana.queries import JOB, most, named, over_time, rate_of, ratio
+from grafana.queries import JOB, most, named, over_time
 
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5
@@ -15,6 +15,7 @@ BANDWIDTH = f"comm_collective:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}"
 MEAN_BANDWIDTH = f"rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{JOB}}}"
 MEANS = "operation, message_size, comm_name, comm, ranks"
 LATENESS = f"rank:rankwatch_lateness:ratio{{{JOB}}}"
+SPREAD = f"comm_size:rankwatch_spread:seconds{{{JOB}}}"
 FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
 COMM_SIZE = "comm, collective, size"
 PAIRS = f"rankwatch_p2p_slow_pair_bandwidth_bytes_per_second{{{JOB}}}"
@@ -118,13 +119,8 @@ def fabric() -> list[Panel]:
     slowest = most(
         SHOWN_COMMUNICATORS, FLOOR, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size"
     )
-    seconds = f"rank:rankwatch_sync_operation:seconds{{{JOB}}}"
-    matched = rate_of("rankwatch_communicator_matched_operations_total", JOB, COMM_SIZE)
-    measured = ratio(rate_of("rankwatch_communicator_spread_seconds_total", JOB, COMM_SIZE), matched)
-    means = f"max by ({COMM_SIZE}) ({seconds}) - min by ({COMM_SIZE}) ({seconds})"
-    spread = f"(\n  {measured}\n    or\n  {means}\n)"
     legend = "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}"
-    same = most(SHOWN_COMMUNICATORS, spread, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size")
+    same = most(SHOWN_COMMUNICATORS, SPREAD, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size")
     return [
         lines(
             "Floor: time of an operation without waiting",
@@ -138,8 +134,8 @@ def fabric() -> list[Panel]:
         ),
         lines(
             "Spread: time from the first rank's arrival to the last",
-            "Operation by operation in communicators on one node, else between the ranks' means. A late rank "
-            "widens it; a bad link does not. Of the communicators whose floors are shown beside it.",
+            "Over five minutes, operation by operation in communicators on one node, else between the ranks' means. A "
+            "late rank widens it; a bad link does not. Of the communicators whose floors are shown beside it.",
             Query(named(same, FLOOR), legend),
             unit="s",
             nothing=NO_RECORDS,

@@ -181,6 +181,45 @@ def test_hundreds_of_ranks_are_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
+def test_what_is_recorded_of_ranks(tmp_path: Path) -> None:
+    """The slowest and fastest rank by all operations, and how far arrivals lie apart: matched, else by means."""
+    same = 'job_id="7",comm="c",collective="AllReduce",size="1"'
+    other = 'job_id="7",comm="d",collective="AllReduce",size="1"'
+    series = [
+        {"series": f'rankwatch_inspector_seen_records_total{{job_id="7",rank="{rank}"}}', "values": f"0+{step}x10"}
+        for rank, step in ((0, 60), (1, 120))
+    ] + [
+        {"series": f'rankwatch_inspector_missing_records_total{{job_id="7",rank="{rank}"}}', "values": f"0+{step}x10"}
+        for rank, step in ((0, 240), (1, 60))
+    ]
+    series += [
+        {"series": f"rankwatch_communicator_spread_seconds_total{{{same}}}", "values": "0+3x10"},
+        {"series": f"rankwatch_communicator_matched_operations_total{{{same}}}", "values": "0+12x10"},
+    ]
+    series += [
+        {"series": f'rank:rankwatch_sync_operation:seconds{{{labels},rank="{rank}"}}', "values": f"{seconds}x10"}
+        for labels in (same, other)
+        for rank, seconds in ((0, 0.5), (1, 1.25))
+    ]
+    expected = {
+        'job:rankwatch_slowest_rank_operations:rate5m{job_id="7"}': 3,
+        'job:rankwatch_fastest_rank_operations:rate5m{job_id="7"}': 5,
+        f"comm_size:rankwatch_spread:seconds{{{same}}}": 0.25,
+        f"comm_size:rankwatch_spread:seconds{{{other}}}": 0.75,
+    }
+    tests = [
+        {"expr": labels, "eval_time": "8m", "exp_samples": [{"labels": labels, "value": value}]}
+        for labels, value in expected.items()
+    ]
+    case = {"name": "ranks", "interval": "1m", "input_series": series, "promql_expr_test": tests}
+    rules = [str(path) for path in RULES if path.name == "many.yml"]
+    (tmp_path / "case.yml").write_text(
+        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [case]})
+    )
+    assert run_promtool(promtools()[0], "test", "rules", tmp_path / "case.yml") == ""
+
+
+@pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
