@@ -60,7 +60,7 @@ class TroubleWatch:
         self._silence_seconds = silence_seconds
         self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         self._changes: dict[str, deque[Change]] = {}
-        self._stalled: dict[str, float] = {}
+        self._stalled: frozenset[str] = frozenset()
 
     def look(
         self, views: Collection[RankView], now_seconds: float, struck: Container[RankLabel] = ()
@@ -102,10 +102,9 @@ class TroubleWatch:
 
     def stalled(self, stalls: Mapping[str, float], now_seconds: float) -> list[Occasion]:
         """The jobs that by ``stalls`` (since when, by job id) stand still for the time of a silence; each time once."""
-        due = {job: since for job, since in stalls.items() if now_seconds - since > self._silence_seconds}
-        new = [Occasion(job, "stalled", "") for job, since in due.items() if self._stalled.get(job) != since]
-        self._stalled = due
-        return new
+        due = frozenset(job for job, since in stalls.items() if now_seconds - since > self._silence_seconds)
+        new, self._stalled = due - self._stalled, due
+        return [Occasion(job, "stalled", "") for job in sorted(new)]
 
     def _changed(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:
         verdict = view.process.verdict

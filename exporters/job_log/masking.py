@@ -9,7 +9,7 @@ import re
 
 MASKED = "[masked]"
 _NAME = r"[\w.-]{0,64}(?:key|token|secret|passw(?:or)?d|passphrase|credential|cookie|auth)s?"
-_VALUE = r"(?:\"[^\"]*\"?|'[^']*'?|\S+)"
+_VALUE = r"(?:\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|\S+)"
 _WHOLE = re.compile(r"\s*[A-Za-z0-9+/=_-]{40,}\s*")
 """A line of a key in PEM, say."""
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -23,6 +23,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", MASKED),  # JWT
         (r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b", MASKED),  # AWS
         (r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|nvapi-|xox[a-z]-)[\w-]{12,}", MASKED),
+        (r"(?<![\w/+=])[A-Za-z0-9/+=]{40}(?![\w/+=])", MASKED),  # AWS, without a name
         (r"[A-Za-z0-9+=_-]{40,}", MASKED),
     )
 )

@@ -118,5 +118,6 @@ def test_what_stands_still_is_an_occasion_once() -> None:
     assert watch.stalled({"7": 1000.0}, 1000.0 + SILENCE) == []
     assert watch.stalled({"7": 1000.0}, 1001.0 + SILENCE) == [stalled]
     assert watch.stalled({"7": 1000.0}, 1002.0 + SILENCE) == []
+    assert watch.stalled({"7": 990.0}, 1003.0 + SILENCE) == []
     assert watch.stalled({}, 1300.0) == []
     assert watch.stalled({"7": 1400.0, "8": 1550.0}, 1401.0 + SILENCE) == [stalled]

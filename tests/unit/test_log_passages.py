@@ -24,6 +24,8 @@ from exporters.job_log.tally import ShownLog
 
 FILE = (1, 2)
 CUDA = b"RuntimeError: CUDA error: an illegal memory access was encountered\n"
+PIECES = ["key", "a.", "://", "token ", "Bearer ", "eyJ", '"', "auth=", "-", 'key="\\\\', "/", 'key="', "  "]
+"""What a hostile line is made of."""
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 
 
@@ -153,6 +155,8 @@ def test_long_lines() -> None:
         ("curl -H 'bearer abcdefgh12'", f"curl -H 'bearer {MASKED}'"),
         ("wandb_api_key: 0123456789", f"wandb_api_key: {MASKED}"),
         ('{"password": "two words", "lr": 1}', f'{{"password": {MASKED}, "lr": 1}}'),
+        (r'{"secret": "with \" quotes", "lr": 1}', f'{{"secret": {MASKED}, "lr": 1}}'),
+        ("it is wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, keep", f"it is {MASKED}, keep"),
         ("python train.py --hub-token abc --lr 3", f"python train.py --hub-token {MASKED} --lr 3"),
         ("git clone https://ann:pass@example.org/x", f"git clone https://{MASKED}@example.org/x"),
         ("0123456789abcdef0123456789abcdef01234567", MASKED),
@@ -171,7 +175,7 @@ def test_what_is_masked(line: str, expected: str | None) -> None:
     assert masked(line) == (line if expected is None else expected)
 
 
-@pytest.mark.parametrize("piece", ["key", "a.", "://", "token ", "Bearer ", "eyJ", '"', "auth=", "-", 'key="', "  "])
+@pytest.mark.parametrize("piece", PIECES)
 def test_masking_takes_linear_time(piece: str) -> None:
     """No line of the greatest length takes a fifth of a second, whatever its user wrote into it."""
     line = (piece * MAX_LINE_BYTES)[:MAX_LINE_BYTES]
