@@ -268,3 +268,11 @@ def test_what_shells_and_srun_say_of_signals() -> None:
             assert (by_srun.rule.category, by_srun.text("tasks"), by_srun.text("how")) == ("worker_exit", "3", text)
         by_bash = event(f"/x/job.sh: line 5:  1234 {name}                 (core dumped) python train.py")
         assert (by_bash.rule.category, by_bash.text("pid"), by_bash.text("how")) == ("worker_exit", "1234", name)
+
+
+def test_a_failed_node_is_not_the_one_whose_step_ends() -> None:
+    """Slurm's line on a node that still answers says that another one failed: it blames no node; srun's line names it."""
+    ended = "slurmstepd: error: *** STEP 7.0 ON n17 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+    found = event(ended)
+    assert (found.rule.category, found.rule.role, found.text("node")) == ("node_failed", "root", "")
+    assert event("srun: error: Node failure on n37").text("node") == "n37"
