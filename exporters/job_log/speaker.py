@@ -9,12 +9,13 @@ MAX_PREFIX_BYTES = 256
 MAX_RANK = 1 << 20
 
 _RANK = re.compile(rb"\[rank(\d{1,7})\]:")
-_TASK = re.compile(rb"^\s{0,8}(\d{1,7}): ")
+_TASK = re.compile(rb"^(?:\s{0,8}(\d{1,7}): |\[[\w.@-]{1,128},(\d{1,7})\]<std(?:out|err)>:)")
+"""As srun's --label, or mpirun's --tag-output, writes it."""
 _WORLD_GROUP = re.compile(
     rb"\[PG (?:ID )?\d{1,6} (?:PG GUID [^( \]]{1,64}\(default_pg\)|\(default_pg\)) Rank (\d{1,7})\]"
 )
 _LIBRARY = re.compile(rb"(?:^|[\s\]])([A-Za-z0-9][\w.-]{0,62}):(\d{1,10}):\d{1,10} \[-?\d{1,4}\] ")
-_ACTOR = re.compile(rb"^\([\w.-]{1,64} pid=(\d{1,10})(?:, ip=[\w.:]{1,45})?\)")
+_ACTOR = re.compile(rb"^(?:\x1b\[[0-9;]{1,12}m)?\([\w.-]{1,64} pid=(\d{1,10})(?:, ip=[\w.:]{1,45})?\)")
 _LOCAL = re.compile(rb"^\[(?:default|trainer|worker)(\d{1,4})\]:")
 
 
@@ -40,7 +41,7 @@ def speaker_of(line: bytes) -> Speaker:
     pid = library[2] if library else actor[1] if actor else None
     return Speaker(
         rank=_number(found[1]) if found else None,
-        task=_number(task[1]) if task else None,
+        task=_number(task[1] or task[2]) if task else None,
         host=library[1].decode("ascii") if library else "",
         pid=None if pid is None else int(pid),
         local=int(local[1]) if local else None,

@@ -153,6 +153,10 @@ def test_memory_is_taken_by_another_process_alone() -> None:
         ("[2026-04-22 21:34:20] n-4:20:22 [0] misc/x.cc:1 NCCL WARN x", Speaker(host="n-4", pid=20)),
         ("(RayWorkerWrapper pid=4009) [rank1]:[E x", Speaker(rank=1, pid=4009)),
         ("(Worker_TP0 pid=123) hello", Speaker(pid=123)),
+        ("\x1b[36m(RayTrainWorker pid=123, ip=192.0.2.1)\x1b[0m hello", Speaker(pid=123)),
+        ("[1,7]<stderr>:RuntimeError: x", Speaker(task=7)),
+        ("[prterun-n1-123@1,7]<stdout>: x", Speaker(task=7)),
+        (f"[1,{MAX_RANK}]<stderr>:x", Speaker()),
         (f"[rank{MAX_RANK - 1}]: x", Speaker(rank=MAX_RANK - 1)),
         (f"[rank{MAX_RANK}]: x", Speaker()),
         ("", Speaker()),
@@ -271,8 +275,10 @@ def test_what_shells_and_srun_say_of_signals() -> None:
 
 
 def test_a_failed_node_is_not_the_one_whose_step_ends() -> None:
-    """Slurm's line on a node that still answers says that another one failed: it blames no node; srun's line names it."""
-    ended = "slurmstepd: error: *** STEP 7.0 ON n17 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
-    found = event(ended)
+    """Slurm's line on a node that still answers blames no node: another one has failed, and srun's line names it."""
+    found = event(
+        "slurmstepd: error: *** STEP 7.0 ON n17 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE, "
+        "SEE SLURMCTLD LOG FOR DETAILS ***"
+    )
     assert (found.rule.category, found.rule.role, found.text("node")) == ("node_failed", "root", "")
     assert event("srun: error: Node failure on n37").text("node") == "n37"
