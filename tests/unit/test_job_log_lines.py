@@ -282,3 +282,5 @@ def test_a_failed_node_is_not_the_one_whose_step_ends() -> None:
     )
     assert (found.rule.category, found.rule.role, found.text("node")) == ("node_failed", "root", "")
     assert event("srun: error: Node failure on n37").text("node") == "n37"
+    several = event("srun: error: Node failure on n[37-38]")
+    assert (several.rule.category, several.text("node")) == ("node_failed", "")
