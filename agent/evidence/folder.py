@@ -28,6 +28,8 @@ MAX_REQUESTS = 8
 MAX_JOB_ID_BYTES = 100
 """In a request, whose name holds it as hexadecimal digits: names of files have at most 255 bytes."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+-\d{8}T\d{6}Z-[A-Za-z0-9._-]+")
+_REQUEST = re.compile(rf"{REQUEST_PREFIX}([0-9a-z]+)")
+"""Never a bundle, whatever its job is called: these have a time and a suffix."""
 
 
 def bundles(folder: Path) -> list[str]:
@@ -88,10 +90,13 @@ def asked_for(folder: Path) -> list[str]:
 
     Only who may write to the directory can ask: it is the service's own.
     """
+    try:
+        names = sorted(path.name for path in folder.glob(f"{REQUEST_PREFIX}*"))
+    except OSError:
+        return []
     found = []
-    with contextlib.suppress(OSError):
-        for path in sorted(folder.glob(f"{REQUEST_PREFIX}*"))[:MAX_REQUESTS]:
-            path.unlink()
-            with contextlib.suppress(ValueError):
-                found.append(bytes.fromhex(path.name.removeprefix(REQUEST_PREFIX)).decode())
+    for request in list(filter(None, map(_REQUEST.fullmatch, names)))[:MAX_REQUESTS]:
+        with contextlib.suppress(OSError, ValueError):
+            (folder / request[0]).unlink()
+            found.append(bytes.fromhex(request[1]).decode())
     return found

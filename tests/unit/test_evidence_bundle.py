@@ -143,6 +143,17 @@ def test_requests_are_taken_once(tmp_path: Path) -> None:
     assert len(folder.asked_for(tmp_path)) == 1
 
 
+def test_a_bundle_is_no_request(tmp_path: Path) -> None:
+    """A bundle of a job whose id begins as a request does stays; a request that cannot be removed asks for nothing."""
+    name = bundle_name("take-home", 1.7e9, "n1")
+    write(tmp_path, name, {}, summary("take-home"), 10)
+    (tmp_path / "take-61").mkdir()
+    folder.ask_for(tmp_path, "b")
+    assert folder.asked_for(tmp_path) == ["b"]
+    assert folder.bundles(tmp_path) == [name]
+    assert folder.read_summary(tmp_path, name).job_id == "take-home"
+
+
 @pytest.mark.parametrize("job_id", ["", "x" * (folder.MAX_JOB_ID_BYTES + 1)])
 def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
     """A job's id that is no id is refused before a file is made."""
