@@ -34,12 +34,14 @@ _REQUEST = re.compile(rf"{REQUEST_PREFIX}([0-9a-z]+)")
 
 def bundles(folder: Path) -> list[str]:
     """Return the names of the bundles, without suffix, the oldest first."""
-    try:
-        names = [path.name.removesuffix(SUFFIX) for path in folder.iterdir() if path.name.endswith(SUFFIX)]
-        found = [name for name in names if _NAME.fullmatch(name)]
-        return sorted(found, key=lambda name: ((folder / f"{name}{SUFFIX}").stat().st_mtime, name))[-MAX_LISTED:]
-    except OSError:
-        return []
+    found = []
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            name = path.name.removesuffix(SUFFIX)
+            if path.name.endswith(SUFFIX) and _NAME.fullmatch(name):
+                with contextlib.suppress(OSError):  # removed since
+                    found.append((path.stat().st_mtime, name))
+    return [name for _, name in sorted(found)[-MAX_LISTED:]]
 
 
 def read_summary(folder: Path, name: str) -> Summary:
@@ -48,7 +50,10 @@ def read_summary(folder: Path, name: str) -> Summary:
         text = file.read(MAX_SUMMARY_BYTES + 1)
     if len(text) > MAX_SUMMARY_BYTES:
         raise ValueError("larger than a summary may be")
-    return msgspec.json.decode(text, type=Summary)
+    try:
+        return msgspec.json.decode(text, type=Summary)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
 
 
 def read_file(folder: Path, name: str) -> bytes | None:

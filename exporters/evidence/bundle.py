@@ -21,6 +21,7 @@ from exporters.evidence.shares import gives_way
 MAX_PART_BYTES = 4 * 1024 * 1024
 """Of one file; what is longer keeps its end."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_DRAFT = re.compile(rf"\..+({re.escape(place.SUFFIX)}|{re.escape(place.SUMMARY_SUFFIX)})\.part")
 
 
 def bundle_name(job_id: str, taken_at: float, node: str) -> str:
@@ -44,23 +45,42 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
     return kept, sorted(left_out)
 
 
-def write(folder: Path, name: str, files: Mapping[str, bytes], summary: told.Summary, keep: int) -> int:
+def write(folder: Path, name: str, files: Mapping[str, bytes], summary: told.Summary, keep: int) -> str:
     """Write both files, whole or not at all, readable by their owner alone; keep ``keep``.
 
-    Of more the oldest goes, of the user whose jobs have most: one user's crash loop costs nobody else a bundle.
-    Returns the bundle's size in bytes; raises OSError (no room, read-only).
+    The name gets a number where there is such a bundle: names of two jobs can differ in what a file's name cannot have.
+    Of more than are kept the oldest goes, of the user whose jobs have most: one user's crash loop costs nobody else a
+    bundle. Returns the name; raises OSError (no room, read-only).
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_drafts(folder)
     old = place.bundles(folder)
+    numbered = (f"{name}.{number}" for number in range(2, len(old) + 3))
+    name = name if name not in old else next(each for each in numbered if each not in old)
     users = [*(_user(folder, each) for each in old), summary.user]
     while len(old) >= keep:
         number = gives_way(users)
         _remove(folder, old.pop(number))
         del users[number]
     packed = _packed(files, summary)
-    _write_whole(folder / f"{name}{place.SUFFIX}", packed)
-    _write_whole(folder / f"{name}{place.SUMMARY_SUFFIX}", msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
-    return len(packed)
+    told_of = msgspec.json.format(msgspec.json.encode(summary)) + b"\n"
+    try:  # the bundle last: who sees it finds its summary, too
+        _write_whole(folder / f"{name}{place.SUMMARY_SUFFIX}", told_of)
+        _write_whole(folder / f"{name}{place.SUFFIX}", packed)
+    except OSError:
+        _remove(folder, name)
+        raise
+    return name
+
+
+def on_disk(folder: Path) -> list[tuple[str, int, told.Summary]]:
+    """Return the bundles there are: the file, its size in bytes and the summary, the oldest first."""
+    found = []
+    for name, summary in place.summaries(folder):
+        with contextlib.suppress(OSError):
+            path = folder / f"{name}{place.SUFFIX}"
+            found.append((path.name, path.stat().st_size, summary))
+    return found
 
 
 def _user(folder: Path, name: str) -> str:
@@ -90,14 +110,22 @@ def _remove(folder: Path, name: str) -> None:
             (folder / f"{name}{suffix}").unlink()
 
 
+def _remove_drafts(folder: Path) -> None:
+    """Remove what was being written when the agent was killed."""
+    for path in [each for each in folder.iterdir() if _DRAFT.fullmatch(each.name)]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def _write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is whole under its name, also after the node's power has failed."""
     draft = path.with_name(f".{path.name}.part")
-    with contextlib.suppress(FileNotFoundError):
-        draft.unlink()
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(descriptor)
         draft.rename(path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.facts import because, live_pids, ranks_file, user_of
 from exporters.evidence.families import BUNDLES, FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
-from exporters.evidence.processes import process_files
+from exporters.evidence.looks import ProcessLooks
 from exporters.evidence.shares import gives_way
 from exporters.evidence.variables import NAMES
 from exporters.evidence.watch import Occasion, TroubleWatch
@@ -59,13 +59,12 @@ class EvidenceExporter:
         self._waiting: list[_Due] = []
         self._task: asyncio.Task[None] | None = None
         self._bundles = 0
-        self._knows_old = False
-        self._reading = False
+        self._is_known = False
 
     async def start(self, ctx: Context) -> None:
         """Ask for the variables that a bundle may hold."""
         self._ctx = ctx
-        self._reader = ctx.thread("evidence")
+        self._looks = ProcessLooks(ctx.thread)
         self._writer = ctx.thread("evidence-write")
         ctx.ranks.keep_variables(NAMES)
         if self._config.serve:
@@ -78,23 +77,30 @@ class EvidenceExporter:
             raise NoData
         if self._ctx.once:
             return
-        if not self._knows_old:
+        if not self._is_known:
             await self._writer.call(self._make_folder)
-            await self._learn_old()
+            await self._learn()
         clock = self._ctx.clock
         views = self._ctx.ranks.snapshot().ranks
         look = self._watch.look(views, clock.time(), self._ctx.evidence.struck())
         self._drop_frozen()
         for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
-        stalled = self._watch.stalled(self._ctx.evidence.stalls(), clock.time())
-        alerted = [] if self._asker is None else self._asker.look(views)
-        for occasion in (*look.occasions, *stalled, *alerted):
+        attempt = self._ctx.guard.attempt
+        stalled = attempt("which jobs stand still", lambda: self._stalled(clock.time()))
+        alerted = attempt("which pages are open", lambda: self._alerted(views))
+        for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
             self._waiting = [_Due(Occasion(job_id, "asked", ""), ""), *self._waiting]
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
+
+    def _stalled(self, now_seconds: float) -> list[Occasion]:
+        return self._watch.stalled(self._ctx.evidence.stalls(), now_seconds)
+
+    def _alerted(self, views: Sequence[RankView]) -> list[Occasion]:
+        return [] if self._asker is None else self._asker.look(views)
 
     def _wait_for(self, occasion: Occasion, user: str) -> None:
         """Have a bundle taken, unless the job has had one lately, or too many wait."""
@@ -117,6 +123,7 @@ class EvidenceExporter:
             except Exception as error:  # noqa: BLE001  # whatever it is, it costs this bundle
                 self._failures[WRITING] += 1
                 self._ctx.log.error("no bundle of evidence could be made", job_id=occasion.job_id, error=error)
+            self._is_known = False  # others may have gone; one that was late comes yet
 
     async def _take(self, occasion: Occasion) -> None:
         clock, config = self._ctx.clock, self._config
@@ -164,10 +171,10 @@ class EvidenceExporter:
         )
         name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
         write = self._writer.call(lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles))
-        size = await asyncio.wait_for(write, config.seconds_per_bundle)
-        self._bundles = min(self._bundles + 1, config.keep_bundles)
-        self._show(occasion.job_id, Taken(taken_at, f"{name}{place.SUFFIX}", size))
-        self._ctx.log.info("a bundle of evidence was taken", job_id=occasion.job_id, file=name, because=summary.because)
+        written = await asyncio.wait_for(write, config.seconds_per_bundle)
+        self._ctx.log.info(
+            "a bundle of evidence was taken", job_id=occasion.job_id, file=written, because=summary.because
+        )
 
     async def _timed(self, name: str, work: Awaitable[Offered], seconds: float) -> tuple[Offered, str, float]:
         """A part, why it failed (or nothing), and how long it took; it is given up after ``seconds``."""
@@ -183,19 +190,8 @@ class EvidenceExporter:
         return offered, failed, self._ctx.clock.monotonic() - began
 
     async def _processes(self, wanted: Wanted) -> Offered:
-        if self._reading:
-            raise RuntimeError("the last look at processes has not come back")
-        roots, pids = self._ctx.roots, dict(wanted.pids)
-        cgroups = roots.sys / "fs" / "cgroup"
-        self._reading = True
-        return Offered(await self._reader.call(lambda: self._read(roots.proc, cgroups, pids)))
-
-    def _read(self, proc: Path, cgroups: Path, pids: Mapping[str, int]) -> dict[str, bytes]:
-        """Read what the kernel shows of the processes. Blocking."""
-        try:
-            return process_files(proc, cgroups, pids)
-        finally:
-            self._reading = False
+        roots = self._ctx.roots
+        return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", wanted.pids))
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
         """Keep what the job's processes look like now: after a death its launcher ends the others within a second."""
@@ -229,22 +225,18 @@ class EvidenceExporter:
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
 
-    async def _learn_old(self) -> None:
-        """Show the bundles of before: none is taken again because the agent was started anew."""
-        found = await self._writer.call(lambda: list(place.summaries(self._folder)))
+    async def _learn(self) -> None:
+        """Show the bundles that there are: none is taken again because the agent was started anew."""
+        found = await self._writer.call(lambda: bundle.on_disk(self._folder))
         clock = self._ctx.clock
         self._bundles = len(found)
-        for name, summary in found:
-            self._show(summary.job_id, Taken(summary.taken_at, f"{name}{place.SUFFIX}", 0))
-            age = max(0.0, clock.time() - summary.taken_at)
-            self._begun[summary.job_id] = clock.monotonic() - age
-        self._knows_old = True
-
-    def _show(self, job_id: str, taken: Taken) -> None:
-        self._taken.pop(job_id, None)
-        self._taken[job_id] = taken
-        while len(self._taken) > self._config.keep_bundles:
-            del self._taken[next(iter(self._taken))]
+        self._taken = {}
+        for file, size, summary in found[-self._config.keep_bundles :]:
+            self._taken[summary.job_id] = Taken(summary.taken_at, file, size)
+            if summary.trigger != "asked":
+                age = max(0.0, clock.time() - summary.taken_at)
+                self._begun.setdefault(summary.job_id, clock.monotonic() - age)
+        self._is_known = True
 
     def snapshot(self) -> EvidenceSnapshot:
         """The newest bundles, and what failed."""

@@ -43,10 +43,11 @@ def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
 def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
     """The directory and both files may be read by their owner alone, and the bundle holds the files and the summary."""
     place = tmp_path / "evidence"
-    size = write(place, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
+    name = write(place, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     packed = place / "7-20231114T221320Z-n1.tar.gz"
-    assert packed.stat().st_size == size
+    assert bundle.on_disk(place) == [(packed.name, packed.stat().st_size, summary())]
+    assert name == "7-20231114T221320Z-n1"
     assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
     with tarfile.open(packed) as archive:
         assert archive.getnames() == ["ranks/3/status", "summary.json"]
@@ -172,6 +173,8 @@ def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     (tmp_path / f"{bundle_name('2', 1.7e9, 'n1')}.json").write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
     assert [each.job_id for _, each in folder.summaries(tmp_path)] == ["3"]
+    (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").write_bytes(b'{"odd":' + b"[" * 2000)
+    assert list(folder.summaries(tmp_path)) == []
 
 
 def test_a_read_only_directory_is_an_error(tmp_path: Path) -> None:

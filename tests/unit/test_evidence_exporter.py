@@ -3,84 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from client_metrics import samples
+from evidence_site import TOLD, Site
 from fake_clock import FakeClock
 from lent import lent
 from rank_table import KILLED, environment
 
-from agent.api import EvidenceBoard, NoData, Offered, ProcessKey, RankTable, Roots, Wanted
+from agent.api import NoData, Offered, ProcessKey, Wanted
 from agent.cli.evidence.command import main
 from agent.evidence import folder
-from agent.evidence.summary import Event, Summary, Word
+from agent.evidence.summary import Event, Word
 from agent.ranks.rank.facts import ProcessFacts
-from exporters.evidence import EvidenceConfig, EvidenceExporter
+from exporters.evidence import EvidenceConfig, EvidenceExporter, looks
 from exporters.evidence import exporter as module
-
-TOLD = "planted-do-not-keep"
-RANKS = 2
-
-
-class Site:
-    """Two ranks of a job, whose processes sleep and hold secrets, and an exporter with an offer beside it."""
-
-    def __init__(self, place: Path, **settings: float) -> None:
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.board = EvidenceBoard()
-        self.folder = place / "state" / "evidence"
-        self.folder.parent.mkdir(parents=True)
-        command = [sys.executable, "-S", "-c", "import time; time.sleep(600)", f"--password={TOLD}"]
-        self.processes = [subprocess.Popen(command, env={"TOKEN": TOLD}) for _ in range(RANKS)]
-        self.keys = [ProcessKey(process.pid, 5) for process in self.processes]
-        self.config = EvidenceConfig(path=str(self.folder), **settings)  # type: ignore[arg-type]
-        self.exporter = EvidenceExporter(self.config)
-
-    async def start(self) -> None:
-        """Start the exporter, then the ranks: it says which variables it wants of those found from then on."""
-        context = lent("evidence", self.clock, ranks=self.ranks, evidence=self.board.of("evidence"), roots=Roots())
-        await self.exporter.start(context)
-        for rank, key in enumerate(self.keys):
-            known = {**environment(rank, RANKS, "7"), "NCCL_ALGO": "Ring", "AWS_SECRET_ACCESS_KEY": TOLD}
-            self.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, "ann", "thread", known))
-        await self.look(1)
-
-    async def look(self, times: int = 20) -> None:
-        """Let seconds pass: a tick of the table and a look of the exporter each, and what it takes to its end."""
-        for _ in range(times):
-            self.clock.advance(1.0)
-            self.ranks.tick()
-            await self.exporter.update()
-            if self.exporter._task is not None:
-                await asyncio.wait({self.exporter._task})
-
-    def kill(self, rank: int) -> None:
-        """Let a rank leave by SIGKILL."""
-        self.ranks.observe_exit(self.keys[rank], KILLED)
-
-    async def summaries(self) -> list[Summary]:
-        """What was taken, the oldest first."""
-        return await asyncio.to_thread(lambda: [summary for _, summary in folder.summaries(self.folder)])
-
-    async def members(self) -> dict[str, bytes]:
-        """The files of the newest bundle."""
-        return await asyncio.to_thread(self._members)
-
-    def _members(self) -> dict[str, bytes]:
-        with tarfile.open(self.folder / f"{folder.bundles(self.folder)[-1]}.tar.gz") as archive:
-            return {each.name: (archive.extractfile(each) or sys.stdin.buffer).read() for each in archive}
-
-    def close(self) -> None:
-        """End the processes."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture
@@ -94,7 +33,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.slow
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 500 jobs that die at once so many as may wait of a user have a bundle, and none has two."""
-    monkeypatch.setattr(module, "process_files", lambda *_: {})
+    monkeypatch.setattr(looks, "process_files", lambda *_: {})
     await site.start()
     keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
     for number, key in enumerate(keys):
@@ -241,7 +180,7 @@ async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of jobs that fail one after the other so many are kept as may be, and another user's stays among them."""
-    monkeypatch.setattr(module, "process_files", lambda *_: {})
+    monkeypatch.setattr(looks, "process_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):
         known = environment(0, 2, str(500 + number), port=str(number))

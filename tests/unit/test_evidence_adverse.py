@@ -1,0 +1,164 @@
+"""The evidence exporter where something beside it hangs, fails or is removed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from client_metrics import samples
+from evidence_site import Site
+from rank_table import environment
+
+from agent.api import ProcessKey
+from agent.evidence import folder
+from agent.ranks.rank.facts import ProcessFacts
+from exporters.evidence import EvidenceExporter, looks
+from exporters.evidence import exporter as module
+from exporters.evidence.watch import Occasion
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Provide a site."""
+    made = Site(tmp_path, seconds_per_bundle=1.0, keep_bundles=3)
+    yield made
+    made.close()
+
+
+class Door:
+    """Stands for ``process_files``: a look at the processes of a hanging job ends when the door is opened."""
+
+    def __init__(self, hanging_pid: int) -> None:
+        self.opened = threading.Event()
+        self.begun = threading.Event()
+        self._hanging_pid = hanging_pid
+
+    def __call__(self, _proc: Path, _cgroups: Path, pids: Mapping[str, int]) -> dict[str, bytes]:
+        """Look."""
+        if self._hanging_pid in pids.values():
+            self.begun.set()
+            self.opened.wait(60)
+        return {f"ranks/{rank}/status": b"well" for rank in pids}
+
+
+def add_job(site: Site, job: str, user: str = "ben") -> None:
+    """A job of one rank more."""
+    key = ProcessKey(2**22 + int(job), 5)
+    known = environment(0, 2, job, port=job)
+    site.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, user, "thread", known))
+
+
+async def taken(site: Site, *jobs: str) -> None:
+    """Have a bundle taken of each job, as if a rank of it had died."""
+    for job in jobs:
+        site.exporter._wait_for(Occasion(job, "dead", "0"), f"user of {job}")
+    await site.look(2)
+
+
+def failures(site: Site) -> dict[str, float]:
+    """What has failed, by part."""
+    found = samples(site.exporter.families(site.exporter.snapshot()))
+    return {each.labels["part"]: each.value for each in found if each.name == "rankwatch_evidence_failures_total"}
+
+
+async def test_a_look_that_hangs_costs_its_own_job_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the kernel does not answer about one job's process, others' are looked at, at first exits too."""
+    await site.start()
+    door = Door(2**22 + 500)
+    monkeypatch.setattr(looks, "process_files", door)
+    add_job(site, "500", "ann")
+    add_job(site, "501")
+    await site.look(1)
+    try:
+        site.exporter._wait_for(Occasion("500", "dead", "0"), "ann")
+        first = asyncio.create_task(site.exporter._take_all())
+        await asyncio.to_thread(door.begun.wait, 60)
+        await site.exporter._freeze("501", site.ranks.snapshot().ranks)
+        assert site.exporter._frozen["501"].files == {"ranks/0/status": b"well"}
+        await first
+        await taken(site, "501")
+    finally:
+        door.opened.set()
+    parts = [{part.name: part.failed for part in each.parts} for each in await site.summaries()]
+    assert parts == [{"processes": "not there within 1 s"}, {"processes": ""}]
+    assert failures(site) == {"processes": 1}
+
+
+async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many looks that hang none is begun, until one has come back."""
+    await site.start()
+    door = Door(2**22 + 500)
+    monkeypatch.setattr(looks, "process_files", door)
+    tasks = []
+    try:
+        for _ in range(looks.MAX_THREADS):
+            tasks.append(asyncio.create_task(site.exporter._looks.look(Path("/"), Path("/"), {"0": 2**22 + 500})))
+            await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="have not come back"):
+            await site.exporter._looks.look(Path("/"), Path("/"), {"1": 1})
+    finally:
+        door.opened.set()
+    await asyncio.gather(*tasks)
+    assert await site.exporter._looks.look(Path("/"), Path("/"), {"1": 1}) == {"ranks/1/status": b"well"}
+
+
+async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -> None:
+    """Where an exporter fails to tell which jobs stand still, the bundle of a death is taken all the same."""
+
+    def broken() -> Mapping[str, float]:
+        raise KeyError("comm")
+
+    site.board.of("ras").tell_stalls(broken)
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    assert [each.trigger for each in await site.summaries()] == ["dead"]
+
+
+async def test_what_is_shown_is_what_there_is(site: Site) -> None:
+    """Bundles are shown as the directory has them: not those that made room, and with their size after a restart."""
+    await site.start()
+    await taken(site, "1")
+    site.exporter._wait_for(Occasion("2", "dead", "0"), "ann")
+    await site.look(2)
+    for job in ("3", "4", "5"):
+        await taken(site, job)
+    await asyncio.to_thread(lambda: [path.unlink() for path in site.folder.glob("4-*")])
+    site.exporter = EvidenceExporter(site.config)
+    await site.start()
+    found = [each for each in samples(site.exporter.families(site.exporter.snapshot())) if "job_id" in each.labels]
+    sizes = {each.labels["job_id"]: each.value for each in found if each.name == "rankwatch_evidence_bundle_bytes"}
+    there = await asyncio.to_thread(
+        lambda: {path.name.partition("-")[0]: path.stat().st_size for path in site.folder.glob("*.tar.gz")}
+    )
+    assert sizes == there
+    assert len(there) == 2
+
+
+async def test_a_bundle_that_is_written_late_is_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that does not answer for longer than a bundle may take costs nothing once it answers again."""
+    await site.start()
+    gate = threading.Event()
+    write = module.bundle.write
+
+    def late(*given: object) -> str:
+        gate.wait(60)
+        return write(*given)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(module.bundle, "write", late)
+    site.exporter._wait_for(Occasion("7", "dead", "0"), "ann")
+    await site.exporter._take_all()
+    assert failures(site) == {"bundle": 1}
+    stuck = asyncio.create_task(site.exporter.update())
+    await asyncio.sleep(0)
+    assert site.exporter.snapshot().taken == {}
+    assert not stuck.done()
+    gate.set()
+    await stuck
+    assert list(site.exporter.snapshot().taken) == ["7"]
+    assert await asyncio.to_thread(folder.bundles, site.folder) == [
+        site.exporter.snapshot().taken["7"].file.removesuffix(folder.SUFFIX)
+    ]
