@@ -62,7 +62,7 @@ def last_operation(lines: bytes) -> str:
     for line in reversed(lines.splitlines()):
         try:
             read = msgspec.json.decode(line, type=_Line)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):  # cut, no record, bad UTF-8, nested too deep
             continue
         comm = read.header.comm_name or read.header.id
         if (collective := read.coll_perf) is not None:
