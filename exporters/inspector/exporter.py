@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -20,7 +19,7 @@ from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
-from exporters.inspector.reading.slot import WAIT_SECONDS, Slot
+from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.speeds import speeds
@@ -165,11 +164,11 @@ class InspectorExporter:
     async def _last_operations(self, wanted: Wanted) -> Offered:
         """The ends of the files of a job's ranks, the last operation of each, and who was late."""
         ranks = files_of(self._labels, wanted.job_id)
-        ends = [await slot.thread.call(partial(slot.last_lines, ranks)) for slot in self._slots]
+        ends, unread = await last_lines(self._slots, ranks)
         late = (
             (rank, self._ctx.ranks.speeds.view(RankLabel(wanted.job_id, rank)).late_share) for rank in ranks.values()
         )
-        return offered(ends, {rank: share for rank, share in late if share is not None})
+        return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
 
     def _poll_seconds(self) -> float:
         """How often files are read; while there are none to read, new ones are looked for."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +13,18 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import UNKNOWN_RANK, FollowedFile, ProcessKey, RankTable, Wanted, WriterKey
+from agent.api import UNKNOWN_RANK, FollowedFile, OwnThread, ProcessKey, RankTable, Wanted, WriterKey
 from agent.app.health_part import health_part, struck_ranks
 from agent.core.identity import RankLabel
 from agent.hardware.ledger import HealthLedger, Subject
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankGpu
+from exporters.inspector.reading import slot
 from exporters.inspector.reading.last_lines import (
     BLAMED_SHARE,
     MAX_FILES,
+    MAX_TRIED_LINES,
     TAIL_BYTES,
     TOLD_SHARE,
     ends,
@@ -109,6 +114,48 @@ def test_only_so_many_files_are_read(tmp_path: Path) -> None:
 def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
     """The last whole record of an operation is said in words; what is cut, or is none, is passed over."""
     assert last_operation(lines) == said
+
+
+def test_a_hostile_end_costs_little() -> None:
+    """64 files of nothing but short lines that are no records take less than a scrape may be held up."""
+    began = time.thread_time()
+    part = offered([{str(rank): b"x\n" * (TAIL_BYTES // 2) for rank in range(MAX_FILES)}], {})
+    assert time.thread_time() - began < 0.2
+    assert len(part.files) == MAX_FILES
+    line = b"x\n" * (MAX_TRIED_LINES - 2)
+    assert last_operation(LINE + line).startswith("AllReduce")
+    assert last_operation(LINE + line + b"x\n") == ""
+
+
+class Reader:
+    """Stands for a directory whose reader is asked; one that hangs ends when it is let go."""
+
+    def __init__(self, path: str, said: bytes | None) -> None:
+        self.path = path
+        self.thread = OwnThread(path)
+        self.gate = threading.Event()
+        self._said = said
+
+    def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
+        """The ends of the files; nothing is said by one that hangs."""
+        if self._said is None:
+            self.gate.wait(60)
+            raise OSError("late")
+        return dict.fromkeys(ranks.values(), self._said)
+
+
+async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one directory does not answer, the ends of the files of others are there, and it is named."""
+    monkeypatch.setattr(slot, "ENDS_SECONDS", 0.1)
+    readers = [Reader("/lustre", None), Reader("/local", LINE)]
+    try:
+        found, unread = await slot.last_lines(readers, {(1, 2): "0"})  # type: ignore[arg-type]  # stand for slots
+    finally:
+        readers[0].gate.set()
+    part = offered(found, {}, unread)
+    assert part.files == {"rank-0.jsonl": LINE, "unread.txt": b"/lustre does not answer\n"}
+    assert [word.says for word in part.words] == ["last completed AllReduce no. 812, 8388608 bytes, in world"]
+    assert await slot.last_lines([], {}) == ([], [])
 
 
 def test_the_part_names_ranks_of_the_job_alone() -> None:

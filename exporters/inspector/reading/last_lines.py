@@ -18,6 +18,8 @@ from exporters.inspector.totals.inheritance import Place
 TAIL_BYTES = 64 * 1024
 """Of a file: some two hundred operations."""
 MAX_FILES = 64
+MAX_TRIED_LINES = 256
+"""Of a file's end so many last lines are looked at for an operation: users can write what is none, in short lines."""
 MAX_WORD_CHARACTERS = 200
 TOLD_SHARE, BLAMED_SHARE = 0.03, 0.1
 """From such shares of the last minute on that others waited for a rank alone, that is told, and it is blamed."""
@@ -58,8 +60,8 @@ def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int
 
 
 def last_operation(lines: bytes) -> str:
-    """Return the last operation of a file's end in words; empty where no line can be read."""
-    for line in reversed(lines.splitlines()):
+    """Return the last operation of a file's end in words; empty where the last lines tell of none."""
+    for line in reversed(lines.rsplit(b"\n", MAX_TRIED_LINES)[-MAX_TRIED_LINES:]):
         try:
             read = msgspec.json.decode(line, type=_Line)
         except (ValueError, RecursionError):  # cut, no record, bad UTF-8, nested too deep
@@ -80,10 +82,13 @@ def files_of(labels: Mapping[Place, RankLabel], job_id: str) -> dict[tuple[int, 
     return {(key.device, key.inode): label.rank for (key, *_), label in labels.items() if label.job_id == job_id}
 
 
-def offered(ends_by_directory: Iterable[Mapping[str, bytes]], late_shares: Mapping[str, float]) -> Offered:
+def offered(
+    ends_by_directory: Iterable[Mapping[str, bytes]], late_shares: Mapping[str, float], unread: Iterable[str] = ()
+) -> Offered:
     """Return the ends, by rank, as a part of a bundle, and each rank's last operation in words.
 
     ``late_shares``: by rank, for how much of the last minute the others waited for it alone, 0 to 1.
+    ``unread``: the directories that do not answer, which are named in a file.
     """
     found = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
     words = [
@@ -96,7 +101,10 @@ def offered(ends_by_directory: Iterable[Mapping[str, bytes]], late_shares: Mappi
         for rank, share in late_shares.items()
         if share >= TOLD_SHARE
     ]
-    return Offered({f"rank-{rank}.jsonl": data for rank, data in found.items()}, words)
+    files = {f"rank-{rank}.jsonl": data for rank, data in found.items()}
+    if lines := "".join(f"{path} does not answer\n" for path in unread):
+        files["unread.txt"] = lines.encode(errors="replace")
+    return Offered(files, words)
 
 
 def _end(file: FollowedFile) -> bytes:

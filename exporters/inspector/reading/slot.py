@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from exporters.inspector.totals.frozen import WriterTotals
 
 WAIT_SECONDS = 1.0
 """How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""
+ENDS_SECONDS = 5.0
+"""How long a bundle's part waits for the ends of files; other parts have 20 s by default."""
 STALE_SECONDS = 10.0
 """A reader not back for so long shows no series: they would stand still."""
 
@@ -145,3 +147,20 @@ class Slot:
         made = self.reader.turn(ownership, expired, rings, left=left, last=last)
         self.reclaimer.run(durable, self.reader.owned())
         return made
+
+
+async def last_lines(
+    slots: Sequence[Slot], ranks: Mapping[tuple[int, int], str]
+) -> tuple[list[dict[str, bytes]], list[str]]:
+    """Return the ends of the files of these ranks, by directory, and the directories that do not answer.
+
+    ``ranks``: by device and inode of their files.
+    """
+    if not slots:
+        return [], []
+    asked = {slot.path: asyncio.ensure_future(slot.thread.call(partial(slot.last_lines, ranks))) for slot in slots}
+    _, late = await asyncio.wait(asked.values(), timeout=ENDS_SECONDS)
+    for task in late:
+        task.cancel()
+    found = [task.result() for task in asked.values() if task not in late and task.exception() is None]
+    return found, [path for path, task in asked.items() if task in late or task.exception() is not None]
