@@ -19,6 +19,8 @@ AROUND = 2
 """Lines before, and as many after."""
 MAX_TEXT = 512
 """Characters of a line that are kept."""
+MAX_MASKED_TEXT = 2048
+"""Characters of a line in which secrets are looked for: nothing beyond is kept."""
 MAX_OF_A_CATEGORY = 4
 """Of a job; the first, until one comes OLD_SECONDS later: that is of another trouble."""
 OLD_SECONDS = 600.0
@@ -173,5 +175,8 @@ def _lines_before(data: bytes, end: int) -> list[bytes]:
 
 def _shown(line: bytes) -> str:
     """A line as it is kept: secrets masked before it is cut, nothing that would steer a terminal."""
-    text = masked(line.decode("utf-8", "replace"))
+    text = line.decode("utf-8", "replace")
+    if len(text) > MAX_MASKED_TEXT:  # without the word that is cut, in which a secret might not be told any more
+        text = text[:MAX_MASKED_TEXT].rpartition(" ")[0] or text[:MAX_MASKED_TEXT]
+    text = masked(text)
     return "".join(letter if letter.isprintable() else " " for letter in text[:MAX_TEXT])

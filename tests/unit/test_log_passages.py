@@ -12,6 +12,7 @@ from exporters.job_log.evidence import log_part
 from exporters.job_log.masking import MASKED, masked
 from exporters.job_log.matcher import MAX_LINE_BYTES, events
 from exporters.job_log.passages import (
+    MAX_MASKED_TEXT,
     MAX_OF_A_CATEGORY,
     MAX_PASSAGES,
     MAX_PER_JOB,
@@ -24,7 +25,28 @@ from exporters.job_log.tally import ShownLog
 
 FILE = (1, 2)
 CUDA = b"RuntimeError: CUDA error: an illegal memory access was encountered\n"
-PIECES = ["key", "a.", "://", "token ", "Bearer ", "eyJ", '"', "auth=", "-", 'key="\\\\', "/", 'key="', "  "]
+PIECES = [
+    "SG.",
+    "eyJaaaaaaaaa.",
+    " -u " + "a" * 64,
+    'key=\\"',
+    "%3d",
+    "A1a/",
+    "12345678:",
+    "key",
+    "a.",
+    "://",
+    "token ",
+    "Bearer ",
+    "eyJ",
+    '"',
+    "auth=",
+    "-",
+    'key="\\\\',
+    "/",
+    'key="',
+    "  ",
+]
 """What a hostile line is made of."""
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 
@@ -173,6 +195,72 @@ def test_long_lines() -> None:
 def test_what_is_masked(line: str, expected: str | None) -> None:
     """Tokens, keys, passwords and credentials in addresses are masked; plain errors stay."""
     assert masked(line) == (line if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"{\"password\": \"hunter2\", \"lr\": 1}",
+        r'"{\\\"api_key\\\": \\\"plain hunter2\\\", \\\"lr\\\": 1}"',
+        "Cookie: theme=dark; id=hunter2",
+        "[(b'Authorization', b'Custom hunter2')]",
+        "[('x-api-key', 'plain hunter2')]",
+        "https://store.blob.core.windows.net/c/f?sv=2022&sig=abc%2Bhunter2%3D",
+        "https://f.example/x?token%3Dhunter2",
+        "postgres://ann:with/slash-hunter2@db/x",
+        "postgres://ann:with@sign-hunter2@db/x",
+        "0: MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
+        "ca=MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
+        "post to https://hooks.slack.com/services/T00000000/B00000000/hunter2",
+        "DB_PASS=hunter2",
+        "{'user': 'ann', 'pass': 'two hunter2'}",
+        "pwd=hunter2",
+        "session_id=hunter2",
+        "curl -s -u ann:hunter2 https://example.org",
+        "password := hunter2",
+        "password:            hunter2",
+        "headers={'token': b'two hunter2'}",
+        "Signature=hunter2",
+        "AIzaSyA1234567890abcdefghijklmnophunter2",
+        "sk_live_0123456789abcdhunter2",
+        "dapi0123456789abcdef01234hunter2",
+        "GOCSPX-0123456789abcdefhunter2",
+        "hvs.0123456789abcdefhunter2",
+        "dckr_pat_0123456789abcdefhunter2",
+        "bot 8412345678:AAHdqTcvCH1vGWJxfSeofSAs0K5P-hunter2",
+    ],
+)
+def test_a_secret_is_masked_wherever_it_stands(line: str) -> None:
+    """A secret (hunter2) is masked in JSON in strings, headers, addresses, a key's lines, and by its maker's sign."""
+    assert "hunter2" not in masked(line)
+    assert MASKED in masked(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -u train.py --lr 3",
+        "forward pass: 3 ms, backward pass took 5 ms",
+        "TypeError: f() missing 1 required argument: 'auth'",
+        "in torch/distributed/fsdp/fully/sharded/data/parallel of 2 nodes",
+        "connect to tcp://10.0.0.1:29500 failed",
+    ],
+)
+def test_plain_lines_stay(line: str) -> None:
+    """What has no secret in it is not masked."""
+    assert masked(line) == line
+
+
+def test_no_part_of_a_long_line_is_kept_unmasked() -> None:
+    """Where masking makes a line so much shorter that its far end is kept, no secret is cut in two there."""
+    words = [b"key=" + b"x" * 380] * 5
+    start = CUDA.rstrip() + b" " + b" ".join(words)
+    filler = b"y " * ((MAX_MASKED_TEXT - len(start) - 12) // 2)
+    log = Log()
+    log.write(start + b" " + filler + b" 8412345678:AAHdqTcvCH1vGWJxfSeofSAs0K5P-hunter2\n")
+    [[line]] = log.lines()
+    assert "8412345678" not in line
+    assert "y y y" in line
 
 
 @pytest.mark.parametrize("piece", PIECES)
