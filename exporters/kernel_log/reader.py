@@ -24,6 +24,8 @@ MAX_ALIKE = 512
 
 LAST_RECORDS = 200
 """Of the kernel's own, which are kept for a bundle of evidence: users' words are not."""
+AUDIT = "audit: "
+"""What the audit's records begin with where no auditd takes them: they have command lines (EXECVE, PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)
 """What a line tells, by its text."""
@@ -71,7 +73,8 @@ class LogReader:
             batch = self._follower.read()
             lost += batch.lost
             newest = max(newest, *(record.seconds for record in batch.records), 0.0)
-            self.last.extend(record for record in batch.records if record.from_kernel)
+            own = (record for record in batch.records if record.from_kernel)
+            self.last.extend(record for record in own if not record.text.startswith(AUDIT))
             for record in batch.records:
                 read = partial(self._event, record, processes)
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)

@@ -11,7 +11,7 @@ import pytest
 from kernel_log_node import MLX5, XID, Node
 from rank_table import KILLED
 
-from agent.api import ExitStatus, NoData, ProcessKey
+from agent.api import ExitStatus, NoData, ProcessKey, Wanted
 from agent.ranks.table import OOM_LOG_SECONDS
 from exporters.kernel_log import exporter as module
 from exporters.kernel_log import follower as follower_module
@@ -46,6 +46,18 @@ async def test_the_made_up_log() -> None:
     assert found["rank_kernel_events_total", "4711", "3", "oom_kill"] == 1
     assert found["kernel_log_lost_total",] == 2
     assert node.failed() == {("GPU-a", "gpu_xid"), ("", "nfs_not_responding")}
+
+
+async def test_a_bundle_has_no_command_line_of_the_audit(log: Path) -> None:
+    """The kernel's last lines are offered to bundles, without the audit's records, which hold what users called."""
+    node = Node(log)
+    proctitle = b"python --password=hunter2".hex()
+    node.write(
+        XID, f"audit: type=1327 audit(1.0:7): proctitle={proctitle}", 'audit: type=1309 audit(1.0:7): a1="hunter2"'
+    )
+    await node.look()
+    part = await node.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
+    assert part.files == {"kernel.log": f"7039.000000 {XID}\n".encode()}
 
 
 async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
