@@ -55,23 +55,26 @@ class ShownPast:
     async def part(self, _wanted: Wanted) -> Offered:
         """The part of a bundle: a table for each source, a row for each series, a column for each time."""
         moments = tuple(self._moments)
-        return Offered(await self._thread.call(lambda: tables(moments)))
+        return Offered(await self._thread.call(lambda: tables(moments, self._log)))
 
     def stop(self) -> None:
         """End the thread."""
         self._thread.stop()
 
 
-def tables(moments: Sequence[_Moment]) -> dict[str, bytes]:
-    """Return the tables by file name; times are UTC. Pure, if long: rendering takes as long as a scrape each."""
+def tables(moments: Sequence[_Moment], log: Logger) -> dict[str, bytes]:
+    """Return the tables by file name; times are UTC. Takes long: rendering as long as a scrape each."""
     columns = [time.strftime("%H:%M:%S", time.gmtime(moment.at)) for moment in moments]
     rows: dict[str, dict[str, list[str]]] = {}
     for number, moment in enumerate(moments):
         for source, snapshot in moment.taken:
             known = rows.setdefault(source.name, {})
-            for series, value in _series(source.families(snapshot)):
-                if series in known or len(known) < MAX_ROWS:
-                    known.setdefault(series, [""] * len(moments))[number] = value
+            try:
+                for series, value in _series(source.families(snapshot)):
+                    if series in known or len(known) < MAX_ROWS:
+                        known.setdefault(series, [""] * len(moments))[number] = value
+            except Exception as error:  # noqa: BLE001  # one exporter's mistake costs its own past
+                log.error("what exporter {exporter} showed cannot be told", exporter=source.name, error=error)
     return {f"{name}.tsv": _text(columns, known) for name, known in rows.items()}
 
 

@@ -225,6 +225,15 @@ async def test_who_ends_gives_no_files() -> None:
     assert await board.file("bundle") is None
 
 
+def test_times_stay_in_order() -> None:
+    """Tenths of seconds are cut: what came a hundredth before the next second is not shown a second too early."""
+    known = msgspec.structs.replace(
+        summary(), timeline=[Event(at, "3", f"at {at}", "process") for at in (10.94, 10.97, 11.0)]
+    )
+    lines = [line.split()[0] for line in shown("bundle", known).splitlines() if " at 1" in line]
+    assert lines == ["00:00:10.9", "00:00:10.9", "00:00:11.0"]
+
+
 def test_nothing_in_a_summary_steers_a_terminal() -> None:
     """Whatever a user named or an error says, `show` and `list` print no control characters."""
     evil = "\x1b[2J\x07\u202e"

@@ -18,8 +18,8 @@ def clean(text: str) -> str:
 
 
 def when(seconds: float) -> str:
-    """Return a time of day (UTC) with tenths of seconds."""
-    return time.strftime("%H:%M:%S", time.gmtime(seconds)) + f"{seconds % 1:.1f}"[1:]
+    """Return a time of day (UTC) with tenths of seconds, which are cut: order stays."""
+    return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 10)}"
 
 
 def listed(found: Iterable[tuple[str, Summary]]) -> str:
