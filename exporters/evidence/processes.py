@@ -5,7 +5,6 @@ Only what takes no lock of the process' memory: not its environment, command lin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 FILES = ("status", "wchan", "syscall", "stack", "stat", "schedstat", "io", "limits", "cgroup", "oom_score")
@@ -17,27 +16,30 @@ PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_THREADS = 512
 """Of a rank's threads the first so many: NCCL's and PyTorch's are made early."""
-MAX_RANKS = 64
-"""Ranks of a job on a node whose processes are looked at."""
 
 
-def process_files(proc: Path, cgroups: Path, pids: Mapping[str, int]) -> dict[str, bytes]:
-    """Return what there is of these ranks' processes and of the node, by name in the bundle.
+def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
+    """Return what there is of a rank's process, by name in the bundle.
 
-    ``proc``, ``cgroups``: /proc and where version 2 of control groups is mounted. ``pids``: by rank. What is gone, or
-    may not be read, is left out.
+    ``proc``, ``cgroups``: /proc and where version 2 of control groups is mounted. What is gone, or may not be read, is
+    left out.
     """
     found: dict[str, bytes] = {}
-    for rank, pid in list(pids.items())[:MAX_RANKS]:
-        home = proc / str(pid)
-        place = f"ranks/{rank}"
-        for name in FILES:
-            _put(found, f"{place}/{name}", home / name)
-        if threads := _threads(home / "task"):
-            found[f"{place}/threads.tsv"] = threads
-        group = _group(found.get(f"{place}/cgroup", b""))
-        for name in GROUP_FILES if group else ():
-            _put(found, f"{place}/group/{name}", cgroups / group / name)
+    home = proc / str(pid)
+    place = f"ranks/{rank}"
+    for name in FILES:
+        _put(found, f"{place}/{name}", home / name)
+    if threads := _threads(home / "task"):
+        found[f"{place}/threads.tsv"] = threads
+    group = _group(found.get(f"{place}/cgroup", b""))
+    for name in GROUP_FILES if group else ():
+        _put(found, f"{place}/group/{name}", cgroups / group / name)
+    return found
+
+
+def node_files(proc: Path) -> dict[str, bytes]:
+    """Return what there is of the node, by name in the bundle."""
+    found: dict[str, bytes] = {}
     for name in PRESSURE:
         _put(found, f"node/pressure/{name}", proc / "pressure" / name)
     for name in ("loadavg", "meminfo", "uptime"):

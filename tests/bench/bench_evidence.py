@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from exporters.evidence.processes import process_files  # noqa: E402  # after the change of the path
+from exporters.evidence.processes import rank_files  # noqa: E402  # after the change of the path
 
 THREADS = 150
 WINDOW_SECONDS = 1.0
@@ -47,7 +47,7 @@ def operate(count: mmap.mmap) -> None:
 
 def by_proc(pid: int) -> None:
     """Look as a bundle does."""
-    process_files(Path("/proc"), Path("/sys/fs/cgroup"), {"0": pid})
+    rank_files(Path("/proc"), Path("/sys/fs/cgroup"), "0", pid)
 
 
 def by_py_spy(pid: int) -> None:

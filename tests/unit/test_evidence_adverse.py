@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,19 +30,19 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 class Door:
-    """Stands for ``process_files``: a look at the processes of a hanging job ends when the door is opened."""
+    """Stands for ``rank_files``: a look at the hanging process ends when the door is opened."""
 
     def __init__(self, hanging_pid: int) -> None:
         self.opened = threading.Event()
         self.begun = threading.Event()
         self._hanging_pid = hanging_pid
 
-    def __call__(self, _proc: Path, _cgroups: Path, pids: Mapping[str, int]) -> dict[str, bytes]:
+    def __call__(self, _proc: Path, _cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
         """Look."""
-        if self._hanging_pid in pids.values():
+        if pid == self._hanging_pid:
             self.begun.set()
             self.opened.wait(60)
-        return {f"ranks/{rank}/status": b"well" for rank in pids}
+        return {f"ranks/{rank}/status": b"well"}
 
 
 def add_job(site: Site, job: str, user: str = "ben") -> None:
@@ -64,45 +65,55 @@ def failures(site: Site) -> dict[str, float]:
     return {each.labels["part"]: each.value for each in found if each.name == "rankwatch_evidence_failures_total"}
 
 
-async def test_a_look_that_hangs_costs_its_own_job_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the kernel does not answer about one job's process, others' are looked at, at first exits too."""
+async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the kernel does not answer about one process, others are looked at, at first exits of other jobs, too."""
     await site.start()
-    door = Door(2**22 + 500)
-    monkeypatch.setattr(looks, "process_files", door)
-    add_job(site, "500", "ann")
+    door = Door(site.keys[0].pid)
+    monkeypatch.setattr(looks, "rank_files", door)
     add_job(site, "501")
     await site.look(1)
     try:
-        site.exporter._wait_for(Occasion("500", "dead", "0"), "ann")
+        site.exporter._wait_for(Occasion("7", "dead", "0"), "ann")
         first = asyncio.create_task(site.exporter._take_all())
         await asyncio.to_thread(door.begun.wait, 60)
         await site.exporter._freeze("501", site.ranks.snapshot().ranks)
-        assert site.exporter._frozen["501"].files == {"ranks/0/status": b"well"}
+        assert site.exporter._frozen["501"].files["ranks/0/status"] == b"well"
         await first
-        await taken(site, "501")
+        await site.look(1)
     finally:
         door.opened.set()
-    parts = [{part.name: part.failed for part in each.parts} for each in await site.summaries()]
-    assert parts == [{"processes": "not there within 1 s"}, {"processes": ""}]
-    assert failures(site) == {"processes": 1}
+    members = await site.members()
+    assert members["ranks/1/status"] == b"well"
+    assert "ranks/0/status" not in members
+    assert members[looks.UNREAD] == f"rank 0, pid {site.keys[0].pid}: no answer within 0.5 s\n".encode()
+    assert failures(site) == {}
 
 
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many looks that hang none is begun, until one has come back."""
     await site.start()
-    door = Door(2**22 + 500)
-    monkeypatch.setattr(looks, "process_files", door)
-    tasks = []
+    door = Door(500)
+    monkeypatch.setattr(looks, "rank_files", door)
+    monkeypatch.setattr(looks, "RANK_SECONDS", 0.05)
+    look = partial(site.exporter._looks.look, Path("/proc"), Path("/"))
     try:
-        for _ in range(looks.MAX_THREADS):
-            tasks.append(asyncio.create_task(site.exporter._looks.look(Path("/"), Path("/"), {"0": 2**22 + 500})))
-            await asyncio.sleep(0)
+        found = await look(dict.fromkeys(map(str, range(looks.MAX_THREADS)), 500) | {"late": 1})
+        assert found[looks.UNREAD].endswith(b"rank late, pid 1: 4 looks at processes have not come back\n")
         with pytest.raises(RuntimeError, match="have not come back"):
-            await site.exporter._looks.look(Path("/"), Path("/"), {"1": 1})
+            await look({"1": 1})
     finally:
         door.opened.set()
-    await asyncio.gather(*tasks)
-    assert await site.exporter._looks.look(Path("/"), Path("/"), {"1": 1}) == {"ranks/1/status": b"well"}
+    while len(site.exporter._looks._free) < looks.MAX_THREADS:
+        await asyncio.sleep(0.01)
+    assert (await look({"1": 1}))["ranks/1/status"] == b"well"
+
+
+async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job with more ranks here than may be looked at the first are."""
+    await site.start()
+    monkeypatch.setattr(looks, "rank_files", Door(0))
+    found = await site.exporter._looks.look(Path("/none"), Path("/"), {str(pid): pid for pid in range(1, 67)})
+    assert len(found) == looks.MAX_RANKS
 
 
 async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -> None:
