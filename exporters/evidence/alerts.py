@@ -13,6 +13,7 @@ from exporters.evidence.alert_messages import (
     AlertsRequest,
     OpenAlert,
 )
+from exporters.evidence.shares import fairly
 
 
 def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
@@ -21,12 +22,12 @@ def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
     matchers = [f"cluster={_quoted(request.cluster)}"] if request.cluster else []
     matchers += ['alertstate="firing"', 'severity="page"', f"job_id=~{_quoted(jobs)}"]
     try:
-        found = samples(request.url, f"ALERTS{{{','.join(matchers)}}}")[:MAX_ALERTS]
+        found = samples(request.url, f"ALERTS{{{','.join(matchers)}}}")
     except (OSError, ValueError) as error:
         return AlertsAnswer(error=f"{type(error).__name__}: {error}"[:MAX_LABEL])
-    labels = [each.labels for each in found]
     names = ("job_id", "alertname", "rank")
-    return AlertsAnswer([OpenAlert(*(each.get(name, "")[:MAX_LABEL] for name in names)) for each in labels])
+    alerts = [OpenAlert(*(each.labels.get(name, "")[:MAX_LABEL] for name in names)) for each in found]
+    return AlertsAnswer(fairly(alerts, [each.job_id for each in alerts], MAX_ALERTS))
 
 
 def _quoted(text: str) -> str:

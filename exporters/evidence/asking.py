@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from agent.api import Context, HelperError, HelperSpec, RankView
 from exporters.evidence.alert_messages import MAX_JOBS, AlertsAnswer, AlertsRequest
 from exporters.evidence.config import EvidenceConfig
+from exporters.evidence.facts import user_of
+from exporters.evidence.shares import fairly
 from exporters.evidence.waiting import AlertWatch
 from exporters.evidence.watch import Occasion
 
@@ -38,7 +40,7 @@ class AlertAsker:
     def look(self, views: Sequence[RankView]) -> list[Occasion]:
         """Return the bundles that are due by an answer that came, and ask if it is time; ``views``: all ranks here."""
         found = self._taken_in(views)
-        jobs = sorted({view.label.job_id for view in views if view.process.exited_at is None})[:MAX_JOBS]
+        jobs = asked_about(views)
         if jobs and self._task is None and self._ctx.clock.monotonic() >= self._due_at:
             self._due_at = self._ctx.clock.monotonic() + ASK_SECONDS
             request = AlertsRequest(self._config.alerts_url, self._config.alerts_cluster, jobs)
@@ -64,3 +66,10 @@ class AlertAsker:
             self._ctx.log.warning("which pages are open is not known", error=answer.error)
         self._failing = bool(answer.error)
         return [] if answer.error else self._watch.look(answer.alerts, views)
+
+
+def asked_about(views: Sequence[RankView]) -> list[str]:
+    """Return the jobs that run here and are asked about, in order: at most MAX_JOBS, of each user some."""
+    users = {view.label.job_id: user_of([view]) for view in views if view.process.exited_at is None}
+    jobs = sorted(users)
+    return fairly(jobs, [users[job] for job in jobs], MAX_JOBS)

@@ -1,9 +1,12 @@
-"""Room for several users' bundles: whoever has most makes room. Pure."""
+"""Room for several users: whoever has most makes room. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def gives_way(users: Sequence[str]) -> int:
@@ -14,3 +17,14 @@ def gives_way(users: Sequence[str]) -> int:
     counts = Counter(users)
     most = max(counts.values())
     return next(number for number, user in enumerate(users) if counts[user] == most)
+
+
+def fairly(items: Sequence[T], owners: Sequence[Hashable], most: int) -> list[T]:
+    """Return at most ``most`` items, one of each owner after the other: one who has many costs no other a place."""
+    counts: Counter[Hashable] = Counter()
+    places = []
+    for owner in owners:
+        counts[owner] += 1
+        places.append(counts[owner])
+    chosen = sorted(range(len(items)), key=places.__getitem__)[:most]
+    return [items[number] for number in sorted(chosen)]

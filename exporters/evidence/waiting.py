@@ -10,7 +10,10 @@ from exporters.evidence.watch import Occasion
 
 
 class AlertWatch:
-    """Remembers which jobs had open alerts: each job's are an occasion once, until it has none any more."""
+    """Remembers of which jobs a bundle was due: each job's alerts are an occasion once, until it has none any more.
+
+    A rank can be blamed minutes after the job's first alert: a node that had none to take one for then looks again.
+    """
 
     def __init__(self) -> None:
         self._known: frozenset[str] = frozenset()
@@ -18,13 +21,14 @@ class AlertWatch:
     def look(self, alerts: Collection[OpenAlert], views: Sequence[RankView]) -> list[Occasion]:
         """Return the bundles that are due by all alerts that are open now."""
         jobs = frozenset(alert.job_id for alert in alerts)
-        new, self._known = jobs - self._known, jobs
+        self._known &= jobs
         found = []
-        for job_id in sorted(new):
+        for job_id in sorted(jobs - self._known):
             blamed = {alert.rank for alert in alerts if alert.job_id == job_id and alert.rank.isdigit()}
             rank = chosen_rank([view for view in views if view.label.job_id == job_id], blamed)
             if rank:
                 found.append(Occasion(job_id, "alert", rank))
+        self._known |= {occasion.job_id for occasion in found}
         return found
 
 

@@ -25,7 +25,8 @@ from exporters.evidence.alert_messages import (
     AlertsRequest,
     OpenAlert,
 )
-from exporters.evidence.asking import ASK_SECONDS, AlertAsker
+from exporters.evidence.asking import ASK_SECONDS, AlertAsker, asked_about
+from exporters.evidence.shares import fairly
 from exporters.evidence.waiting import AlertWatch, chosen_rank
 from exporters.evidence.watch import Occasion
 
@@ -37,9 +38,10 @@ def node(number: int, size: int = 24, job: str = "7") -> list[RankView]:
     return [view(rank, size, job) for rank in range(8 * number, 8 * number + 8)]
 
 
-def view(rank: int, size: int | None, job: str = "7") -> RankView:
+def view(rank: int, size: int | None, job: str = "7", uid: int = 7) -> RankView:
     """A rank that runs."""
-    known = owned(100 + rank, environment(rank, size or 1, job), Owner("user", "7"), uid=7)
+    known = owned(100 + rank, environment(rank, size or 1, job), Owner("user", str(uid)), uid=uid)
+    known = msgspec.structs.replace(known, user=f"user {uid}")
     process = RankProcess(found_at=1.0, facts=known)
     if size is not None:
         process.claim = msgspec.structs.replace(process.claim, world_size=size)
@@ -78,6 +80,24 @@ def test_a_page_is_one_occasion() -> None:
     assert watch.look([dead, OpenAlert("8", "RankDead", "1")], node(0)) == []
     assert watch.look([], node(0)) == []
     assert watch.look([dead], node(0)) == [Occasion("7", "alert", "3")]
+
+
+def test_a_rank_that_is_blamed_later_is_an_occasion() -> None:
+    """The node of a rank that an alert names minutes after the job's first one takes a bundle then, and only once."""
+    watch = AlertWatch()
+    stalled, blaming = OpenAlert("7", "JobStalled", ""), OpenAlert("7", "RankUnresponsive", "9")
+    assert watch.look([stalled], node(1)) == []
+    assert watch.look([stalled, blaming], node(1)) == [Occasion("7", "alert", "9")]
+    assert watch.look([stalled, blaming], node(1)) == []
+
+
+def test_one_users_jobs_keep_no_others_from_the_question() -> None:
+    """Of more jobs than are asked about there are some of each user; of more alerts some of each job."""
+    views = [view(0, 1, f"0{number}", uid=1) for number in range(MAX_JOBS + 1)]
+    jobs = asked_about([*views, view(0, 1, "z", uid=2)])
+    assert len(jobs) == MAX_JOBS
+    assert "z" in jobs
+    assert fairly(["a1", "a2", "a3", "b1"], ["a", "a", "a", "b"], 3) == ["a1", "a2", "b1"]
 
 
 class Answers:
