@@ -92,7 +92,8 @@ class EvidenceExporter:
         for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
-            self._waiting = [_Due(Occasion(job_id, "asked", ""), ""), *self._waiting]
+            if _of_job(views, job_id):  # a name that is misspelt must not cost another job's bundle its place
+                self._waiting.insert(0, _Due(Occasion(job_id, "asked", ""), ""))
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
 

@@ -173,3 +173,15 @@ async def test_a_bundle_that_is_written_late_is_shown(site: Site, monkeypatch: p
     assert await asyncio.to_thread(folder.bundles, site.folder) == [
         site.exporter.snapshot().taken["7"].file.removesuffix(folder.SUFFIX)
     ]
+
+
+async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
+    """A request about a job that has no ranks here is taken away and gives no bundle: no older one makes room."""
+    await site.start()
+    await taken(site, "1", "2", "3")
+    before = await asyncio.to_thread(folder.bundles, site.folder)
+    await asyncio.to_thread(folder.ask_for, site.folder, "no-such-job")
+    await site.look(2)
+    assert await asyncio.to_thread(folder.bundles, site.folder) == before
+    assert len(before) == site.config.keep_bundles
+    assert not await asyncio.to_thread(lambda: list(site.folder.glob("take-*")))

@@ -66,7 +66,10 @@ def _take(path: Path, job_id: str, seconds: float) -> None:
                 return
         time.sleep(POLL_SECONDS)
     request.unlink(missing_ok=True)
-    raise ValueError(f"no bundle came within {seconds:.0f} s: does the agent run, and is evidence enabled in it?")
+    raise ValueError(
+        f"no bundle came within {seconds:.0f} s: has job {job_id} ranks here, does the agent run, "
+        "and is evidence enabled in it?"
+    )
 
 
 def _say(text: str) -> None:
