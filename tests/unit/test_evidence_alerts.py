@@ -26,6 +26,7 @@ from exporters.evidence.alert_messages import (
     OpenAlert,
 )
 from exporters.evidence.asking import ASK_SECONDS, AlertAsker, asked_about
+from exporters.evidence.facts import user_of
 from exporters.evidence.shares import fairly
 from exporters.evidence.waiting import AlertWatch, chosen_rank
 from exporters.evidence.watch import Occasion
@@ -98,6 +99,22 @@ def test_one_users_jobs_keep_no_others_from_the_question() -> None:
     assert len(jobs) == MAX_JOBS
     assert "z" in jobs
     assert fairly(["a1", "a2", "a3", "b1"], ["a", "a", "a", "b"], 3) == ["a1", "a2", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "whose"),
+    [
+        (Owner("pod", "0123", "team-a"), "root", "namespace/team-a"),
+        (Owner("pod", "0123"), "root", "root"),
+        (Owner("user", "1000"), "ann", "ann"),
+        (Owner("user", "1000"), "", "uid 1000"),
+    ],
+)
+def test_whose_a_job_is(owner: Owner, name: str, whose: str) -> None:
+    """Pods are their namespace's, whoever they run as; where a user has no name yet the number counts."""
+    known = owned(100, environment(0, 1, "7"), owner, uid=1000, user=name)
+    assert user_of([RankView(RankLabel("7", "0"), 0, RankProcess(found_at=1.0, facts=known))]) == whose
+    assert user_of([]) == ""
 
 
 class Answers:
