@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from client_metrics import samples
 from evidence_site import Site
-from rank_table import environment
+from rank_table import environment, owned
 
 from agent.api import ProcessKey
 from agent.evidence import folder
 from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.owner import Owner
 from exporters.evidence import EvidenceExporter, looks
 from exporters.evidence import exporter as module
 from exporters.evidence.watch import Occasion
@@ -185,3 +186,22 @@ async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
     assert await asyncio.to_thread(folder.bundles, site.folder) == before
     assert len(before) == site.config.keep_bundles
     assert not await asyncio.to_thread(lambda: list(site.folder.glob("take-*")))
+
+
+async def test_two_users_of_one_id_have_a_bundle_each(site: Site) -> None:
+    """Of two users' jobs that say they have one id each bundle has its own ranks and environment, and no other's."""
+    await site.start()
+    for user, uid in (("ben", 1001), ("cid", 1002)):
+        for rank in range(2):
+            known = {**environment(rank, 2, "77"), "NCCL_ALGO": f"of-{user}"}
+            pid = 2**22 + 10 * uid + rank
+            site.ranks.observe_process(owned(pid, known, Owner("user", str(uid)), uid=uid, user=user))
+    await site.look(10)
+    jobs = sorted({view.label.job_id for view in site.ranks.snapshot().ranks} - {"7"})
+    assert jobs == ["77", "77-u1002"]
+    for job, mine, other in (("77", b"ben", b"cid"), ("77-u1002", b"cid", b"ben")):
+        await taken(site, job)
+        members = await site.members()
+        assert members["ranks.json"].count(b"of-" + mine) == 2
+        assert not [name for name, data in members.items() if other in data]
+    assert [each.user for each in await site.summaries()] == ["ben", "cid"]
