@@ -59,7 +59,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The whole summary; ``suspects``: ranks (labels) in order of the evidence, most first; ``user``: whose job it is."""
+    """The whole summary; ``suspects``: ranks (labels) in order of the evidence, most first; ``user``: the job's."""
 
     format: Literal[1]
     job_id: Text

@@ -17,8 +17,8 @@ MAX_THREADS = 4
 """Of looks at the same time, those included that do not come back; none is begun beyond these."""
 MAX_RANKS = 64
 """Ranks of a job on a node whose processes are looked at."""
-RANK_SECONDS = 0.5
-"""For one rank's process: its files take milliseconds, and less than a tenth of a second with 512 threads."""
+RANK_SECONDS = 1.0
+"""For one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy node."""
 UNREAD = "ranks/unread.txt"
 
 _Files = dict[str, bytes]

@@ -71,6 +71,7 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
     await site.start()
     door = Door(site.keys[0].pid)
     monkeypatch.setattr(looks, "rank_files", door)
+    monkeypatch.setattr(looks, "RANK_SECONDS", 0.3)
     add_job(site, "501")
     await site.look(1)
     try:
@@ -86,7 +87,7 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
     members = await site.members()
     assert members["ranks/1/status"] == b"well"
     assert "ranks/0/status" not in members
-    assert members[looks.UNREAD] == f"rank 0, pid {site.keys[0].pid}: no answer within 0.5 s\n".encode()
+    assert members[looks.UNREAD] == f"rank 0, pid {site.keys[0].pid}: no answer within 0.3 s\n".encode()
     assert failures(site) == {}
 
 
