@@ -16,11 +16,15 @@ MAX_RECORDS = 20_000
 
 
 class Batch(NamedTuple):
-    """New records, how many the kernel had overwritten before they were read, and whether these were all there are."""
+    """New records, how many the kernel had overwritten before they were read, and whether these were all there are.
+
+    ``known``: records that come up again because the log was opened anew.
+    """
 
     records: list[KernelRecord]
     lost: int
     is_all: bool
+    known: list[KernelRecord]
 
 
 class KernelLogFollower:
@@ -44,6 +48,7 @@ class KernelLogFollower:
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         found: list[KernelRecord] = []
+        known: list[KernelRecord] = []
         lost, is_all = 0, False
         for _ in range(MAX_RECORDS):
             try:
@@ -60,11 +65,12 @@ class KernelLogFollower:
                 break
             for record in parse_records(raw):
                 if record.sequence <= self._last:
+                    known.append(record)
                     continue
                 lost += record.sequence - self._last - 1 if self._last >= 0 else 0
                 self._last = record.sequence
                 found.append(record)
-        return Batch(found, lost, is_all)
+        return Batch(found, lost, is_all, known)
 
     def close(self) -> None:
         """Let go of the log."""

@@ -60,6 +60,18 @@ async def test_a_bundle_has_no_command_line_of_the_audit(log: Path) -> None:
     assert part.files == {"kernel.log": f"7039.000000 {XID}\n".encode()}
 
 
+async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
+    """An agent that was started anew offers the kernel's last lines, those included that it had counted before."""
+    first = Node(log)
+    first.write(XID)
+    await first.look()
+    again = Node(log, first)
+    again.write("eth0: link down")
+    await again.look()
+    part = await again.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
+    assert part.files["kernel.log"].decode().splitlines() == [f"7039.000000 {XID}", "7039.000000 eth0: link down"]
+
+
 async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
     """A restarted agent goes on after the last record, and what failed still does; a damaged past is counted anew."""
     first = Node(log)
