@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import re
@@ -25,8 +26,8 @@ MAX_LISTED = 1000
 REQUEST_PREFIX = "take-"
 MAX_REQUESTS = 8
 """In one look; the others wait."""
-MAX_JOB_ID_BYTES = 100
-"""In a request, whose name holds it as hexadecimal digits: names of files have at most 255 bytes."""
+MAX_JOB_ID_BYTES = 150
+"""In a request, whose name holds it in base 32: names of files have at most 255 bytes."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+-\d{8}T\d{6}Z-[A-Za-z0-9._-]+")
 _REQUEST = re.compile(rf"{REQUEST_PREFIX}([0-9a-z]+)")
 """Never a bundle, whatever its job is called: these have a time and a suffix."""
@@ -85,7 +86,7 @@ def ask_for(folder: Path, job_id: str) -> Path:
     encoded = job_id.encode()
     if not 0 < len(encoded) <= MAX_JOB_ID_BYTES:
         raise ValueError(f"a job's id has 1 to {MAX_JOB_ID_BYTES} bytes")
-    request = folder / f"{REQUEST_PREFIX}{encoded.hex()}"
+    request = folder / f"{REQUEST_PREFIX}{base64.b32encode(encoded).decode().rstrip('=').lower()}"
     request.touch(mode=0o600)
     return request
 
@@ -103,5 +104,6 @@ def asked_for(folder: Path) -> list[str]:
     for request in list(filter(None, map(_REQUEST.fullmatch, names)))[:MAX_REQUESTS]:
         with contextlib.suppress(OSError, ValueError):
             (folder / request[0]).unlink()
-            found.append(bytes.fromhex(request[1]).decode())
+            padding = "=" * (-len(request[1]) % 8)
+            found.append(base64.b32decode(request[1] + padding, casefold=True).decode())
     return found

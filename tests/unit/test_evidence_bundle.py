@@ -138,6 +138,9 @@ def test_requests_are_taken_once(tmp_path: Path) -> None:
     (tmp_path / "take-zz").touch()
     assert folder.asked_for(tmp_path) == ["job/7 ä"]
     assert list(tmp_path.iterdir()) == []
+    longest = "ä" * (folder.MAX_JOB_ID_BYTES // 2)
+    folder.ask_for(tmp_path, longest)
+    assert folder.asked_for(tmp_path) == [longest]
     for number in range(folder.MAX_REQUESTS + 1):
         folder.ask_for(tmp_path, str(number))
     assert len(folder.asked_for(tmp_path)) == folder.MAX_REQUESTS
@@ -148,7 +151,7 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
     """A bundle of a job whose id begins as a request does stays; a request that cannot be removed asks for nothing."""
     name = bundle_name("take-home", 1.7e9, "n1")
     write(tmp_path, name, {}, summary("take-home"), 10)
-    (tmp_path / "take-61").mkdir()
+    (tmp_path / "take-me").mkdir()
     folder.ask_for(tmp_path, "b")
     assert folder.asked_for(tmp_path) == ["b"]
     assert folder.bundles(tmp_path) == [name]
@@ -158,7 +161,7 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job_id", ["", "x" * (folder.MAX_JOB_ID_BYTES + 1)])
 def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
     """A job's id that is no id is refused before a file is made."""
-    with pytest.raises(ValueError, match="100 bytes"):
+    with pytest.raises(ValueError, match="150 bytes"):
         folder.ask_for(tmp_path, job_id)
     assert list(tmp_path.iterdir()) == []
 
