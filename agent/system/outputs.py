@@ -47,6 +47,8 @@ class Outputs:
         """
         found = set()
         for pid in self._procfs.pids():
+            if self._procfs.is_in_exec(pid):
+                continue
             known = self._procfs.stat(pid)
             forwards = known is not None and known.comm == FORWARDER
             for number in self._descriptors(pid) if forwards else NUMBERS:

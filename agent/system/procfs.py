@@ -74,6 +74,16 @@ class ProcFS:
         text = self._text(f"{pid}/status")
         return None if text is None else parse_status(text)
 
+    def is_in_exec(self, pid: int) -> bool:
+        """Whether a process is within an execve, which goes on once file systems have closed the files that it had.
+
+        One that hangs (NFS, FUSE) keeps it there: most of its files can then not be read by anybody, on Linux 6.18.44
+        its stat and links neither (exec_update_lock; begin_new_exec in fs/exec.c). Its new memory is a stack and
+        nothing else, which statm shows without waiting; a process that runs has a text.
+        """
+        fields = (self._text(f"{pid}/statm") or "").split()
+        return len(fields) == 7 and fields[3] == "0" and fields[0] == fields[5] != "0"
+
     def thread_ids(self, pid: int) -> list[int]:
         """The process' threads, bounded."""
         return [int(tid) for tid in self._list(f"{pid}/task")[:MAX_THREADS_READ]]

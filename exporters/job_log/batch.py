@@ -38,7 +38,7 @@ def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
     except OSError:
         return []
     for pid in pids:
-        stat = procfs.stat(pid)
+        stat = None if procfs.is_in_exec(pid) else procfs.stat(pid)
         if stat is not None:
             names[pid] = stat.comm
             children.setdefault(stat.parent_pid, []).append(pid)

@@ -61,12 +61,16 @@ class RankSearch:
     ) -> tuple[dict[int, Stat], set[int]]:
         """Read the stat lines of ranks, of young processes, and now and then of the others (but for kernel threads).
 
-        Returns them by pid, and the pids whose line could not be made sense of: such a process has not left.
+        Returns them by pid, and the pids whose line could not be made sense of, or cannot be read now: such a process
+        has not left.
         """
         stats, unread = {}, set()
         for pid in pids:
             seen = self._seen.get(pid)
             if seen is not None and pid not in known and not everyone and now < seen.due_at:
+                continue
+            if self._proc.is_in_exec(pid):
+                unread.add(pid)
                 continue
             read = self._guard.attempt("a process", partial(self._stat, pid), pid=pid)
             if read is None:

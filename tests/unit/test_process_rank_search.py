@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from scanned_node import GPU, NCCL_MAPS, Node
 
-from agent.api import ProcessKey
+from agent.api import ProcessKey, ProcFS
 from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD_SECONDS, YOUNG_SECONDS
+from exporters.process.scan import Found
 
 
 @pytest.fixture
@@ -119,3 +122,32 @@ def test_processes_that_left_are_not_counted(node: Node) -> None:
     assert node.look().processes == 2
     node.proc.remove(10)
     assert node.look().processes == 1
+
+
+def test_a_process_that_hangs_in_exec_holds_up_no_look(node: Node) -> None:
+    """What can be read of no process until a file system answers is left out; a rank in that state has not left."""
+    for pid in (10, 30):
+        node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, environment={"RANK": "0"})
+    assert node.evidence().keys() == {10, 30}
+    node.proc.add(20)
+    for pid in (20, 30):
+        home = node.proc.root / str(pid)
+        (home / "stat").unlink()
+        os.mkfifo(home / "stat")  # who opens it waits
+        (home / "statm").write_text("1 1 0 0 0 1 0\n")
+    found: list[Found] = []
+    look = threading.Thread(target=lambda: found.append(node.look()), daemon=True)
+    look.start()
+    look.join(20)
+    assert [each.gone for each in found] == [()]
+    assert [key.pid for key in found[0].standing] == [10]
+
+
+def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
+    """The memory of a process that runs has a text, and a kernel's thread has none at all."""
+    assert not ProcFS(Path("/proc")).is_in_exec(os.getpid())
+    proc = ProcFS(node.proc.root)
+    node.proc.add(10)
+    for text, expected in (("0 0 0 0 0 0 0\n", False), ("9 1 0 0 0 3 0\n", False), ("33 3 0 0 0 33 0\n", True)):
+        (node.proc.root / "10/statm").write_text(text)
+        assert proc.is_in_exec(10) is expected
