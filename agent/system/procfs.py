@@ -214,6 +214,8 @@ class ProcFS:
         system that hangs.
         """
         folder = f"{self._root}/{pid}/fd"
+        if self.is_in_exec(pid):
+            return None
         try:
             numbers = os.listdir(folder)[:MAX_FILES_READ]
         except OSError:

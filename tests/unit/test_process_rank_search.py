@@ -151,3 +151,4 @@ def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
     for text, expected in (("0 0 0 0 0 0 0\n", False), ("9 1 0 0 0 3 0\n", False), ("33 3 0 0 0 33 0\n", True)):
         (node.proc.root / "10/statm").write_text(text)
         assert proc.is_in_exec(10) is expected
+        assert (proc.open_files(10, bool) is None) is expected
