@@ -32,7 +32,8 @@ Offer = Callable[[Wanted], Awaitable[Offered]]
 
 
 Stalls = Callable[[], Mapping[str, float]]
-"""The jobs (ids) that stand still now, and since when (s since the epoch). Called often: it must cost little."""
+"""The jobs (ids) that stand still, and for how many seconds they did when that was last seen. Called often: it must
+cost little."""
 
 
 Files = Callable[[str], Awaitable[bytes | None]]
@@ -62,11 +63,11 @@ class Offers:
             self._board.stalls_by[self._source] = stalls
 
     def stalls(self) -> dict[str, float]:
-        """The jobs that stand still by any exporter, and since when (s since the epoch) by the first of them."""
+        """The jobs that stand still by any exporter, and for how many seconds by the one that saw it for longest."""
         found: dict[str, float] = {}
         for stalls in self._board.stalls_by.values():
-            for job_id, since in stalls().items():
-                found[job_id] = min(since, found.get(job_id, since))
+            for job_id, seconds in stalls().items():
+                found[job_id] = max(seconds, found.get(job_id, seconds))
         return found
 
     def serve(self, files: Files) -> None:

@@ -87,7 +87,7 @@ class EvidenceExporter:
         for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
         attempt = self._ctx.guard.attempt
-        stalled = attempt("which jobs stand still", lambda: self._stalled(clock.time()))
+        stalled = attempt("which jobs stand still", self._stalled)
         alerted = attempt("which pages are open", lambda: self._alerted(views))
         for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
@@ -97,8 +97,8 @@ class EvidenceExporter:
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
 
-    def _stalled(self, now_seconds: float) -> list[Occasion]:
-        return self._watch.stalled(self._ctx.evidence.stalls(), now_seconds)
+    def _stalled(self) -> list[Occasion]:
+        return self._watch.stalled(self._ctx.evidence.stalls())
 
     def _alerted(self, views: Sequence[RankView]) -> list[Occasion]:
         return [] if self._asker is None else self._asker.look(views)

@@ -100,9 +100,9 @@ class TroubleWatch:
         """The changes of the states of a job's ranks here, in order."""
         return tuple(self._changes.get(job_id, ()))
 
-    def stalled(self, stalls: Mapping[str, float], now_seconds: float) -> list[Occasion]:
-        """The jobs that by ``stalls`` (since when, by job id) stand still for the time of a silence; each time once."""
-        due = frozenset(job for job, since in stalls.items() if now_seconds - since > self._silence_seconds)
+    def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
+        """The jobs that by ``stalls`` (seconds, by job id) stood still for the time of a silence; each time once."""
+        due = frozenset(job for job, seconds in stalls.items() if seconds > self._silence_seconds)
         new, self._stalled = due - self._stalled, due
         return [Occasion(job, "stalled", "") for job in sorted(new)]
 

@@ -16,13 +16,16 @@ from agent.api import (
     HelperSpec,
     Metric,
     NoData,
+    Offered,
     ProcessKey,
     RankLabel,
     RankView,
     Spec,
+    Wanted,
 )
 from exporters.flight_recorder.asking import PIPE_VARIABLE, DumpAsker
 from exporters.flight_recorder.book import DumpBook
+from exporters.flight_recorder.evidence import part
 from exporters.flight_recorder.families import FAMILIES, FlightSnapshot, render
 from exporters.flight_recorder.pipe import AskResult
 from exporters.flight_recorder.places import VARIABLES, is_looked_at, is_number, paths_of, reached_by
@@ -54,7 +57,7 @@ PIPES = HelperSpec(
 )
 ASK_SECONDS = 10.0
 
-_Wanted = tuple[ProcessKey | None, DumpRequest]
+_Asked = tuple[ProcessKey | None, DumpRequest]
 """The rank's process, which is not known of recorded data, and what is asked for."""
 _Prefix = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 
@@ -93,6 +96,7 @@ class FlightRecorderExporter:
         self._pipes = ctx.helper(PIPES)
         self._book = DumpBook(self._admit, self._release)
         ctx.ranks.keep_variables(VARIABLES | {PIPE_VARIABLE})
+        ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
         """Look if it is time; NoData while no dump of a rank here was found."""
@@ -117,6 +121,9 @@ class FlightRecorderExporter:
     async def drain(self) -> None:
         """Give back the room of what is shown."""
         self._book.close()
+
+    async def _part(self, wanted: Wanted) -> Offered:
+        return part(self._book.shown(), wanted.job_id)
 
     async def _look(self) -> None:
         now = self._ctx.clock.time()
@@ -162,10 +169,10 @@ class FlightRecorderExporter:
             raise
         self._pipes.rest()
 
-    def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Wanted]:
+    def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
         """The dumps to ask for: those read longest ago first, and of these one of each user after the other."""
         pids = reached_by(views.values())
-        found: dict[RankLabel, _Wanted] = {}
+        found: dict[RankLabel, _Asked] = {}
         places: dict[RankLabel, tuple[int, int]] = {}
         of_user: Counter[int] = Counter()
         for label, view in views.items():
@@ -207,9 +214,9 @@ def users_of(views: Iterable[RankView]) -> dict[str, int]:
     return {job_id: each.uid for job_id, each in facts if each is not None and each.uid is not None}
 
 
-def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Wanted]:
+def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
     """The dumps of recorded data, which no process wrote."""
-    found: dict[RankLabel, _Wanted] = {}
+    found: dict[RankLabel, _Asked] = {}
     for prefix in prefixes:
         directory, _, begin = prefix.rpartition("/")
         for name in os.listdir(directory) if os.path.isdir(directory) else ():

@@ -127,7 +127,7 @@ class StacksExporter:
                 silent.add(view.label.job_id)
         self._pauses = known
         stalls = self._ctx.evidence.stalls()
-        silent |= {job_id for job_id, since in stalls.items() if now - since > self._config.silence_seconds}
+        silent |= {job_id for job_id, seconds in stalls.items() if seconds > self._config.silence_seconds}
         return frozenset(silent)
 
     def _forget(self, views: Iterable[RankView]) -> None:

@@ -115,9 +115,9 @@ def test_what_stands_still_is_an_occasion_once() -> None:
     """A job that is reported to stand still is an occasion once, after the time of a silence; the next time again."""
     watch = TroubleWatch(SILENCE)
     stalled = Occasion("7", "stalled", "")
-    assert watch.stalled({"7": 1000.0}, 1000.0 + SILENCE) == []
-    assert watch.stalled({"7": 1000.0}, 1001.0 + SILENCE) == [stalled]
-    assert watch.stalled({"7": 1000.0}, 1002.0 + SILENCE) == []
-    assert watch.stalled({"7": 990.0}, 1003.0 + SILENCE) == []
-    assert watch.stalled({}, 1300.0) == []
-    assert watch.stalled({"7": 1400.0, "8": 1550.0}, 1401.0 + SILENCE) == [stalled]
+    assert watch.stalled({"7": SILENCE}) == []
+    assert watch.stalled({"7": SILENCE + 1.0}) == [stalled]
+    assert watch.stalled({"7": SILENCE + 2.0}) == []
+    assert watch.stalled({"7": SILENCE + 13.0}) == []
+    assert watch.stalled({}) == []
+    assert watch.stalled({"7": SILENCE + 1.0, "8": SILENCE - 1.0}) == [stalled]

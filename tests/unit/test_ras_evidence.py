@@ -1,4 +1,4 @@
-"""What RAS's reports tell the evidence: since when a job stands still."""
+"""What RAS's reports tell the evidence: for how long a job stood still."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def told(report_seconds: list[float]) -> JobReport:
     return JobReport(ProcessKey(1, 1), HELD_UP, 0.0, 2, watches, report_seconds[-1])
 
 
-def test_a_job_stands_still_since_its_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job is told of from the second equal report on, since the first; what a report means is found out once."""
+def test_a_job_stood_still_until_its_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is told of with the time between equal reports, however long ago; what a report means is found out once."""
     board, kept = EvidenceBoard(), {"7": told([1000.0])}
     ras = board.of("ras")
 
@@ -34,21 +34,21 @@ def test_a_job_stands_still_since_its_first_report(monkeypatch: pytest.MonkeyPat
     evidence.offer_reports(ras, named, dict)
     assert ras.stalls() == {}
     kept["7"] = told([1000.0, 1030.0])
-    assert ras.stalls() == {"7": 1000.0}
-    monkeypatch.setattr(evidence, "stalled_since", None)
-    assert ras.stalls() == {"7": 1000.0}
+    assert ras.stalls() == {"7": 30.0}
+    monkeypatch.setattr(evidence, "stalled_seconds", None)
+    assert ras.stalls() == {"7": 30.0}
     kept.clear()
     assert ras.stalls() == {}
 
 
-def test_the_first_of_two_exporters_counts() -> None:
-    """Of two exporters that tell of a job the earlier time counts, until that one has ended."""
+def test_the_longer_of_two_stalls_counts() -> None:
+    """Of two exporters that tell of a job the longer time counts, until that one has ended."""
     board = EvidenceBoard()
     ras, other = board.of("ras"), board.of("other")
     ras.tell_stalls(lambda: {"7": 10.0})
-    other.tell_stalls(lambda: {"7": 5.0, "8": 20.0})
-    assert ras.stalls() == {"7": 5.0, "8": 20.0}
+    other.tell_stalls(lambda: {"7": 15.0, "8": 20.0})
+    assert ras.stalls() == {"7": 15.0, "8": 20.0}
     other.close()
     assert ras.stalls() == {"7": 10.0}
-    other.tell_stalls(lambda: {"7": 5.0})
+    other.tell_stalls(lambda: {"7": 15.0})
     assert ras.stalls() == {"7": 10.0}

@@ -153,10 +153,11 @@ async def test_a_long_pause_is_no_silence_later(node: Node) -> None:
 async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
     """Ranks without records are looked at when RAS reports for the time of a silence that their job stands still."""
     node.ranks.observe_process(owned(30, environment(0, 64, "9"), Owner("user", "1000"), uid=1000))
-    ras, since = node.board.of("ras"), node.clock.time()
-    ras.tell_stalls(lambda: {"9": since})
+    ras, stalls = node.board.of("ras"), {"9": SILENCE}
+    ras.tell_stalls(lambda: stalls)
     assert await node.look(SILENCE) == {}
     assert node.asked.pids == []
+    stalls["9"] = SILENCE + 1.0
     assert await node.look(1.0) == {"0": "all_reduce #1"}
     assert node.asked.pids == [30]
     ras.close()

@@ -1,5 +1,5 @@
 """What the last report of a job adds to a bundle of evidence: the report as it was read, and which ranks it blames; and
-since when the job stands still by it."""
+for how long the job stood still by it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,19 @@ def offer_reports(
             del known[job_id]
         for job_id, each in reports.items():
             if job_id not in known or known[job_id][0] != each.asked_seconds:
-                known[job_id] = (each.asked_seconds, stalled_since(each))
-        return {job_id: since for job_id, (_, since) in known.items() if since is not None}
+                known[job_id] = (each.asked_seconds, stalled_seconds(each))
+        return {job_id: seconds for job_id, (_, seconds) in known.items() if seconds is not None}
 
     board.tell_stalls(stalls)
 
 
-def stalled_since(known: JobReport) -> float | None:
-    """Return since when (s since the epoch) a communicator waits for ranks that are blamed; None where none does."""
+def stalled_seconds(known: JobReport) -> float | None:
+    """Return for how long (s) a communicator had waited for blamed ranks at the last report; None where none did.
+
+    Not until now: since that report the job may have gone on.
+    """
     blamed: Iterable[str] = suspects(known.report.communicators, known.watches)
-    return min((known.watches[comm].since_seconds for comm in blamed), default=None)
+    return max((known.watches[comm].still_seconds for comm in blamed), default=None)
 
 
 async def last_report(reports: Callable[[], Mapping[str, JobReport]], wanted: Wanted) -> Offered:

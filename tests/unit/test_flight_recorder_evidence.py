@@ -1,0 +1,120 @@
+"""What dumps of flight recorders add to a bundle of evidence: which ranks they blame, and what is in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from flight_dumps import dump, entry, pickled, recorded
+
+from agent.api import RankLabel
+from exporters.flight_recorder.book import ShownDump
+from exporters.flight_recorder.dump import read_dump
+from exporters.flight_recorder.evidence import APART_SECONDS, FILE, MAX_WORDS, OF_ALL, part
+
+DEPLOY = Path(__file__).parents[2] / "deploy/prometheus"
+WRITTEN = 1000.0
+
+
+def shown(raw: Mapping[int, bytes], written: float = WRITTEN, job: str = "7") -> list[ShownDump]:
+    """Dumps by rank, as they are shown."""
+    found = []
+    for rank, each in raw.items():
+        summary = read_dump(each, rank)
+        assert summary is not None
+        found.append(ShownDump(RankLabel(job, str(rank)), written, summary))
+    return found
+
+
+def blamed(dumps: list[ShownDump]) -> dict[str, str]:
+    """What is said of each rank that is blamed."""
+    return {word.rank: word.says for word in part(dumps, "7").words if word.blames}
+
+
+def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDump]:
+    """Four ranks of one group, by what each has begun and what it waits in."""
+    raw = {}
+    for rank, number in enqueued.items():
+        entries = [entry(sequence=waits[rank])] if rank in waits else []
+        raw[rank] = pickled(dump(entries, enqueued=number))
+    return shown(raw)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "says"),
+    [
+        ("lock_gil_1st", dict.fromkeys(("9", "14"), "had not begun")),
+        ("gpu_error_1st", dict.fromkeys(("12", "14"), "had not finished")),
+    ],
+)
+def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str]) -> None:
+    """In both recorded hangs the injected ranks are blamed, and nobody else, where one node has all of the ranks."""
+    found = blamed(shown(recorded(scenario)))
+    assert found.keys() == says.keys()
+    assert all(text in found[rank] for rank, text in says.items()), found
+
+
+@pytest.mark.parametrize("scenario", ["lock_gil_1st", "gpu_error_1st"])
+def test_a_node_that_has_a_part_of_the_ranks_blames_nobody_else(scenario: str) -> None:
+    """Whichever ranks a node has, it blames none but the injected ones."""
+    injected = {"lock_gil_1st": {"9", "14"}, "gpu_error_1st": {"12", "14"}}[scenario]
+    dumps = shown(recorded(scenario))
+    for size in (2, 4, 8):
+        for first in range(0, len(dumps), size):
+            assert blamed(dumps[first : first + size]).keys() <= injected
+
+
+def test_a_rank_that_waits_itself() -> None:
+    """A rank that has not begun what others wait in is blamed; one that waits in another group is told of alone."""
+    said = "had not begun all_reduce no. 5 of group default_pg, which others here had"
+    assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": said}
+    groups = {
+        name: {"name": name, "desc": text, "ranks": "[2, 3]"} for name, text in (("0", "default_pg"), ("1", "tp"))
+    }
+    status = {name: {"last_enqueued_collective": number} for name, number in (("0", 3), ("1", 4))}
+    waits = dump([entry("1", 4, process_group=("1", "tp"))], pg_config=groups, pg_status=status)
+    words = part([*hang({0: 5}, {0: 5}), *shown({2: pickled(waits)})], "7").words
+    assert [(word.rank, word.says, word.blames) for word in words] == [
+        ("0", "waited in all_reduce no. 5 of group default_pg", False),
+        ("2", said, False),
+        ("2", "waited in all_reduce no. 4 of group tp", False),
+    ]
+
+
+def test_a_rank_that_does_not_finish() -> None:
+    """A rank in what others have finished is blamed, but not where it waits for a rank that has not begun it."""
+    said = "had not finished all_reduce no. 3 of group default_pg, which others here had"
+    assert blamed(hang({0: 5, 1: 3}, {0: 5, 1: 3})) == {"1": said}
+    assert blamed(hang({0: 5, 1: 3, 2: 2}, {0: 5, 1: 3})).keys() == {"2"}
+
+
+def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
+    """Dumps of another job or of an earlier hang are left out; without any there is no part."""
+    dumps = hang({0: 5}, {0: 5})
+    [old] = shown({1: pickled(dump([], enqueued=3))}, WRITTEN - APART_SECONDS)
+    [older] = shown({1: pickled(dump([], enqueued=3))}, WRITTEN - APART_SECONDS - 1.0)
+    [other] = shown({1: pickled(dump([], enqueued=3))}, job="8")
+    assert blamed([*dumps, old]).keys() == {"1"}
+    assert blamed([*dumps, older, other]) == {}
+    [listed] = msgspec.json.decode(part([*dumps, older, other], "7").files[FILE])
+    assert (listed["rank"], listed["written"]) == ("0", WRITTEN)
+    assert listed["groups"][0]["waits"]["sequence"] == 5
+    assert part([other], "7").files == {}
+
+
+def test_words_are_bounded() -> None:
+    """Of more ranks than may be told of the first are."""
+    [one] = hang({0: 5}, {0: 5})
+    many = [msgspec.structs.replace(one, label=RankLabel("7", str(rank))) for rank in range(MAX_WORDS + 1)]
+    assert len(part(many, "7").words) == MAX_WORDS
+
+
+def test_what_the_rules_know_is_the_same() -> None:
+    """The rules take the same operations as ending on all ranks, and the same time between dumps of one hang."""
+    texts = yaml.safe_load((DEPLOY / "sources/texts.yml").read_text())
+    of_all = next(iter(group["operations_of_all"] for group in texts.values() if "operations_of_all" in group))
+    assert frozenset(of_all.split("|")) == OF_ALL
+    assert yaml.safe_load((DEPLOY / "thresholds.yml").read_text())["dumps_apart_seconds"] == APART_SECONDS
