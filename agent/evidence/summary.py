@@ -11,6 +11,8 @@ MAX_LISTED = 4096
 MAX_TEXT = 512
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+Moment = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
+"""Seconds since the epoch; before the year 10000, which calendars end with."""
 Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked", "alert"]
 Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
 
@@ -24,7 +26,7 @@ class RankAtTime(msgspec.Struct, frozen=True):
     rank: Text
     pid: int
     state: Text
-    since: float
+    since: Moment
     how: Text = ""
     gpu: Text = ""
     last_operation: Text = ""
@@ -43,7 +45,7 @@ class Word(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """Something that happened, at ``at`` (s since the epoch), about ``rank`` (empty: the job or the node)."""
 
-    at: float
+    at: Moment
     rank: Text
     what: Text
     source: Text
@@ -64,7 +66,7 @@ class Summary(msgspec.Struct, frozen=True):
     format: Literal[1]
     job_id: Text
     node: Text
-    taken_at: float
+    taken_at: Moment
     trigger: Trigger
     because: Text
     version: Text

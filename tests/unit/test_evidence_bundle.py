@@ -166,6 +166,14 @@ def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("taken_at", "is_read"), [(0.0, True), (-1.0, False), (253402300799.0, True), (1e300, False)])
+def test_times_are_of_calendars(tmp_path: Path, taken_at: float, is_read: bool) -> None:
+    """A summary with a time that no calendar has is not read: nothing that is shown of it can fail."""
+    name = bundle_name("7", 1.7e9, "n1")
+    write(tmp_path, name, {}, msgspec.structs.replace(summary(), taken_at=taken_at), 10)
+    assert len(list(folder.summaries(tmp_path))) == is_read
+
+
 def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A summary that makes no sense, or is larger than one may be, is left out of the list."""
     for job in ("1", "2", "3"):
