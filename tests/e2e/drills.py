@@ -14,6 +14,9 @@ from paging import site
 from reports import Row, arrivals, write_report
 from watches import RECEIVERS, WHOLE, Page, Watch
 
+LATE_SECONDS = 60.0
+"""On a busy machine jobs are silent for a while when they start, and a page on a longer silence comes so much later."""
+
 
 class Accident(NamedTuple):
     """What happens to a job that runs on some nodes; ``options`` are the launchers'.
@@ -75,7 +78,7 @@ def drill(
 ) -> Iterator[dict[str, Drill]]:
     """Let the accidents happen once Prometheus knows all the jobs.
 
-    Provides what has come of them ``settle_seconds`` later, by watch.
+    Provides what has come of them ``settle_seconds`` later, by watch; later yet where somebody is still to be told.
     """
     with site(directory, nodes, thresholds, watches=watches, **more) as here, contextlib.ExitStack() as stack:
         jobs: dict[str, Any] = {}
@@ -89,7 +92,15 @@ def drill(
             happened_at[name] = time.time()
             accident.happen(jobs[name])
         over = time.time() + settle_seconds
+        due = [each.about or name for name, each in accidents.items() if each.to_be_told != "nothing"]
         wait_until(lambda: time.time() > over, settle_seconds + 1, "the end of the drill")
+        wait_until(
+            lambda: (
+                time.time() > over + LATE_SECONDS or all(watch.told(name) for watch in here.watches for name in due)
+            ),
+            LATE_SECONDS + 10,
+            "pages that are late",
+        )
         rows = [
             Row(
                 each.what or name,
