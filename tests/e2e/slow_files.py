@@ -62,11 +62,13 @@ def answer(code: int, node: int, body: bytes) -> bytes | int | None:
     return b"" if code in (_RELEASE, _FLUSH) else _ENOSYS
 
 
-def serve(device: int) -> None:
-    """Answer requests, one after the other, until the file system is unmounted."""
+def serve(device: int, may_close: threading.Event | None = None) -> None:
+    """Answer requests, one after the other, until it is unmounted; whoever closes the file waits for ``may_close``."""
     with contextlib.suppress(OSError):
         while request := os.read(device, _REQUEST_BYTES):
             _, code, unique, node, *_ = _HEADER.unpack_from(request)
+            if code == _FLUSH and may_close is not None:
+                may_close.wait()
             found = answer(code, node, request[_HEADER.size :])
             if found is not None:
                 error, body = (-found, b"") if isinstance(found, int) else (0, found)
@@ -97,10 +99,13 @@ def _mounted(directory: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def slow_file(directory: Path) -> Iterator[Path]:
-    """Mount it at ``directory`` and provide the file's path; raises OSError where that cannot be."""
+def slow_file(directory: Path, may_close: threading.Event | None = None) -> Iterator[Path]:
+    """Mount it at ``directory`` and provide the file's path; raises OSError where that cannot be.
+
+    A process that closes the file waits until ``may_close`` is set.
+    """
     with _mounted(directory) as device:
-        server = threading.Thread(target=serve, args=(device,), daemon=True)
+        server = threading.Thread(target=serve, args=(device, may_close), daemon=True)
         server.start()
         try:
             yield directory / NAME.decode()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -217,3 +218,23 @@ def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequ
     status = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=30).stdout
     assert ("not known of 1 rank(s): what blocked threads wait for" in status) == (wait == "other")
     assert agent.value("rankwatch_exporter_skipped_total", exporter="process") is None
+
+
+def test_a_process_that_hangs_in_exec(agent: Agent, directory: Path, stack: contextlib.ExitStack) -> None:
+    """A process that a file system holds in exec hides no other: a new rank is found meanwhile, and its death."""
+    may_close = threading.Event()
+    try:
+        path = stack.enter_context(slow_file(directory / "mount", may_close))
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error.strerror}")
+    code = f"import os; os.open({str(path)!r}, os.O_RDONLY); os.execv('/bin/sleep', ['sleep', '600'])"
+    stuck = subprocess.Popen([sys.executable, "-S", "-c", code], user=AGENT)
+    stack.callback(stuck.wait)
+    stack.callback(stuck.kill)
+    stack.callback(may_close.set)
+    memory = Path(f"/proc/{stuck.pid}/statm")
+    wait_until(lambda: memory.read_text().split()[3] == "0", 20.0, "a process without a text: in exec")
+    rank = Held(agent, stack, "wait")
+    rank.process.kill()
+    agent.wait_for("rankwatch_rank_up", 0.0, seconds=10.0, job_id=rank.job_id)
+    assert memory.read_text().split()[3] == "0"
