@@ -56,9 +56,9 @@ from agent.system.process_lines import Stat
 from agent.system.procfs import OpenFile, ProcFS
 from agent.system.whole_file import FilePlace, read_changed
 from agent.tail.file import FollowedFile, Position
-from agent.tail.follower import Follower, ShareOf, share_of
+from agent.tail.follower import Follower
 from agent.tail.patterns import compiled as compiled_path_pattern
-from agent.tail.shares import FairTable, Holdings, Share
+from agent.tail.shares import FairTable, Holdings, Share, ShareOf, share_of
 from agent.tail.text_files import TextFiles, TextLines
 
 __all__ = [

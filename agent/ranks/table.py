@@ -46,7 +46,7 @@ class RankTable:
         self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
         self._variables: frozenset[str] = frozenset()
         self._job_id_variables: tuple[str, ...] = ()
-        self.held_files: frozenset[tuple[int, int]] = frozenset()
+        self.held_files: Mapping[tuple[int, int], str] = {}
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.usage_unread: Mapping[str, int] = {}
         self.revision = 0

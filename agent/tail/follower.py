@@ -18,24 +18,15 @@ from pathlib import Path
 from agent.tail.crowd import Crowd
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
 from agent.tail.left import LeftPositions
-from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, ListingOf
+from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, ListingOf, entry_at
 from agent.tail.reader import LineReader, error_name
-from agent.tail.shares import Share
+from agent.tail.shares import Share, ShareOf, share_of
 
 IDLE_SECONDS = 60.0
 MAX_FORGOTTEN = 65_536
 
 _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
 """Errors that say that there is nothing to read; any other may hide files that are there."""
-
-
-ShareOf = Callable[[os.stat_result, str], Share]
-"""Says whose a file is, by its status and its directory."""
-
-
-def share_of(status: os.stat_result, directory: str) -> Share:
-    """By its user and its directory."""
-    return Share(status.st_uid, directory)
 
 
 class Follower:
@@ -82,6 +73,7 @@ class Follower:
         self._keeps_open = keeps_open
         self._returns_end_lines = returns_end_lines
         self._backlog_bytes = backlog_bytes
+        self._root = str(root)
         self._matches = matches
         self._clock = clock
         self._resume = {(position.device, position.inode): position for position in resume}
@@ -142,6 +134,22 @@ class Follower:
             self._resume.clear()
             self._old &= self._seen
         return self.files()
+
+    def take_up(self, path: str, identity: tuple[int, int]) -> None:
+        """Follow the file at ``path`` from now on, without waiting for the next look.
+
+        ``path``: where a process has it open. A file elsewhere, or of another identity, is left to ``discover``.
+        """
+        if identity in self._files or self._start_at_end:
+            return
+        try:
+            entry = entry_at(self._root, path)
+        except OSError as error:
+            self.skipped[error_name(error)] += 1
+            return
+        if entry is not None and (entry[1].status.st_dev, entry[1].status.st_ino) == identity:
+            self._now_ns = int(self._wall_clock() * 1e9)
+            self._take(*entry)
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
         """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.

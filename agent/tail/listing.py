@@ -62,6 +62,21 @@ class FoundEntry(Protocol):
         ...
 
 
+class NamedEntry(NamedTuple):
+    """A file that was named and looked at."""
+
+    name: str
+    status: os.stat_result
+
+    def inode(self) -> int:
+        """The inode's number."""
+        return self.status.st_ino
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """The status of the name itself: no link was followed."""
+        return self.status
+
+
 class Finder(Protocol):
     """Finds files: one way to look for them."""
 
@@ -160,8 +175,7 @@ class Listing:
         """
         seen = 0
         try:
-            status = os.fstat(descriptor)
-            directory = Directory(prefix, status.st_dev, is_open_to_others(status.st_mode))
+            directory = _directory(prefix, descriptor)
             with os.scandir(descriptor) as entries:
                 for entry in islice(entries, start, start + count + 1):
                     if seen == count:
@@ -186,6 +200,37 @@ def fairly_chosen(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
         ranked.append((rank[one.uid], one))
         rank[one.uid] += 1
     return [one for _, one in sorted(ranked, key=lambda each: each[0])[:limit]]
+
+
+def opened_below(base: int, path: str) -> int:
+    """Open a directory below ``base`` name by name, following no link."""
+    descriptor = os.open(".", DIRECTORY_FLAGS, dir_fd=base)
+    for name in filter(None, path.split("/")):
+        with closing(descriptor):
+            descriptor = os.open(name, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=descriptor)
+    return descriptor
+
+
+def entry_at(root: str, path: str) -> tuple[Directory, NamedEntry] | None:
+    """Return the file at ``path`` if that lies in ``root`` or one level below, else None. Raises OSError.
+
+    ``path`` comes from outside: no link below ``root`` is followed.
+    """
+    below = next((path[len(base) + 1 :] for base in (root, os.path.realpath(root)) if path.startswith(f"{base}/")), "")
+    *folders, name = below.split("/")
+    if len(folders) > 1 or {"", ".", ".."} & {*folders, name}:
+        return None
+    base = os.open(root, DIRECTORY_FLAGS)
+    with closing(base):
+        descriptor = opened_below(base, "/".join(folders))
+        with closing(descriptor):
+            directory = _directory("/".join((root, *folders)), descriptor)
+            return directory, NamedEntry(name, os.stat(name, dir_fd=descriptor, follow_symlinks=False))
+
+
+def _directory(prefix: str, descriptor: int) -> Directory:
+    status = os.fstat(descriptor)
+    return Directory(prefix, status.st_dev, is_open_to_others(status.st_mode))
 
 
 def is_open_to_others(mode: int) -> bool:

@@ -14,11 +14,13 @@ from agent.tail.listing import (
     MAX_ROUNDS,
     Directory,
     FollowLimits,
+    NamedEntry,
     Skip,
     Subdirectory,
     Take,
     fairly_chosen,
     is_open_to_others,
+    opened_below,
 )
 from agent.tail.reader import DIRECTORY_FLAGS, closing
 
@@ -54,21 +56,6 @@ def compiled(text: str) -> Pattern:
     directories = tuple(re.compile(_expression(part)) for part in parts[fixed:-1])
     path = re.compile("".join("/" + _expression(part) for part in parts))
     return Pattern("/" + "/".join(parts[:fixed]), directories, re.compile(_expression(parts[-1])), path)
-
-
-class NamedEntry(NamedTuple):
-    """A file that was named and looked at."""
-
-    name: str
-    status: os.stat_result
-
-    def inode(self) -> int:
-        """The inode's number."""
-        return self.status.st_ino
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """The status of the name itself: no link was followed."""
-        return self.status
 
 
 class PatternListing:
@@ -144,7 +131,7 @@ class PatternListing:
         """Look at ``count`` entries from the ``start``-th on; return how many there were, and whether no more are."""
         seen = 0
         try:
-            directory = _opened(base, one.name)
+            directory = opened_below(base, one.name)
             with closing(directory):
                 visit.enter(one.name, os.fstat(directory))
                 with os.scandir(directory) as entries:
@@ -208,15 +195,6 @@ class _Directories:
             return
         written_ns = min(self._now_ns, status.st_mtime_ns)
         self.found.append(Subdirectory(self._prefix + entry.name, status.st_uid, written_ns))
-
-
-def _opened(base: int, path: str) -> int:
-    """Open a directory below ``base`` name by name, following no link."""
-    descriptor = os.open(".", DIRECTORY_FLAGS, dir_fd=base)
-    for name in filter(None, path.split("/")):
-        with closing(descriptor):
-            descriptor = os.open(name, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=descriptor)
-    return descriptor
 
 
 def _expression(part: str) -> str:

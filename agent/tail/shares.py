@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import os
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 NOBODY = -1
@@ -16,6 +17,15 @@ class Share(NamedTuple):
 
     uid: int
     directory: str
+
+
+ShareOf = Callable[[os.stat_result, str], Share]
+"""Names the share of a file by its status and its directory."""
+
+
+def share_of(status: os.stat_result, directory: str) -> Share:
+    """Name the share by the file's user and its directory."""
+    return Share(status.st_uid, directory)
 
 
 class _Counts(Generic[K]):

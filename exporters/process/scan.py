@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import chain, zip_longest
 from typing import TypeVar
 
 import msgspec
@@ -42,6 +43,7 @@ class ScanRequest(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What one look found. ``gone``: asked-for processes that are not there any more, or only as zombies.
 
+    ``held``: the record files that ranks hold open, see ``held_files``.
     ``restored``: known ones that this scanner sees for the first time. ``usages``: once in THREADS_SECONDS.
     """
 
@@ -50,7 +52,7 @@ class Found(msgspec.Struct, frozen=True):
     standing: dict[ProcessKey, ProcessStanding]
     gone: tuple[ProcessKey, ...]
     links: tuple[tuple[WriterKey, ProcessKey], ...]
-    held: frozenset[tuple[int, int]]
+    held: dict[tuple[int, int], str]
     processes: int
     unreadable: int
     usages: Usages | None = None
@@ -106,7 +108,7 @@ class Scanner:
             standing=standings,
             gone=tuple(gone),
             links=self._links(writer_keys, list(standings)),
-            held=frozenset(_identity(file) for key in standings for file in self._ranks[key].logs.values()),
+            held=held_files([self._ranks[key].logs.values() for key in standings]),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
             usages=self._look_at_usage(now, running) if is_due else None,
@@ -244,6 +246,12 @@ class Scanner:
 
 def _runs(stat: Stat | None, key: ProcessKey) -> bool:
     return stat is not None and stat.key == key and not stat.over
+
+
+def held_files(files_of_ranks: Iterable[Iterable[OpenFile]]) -> dict[tuple[int, int], str]:
+    """Return the path of each record file that a rank holds, by device and inode: the first of each rank, then on."""
+    files = chain.from_iterable(zip_longest(*files_of_ranks))
+    return {_identity(file): file.target for file in files if file is not None}
 
 
 def _identity(file: OpenFile) -> tuple[int, int]:

@@ -11,9 +11,12 @@ from agent.api import OpenFile, ProcessKey, ProcFS, Stat, is_record_file
 from exporters.process.oom import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
-"""How often the threads of ranks and what they use are looked at, and a rank without record files for such files."""
+"""Time between two looks at the threads of ranks and at what they use, and between two searches for the record files
+of a rank that holds none."""
+NEW_RANK_SECONDS = 60.0
+"""How long after a rank was found each look searches for its first record file."""
 LOGS_SECONDS = 30.0
-"""How often the descriptors of a rank that holds record files are looked at for others."""
+"""Time between two searches for further record files of a rank that holds one."""
 
 # Threads without which no collective moves: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
 _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
@@ -41,6 +44,7 @@ class KnownRank(msgspec.Struct):
     vital: dict[int, tuple[str, int, float | None]] = {}
     logs: dict[int, OpenFile] = {}
     logs_at: float = float("-inf")
+    first_look_at: float = float("inf")
     finalized: bool = False
     kill_pending: bool = False
     blocked_since: float | None = None
@@ -102,7 +106,9 @@ def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) ->
                 return  # the kernel closed it: that is its death, not an orderly end
             del rank.logs[fd]
             rank.finalized = not rank.logs
-    if now - rank.logs_at < (LOGS_SECONDS if rank.logs else THREADS_SECONDS):
+    rank.first_look_at = min(rank.first_look_at, now)
+    is_new = now - rank.first_look_at < NEW_RANK_SECONDS
+    if now - rank.logs_at < (LOGS_SECONDS if rank.logs else 0.0 if is_new else THREADS_SECONDS):
         return
     rank.logs_at = now
     files = proc.open_files(key.pid, is_record_file) or []

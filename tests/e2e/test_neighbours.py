@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -34,6 +35,8 @@ pytestmark = [
     pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or ""),
     pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found"),
 ]
+FIRST_RECORD_SECONDS = 10.0
+"""3 s on a quiet machine."""
 ALIVE = {str(rank): "alive" for rank in range(RANKS)}
 CONTROL = {
     "states": ALIVE | {"1": "dead"},
@@ -165,6 +168,22 @@ def test_a_job_that_starts_is_unharmed(attack: Callable[[SharedNode], None], sha
             job.kill(job.pid(1), signal.SIGSEGV)
             agent.wait_for_ending("1", ("signaled", "SIGSEGV", ""), 20.0)
             is_as_in_the_control_run(agent)
+
+
+def test_a_crowded_directory_delays_no_first_record(shared: SharedNode) -> None:
+    """A job that starts has its first records shown within seconds although a neighbour keeps 70,000 files: a look at
+    those comes every 30 s."""
+    for number in range(70_000):
+        path = shared.logs / "mallory" / f"{os.uname().nodename}-pid{number}.log"
+        path.touch()
+        os.chown(path, MALLORY, MALLORY)
+    with shared.agent() as agent:
+        wait_until(lambda: sum(s.value for s in agent.samples("rankwatch_inspector_files")) >= 4096, 20.0, "a look")
+        with shared.victim():
+            wait_until(lambda: operations(agent, shared.logs / "victim")[1] > 0, 20.0, "the first record in a file")
+            written = time.monotonic()
+            wait_until(lambda: victims_series(agent)["bandwidth"], 40.0, "the first record at the agent")
+            assert time.monotonic() - written < FIRST_RECORD_SECONDS
 
 
 def test_a_neighbour_that_stays_is_no_witness(shared: SharedNode) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.speeds = Speeds()
-        self.held_files: frozenset[tuple[int, int]] = frozenset()
+        self.held_files: Mapping[tuple[int, int], str] = {}
         self.hostnames = frozenset({"here"})
         self.renamed: list[str] = []
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []

@@ -257,7 +257,7 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     assert published(read(reader)).writers == ()
     status = path.stat()
     clock.advance(1.0)
-    held = Ownership(frozenset({(status.st_dev, status.st_ino)}), frozenset({"here"}))
+    held = Ownership({(status.st_dev, status.st_ino): ""}, frozenset({"here"}))
     assert len(published(read(reader, held)).writers) == 1
     with path.open("ab") as writer:
         writer.write(line(1, hostname="container", pid=1))
@@ -463,8 +463,8 @@ def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> Non
         (None, HERE, FileState.UNIDENTIFIED),
         ("there", EVERYONE, FileState.FOLLOWED),
         (None, EVERYONE, FileState.FOLLOWED),
-        ("there", Ownership(held=frozenset({(1, 2)})), FileState.FOLLOWED),
-        ("there", Ownership(held=frozenset({(1, 3)})), FileState.FOREIGN),
+        ("there", Ownership(held={(1, 2): ""}), FileState.FOLLOWED),
+        ("there", Ownership(held={(1, 3): ""}), FileState.FOREIGN),
     ],
 )
 def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:

@@ -10,11 +10,11 @@ import pytest
 from call_counts import count_calls
 from scanned_node import Node
 
-from agent.api import ProcessKey, WriterKey
+from agent.api import OpenFile, ProcessKey, WriterKey
 from exporters.process import scan
 from exporters.process.cgroups import oom_kills, oom_now
 from exporters.process.oom import OomKills, OomLedger
-from exporters.process.scan import MAX_NEW, Found
+from exporters.process.scan import MAX_NEW, Found, held_files
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_writer_in_another_pid_namespace(node: Node) -> None:
     assert [facts.key.pid for facts in found.new] == [100]
     assert found.new[0].namespace_pid == 7
     assert found.links == ((writer_key, ProcessKey(100, 5000)),)
-    assert found.held == {(writer_key.device, writer_key.inode)}
+    assert found.held == {(writer_key.device, writer_key.inode): str(first)}
 
 
 def test_descriptors_unreadable(node: Node) -> None:
@@ -422,3 +422,10 @@ def test_the_files_user_comes_first(node: Node) -> None:
         node.proc.add(pid, uid=uid, namespace_pids=(pid, 3), threads={pid + 100: "NCCL RAS"}, files={7: path})
     node.file_uid = 1000
     assert node.look(writer_key).links == ((writer_key, ProcessKey(11, 5000)),)
+
+
+def test_held_files_of_ranks_come_by_turns() -> None:
+    """The first file of each rank comes before the second of any, so that a rank with many files delays no other."""
+    crowd = [OpenFile(number, f"/crowd-{number}", 1, number) for number in range(100)]
+    victim = [OpenFile(3, "/victim", 2, 1)]
+    assert list(held_files([crowd, victim]).values())[:2] == ["/crowd-0", "/victim"]

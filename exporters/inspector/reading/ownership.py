@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -23,10 +24,11 @@ class FileState(StrEnum):
 class Ownership(NamedTuple):
     """What is this node's: files that local rank processes hold open, and host names of local UTS namespaces.
 
-    ``everyone``: every host's files are ours (a single pass over recorded data).
+    ``held``: the path of each held file, as its process names it, by device and inode. ``everyone``: every host's files
+    are ours (a single pass over recorded data).
     """
 
-    held: frozenset[tuple[int, int]] = frozenset()
+    held: Mapping[tuple[int, int], str] = {}
     hostnames: frozenset[str] = frozenset()
     everyone: bool = False
 

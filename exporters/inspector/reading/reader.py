@@ -33,7 +33,7 @@ CATCH_UP_SECONDS = 30.0
 """After a restart, counts of the whole node wait so long for files that are not read up to where they were: one that
 cannot be read must not withhold them for good."""
 LOOKS_SHARE = 0.01
-"""How much of the time may go into looks: on a large shared directory, and a slow server, they become rarer."""
+"""Part of the time that looks may take: on a large shared directory, and a slow server, they become rarer."""
 TURN_SECONDS = 0.15
 """How long one turn reads before it reports; the rest waits for the next."""
 READ_BYTES = 128 * 1024
@@ -124,6 +124,8 @@ class DirectoryReader:
         self._writers.retire(retire)
         if now >= self._discover_at:
             self._discover(ownership, now)
+        elif self._files.take_up_held(ownership, now):
+            self._queue.take_up(self._files.followed())
         waiting = self._queue.read(now, now + TURN_SECONDS)
         self._writers.tidy(now, int(self._clock.time() * 1_000_000))
         self._finish_runs(now, at_once=last and self._from_beginning)
@@ -152,15 +154,12 @@ class DirectoryReader:
         """Close all files."""
         self._follower.close()
 
-    # What they hold.
-
     def _discover(self, ownership: Ownership, now: float) -> None:
         files = self._follower.discover(partial(is_foreign, ownership))
         self._files.sync(files, ownership, now)
         self._queue.take_up(self._files.followed())
-        looked_at = self._clock.monotonic()
-        took = looked_at - now
-        self._discover_at = looked_at + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, took / LOOKS_SHARE))
+        ended = self._clock.monotonic()
+        self._discover_at = ended + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (ended - now) / LOOKS_SHARE))
 
     def _read_some(self, record_file: RecordFile, part: float) -> bool:
         chunk = self._follower.read(record_file.file, int(READ_BYTES * part))

@@ -17,6 +17,9 @@ from exporters.inspector.reading.ownership import (
 )
 from exporters.inspector.totals.aggregate import Aggregate
 
+MAX_HELD_TAKEN = 1024
+"""Files that one turn takes up because a rank holds them open; further ones wait for the next turn."""
+
 FileKey = tuple[int, int, int]
 """Device, inode and generation: one generation of a file."""
 
@@ -54,6 +57,7 @@ class RecordFiles:
         self._follower = follower
         self._failures = failures
         self._files: dict[tuple[int, int], RecordFile] = {}
+        self._held: set[tuple[int, int]] = set()  # held files that were looked for by their path
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take in the files that are there now, at the monotonic time ``now``, and decide which are ours."""
@@ -63,6 +67,20 @@ class RecordFiles:
             if record_file.trouble.is_over(now):
                 with self._failures.of(record_file.file, record_file.trouble, now):
                     record_file.state = self._state(record_file, ownership)
+
+    def take_up_held(self, ownership: Ownership, now: float) -> bool:
+        """Take up files that ranks hold open, each by its path and once; False when there are no new ones.
+
+        In a crowded directory the next look would come up to 30 s later, or not reach them.
+        """
+        self._held &= ownership.held.keys()
+        held = [identity for identity in ownership.held if identity not in self._held][:MAX_HELD_TAKEN]
+        for identity in held:
+            self._follower.take_up(ownership.held[identity], identity)
+        self._held.update(held)
+        if held:
+            self.sync(self._follower.files(), ownership, now)
+        return bool(held)
 
     def get(self, identity: tuple[int, int]) -> RecordFile | None:
         """The file of that device and inode, if it is there."""

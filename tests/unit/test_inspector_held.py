@@ -1,0 +1,114 @@
+"""Record files that ranks hold open: they are read at once, whatever else lies in their directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from inspector_records import line
+
+from agent.tail.follower import Follower
+from agent.tail.listing import FollowLimits
+from exporters.inspector.reading import record_files
+from exporters.inspector.reading.ownership import Ownership
+from exporters.inspector.reading.reader import DirectoryReader
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Device and inode."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def holding(*paths: Path) -> Ownership:
+    """The ownership of a node whose ranks hold these files open."""
+    return Ownership({identity(path): str(path) for path in paths}, frozenset({"here"}))
+
+
+def operations(reader: DirectoryReader, ownership: Ownership) -> int:
+    """The operations of all writers after one turn."""
+    published = reader.turn(ownership, last=True).published
+    assert published is not None
+    return sum(total.sums.operations for writer in published.writers for total in writer.totals)
+
+
+@pytest.mark.parametrize("folder", ["", "job"])
+def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str) -> None:
+    """A file that a rank holds open is read in the next turn; a look at its directory is not due for a second."""
+    (tmp_path / folder).mkdir(exist_ok=True)
+    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
+    assert operations(reader, holding()) == 0
+    log = tmp_path / folder / "here-pid7.log"
+    log.write_bytes(line(0) + line(1))
+    assert operations(reader, holding()) == 0
+    assert operations(reader, holding(log)) == 2
+    reader.close()
+
+
+def test_held_files_wait_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One held file more than a turn takes up is taken up by the next turn."""
+    monkeypatch.setattr(record_files, "MAX_HELD_TAKEN", 2)
+    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
+    assert operations(reader, holding()) == 0
+    logs = [tmp_path / f"here-pid{pid}.log" for pid in (7, 8, 9)]
+    for pid, log in zip((7, 8, 9), logs, strict=True):
+        log.write_bytes(line(0, pid=pid))
+    assert operations(reader, holding(*logs)) == 2
+    assert operations(reader, holding(*logs)) == 3
+    reader.close()
+
+
+def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
+    """A held file that a look does not reach, as others crowd its directory, is read as it grows."""
+    for number in range(8):
+        (tmp_path / f"crowd-{number}").touch()
+    log = tmp_path / list(os.scandir(tmp_path))[-1].name
+    follower = Follower(tmp_path, lambda _: True, FakeClock().monotonic, limits=FollowLimits(entries=7))
+    assert str(log) not in {file.path for file in follower.discover()}
+    follower.take_up(str(log), identity(log))
+    [file] = [file for file in follower.files() if file.path == str(log)]
+    for number in range(3):
+        with log.open("ab") as more:
+            more.write(b"%d\n" % number)
+        follower.discover()
+        chunk = follower.read(file)
+        assert chunk is not None
+        assert chunk.data == b"%d\n" % number
+    follower.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["outside.log", "root/../outside.log", "root/a/b/deep.log", "root/link/there.log", "root/other.log"],
+)
+def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
+    """A path that a process reports is followed only at most one level below the directory, through no link, and where
+    that very file is."""
+    root = tmp_path / "root"
+    (root / "a/b").mkdir(parents=True)
+    (root / "link").symlink_to(tmp_path)
+    (root / "other.log").touch()
+    for name in ("outside.log", "there.log", "root/a/b/deep.log"):
+        (tmp_path / name).touch()
+    follower = Follower(root, lambda _: True, FakeClock().monotonic)
+    follower.discover()
+    known = {file.path for file in follower.files()}
+    file = tmp_path / path
+    follower.take_up(f"{tmp_path}/{path}", identity(file if path != "root/other.log" else tmp_path / "outside.log"))
+    assert {file.path for file in follower.files()} == known
+    follower.close()
+
+
+def test_a_root_that_is_a_link_is_known_by_both_names(tmp_path: Path) -> None:
+    """A file is found where the configured directory is a link and the process' path is the resolved one."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "real")
+    follower = Follower(tmp_path / "root", lambda _: True, FakeClock().monotonic)
+    assert follower.discover() == []
+    log = tmp_path / "real/x.log"
+    log.touch()
+    follower.take_up(str(log), identity(log))
+    assert [file.path for file in follower.files()] == [f"{tmp_path}/root/x.log"]
+    follower.close()
