@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
+MAX_ENDED = 128
+"""Records of ended ranks per user (in Kubernetes: per namespace). The job that ended last keeps all of its records."""
 
 
 def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
@@ -21,6 +23,35 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
         return False
     finished = not holds_label or (process.verdict is not None and process.verdict.state == "finished")
     return now - process.exited_at > (FINISHED_SECONDS if finished else ENDED_SECONDS)
+
+
+def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
+    """Yield the records of ended ranks beyond MAX_ENDED of a user.
+
+    Whole jobs are evicted: those without a dead rank first, and of these the job that ended first.
+    """
+    ended: defaultdict[str, defaultdict[str, list[tuple[ProcessKey, RankProcess]]]]
+    ended = defaultdict(lambda: defaultdict(list))
+    for key, process in processes.items():
+        if process.exited_at is not None:
+            ended[_user(process)][process.shown_job_id].append((key, process))
+    for jobs in ended.values():
+        count = sum(map(len, jobs.values()))
+        for job in sorted(jobs.values(), key=_has_dead_and_end)[:-1]:
+            if count <= MAX_ENDED:
+                break
+            count -= len(job)
+            yield from (key for key, _ in job)
+
+
+def _user(process: RankProcess) -> str:
+    """Return the user, or the namespace of a pod: jobs of one user have an owner each under a scheduler."""
+    uid = None if process.facts is None else process.facts.uid
+    return process.owner.key if process.owner.kind == "pod" or uid is None else str(uid)
+
+
+def _has_dead_and_end(job: list[tuple[ProcessKey, RankProcess]]) -> tuple[bool, float]:
+    return any(is_dead(process) for _, process in job), max(process.exited_at or 0.0 for _, process in job)
 
 
 def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:

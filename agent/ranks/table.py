@@ -261,6 +261,8 @@ class RankTable:
         ]
         for key in gone:
             self._drop(key)
+        for key in list(expiry.surplus(self._processes)):
+            self._drop(key)
         self._binder.owners.keep(self._processes.values())
         self._links.expire(now)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, WORLD, Table, environment, facts, writer_key
+from rank_table import KILLED, WORLD, Table, environment, facts, owned, writer_key
 
 from agent.core.identity import Membership, RankLabel
-from agent.ranks.expiry import ENDED_SECONDS, FINISHED_SECONDS
+from agent.ranks.expiry import ENDED_SECONDS, FINISHED_SECONDS, MAX_ENDED
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.owner import Owner
 from agent.ranks.table import MAX_PROCESSES
 
 
@@ -123,3 +124,51 @@ def test_a_writer_has_left_with_its_process(table: Table) -> None:
     assert not table.ranks.has_left(writer_key(1))
     table.ranks.observe_exit(key, KILLED)
     assert [table.ranks.has_left(writer_key(pid)) for pid in (1, 2, 3)] == [True, False, False]
+
+
+CRASH = ExitStatus(known=True, signal=SIGSEGV)
+
+
+def end_jobs(table: Table, first_pid: int, count: int, status: ExitStatus, *, uid: int, ranks: int = 1) -> None:
+    """Let jobs of one user, one a second, start ``ranks`` ranks that end with ``status``; Slurm proves each job."""
+    for number in range(first_pid, first_pid + count):
+        owner = Owner("job", f"slurm/{number}", scheduler="slurm", job_id=str(number), proof="cgroup")
+        pids = range(number * 1000, number * 1000 + ranks)
+        keys = [
+            table.add_facts(owned(pid, environment(rank, job=str(number)), owner, uid=uid))
+            for rank, pid in enumerate(pids)
+        ]
+        table.tick(0.5)
+        for key in keys:
+            table.ranks.observe_exit(key, status)
+        table.tick(0.5)
+
+
+def jobs_shown(table: Table) -> list[str]:
+    """The job of each record."""
+    return [view.label.job_id for view in table.ranks.snapshot().ranks]
+
+
+def test_a_user_who_churns_keeps_a_bounded_number_of_records(table: Table) -> None:
+    """A neighbour's records stay whole while a user ends a job per second; the user's newest MAX_ENDED stay."""
+    end_jobs(table, 1, 1, CRASH, uid=1, ranks=8)
+    end_jobs(table, 100, MAX_ENDED, CRASH, uid=2)
+    assert len(jobs_shown(table)) == 8 + MAX_ENDED
+    end_jobs(table, 500, 300, CRASH, uid=2)
+    assert sorted(jobs_shown(table)) == sorted(["1"] * 8 + [str(800 - n) for n in range(1, MAX_ENDED + 1)])
+
+
+def test_the_last_job_keeps_all_records(table: Table) -> None:
+    """A job that alone has more ranks than the limit keeps them all; it evicts those of its user's jobs before it."""
+    end_jobs(table, 1, 1, CRASH, uid=1)
+    end_jobs(table, 2, 1, CRASH, uid=1, ranks=MAX_ENDED + 1)
+    assert set(jobs_shown(table)) == {"2"}
+    assert len(jobs_shown(table)) == MAX_ENDED + 1
+
+
+def test_a_dead_rank_outlives_other_exits(table: Table) -> None:
+    """The record of a job with a dead rank stays while its user's jobs without one are evicted."""
+    end_jobs(table, 1, 1, CRASH, uid=1)
+    end_jobs(table, 2, MAX_ENDED + 5, ExitStatus(known=True, signal=SIGTERM), uid=1)
+    assert "1" in jobs_shown(table)
+    assert len(jobs_shown(table)) == MAX_ENDED
