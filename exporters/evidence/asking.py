@@ -47,6 +47,11 @@ class AlertAsker:
             self._task = asyncio.get_running_loop().create_task(self._helper.call(request, PATIENCE_SECONDS))
         return found
 
+    @property
+    def open_jobs(self) -> frozenset[str]:
+        """The jobs on which a page was open by the last answer."""
+        return self._watch.open_jobs
+
     async def close(self) -> None:
         """Give up a question under way."""
         if self._task is not None:

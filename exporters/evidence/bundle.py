@@ -9,14 +9,14 @@ import os
 import re
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import msgspec
 
 from agent.api import evidence_folder as place
 from agent.api import evidence_summary as told
-from exporters.evidence.shares import gives_way
+from exporters.evidence.places import Held, evicted
 
 MAX_PART_BYTES = 4 * 1024 * 1024
 """Of one file; what is longer keeps its end."""
@@ -45,23 +45,35 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
     return kept, sorted(left_out)
 
 
-def write(folder: Path, name: str, files: Mapping[str, bytes], summary: told.Summary, keep: int) -> str:
-    """Write both files, whole or not at all, readable by their owner alone; keep ``keep``.
+class NoPlaceError(Exception):
+    """Every place is taken by the only bundle of a user on whose job a page is open."""
+
+
+def write(
+    folder: Path,
+    name: str,
+    files: Mapping[str, bytes],
+    summary: told.Summary,
+    keep: int,
+    open_jobs: Container[str] = frozenset(),
+) -> str:
+    """Write both files, whole or not at all, readable by their owner alone; which older ones stay: ``places``.
 
     The name gets a number where there is such a bundle: names of two jobs can differ in what a file's name cannot have.
-    Of more than are kept the oldest goes, of the user whose jobs have most: one user's crash loop costs nobody else a
-    bundle. Returns the name; raises OSError (no room, read-only).
+    ``open_jobs``: those on which a page may be open. Returns the name; raises OSError (no room, read-only) or
+    NoPlaceError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_drafts(folder)
     old = place.bundles(folder)
     numbered = (f"{name}.{number}" for number in range(2, len(old) + 3))
     name = name if name not in old else next(each for each in numbered if each not in old)
-    users = [*(_user(folder, each) for each in old), summary.user]
-    while len(old) >= keep:
-        number = gives_way(users)
+    held = [*(_held(folder, each, open_jobs) for each in old), Held(summary.user, is_open=True)]
+    while (number := evicted(held, keep)) is not None:
+        if number == len(old):
+            raise NoPlaceError(f"{len(old)} users have a bundle of an open page here")
         _remove(folder, old.pop(number))
-        del users[number]
+        del held[number]
     packed = _packed(files, summary)
     told_of = msgspec.json.format(msgspec.json.encode(summary)) + b"\n"
     try:  # the bundle last: who sees it finds its summary, too
@@ -83,11 +95,12 @@ def on_disk(folder: Path) -> list[tuple[str, int, told.Summary]]:
     return found
 
 
-def _user(folder: Path, name: str) -> str:
+def _held(folder: Path, name: str, open_jobs: Container[str]) -> Held:
     try:
-        return place.read_summary(folder, name).user
+        summary = place.read_summary(folder, name)
     except (OSError, ValueError):
-        return ""
+        return Held("", is_open=False)
+    return Held(summary.user, summary.job_id in open_jobs)
 
 
 def _packed(files: Mapping[str, bytes], summary: told.Summary) -> bytes:

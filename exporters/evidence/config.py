@@ -12,7 +12,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
 
 
 class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``path``: the directory of bundles, made if need be. ``keep_bundles``: the newest so many stay.
+    """``path``: the directory of bundles, made if need be. ``keep_bundles``: the newest so many stay, and
+    beyond them users' only ones and those of open pages, up to four times as many.
 
     ``seconds_per_bundle``: how long collecting may take; a part that is not there by then is left out.
     ``megabytes_per_bundle``: of its files, unpacked. ``minutes_between``: no second bundle of a job sooner.

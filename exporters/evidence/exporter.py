@@ -30,8 +30,8 @@ FROZEN_SECONDS = 120.0
 MAX_FROZEN = 8
 """Jobs of which something waits; with more the oldest gives way, of the user with most."""
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
-"""Bundles that wait for one under way; a node with more jobs in trouble at once keeps the first."""
-PROCESSES, WRITING, ALERTS = "processes", "bundle", "alerts"
+"""Bundles that wait for one under way; with more the newest goes, of the user with most."""
+PROCESSES, WRITING, ALERTS, PLACES = "processes", "bundle", "alerts", "places"
 
 
 class _Frozen(NamedTuple):
@@ -104,23 +104,39 @@ class EvidenceExporter:
         return [] if self._asker is None else self._asker.look(views)
 
     def _wait_for(self, occasion: Occasion, user: str) -> None:
-        """Have a bundle taken, unless the job has had one lately, or too many wait."""
+        """Have a bundle taken, unless the job has had one in the last minutes, or more wait than may."""
         begun = self._begun.get(occasion.job_id, float("-inf"))
-        of_user = sum(due.user == user for due in self._waiting)
-        if (
-            self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between
-            or len(self._waiting) >= MAX_WAITING
-            or of_user >= MAX_WAITING_PER_USER
-        ):
+        if self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between:
+            return
+        counts = Counter(due.user for due in self._waiting if due.occasion.trigger != "asked")
+        if counts[user] >= MAX_WAITING_PER_USER or not self._has_place_for(user, counts):
+            self._failures[PLACES] += 1
             return
         self._begun[occasion.job_id] = self._ctx.clock.monotonic()
         self._waiting.append(_Due(occasion, user))
+
+    def _has_place_for(self, user: str, counts: Counter[str]) -> bool:
+        """Whether another bundle of the user may wait; where all places are taken, the user with most loses one."""
+        if len(self._waiting) < MAX_WAITING:
+            return True
+        most = max(counts.values(), default=0)
+        if most <= counts[user] + 1:
+            return False
+        ours = (due for due in reversed(self._waiting) if due.occasion.trigger != "asked")
+        lost = next(due for due in ours if counts[due.user] == most)
+        self._waiting.remove(lost)
+        self._begun.pop(lost.occasion.job_id, None)
+        self._failures[PLACES] += 1
+        return True
 
     async def _take_all(self) -> None:
         while self._waiting:
             occasion = self._waiting.pop(0).occasion
             try:
                 await self._take(occasion)
+            except bundle.NoPlaceError as error:
+                self._failures[PLACES] += 1
+                self._ctx.log.warning("a bundle of evidence has no place", job_id=occasion.job_id, error=error)
             except Exception as error:  # noqa: BLE001  # whatever it is, it costs this bundle
                 self._failures[WRITING] += 1
                 self._ctx.log.error("no bundle of evidence could be made", job_id=occasion.job_id, error=error)
@@ -171,7 +187,10 @@ class EvidenceExporter:
             user=user_of(views)[: told.MAX_TEXT],
         )
         name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
-        write = self._writer.call(lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles))
+        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.open_jobs)
+        write = self._writer.call(
+            lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles, open_jobs)
+        )
         written = await asyncio.wait_for(write, config.seconds_per_bundle)
         self._ctx.log.info(
             "a bundle of evidence was taken", job_id=occasion.job_id, file=written, because=summary.because
@@ -232,7 +251,7 @@ class EvidenceExporter:
         clock = self._ctx.clock
         self._bundles = len(found)
         self._taken = {}
-        for file, size, summary in found[-self._config.keep_bundles :]:
+        for file, size, summary in found:
             self._taken[summary.job_id] = Taken(summary.taken_at, file, size)
             if summary.trigger != "asked":
                 age = max(0.0, clock.time() - summary.taken_at)

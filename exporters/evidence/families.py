@@ -32,7 +32,8 @@ BUNDLES = Family(
 FAILURES = Family(
     "rankwatch_evidence_failures_total",
     "counter",
-    "Parts that are missing in bundles, by part: an exporter's name, processes, or bundle: it could not be written.",
+    "Parts that are missing in bundles, by part: an exporter's name, or processes; bundle: it could not be written; "
+    "places: it had no place among those of other users.",
     ("part",),
     "1 per part that failed",
     "sum",

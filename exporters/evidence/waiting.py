@@ -13,14 +13,16 @@ class AlertWatch:
     """Remembers of which jobs a bundle was due: each job's alerts are an occasion once, until it has none any more.
 
     A rank can be blamed minutes after the job's first alert: a node that had none to take one for then looks again.
+    ``open_jobs``: all jobs with alerts at the last look.
     """
 
     def __init__(self) -> None:
+        self.open_jobs: frozenset[str] = frozenset()
         self._known: frozenset[str] = frozenset()
 
     def look(self, alerts: Collection[OpenAlert], views: Sequence[RankView]) -> list[Occasion]:
         """Return the bundles that are due by all alerts that are open now."""
-        jobs = frozenset(alert.job_id for alert in alerts)
+        self.open_jobs = jobs = frozenset(alert.job_id for alert in alerts)
         self._known &= jobs
         found = []
         for job_id in sorted(jobs - self._known):

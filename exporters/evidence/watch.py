@@ -54,13 +54,23 @@ class _Seen:
 
 
 class TroubleWatch:
-    """See the module. ``silence_seconds``: see the configuration; times are the caller's."""
+    """See the module. ``silence_seconds``: see the configuration; times are the caller's.
+
+    ``troubled``: jobs on which a page may be open by the last look: a rank is or was dead, does not respond, is silent
+    or on failed hardware.
+    """
 
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds
         self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         self._changes: dict[str, deque[Change]] = {}
         self._stalled: frozenset[str] = frozenset()
+        self._ill: frozenset[str] = frozenset()
+
+    @property
+    def troubled(self) -> frozenset[str]:
+        """See the class."""
+        return self._ill | self._stalled
 
     def look(
         self, views: Collection[RankView], now_seconds: float, struck: Container[RankLabel] = ()
@@ -75,6 +85,7 @@ class TroubleWatch:
         self._forget({view.label.job_id for view in views})
         occasions = []
         failing = set()
+        ill = set()
         known: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         for view in views:
             process = view.process
@@ -86,14 +97,17 @@ class TroubleWatch:
                 seen.left = True
                 if process.exit is None or process.exit.signal or process.exit.code:
                     failing.add(view.label.job_id)
+            is_struck = view.label in struck
             trigger = (
                 self._changed(view, seen, now_seconds)
-                or _newly_struck(seen, is_struck=view.label in struck)
+                or _newly_struck(seen, is_struck=is_struck)
                 or self._silent(view, seen, now_seconds)
             )
             if trigger:
                 occasions.append(Occasion(view.label.job_id, trigger, view.label.rank))
-        self._seen = known
+            if trigger or is_struck or _is_ill(view, seen):
+                ill.add(view.label.job_id)
+        self._seen, self._ill = known, frozenset(ill)
         return WatchedTrouble(tuple(occasions), frozenset(failing))
 
     def changes(self, job_id: str) -> Iterable[Change]:
@@ -130,6 +144,14 @@ class TroubleWatch:
     def _forget(self, jobs: Collection[str]) -> None:
         for job_id in [each for each in self._changes if each not in jobs]:
             del self._changes[job_id]
+
+
+def _is_ill(view: RankView, seen: _Seen) -> bool:
+    """Whether a rank is dead, does not respond, or has completed nothing since it fell silent."""
+    if view.process.verdict is not None and view.process.verdict.state in ("dead", "unresponsive"):
+        return True
+    is_silent = seen.silent_at is not None and seen.silent_at == view.process.progress_seconds
+    return is_silent and view.process.exited_at is None
 
 
 def _newly_struck(seen: _Seen, *, is_struck: bool) -> Reason | None:

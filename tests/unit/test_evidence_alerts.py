@@ -79,7 +79,9 @@ def test_a_page_is_one_occasion() -> None:
     assert watch.look([stalled], node(0)) == [Occasion("7", "alert", "0")]
     assert watch.look([stalled, dead], node(0)) == []
     assert watch.look([dead, OpenAlert("8", "RankDead", "1")], node(0)) == []
+    assert watch.open_jobs == {"7", "8"}
     assert watch.look([], node(0)) == []
+    assert watch.open_jobs == frozenset()
     assert watch.look([dead], node(0)) == [Occasion("7", "alert", "3")]
 
 

@@ -79,6 +79,28 @@ def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
     assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "4", "5"]
 
 
+def test_ten_users_crashes_cost_no_neighbour_its_only_bundle(tmp_path: Path) -> None:
+    """A user's only bundle of a job that ended long ago stays while ten others come with one crash each."""
+    for number in range(11):
+        name = bundle_name(str(number), 1.7e9 + number, "n1")
+        write(tmp_path, name, {}, summary(str(number), user=f"user-{number}"), 10)
+        os.utime(tmp_path / f"{name}.tar.gz", (number, number))
+    assert len(folder.bundles(tmp_path)) == 11
+    assert folder.bundles(tmp_path)[0].startswith("0-")
+
+
+def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
+    """Where every place is a user's only bundle of an open page the newcomer is refused, and all files stay."""
+    jobs = [str(number) for number in range(4)]
+    for job in jobs:
+        write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job, user=job), 1, jobs)
+    with pytest.raises(bundle.NoPlaceError, match="4 users"):
+        write(tmp_path, bundle_name("4", 1.7e9, "n1"), {}, summary("4", user="4"), 1, jobs)
+    assert sorted(name[0] for name in folder.bundles(tmp_path)) == jobs
+    write(tmp_path, bundle_name("4", 1.7e9, "n1"), {}, summary("4", user="4"), 1, jobs[1:])
+    assert sorted(name[0] for name in folder.bundles(tmp_path)) == ["1", "2", "3", "4"]
+
+
 @given(st.lists(st.sampled_from("abc"), min_size=2))
 def test_the_newcomer_never_gives_way(users: list[str]) -> None:
     """Whatever users there are, room is made of what was there before."""

@@ -12,14 +12,16 @@ from evidence_site import TOLD, Site
 from fake_clock import FakeClock
 from lent import lent
 from rank_table import KILLED, environment
+from test_evidence_bundle import summary
 
 from agent.api import NoData, Offered, ProcessKey, Wanted
 from agent.cli.evidence.command import main
 from agent.evidence import folder
-from agent.evidence.summary import Event, Word
+from agent.evidence.summary import Event, Summary, Word
 from agent.ranks.rank.facts import ProcessFacts
 from exporters.evidence import EvidenceConfig, EvidenceExporter, looks
 from exporters.evidence import exporter as module
+from exporters.evidence.bundle import bundle_name
 
 
 @pytest.fixture
@@ -165,15 +167,55 @@ async def test_a_full_disk_costs_the_bundle(site: Site, monkeypatch: pytest.Monk
 
 
 async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
-    """Of more jobs in trouble at once than may wait, of one user or of all, the first are taken."""
+    """Of more jobs in trouble at once than may wait each user keeps one; who had most loses the newest, counted."""
     await site.start()
+    asked = module._Due(module.Occasion("7", "asked", ""), "")
+    site.exporter._waiting.append(asked)
     for user in range(module.MAX_WAITING):
         for number in range(module.MAX_WAITING_PER_USER + 1):
             site.exporter._wait_for(module.Occasion(f"job-{user}-{number}", "dead", "0"), f"user-{user}")
-    assert len(site.exporter._waiting) == module.MAX_WAITING
-    assert {due.user for due in site.exporter._waiting} == {
-        f"user-{user}" for user in range(module.MAX_WAITING // module.MAX_WAITING_PER_USER)
-    }
+    waiting = site.exporter._waiting
+    assert len(waiting) == module.MAX_WAITING
+    first = [f"job-{user}-0" for user in range(module.MAX_WAITING - 1)]
+    assert sorted(due.occasion.job_id for due in waiting) == sorted(["7", *first])
+    tried = module.MAX_WAITING * (module.MAX_WAITING_PER_USER + 1)
+    assert site.exporter.snapshot().failures == {"places": tried - len(first)}
+    assert set(first) == site.exporter._begun.keys()
+
+
+async def test_a_bundle_without_a_place_is_counted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that finds no place among those of open pages of other users is counted, and the exporter goes on."""
+
+    def full(*_: object) -> str:
+        raise module.bundle.NoPlaceError("none")
+
+    monkeypatch.setattr(module.bundle, "write", full)
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    assert site.exporter.snapshot().failures == {"places": 1}
+
+
+async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> None:
+    """Of a job with a dead rank the bundle stays when jobs of as many users as there are places die after it."""
+    await site.start()
+    site.kill(1)
+    await site.look(30)
+    users = 4 * site.config.keep_bundles
+    for user in range(users):
+        bundle_of = write_of(f"job-{user}", f"user-{user}", 1.8e9 + user)
+        await asyncio.to_thread(
+            module.bundle.write, site.folder, *bundle_of, site.config.keep_bundles, site.exporter._watch.troubled
+        )
+    kept = await site.summaries()
+    assert len(kept) == users
+    assert [each.job_id for each in kept if each.user == "ann"] == ["7"]
+    assert "job-0" not in {each.job_id for each in kept}
+
+
+def write_of(job_id: str, user: str, at: float) -> tuple[str, dict[str, bytes], Summary]:
+    """Return the name, the files and the summary of a bundle."""
+    return bundle_name(job_id, at, "here"), {}, summary(job_id, at, user)
 
 
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(

@@ -121,3 +121,24 @@ def test_what_stands_still_is_an_occasion_once() -> None:
     assert watch.stalled({"7": SILENCE + 13.0}) == []
     assert watch.stalled({}) == []
     assert watch.stalled({"7": SILENCE + 1.0, "8": SILENCE - 1.0}) == [stalled]
+
+
+def test_on_which_jobs_a_page_may_be_open() -> None:
+    """A job is in trouble while a rank is dead, stopped, silent or on failed hardware, or while RAS says so."""
+    watch = TroubleWatch(SILENCE)
+    views = [
+        gone(0, job="dead"),
+        view(1, "stopped", "unresponsive", "stopped"),
+        view(2, "silent", progress_seconds=1000.0),
+        view(3, "struck"),
+        view(4, "well", progress_seconds=1190.0),
+        gone(5, "finished", ExitStatus(known=True), "over"),
+    ]
+    for _ in range(2):
+        watch.look(views, 1200.0, {RankLabel("struck", "3")})
+        assert watch.troubled == {"dead", "stopped", "silent", "struck"}
+    watch.stalled({"hung": SILENCE + 1})
+    assert "hung" in watch.troubled
+    watch.stalled({})
+    watch.look([view(2, "silent", progress_seconds=1201.0), view(3, "struck")], 1202.0)
+    assert watch.troubled == frozenset()
