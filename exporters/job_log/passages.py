@@ -131,7 +131,7 @@ class LogPassages:
         self._counts[job_id, event.rule.category] += 1
         self._of_jobs[job_id] += 1
         self._newest[job_id, event.rule.category] = seconds
-        self._kept[number] = Passage(job_id, event.rule.category, rank, seconds, tuple(map(_shown, lines)), len(before))
+        self._kept[number] = Passage(job_id, event.rule.category, rank, seconds, _shown_all(lines), len(before))
         if left:
             file.open[number] = left
 
@@ -139,7 +139,7 @@ class LogPassages:
         for number, left in list(file.open.items()):
             if number in self._kept:
                 known = self._kept[number]
-                self._kept[number] = known._replace(lines=(*known.lines, _shown(line)))
+                self._kept[number] = known._replace(lines=(*known.lines, _shown(line, known.lines[-1])))
             file.open[number] = left - 1
             if left <= 1 or number not in self._kept:
                 del file.open[number]
@@ -173,10 +173,20 @@ def _lines_before(data: bytes, end: int) -> list[bytes]:
     return found
 
 
-def _shown(line: bytes) -> str:
-    """A line as it is kept: secrets masked before it is cut, nothing that would steer a terminal."""
+def _shown_all(lines: Iterable[bytes]) -> tuple[str, ...]:
+    shown: list[str] = []
+    for line in lines:
+        shown.append(_shown(line, shown[-1] if shown else ""))
+    return tuple(shown)
+
+
+def _shown(line: bytes, before: str) -> str:
+    """A line as it is kept: secrets masked before it is cut, nothing that would steer a terminal.
+
+    ``before``: the line before it, as it is kept.
+    """
     text = line.decode("utf-8", "replace")
     if len(text) > MAX_MASKED_TEXT:  # without the word that is cut, in which a secret might not be told any more
         text = text[:MAX_MASKED_TEXT].rpartition(" ")[0] or text[:MAX_MASKED_TEXT]
-    text = masked(text)
+    text = masked(text, before)
     return "".join(letter if letter.isprintable() else " " for letter in text[:MAX_TEXT])

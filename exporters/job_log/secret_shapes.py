@@ -1,0 +1,112 @@
+"""Secrets that are known by their own shape, without a name: tokens of services, keys, addresses, options. Pure."""
+
+from __future__ import annotations
+
+import re
+
+MASKED = "[masked]"
+_MAKERS = (
+    r"github_pat_|gl[a-z]{2,6}-|sk-|nvapi-|xox[a-z]-|xapp-|AIza|ya29\.|GOCSPX-|hv[sbr]\.|"
+    r"dckr_[a-z]{2,4}_|pypi-|SG\.|lin_api_|dop_v1_|AGE-SECRET-KEY-|(?:[spr]k|whsec)_(?:live|test)_"
+)
+_ALNUM_MAKERS = r"hf_|gh[pousr]_|npm_|shp[a-z]{2}_|gsk_|r8_|dapi|whsec_|wandb_v1_"
+"""What tokens of well-known services begin with; of the second kind letters and digits alone follow."""
+_BASE64 = r"(?<![\w/+])(?=[a-z0-9+/]*\d)(?-i:(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z]))[a-z0-9+][a-z0-9+/]{39,}={0,2}"
+"""No path: these begin with a slash, or have no digits and capitals, or other letters."""
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_PROGRAM = (
+    r"\b(?:sshpass|mysql\w*|mariadb\w*|docker|podman|helm|skopeo|crane|az|mongo\w*|redis-cli|ldap\w+|7z|zip|unzip|"
+    r"plink|psftp|useradd|usermod|sudo|openssl|security)\b"
+)
+"""Programs that take a password as an option of one letter."""
+_GAP = r"[\s\"',=]{1,6}"
+_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        (r"(-----BEGIN [A-Z0-9 ]{0,40}(?:PRIVATE|SECRET|KEY|CERTIFICATE)[A-Z0-9 ]{0,20}-----).*", rf"\1{MASKED}"),
+        (
+            r"((?:authorization|cookie)\\{0,6}[\"']?(?:\s{0,32}(?::=|=>|->|={1,3}|:|%3[ad])\s{0,32}|,\s{0,8})).*",
+            rf"\1{MASKED}",
+        ),
+        (r"(\b(?:digest|negotiate|ntlm|apikey|aws4-hmac-sha256)\s{1,8})(?=[^\s]{0,400}[\d=])\S{6,}.*", rf"\1{MASKED}"),
+        (r"(\b(?-i:Bearer|BEARER|Basic|BASIC)\s{1,8}[\"']?)(?=[\w.~+/=-]{4})(?![a-z]+\s)[\w.~+/=-]+", rf"\1{MASKED}"),
+        (r"(\b(?:bearer|basic)\s{1,8})[\w.~+/=-]{8,}", rf"\1{MASKED}"),
+        (r"(://)[^\s\"'<>]{1,512}@", rf"\1{MASKED}@"),
+        (rf"({_PROGRAM}.{{0,200}}?\s[\"']?-(?:[pPawk]|pw){_GAP})(?=[^\s\d/-])[^\s\"',]+", rf"\1{MASKED}"),
+        (r"(\b(?:mysql\w*|mariadb\w*|sshpass|7z)\b.{0,200}?[\s\"']-p)[^\s\"',]+", rf"\1{MASKED}"),
+        (r"(\bsmbclient\b.{0,100}?-U\s{0,4}[\"']?[^\s%]{1,64}%)[^\s\"']+", rf"\1{MASKED}"),
+        (r"(\b(?:sqlplus|rman|impdp|expdp)\s.{0,60}?\w{1,64}/)[^\s@/]+", rf"\1{MASKED}"),
+        (
+            r"(\becho\s).{0,200}?(\|\s{0,8}(?:sudo|chpasswd|passwd|docker|podman|helm|gh|cryptsetup)\b)",
+            rf"\1{MASKED} \2",
+        ),
+        (
+            r"([\s\"'](?:-u|-U|--user|--proxy-user|--creds|--auth)[\s=\"',]{0,8}[^\s:\"'%]{1,64}:)[^\s\"']+",
+            rf"\1{MASKED}",
+        ),
+        (r"(?<![\w/:])(\w[\w.-]{0,63}:)(?!\d{1,9}@)[^\s@/:\"'<>]{3,64}@(?=[\w-]{1,64}\.[a-z0-9])", rf"\1{MASKED}@"),
+        (r"(\b[\w.*-]{1,64}:(?:\d{2,5}|\*):[\w*-]{1,64}:[\w*-]{1,64}:)[^\s:]{3,}$", rf"\1{MASKED}"),  # .pgpass
+        (r"(:thin:\w{1,64}/)[^\s@/]+", rf"\1{MASKED}"),
+        (r"(--from-literal[\s=]{1,4}[\w.-]{1,64}=)\S+", rf"\1{MASKED}"),
+        (r"(\bvault\s{1,4}(?:kv\s{1,4}put|write)\s{1,4}\S{1,128}\s).*", rf"\1{MASKED}"),
+        (r"(\bhtpasswd\s{1,4}-\w{0,4}b\w{0,4}\s{1,4}\S{1,128}\s{1,4}\S{1,64}\s{1,4})\S+", rf"\1{MASKED}"),
+        (r"\$(?:[1256y]|2[abxy]|apr1|argon2\w{1,2}|scrypt)\$[^\s:\"']{8,}", MASKED),  # crypt
+        (r"\b\w{3}[0-9]Q~[\w.~-]{20,}", MASKED),  # Azure
+        (r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", MASKED),  # JWT
+        (r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b", MASKED),  # AWS
+        (rf"\b(?:{_MAKERS})[\w.-]{{12,}}", MASKED),
+        (rf"\b(?:{_ALNUM_MAKERS})[A-Za-z0-9]{{10,}}", MASKED),
+        (r"((?:hooks\.slack\.com/(?:services|workflows)|/api/webhooks|/webhookb?2?)/)\S+", rf"\1{MASKED}"),
+        (r"([?&](?:code|state|sv|se|sig|auth|x-amz-[a-z]{1,20}|x-goog-[a-z]{1,20})=)[^\s&\"']+", rf"\1{MASKED}"),
+        (r"\b\d{8,10}:[\w-]{30,}", MASKED),  # Telegram
+        (r"(?<![\w/+=])[A-Za-z0-9/+=]{40}(?![\w/+=])", MASKED),  # AWS, without a name
+        (_BASE64, MASKED),
+        (r"(?<![\w-])[0-9a-f]{32,}(?![\w-])", MASKED),
+        (
+            rf"(?<![\w=+-])(?!(?:GPU-|MIG-)?{_UUID}(?![\w-])|_Z|(?-i:[a-z]+(?:[_-][a-z0-9]+)+)(?![\w=+-]))[A-Za-z0-9+=_-]{{40,}}",
+            MASKED,
+        ),
+    )
+)
+_WHOLE = re.compile(r"\s*(?:[A-Za-z0-9+/=_-]{40,}|[A-Za-z0-9+/]{8,}={1,2})\s*")
+"""A line of a key in PEM, say."""
+_TOKEN = re.compile(r"(?<![\w+/.~=-])(?!_Z)[\w+~-]{16,512}={0,2}(?![\w/])")
+_RUN = re.compile(r"[A-Za-z0-9]{16,}")
+_MIXED = re.compile(r"(?=[A-Z0-9]{0,32}[a-z])(?=[a-z0-9]{0,32}[A-Z])(?=[A-Za-z]{0,32}[0-9])[A-Za-z0-9]{3,}")
+"""A part, between hyphens, of a token: it has capitals, small letters and digits."""
+_HEX = re.compile(r"(?:0x)?(?:[0-9a-f]{1,31}|[0-9A-F]{1,31})")
+"""Hashes of communicators and commits."""
+_GROUP = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
+_RANDOM_SHARE = 0.33
+"""Changes between capitals, small letters and digits, by letter: 0.6 in random text, 0.2 in names in CamelCase."""
+
+
+_MIXED_LETTERS, _MIXED_WORD = 20, 3.5
+"""Of a run with capitals, small letters and digits: its length, and how long its words of small letters are at most."""
+
+
+def without_shapes(line: str) -> str:
+    """Return the line with MASKED in the place of what has a secret's own shape."""
+    if _WHOLE.fullmatch(line):
+        return MASKED
+    for shape, replacement in _SHAPES:
+        line = shape.sub(replacement, line)
+    return _TOKEN.sub(_if_random, line)
+
+
+def _if_random(token: re.Match[str]) -> str:
+    is_random = any(map(_is_random, _RUN.findall(token[0]))) or len(_MIXED.findall(token[0])) >= 3
+    return MASKED if is_random else token[0]
+
+
+def _is_random(run: str) -> bool:
+    """Whether a run of letters and digits is no word, number, name in CamelCase or mangled symbol."""
+    if _HEX.fullmatch(run):
+        return False
+    groups = _GROUP.findall(run)
+    digits = sum(group.isdigit() for group in groups)
+    if digits >= 2 and len(groups) - 1 >= _RANDOM_SHARE * len(run):
+        return True
+    words = [len(group) for group in groups if group.islower()]
+    is_mixed = bool(words) and any(group.isupper() for group in groups) and len(run) >= _MIXED_LETTERS
+    return is_mixed and digits >= 2 and sum(words) <= _MIXED_WORD * len(words)

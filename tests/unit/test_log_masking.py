@@ -1,0 +1,242 @@
+"""What is masked in the lines of a log that a bundle may hold: 156 shapes of secrets, and lines without any."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from exporters.job_log.masking import MASKED, masked
+from exporters.job_log.matcher import MAX_LINE_BYTES
+from exporters.job_log.unsteered import MAX_GROWTH, readings
+
+DATA = Path(__file__).parents[1] / "data"
+KNOWN_LEAKS = 5
+"""docs/evidence.md has each."""
+PLAIN_FILES = [
+    *sorted((DATA / "job_log/logs").iterdir()),
+    DATA / "nvrx/logs/job_4711.log",
+    DATA / "ras/rccl_2.28.3_degraded.txt",
+    DATA / "xid/lines.tsv",
+    *sorted((DATA / "madengine/out").glob("*.out")),
+    *sorted((DATA / "madengine/out").glob("*.err")),
+]
+"""Recorded lines of jobs and of the kernel; no secret is in them."""
+PIECES = [
+    "SG.",
+    "eyJaaaaaaaaa.",
+    " -u " + "a" * 64,
+    'key=\\"',
+    "%3d",
+    "A1a/",
+    "12345678:",
+    "key",
+    "a.",
+    "://",
+    "token ",
+    "Bearer ",
+    "eyJ",
+    '"',
+    "auth=",
+    "-",
+    'key="\\\\',
+    "/",
+    'key="',
+    "  ",
+    "password ",
+    "password(",
+    "password=(",
+    "password='\\''",
+    "key=('\\\\",
+    "<password ",
+    "</a><b>",
+    'secret"value',
+    'password " a="b"',
+    'value="a" name="',
+    "secret for ",
+    "secret is ",
+    "echo ",
+    "mysql ",
+    "zip -p ",
+    "\x1b]",
+    "\x1b[",
+    "p\b",
+    "\0",
+    "aB1",
+    "aB1-",
+    "\ufdfa",
+    "ann:",
+    "authorization,",
+    "-----BEGIN KEY-----",
+]
+"""What a hostile line is made of."""
+
+
+def rows(name: str) -> list[list[str]]:
+    """The rows of a table of the exporter's data."""
+    lines = (DATA / "job_log" / name).read_text().splitlines()[1:]
+    return [line.split("\t") for line in lines]
+
+
+SECRETS = [(shape, secret, json.loads(line)) for shape, secret, line in rows("secrets.tsv")]
+
+
+@pytest.mark.parametrize(("shape", "secret", "line"), SECRETS, ids=[shape for shape, *_ in SECRETS])
+def test_every_shape_of_a_secret(shape: str, secret: str, line: str) -> None:
+    """A secret is not shown in any of the shapes of the table but those that say that they leak."""
+    assert (secret in masked(line)) == shape.startswith("leaks: ")
+
+
+def test_few_shapes_leak() -> None:
+    """The table has more than 100 shapes, of which no more leak than the documentation names."""
+    assert len(SECRETS) > 100
+    assert sum(shape.startswith("leaks: ") for shape, *_ in SECRETS) == KNOWN_LEAKS
+
+
+@pytest.mark.parametrize("path", PLAIN_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_recorded_lines_stay(path: Path) -> None:
+    """Lines that real launchers, libraries and drivers wrote are kept as they are."""
+    lines = path.read_text().splitlines()
+    assert [masked(line) for line in lines] == lines
+
+
+def test_known_lines_stay() -> None:
+    """Every line by which the exporter knows an event is kept as it is."""
+    lines = [json.loads(line) for _, _, line in rows("lines.tsv")]
+    assert [masked(line) for line in lines] == lines
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "expected"),
+    [
+        ("password:", "  hunter2", f"  {MASKED}"),
+        ("db_password: |", "    two hunter2", f"    {MASKED}"),
+        ('"api_key":', '  "hunter2",', f"  {MASKED}"),
+        (MASKED, "Zm9vYmFy", MASKED),
+        ("password:", "", ""),
+        ("loss: 3", "hunter2", "hunter2"),
+        (MASKED, "step 3 of 5", "step 3 of 5"),
+    ],
+)
+def test_a_value_on_the_next_line(before: str, line: str, expected: str) -> None:
+    """The line after a secret's name, and a key's last line, are masked; others are not."""
+    assert masked(line, before) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m and \x1b]0;title\x07plain", "red and plain"),
+        ("a\u200bb\u202ec\x07d", "abcd"),
+        ("step 1\rstep 2", "step 1 step 2"),
+        ("tab\tstays", "tab\tstays"),
+    ],
+)
+def test_what_steers_a_terminal_is_gone(line: str, shown: str) -> None:
+    """Escape sequences, control characters and what is not seen are removed; a carriage return is a space."""
+    assert masked(line) == shown
+
+
+def test_wide_letters_do_not_blow_a_line_up() -> None:
+    """A line that would be more than twice as long with plain letters keeps its own."""
+    assert readings("\uff41\ufdfa") == ["\uff41\ufdfa"]
+    assert readings("\uff41\ufb01") == ["afi"]
+    assert len("afi") <= MAX_GROWTH * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("using AKIAIOSFODNN7EXAMPLE now", f"using {MASKED} now"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY x", f"AWS_SECRET_ACCESS_KEY={MASKED} x"),
+        ("login with hf_abcdefghijklmnopqrstuvwxyz", f"login with {MASKED}"),
+        ("ghp_0123456789abcdefghij done", f"{MASKED} done"),
+        ("jwt eyJhbGciOiJIUzI1.eyJzdWIiOiIx.abc-_1 end", f"jwt {MASKED} end"),
+        ("Authorization: Bearer abc.def.ghi, more", f"Authorization: {MASKED}"),
+        ("{'Authorization': 'Basic dXNlcjpwYXNz'}", f"{{'Authorization': {MASKED}"),
+        ("curl -H 'bearer abcdefgh12'", f"curl -H 'bearer {MASKED}'"),
+        ("wandb_api_key: 0123456789", f"wandb_api_key: {MASKED}"),
+        ('{"password": "two words", "lr": 1}', f'{{"password": {MASKED}, "lr": 1}}'),
+        (r'{"secret": "with \" quotes", "lr": 1}', f'{{"secret": {MASKED}, "lr": 1}}'),
+        ("it is wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, keep", f"it is {MASKED}, keep"),
+        ("python train.py --hub-token abc --lr 3", f"python train.py --hub-token {MASKED} --lr 3"),
+        ("git clone https://ann:pass@example.org/x", f"git clone https://{MASKED}@example.org/x"),
+        ("0123456789abcdef0123456789abcdef01234567", MASKED),
+        ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7/abc+def=", MASKED),
+        ("KeyError: 'rank'", "KeyError: 'rank'"),
+        (
+            '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5',
+            '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5',
+        ),
+        ("RuntimeError: NCCL error in: ../torch/x.cpp:33, unhandled cuda error", None),
+        ("n1:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40000> with status=12 vendor_err=129", None),
+    ],
+)
+def test_what_is_masked(line: str, expected: str | None) -> None:
+    """Tokens, keys, passwords and credentials in addresses are masked; plain errors stay."""
+    assert masked(line) == (line if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"{\"password\": \"hunter2\", \"lr\": 1}",
+        r'"{\\\"api_key\\\": \\\"plain hunter2\\\", \\\"lr\\\": 1}"',
+        "Cookie: theme=dark; id=hunter2",
+        "[(b'Authorization', b'Custom hunter2')]",
+        "[('x-api-key', 'plain hunter2')]",
+        "https://store.blob.core.windows.net/c/f?sv=2022&sig=abc%2Bhunter2%3D",
+        "https://f.example/x?token%3Dhunter2",
+        "postgres://ann:with/slash-hunter2@db/x",
+        "postgres://ann:with@sign-hunter2@db/x",
+        "0: MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
+        "ca=MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
+        "post to https://hooks.slack.com/services/T00000000/B00000000/hunter2",
+        "DB_PASS=hunter2",
+        "{'user': 'ann', 'pass': 'two hunter2'}",
+        "pwd=hunter2",
+        "session_id=hunter2",
+        "curl -s -u ann:hunter2 https://example.org",
+        "password := hunter2",
+        "password:            hunter2",
+        "headers={'token': b'two hunter2'}",
+        "Signature=hunter2",
+        "AIzaSyA1234567890abcdefghijklmnophunter2",
+        "sk_live_0123456789abcdhunter2",
+        "dapi0123456789abcdef01234hunter2",
+        "GOCSPX-0123456789abcdefhunter2",
+        "hvs.0123456789abcdefhunter2",
+        "dckr_pat_0123456789abcdefhunter2",
+        "bot 8412345678:AAHdqTcvCH1vGWJxfSeofSAs0K5P-hunter2",
+    ],
+)
+def test_a_secret_is_masked_wherever_it_stands(line: str) -> None:
+    """A secret (hunter2) is masked in JSON in strings, headers, addresses, a key's lines, and by its maker's sign."""
+    assert "hunter2" not in masked(line)
+    assert MASKED in masked(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -u train.py --lr 3",
+        "forward pass: 3 ms, backward pass took 5 ms",
+        "TypeError: f() missing 1 required argument: 'auth'",
+        "in torch/distributed/fsdp/fully/sharded/data/parallel of 2 nodes",
+        "connect to tcp://10.0.0.1:29500 failed",
+    ],
+)
+def test_plain_lines_stay(line: str) -> None:
+    """What has no secret in it is not masked."""
+    assert masked(line) == line
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_masking_takes_linear_time(piece: str) -> None:
+    """No line of the greatest length takes a fifth of a second, whatever its user wrote into it."""
+    line = (piece * MAX_LINE_BYTES)[:MAX_LINE_BYTES]
+    began = time.thread_time()
+    masked(line)
+    assert time.thread_time() - began < 0.2
