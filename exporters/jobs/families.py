@@ -8,7 +8,7 @@ import msgspec
 
 from agent.api import Family, Metric, clean_label
 from exporters.jobs.directory import REASONS
-from exporters.jobs.records import ScheduledJob
+from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 
 _RUNNING = "1 per job that the scheduler runs here"
 _ENDED = "1 per job that ended here in the last hour"
@@ -45,6 +45,16 @@ REQUEUES = Family(
     _RUNNING,
     "max",
 )
+DIRECTORY_TROUBLE = Family(
+    "rankwatch_job_directory_trouble",
+    "gauge",
+    "1 for a job for whose records of Inspector Slurm's prolog could not make the directory as it should. taken: "
+    "another user's file had its name, and was moved away. none: it made none; the TaskProlog then tries, and says in "
+    "the job's output where it cannot either.",
+    ("job_id", "trouble"),
+    "1 per job in trouble",
+    "max",
+)
 END = Family(
     "rankwatch_job_end_info",
     "gauge",
@@ -71,7 +81,7 @@ REFUSED = Family(
     "6 per node",
     "sum",
 )
-FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, START, REQUEUES, END, END_TIME, REFUSED)
+FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, START, REQUEUES, DIRECTORY_TROUBLE, END, END_TIME, REFUSED)
 
 
 class JobsSnapshot(msgspec.Struct, frozen=True):
@@ -95,6 +105,7 @@ def render(snapshot: JobsSnapshot) -> Iterable[Metric]:
 
 def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
     allocation, gpus, start, requeues = ALLOCATION.rows(), GPU.rows(), START.rows(), REQUEUES.rows()
+    trouble = DIRECTORY_TROUBLE.rows()
     for job in jobs:
         file = job.file
         nodes = str(file.nodes) if file.nodes else ""
@@ -102,10 +113,12 @@ def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
         allocation.add((file.job_id, *who, nodes, file.array_job_id, file.array_task_id), 1.0)
         for gpu in job.gpus:
             gpus.add((file.job_id, gpu), 1.0)
+        if file.records in DIRECTORY_TROUBLES:
+            trouble.add((file.job_id, file.records), 1.0)
         if file.started:
             start.add((file.job_id,), file.started)
             requeues.add((file.job_id,), file.restarts)
-    return [rows.metric for rows in (allocation, gpus, start, requeues)]
+    return [rows.metric for rows in (allocation, gpus, start, requeues, trouble)]
 
 
 def _ended(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:

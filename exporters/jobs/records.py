@@ -54,6 +54,9 @@ REASONS = frozenset(
 )
 """Those of Slurm's reasons that say something of an end."""
 
+DIRECTORY_TROUBLES = frozenset({"taken", "none"})
+"""What can go wrong with the directory for a job's records of Inspector."""
+
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 _JobId = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.\[\]-]{0,127}$")]
@@ -64,7 +67,8 @@ _GPU_RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 class JobFile(msgspec.Struct, frozen=True):
     """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 where they are not known.
 
-    ``ended`` None: it runs. ``state``: the scheduler's word, empty where nobody asked for it. The files have more.
+    ``ended`` None: it runs. ``state``: the scheduler's word, empty where nobody asked for it. ``records``: what went
+    wrong with the directory for the job's records. The files have more.
     """
 
     job_id: _JobId
@@ -84,6 +88,7 @@ class JobFile(msgspec.Struct, frozen=True):
     exit_signal: _Number = 0
     state: _Text = ""
     reason: _Text = ""
+    records: _Text = ""
 
 
 class AmdFile(msgspec.Struct, frozen=True):

@@ -61,6 +61,7 @@ class Site:
 
     def __init__(self, root: Path, shell: str = "sh") -> None:
         self.jobs = root / "jobs"
+        self.inspector = root / "inspector"
         self.asked = root / "asked"
         self._root = root
         self.shell = shell
@@ -70,6 +71,7 @@ class Site:
         """Run a script as Slurm does; it must end with 0 and say nothing."""
         settings = {
             "RANKWATCH_JOBS_DIR": str(self.jobs),
+            "RANKWATCH_INSPECTOR_DIR": str(self.inspector),
             "RANKWATCH_ASK_AFTER_SECONDS": "0",
             "RANKWATCH_SQUEUE": str(self._root / "squeue"),
             "RANKWATCH_COMMAND": str(self._root / "rankwatch"),
@@ -514,13 +516,130 @@ def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
     assert Site(tmp_path).run(script, env | {"RANKWATCH_INSPECTOR": "0"}).stdout == ""
 
 
+OWNER = {"SLURM_JOB_UID": "1000", "SLURM_JOB_GID": "1001"}
+root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as a prolog does")
+
+
+def task_prolog(place: Path, inspector: str, **env: str) -> list[str]:
+    """Return what the TaskProlog prints on a node whose directory of records is ``inspector``."""
+    script = place / "task_prolog"
+    script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", inspector))
+    return Site(place).run(script, environment("prolog.4") | env).stdout.splitlines()
+
+
+def directory_of(printed: list[str]) -> Path:
+    """The directory that a TaskProlog gives to Inspector."""
+    [line] = [each for each in printed if "DUMP_DIR=" in each]
+    return Path(line.partition("=")[2])
+
+
 def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
-    """Where another user has put a link to a directory of the job's user in the place, the job is told nothing."""
+    """Where another user has put a link in the place, the job's directory has a suffix; the link is not followed."""
     (tmp_path / "home").mkdir()
     (tmp_path / "4").symlink_to(tmp_path / "home")
-    script = tmp_path / "task_prolog"
-    script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(tmp_path)))
-    assert Site(tmp_path).run(script, environment("prolog.4")).stdout == ""
+    found = directory_of(task_prolog(tmp_path, str(tmp_path)))
+    assert found.parent == tmp_path
+    assert found.name.startswith("4.")
+    assert len(found.name) == len("4.") + 10
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+@root_alone
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_a_name_that_is_taken_costs_the_job_no_records(tmp_path: Path, kind: str) -> None:
+    """Where another user has the job's name, its tasks share a directory of their own user whose name was not known."""
+    for name in ("4", "4.0123456789"):
+        taken = tmp_path / name
+        taken.mkdir() if kind == "directory" else taken.touch()
+        os.chown(taken, 1000, 1000)
+    found = directory_of(task_prolog(tmp_path, str(tmp_path)))
+    assert found.name not in ("4", "4.0123456789")
+    assert (found.stat().st_uid, found.stat().st_mode & 0o777) == (0, 0o700)
+    assert directory_of(task_prolog(tmp_path, str(tmp_path), SLURM_LOCALID="1")) == found
+
+
+def test_the_jobs_output_says_that_there_are_no_records(tmp_path: Path) -> None:
+    """Where no directory can be made, one task of the node says so in the job's output, and none has settings."""
+    said = "print rankwatch: no directory for Inspector's records could be made in /proc/self: this job has none"
+    assert task_prolog(tmp_path, "/proc/self") == [said]
+    assert task_prolog(tmp_path, "/proc/self", SLURM_LOCALID="1") == []
+    assert task_prolog(tmp_path, str(tmp_path / "not-there")) == []
+    own = task_prolog(tmp_path, "/proc/self", NCCL_INSPECTOR_DUMP_DIR="/mine")
+    assert directory_of(own) == Path("/mine")
+
+
+@root_alone
+@pytest.mark.parametrize("mode", [0o1777, 0o755])
+def test_the_prolog_makes_the_directory_of_records(site: Site, mode: int) -> None:
+    """The job's directory is its user's alone before the job begins; a requeue keeps it, and no trouble is said."""
+    site.inspector.mkdir()
+    site.inspector.chmod(mode)
+    for _ in range(2):
+        site.run(PROLOG, environment("prolog.4") | OWNER)
+        [made] = site.inspector.iterdir()
+        status = made.lstat()
+        assert (made.name, status.st_uid, status.st_gid) == ("4", 1000, 1001)
+        assert status.st_mode & 0o777 == 0o700
+        assert "records" not in site.file()
+        (made / "n1-pid7.log").touch()
+
+
+@root_alone
+@pytest.mark.parametrize("kind", ["empty", "full", "file", "link"])
+def test_the_prolog_takes_the_jobs_name_back(site: Site, tmp_path: Path, kind: str) -> None:
+    """What another user has put in the place is moved away whole, whatever it is, and the job's file says so."""
+    site.inspector.mkdir()
+    site.inspector.chmod(0o1777)
+    (tmp_path / "elsewhere").mkdir()
+    taken = site.inspector / "4"
+    if kind == "link":
+        taken.symlink_to(tmp_path / "elsewhere")
+    elif kind == "file":
+        taken.touch()
+    else:
+        taken.mkdir()
+        if kind == "full":
+            (taken / "x").touch()
+    os.chown(taken, 2000, 2000, follow_symlinks=False)
+    site.run(PROLOG, environment("prolog.4") | OWNER)
+    owners = {path.name: path.lstat().st_uid for path in site.inspector.iterdir()}
+    assert owners.pop("4") == 1000
+    assert list(owners.values()) == [2000]
+    assert site.file()["records"] == "taken"
+    assert list(taken.iterdir()) == []
+    assert (tmp_path / "elsewhere").stat().st_uid == 0
+
+
+@root_alone
+def test_where_others_could_replace_it_the_prolog_makes_none(site: Site) -> None:
+    """In a directory of another user without the sticky bit root makes nothing; without a directory neither."""
+    site.run(PROLOG, environment("prolog.4") | OWNER)
+    assert not site.inspector.exists()
+    site.inspector.mkdir()
+    os.chown(site.inspector, 2000, 2000)
+    site.run(PROLOG, environment("prolog.4") | OWNER)
+    assert list(site.inspector.iterdir()) == []
+
+
+@root_alone
+def test_a_prolog_that_can_make_no_directory_says_so(site: Site) -> None:
+    """Where the file system has no room for a directory, the job's file says so, and the prolog leaves with 0."""
+    site.inspector.symlink_to("/proc/self")
+    site.run(PROLOG, environment("prolog.4") | OWNER)
+    assert site.file()["records"] == "none"
+
+
+def test_the_epilog_removes_a_directory_without_records(site: Site) -> None:
+    """The directory of a job that wrote no records goes with the job; one with records stays."""
+    (site.inspector / "4").mkdir(parents=True)
+    site.run(EPILOG, environment("epilog.4"))
+    assert list(site.inspector.iterdir()) == []
+    (site.inspector / "4").mkdir()
+    (site.inspector / "4" / "n1-pid7.log").touch()
+    site.run(EPILOG, environment("epilog.4"))
+    assert [path.name for path in site.inspector.iterdir()] == ["4"]
+    site.wait_until_alone()
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
