@@ -1,6 +1,7 @@
 """The helper's side: runs py-spy on one process, and reads what it prints. Blocking.
 
-`py-spy dump --nonblocking` reads the process' memory (process_vm_readv) and stops nothing. It is not run on a process
+`py-spy dump --nonblocking` reads the process' memory (/proc/PID/mem, where the service's filter
+refuses process_vm_readv) and stops nothing. It is not run on a process
 with a thread in uninterruptible sleep: reading its maps could wait for that thread.
 """
 

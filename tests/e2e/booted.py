@@ -95,7 +95,7 @@ def install(root: Path, drop_ins: Sequence[str]) -> None:
     shutil.copy(UNITS / "rankwatch.sysusers.conf", root / "etc/sysusers.d/rankwatch.conf")
     shutil.copy(UNITS / "rankwatch.tmpfiles.conf", root / "etc/tmpfiles.d/rankwatch.conf")
     for name in drop_ins:
-        shutil.copy(UNITS / "rankwatch.service.d" / name, beside)
+        shutil.copy(UNITS / "rankwatch.service.d" / name, beside / name.removesuffix(".example"))
 
 
 def boot(root: Path, units: Mapping[str, str], command: str, after_seconds: int) -> str:
@@ -115,6 +115,7 @@ def boot(root: Path, units: Mapping[str, str], command: str, after_seconds: int)
             "--bind=/dev/fuse",
             "--property=DeviceAllow=/dev/fuse",
             "--capability=CAP_SYS_ADMIN",
+            "--system-call-filter=@known",
             "--kill-signal=SIGKILL",
         ),
     ]

@@ -141,7 +141,7 @@ def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
 
 @pytest.mark.timeout(300)
 def test_stacks_want_no_right_more(tmp_path: Path) -> None:
-    """In the shipped unit with the drop-in for other users' jobs py-spy reads the stack of another user's rank."""
+    """In the shipped unit with the drop-in for other users' jobs py-spy reads another user's rank, by /proc/PID/mem."""
     with layered(tmp_path) as root:
         install(root, (OTHER_USERS,))
         (root / "opt/test/tests/e2e").mkdir(parents=True)
@@ -161,8 +161,6 @@ def test_asking_for_dumps_wants_a_drop_in_of_its_own(tmp_path: Path, drop_ins: t
     """In the shipped unit the pipe of another user's rank is written to with the drop-in for it, and not without."""
     with layered(tmp_path) as root:
         install(root, drop_ins)
-        for example in (root / "etc/systemd/system/rankwatch.service.d").glob("*.example"):
-            example.rename(example.with_suffix(""))
         test = root / "opt/test"
         test.mkdir()
         shutil.copytree(ROOT / "agent", test / "agent", ignore=shutil.ignore_patterns("__pycache__"))
