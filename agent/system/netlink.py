@@ -68,11 +68,14 @@ def messages(raw: bytes) -> Iterator[Message]:
         at += length + -length % 4
 
 
-def open_channel(protocol: int) -> Netlink:
-    """A socket to the kernel; OSError where the sandbox or the kernel has none."""
+def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Netlink:
+    """A socket to the kernel; OSError where the sandbox or the kernel has none.
+
+    With ``timeout_seconds`` 0 a question never blocks: for protocols whose answer is there when the question was sent.
+    """
     found = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
-        found.settimeout(TIMEOUT_SECONDS)
+        found.settimeout(timeout_seconds)
         found.bind((0, 0))
     except OSError:
         found.close()
@@ -108,6 +111,10 @@ class Netlink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the socket."""
+        self.close()
+
+    def close(self) -> None:
         """Close the socket."""
         self._channel.close()
 

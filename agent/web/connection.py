@@ -23,15 +23,18 @@ class TlsTerms(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """One client. ``tls``: what it must meet before it is served."""
+    """One client. ``peer``: which (agent/web/peers.py). ``tls``: what it must meet before it is served."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     http: h11.Connection
+    peer: str = ""
     served: bool = False
     header_begun: bool = False
-    held_bytes: int = 0
+    held: bytes = b""
+    """The body that is being written; several connections may write the same."""
     tls: TlsTerms | None = None
+    task: asyncio.Task[None] | None = None
     transport: asyncio.WriteTransport = field(init=False)
     """The socket's, below TLS: aborted, it is closed at once in every state of the other."""
 
@@ -43,12 +46,6 @@ class Connection:
         self.transport.abort()
         if self.writer.transport is not self.transport:
             self.writer.transport.abort()  # TLS' own, which would learn of it in the loop's next turn
-
-    @property
-    def client(self) -> str:
-        """The address of the other side, without its port; empty for one that has none."""
-        name = self.writer.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) else ""
 
 
 class Closed(Exception):  # noqa: N818  # a way out, not an error

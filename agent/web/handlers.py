@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from agent.core.single_flight import SingleFlight, TooManyFlights
-from agent.export.exposition import Rendered, Scrape, Selection, SelectionError, cut, select
+from agent.core.fair_lane import FairLane
+from agent.core.single_flight import SingleFlight
+from agent.export.exposition import Rendered, Selection, SelectionError, cut, select
+from agent.export.shipped_scrapes import is_shipped
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 
-MAX_NAMED_SCRAPES = 128
-"""Scrapes with `name[]` that wait for their render: half of the server's connections, so that others always get one."""
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 EVIDENCE = "/evidence/"
@@ -30,14 +29,14 @@ _HTML_HEADERS = (
 class Pages:
     """The handler for the web server.
 
-    ``render`` makes an exposition off the event loop; concurrent scrapes that want the same share one. Those with
-    `name[]` cut what they want from a render that is theirs alone to share, whatever their names, and of such renders
-    one is made at a time: a scrape without names waits for no more than that one, however many there are. ``exporters``
-    are the names that a scrape may ask for; ``ready`` says whether the agent has begun to work; ``front_page`` and
-    ``document`` give what `/` and `/api/v1/ranks` show; while ``may_show`` is False the page would lack ranks that run,
-    and a scrape is answered with 503. The last five are called on the event loop. ``static``: what does not change,
-    by path. ``evidence`` gives a file of a bundle of evidence by its name, None where there is none to give: only to
-    requests that are private.
+    ``render`` makes an exposition off the event loop; concurrent scrapes that want the same share one. What the shipped
+    scrape jobs ask for is rendered at once. All other selections share a lane with one render at a time, in turns by
+    peer: a shipped scrape waits for no more than that one. Scrapes with `name[]` cut what they want from a render that
+    they share, whatever their names. ``exporters`` are the names that a scrape may ask for; ``ready`` says whether the
+    agent has begun to work; ``front_page`` and ``document`` give what `/` and `/api/v1/ranks` show; while ``may_show``
+    is False the page would lack ranks that run, and a scrape is answered with 503. The last five are called on the
+    event loop. ``static``: what does not change, by path. ``evidence`` gives a file of a bundle of evidence by its
+    name, None where there is none to give: only to requests that are private.
     """
 
     def __init__(
@@ -51,11 +50,8 @@ class Pages:
         static: Mapping[str, HttpResponse],
         evidence: Callable[[str], Awaitable[bytes | None]],
     ) -> None:
-        self._render = render
-        self._renders: SingleFlight[Selection, Rendered] = SingleFlight(render)
-        self._to_cut: SingleFlight[Selection, Rendered] = SingleFlight(self._render_to_cut)
-        self._lane = asyncio.Lock()
-        self._named_scrapes = 0
+        self._shipped: SingleFlight[Selection, Rendered] = SingleFlight(render)
+        self._others: FairLane[Selection, Rendered] = FairLane(render)
         self._exporters = exporters
         self._ready = ready
         self._front_page = front_page
@@ -87,7 +83,7 @@ class Pages:
     @property
     def shared(self) -> int:
         """Scrapes that got what was rendered for another."""
-        return self._renders.shared + self._to_cut.shared
+        return self._shipped.shared + self._others.shared
 
     async def _evidence_file(self, request: HttpRequest) -> HttpResponse:
         if not request.is_private:
@@ -104,27 +100,14 @@ class Pages:
             return HttpResponse(503, TEXT, b"The ranks are being looked for since the start; ask again\n")
         try:
             scrape = select(request.query, request.headers, self._exporters())
-            rendered = await (self._rendered_to_cut(scrape) if scrape.names else self._renders.get(scrape.selection))
         except SelectionError as error:
             return HttpResponse(400, TEXT, f"{error}\n".encode("utf-8", "replace"))
-        except TooManyFlights:
-            return HttpResponse(503, TEXT, b"Too many different scrapes at once\n")
+        if is_shipped(scrape):
+            rendered = await self._shipped.get(scrape.selection)
+        else:
+            rendered = await self._others.get(request.client, scrape.selection)
         headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
         if rendered.encoding:
             headers += (("Content-Encoding", rendered.encoding),)
         parts = cut(rendered, scrape.names) if scrape.names else None
         return HttpResponse(200, rendered.content_type, rendered.body, headers, parts)
-
-    async def _rendered_to_cut(self, scrape: Scrape) -> Rendered:
-        """What names are cut from; TooManyFlights when too many wait for such."""
-        if self._named_scrapes >= MAX_NAMED_SCRAPES:
-            raise TooManyFlights(f"{MAX_NAMED_SCRAPES} wait")
-        self._named_scrapes += 1
-        try:
-            return await self._to_cut.get(scrape.selection)
-        finally:
-            self._named_scrapes -= 1
-
-    async def _render_to_cut(self, selection: Selection) -> Rendered:
-        async with self._lane:
-            return await self._render(selection)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 CloseReason: TypeAlias = Literal[
-    "all_busy",  # the cap was reached and every connection waited for its answer: the new one was refused
-    "evicted",  # gave way to a newer connection, or to the memory bound of answers not yet read
+    "all_busy",  # the cap was reached, and its peer, which had most, waited for answers on all others: it was refused
+    "evicted",  # of the peer with most: closed for a newer connection, or for the memory bound of answers not yet read
     "handshake_failed",  # of TLS: the client spoke something else, took another version, or has no valid certificate
     "handshake_timeout",
     "header_timeout",
@@ -26,7 +26,7 @@ class ServerLimits:
     """Every bound of the server. ``idle_seconds`` outlasts a scrape interval, so that a scraper keeps its connection.
 
     ``tls_connections``: the cap where TLS is spoken, as asyncio holds 256 KiB for each. ``held_bytes``: answers that
-    clients have not read yet, all together; the largest single one may exceed it.
+    clients have not read yet, all together, one that several share counted once; the largest single one may exceed it.
     """
 
     connections: int = 256

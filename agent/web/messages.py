@@ -28,8 +28,8 @@ _TARGET = re.compile(
 class HttpRequest:
     """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined.
 
-    ``client``: the address that it came from, empty where it has none. ``is_private``: it came over TLS, with a user's
-    password.
+    ``client``: the peer that it came from (agent/web/peers.py), empty where it has none. ``is_private``: it came over
+    TLS, with a user's password.
     """
 
     path: str

@@ -1,8 +1,8 @@
 """Users and passwords of HTTP's basic authentication (RFC 7617), against hashes by bcrypt.
 
 A check takes some 70 ms by design, so it is made in a thread, and what was right once is remembered. Who sends wrong
-passwords has few checks a second: further ones are refused unseen, by address, and the right password that is
-remembered is still let in.
+passwords has few checks a second: further ones are refused unseen, by peer, and the right password that is remembered
+is still let in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import ipaddress
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -21,14 +20,14 @@ from agent.core.threads import OwnThread
 MAX_GOOD = 64
 """Right pairs that are remembered; what scrapers need is one each."""
 MAX_CLIENTS = 1024
-"""Addresses whose failures are counted; of IPv6, networks of 64 bits, as one host has a whole one."""
+"""Peers whose failures are counted."""
 MAX_PASSWORD_BYTES = 72
 """More than bcrypt looks at; the hash of a longer one would be that of its beginning."""
 CHECKS_AT_ONCE = 10
 CHECKS_PER_SECOND = 2.0
-"""Of one address, of pairs that are not known to be right."""
+"""Of one peer, of pairs that are not known to be right."""
 MAX_WAITING = 8
-"""Checks of all addresses that wait for the thread: about half a second."""
+"""Checks of all peers that wait for the thread: about half a second."""
 
 Verdict = Literal["right", "wrong", "too_many"]
 
@@ -59,7 +58,7 @@ class Passwords:
         self._waiting = 0
 
     async def check(self, authorization: str, client: str) -> Verdict:
-        """Judge the header of a request from the address ``client``."""
+        """Judge the header of a request from the peer ``client``."""
         pair = _pair(authorization)
         if pair is None:
             return "wrong"
@@ -84,23 +83,14 @@ class Passwords:
         return "right"
 
     def _may_check(self, client: str) -> bool:
-        """Take one of the checks that the address has now; False where there is none."""
-        now, client = self._monotonic(), _counted_as(client)
+        """Take one of the checks that the peer has now; False where there is none."""
+        now = self._monotonic()
         before = self._buckets.pop(client, _Bucket(CHECKS_AT_ONCE, now))
         left = min(CHECKS_AT_ONCE, before.checks + (now - before.at) * CHECKS_PER_SECOND)
         self._buckets[client] = _Bucket(left - 1 if left >= 1 else left, now)
         while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
         return left >= 1
-
-
-def _counted_as(client: str) -> str:
-    """The address, of IPv6 its network; IPv4's that come by a socket of both (::ffff:10.0.0.1) are their own."""
-    try:
-        address = ipaddress.IPv6Address(client.partition("%")[0])
-    except ValueError:
-        return client
-    return str(address.ipv4_mapped or address.packed[:8].hex())
 
 
 def _pair(authorization: str) -> tuple[bytes, bytes] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import TypeAlias, cast
 
@@ -16,6 +17,7 @@ from agent.web.connection import Closed, Connection, TlsTerms, end_tls, shake_ha
 from agent.web.limits import CloseReason, ServerLimits, WebStats
 from agent.web.listen import BACKLOG, ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, persisting, request_of, server_side
+from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
@@ -30,8 +32,10 @@ class WebServer:
     """Serves ``handler`` within ``limits``; ``stats`` counts what was closed and why, on from what it is given.
 
     A connection is waiting (idle, or its header is not complete), being answered (the handler runs) or writing. Over
-    the cap, the one that waits longest gives way, then the one that writes longest: no number of clients that are
-    silent or do not read keeps a scrape out. ``tls`` is asked at each connection for the terms that it is to meet.
+    the cap, the peer with most connections loses one: the one that waits longest, then the one that writes longest,
+    then its new one, then the one that is being answered longest. Over the bound of unread answers, the peer whose
+    answers are largest loses the one that it reads longest. So no number of clients of other peers keeps a scrape out.
+    ``tls`` is asked at each connection for the terms that it is to meet.
     """
 
     def __init__(
@@ -47,8 +51,9 @@ class WebServer:
         self._handler = handler
         self._log = log
         self._limits = limits or ServerLimits()
+        self._peers = Peers()
         self._servers: list[asyncio.Server] = []
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[Connection, None] = {}
         self._writing: dict[Connection, None] = {}
@@ -90,41 +95,60 @@ class WebServer:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        self._peers.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer, server_side(self._limits.header_bytes), tls=self._tls())
+        peer = self._peers.of(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
+        connection = Connection(reader, writer, server_side(self._limits.header_bytes), peer, tls=self._tls())
         self.stats.connections += 1
+        self._connections[connection] = None
         most = self._limits.connections if connection.tls is None else self._limits.tls_connections
-        if len(self._connections) >= most and not self._evict(self._waiting, self._writing):
-            self._close(connection, "all_busy")
-            self._log.warning("connection refused: too many are open", connections=len(self._connections))
-            return
+        if len(self._connections) > most:
+            victim = self._victim(connection)
+            self._close(victim, "all_busy" if victim is connection else "evicted")
+            if victim is connection:
+                self._log.warning("connection refused: too many are open", connections=len(self._connections))
+                return
         # Without a buffer of its own, a write that returned is the kernel's: nothing is left behind on close.
         writer.transport.set_write_buffer_limits(0)
         if connection.tls is not None:
             transport = cast(asyncio.Transport, writer.transport)
             transport.pause_reading()  # the first bytes are TLS's
-        self._connections.add(connection)
         self._waiting[connection] = None
         task = asyncio.get_running_loop().create_task(self._serve(connection))
+        connection.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _evict(self, *queues: dict[Connection, None]) -> bool:
-        """Close the oldest connection of the first of ``queues`` that has one; False when none has."""
-        victim = next((one for queue in queues for one in queue), None)
-        if victim is not None:
-            self._close(victim, "evicted")
-        return victim is not None
+    def _victim(self, newcomer: Connection) -> Connection:
+        """Which connection is closed for another: one of a peer with most."""
+        counts = Counter(one.peer for one in self._connections)
+        most = max(counts.values())
+        queues: tuple[Iterable[Connection], ...] = (self._waiting, self._writing, (newcomer,), self._connections)
+        return next(one for queue in queues for one in queue if counts[one.peer] == most)
+
+    def _make_room(self, newcomer: Connection) -> None:
+        """Close connections until the newcomer's answer has room among those not read yet, or is the only one."""
+        while self._writing:
+            bodies = {id(one.held): len(one.held) for one in (newcomer, *self._writing)}
+            if sum(bodies.values()) <= self._limits.held_bytes:
+                return
+            shares: Counter[str] = Counter()
+            for one in (newcomer, *self._writing):
+                shares[one.peer] += len(one.held)
+            self._close(max(self._writing, key=lambda one: shares[one.peer]), "evicted")
 
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
-        """Close at once, whatever is unsent; its task then ends by itself."""
+        """Close at once, whatever is unsent; its task then ends by itself, or is cancelled while the handler runs."""
         if reason is not None:
             self.stats.closed[reason] += 1
+        is_answered = connection not in self._waiting and connection not in self._writing
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         connection.abort()
+        if reason == "evicted" and is_answered and connection.task is not None:
+            connection.task.cancel()
 
     async def _serve(self, connection: Connection) -> None:
         reason: CloseReason | None = None
@@ -167,7 +191,7 @@ class WebServer:
             return False
         self._waiting.pop(connection, None)
         scheme = "http" if connection.tls is None else "https"
-        request = request_of(head, self._limits.query_fields, connection.client, scheme)
+        request = request_of(head, self._limits.query_fields, connection.peer, scheme)
         if isinstance(request, HttpResponse):
             await self._refuse(connection, "refused_request", request, head.method)
         else:
@@ -235,18 +259,15 @@ class WebServer:
         self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
         head = connection.http.send(head_of(response, announced))
         parts = () if method == b"HEAD" else response.parts
-        holds = len(response.body) if parts else 0
-        held = self._limits.held_bytes - holds
-        while sum(one.held_bytes for one in self._writing) > held and self._evict(self._writing):
-            pass
+        connection.held = response.body if parts else b""
+        self._make_room(connection)
         self._writing[connection] = None
-        connection.held_bytes = holds
         try:
             async with asyncio.timeout(self._limits.write_seconds):
                 await write_pieces(connection, head, response.body, parts)
         except TimeoutError:
             raise Closed("write_timeout") from None
         finally:
-            connection.held_bytes = 0
+            connection.held = b""
             self._writing.pop(connection, None)
         connection.http.send(h11.EndOfMessage())

@@ -4,13 +4,12 @@ import gzip
 import pytest
 
 from agent.core.metrics import Family
-from agent.core.single_flight import MAX_FLIGHTS
 from agent.export.exposition import Body, Rendered, Selection
-from agent.web.handlers import MAX_NAMED_SCRAPES, Pages
+from agent.export.shipped_scrapes import LIVENESS
+from agent.web.handlers import Pages
 from agent.web.messages import HttpRequest, HttpResponse
-from agent.web.server import ServerLimits
 
-EXPORTERS = frozenset({"process", *map(str, range(MAX_FLIGHTS + 1))})
+EXPORTERS = frozenset({"process", *LIVENESS, *map(str, range(200))})
 FAMILIES = tuple(Family(f"rankwatch_{letter}", "gauge", "help") for letter in "abc")
 
 
@@ -106,16 +105,37 @@ async def test_concurrent_scrapes_share_a_render() -> None:
     assert len(agent.asked) == 1
 
 
-async def test_too_many_different_scrapes_are_refused() -> None:
-    """One different scrape more than can be rendered at once is a 503."""
+async def test_shipped_scrapes_wait_for_no_others() -> None:
+    """While renders of 200 other selections wait, one at a time, each shipped scrape is rendered at once."""
     agent = Agent()
     agent.go.clear()
-    tasks = [agent.ask(collect=str(number)) for number in range(MAX_FLIGHTS)]
-    while len(agent.asked) < MAX_FLIGHTS:  # what is waited for is counted, not signalled
+    others = [agent.ask(collect=str(number)) for number in range(200)]
+    while not agent.asked:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
-    assert (await agent.ask(collect=str(MAX_FLIGHTS))).status == 503
+    jobs: tuple[dict[str, list[str]], ...] = ({}, {"collect[]": sorted(LIVENESS)}, {"exclude[]": sorted(LIVENESS)})
+    shipped = [asyncio.create_task(agent.pages(HttpRequest("/metrics", query))) for query in jobs]
+    while len(agent.asked) < 4:
+        await asyncio.sleep(0)
+    assert agent.at_once == 4
+    assert agent.asked[1:] == [Selection(), Selection(collect=LIVENESS), Selection(exclude=LIVENESS)]
     agent.go.set()
-    assert [response.status for response in await asyncio.gather(*tasks)] == [200] * MAX_FLIGHTS
+    assert {response.status for response in await asyncio.gather(*others, *shipped)} == {200}
+    assert len(agent.asked) == 203
+
+
+async def test_other_selections_take_turns_by_peer() -> None:
+    """A peer with one rare selection waits for one render of a peer with 100, not for all."""
+    agent = Agent()
+    agent.go.clear()
+    for number in range(100):
+        agent.ask(collect=str(number))
+    while not agent.asked:  # what is waited for is counted, not signalled
+        await asyncio.sleep(0)
+    other = asyncio.create_task(agent.pages(HttpRequest("/metrics", {"collect[]": ["process"]}, client="other")))
+    await asyncio.sleep(0)
+    agent.go.set()
+    assert (await other).status == 200
+    assert agent.asked.index(Selection(collect=frozenset({"process"}))) <= 2
 
 
 async def test_names_are_cut_from_one_render() -> None:
@@ -130,44 +150,6 @@ async def test_names_are_cut_from_one_render() -> None:
     assert bodies == [b"rankwatch_a 1\n", b"rankwatch_a 1\nrankwatch_c 1\n", b""]
     assert agent.asked == [Selection()]
     assert "Content-Encoding" not in dict(tasks[0].result().headers)
-
-
-async def test_one_named_scrape_more_than_the_bound_is_refused() -> None:
-    """At the bound a further scrape by name is a 503 at once, one without names is answered; later there is room."""
-    agent = Agent()
-    agent.go.clear()
-    tasks = [agent.ask(f"rankwatch_{number}") for number in range(MAX_NAMED_SCRAPES)]
-    while agent.pages.shared < MAX_NAMED_SCRAPES - 1:  # what is waited for is counted, not signalled
-        await asyncio.sleep(0)
-    assert (await agent.ask("rankwatch_a")).status == 503
-    plain = agent.ask()
-    while len(agent.asked) < 2:
-        await asyncio.sleep(0)
-    agent.go.set()
-    assert {response.status for response in await asyncio.gather(plain, *tasks)} == {200}
-    assert (await agent.ask("rankwatch_a")).status == 200
-
-
-async def test_different_sets_by_name_are_rendered_one_by_one() -> None:
-    """Scrapes by name of different exporters have one render under way, and no more of them wait than the bound."""
-    agent = Agent()
-    agent.go.clear()
-    tasks = [agent.ask("rankwatch_a", collect=str(number)) for number in range(MAX_FLIGHTS)]
-    refused = agent.ask("rankwatch_a", collect=str(MAX_FLIGHTS))
-    assert (await refused).status == 503
-    assert (agent.at_once, len(agent.asked)) == (1, 1)
-    plain = agent.ask()
-    while len(agent.asked) < 2:  # what is waited for is counted, not signalled
-        await asyncio.sleep(0)
-    assert agent.asked[1] == Selection(gzip=True)
-    agent.go.set()
-    assert {response.status for response in await asyncio.gather(plain, *tasks)} == {200}
-    assert len(agent.asked) == MAX_FLIGHTS + 1
-
-
-def test_scrapes_by_name_leave_connections_to_others() -> None:
-    """All scrapes by name that may be under way together are at most half of the server's connections."""
-    assert ServerLimits().connections >= 2 * MAX_NAMED_SCRAPES
 
 
 async def test_health_and_readiness() -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from agent.core.single_flight import MAX_FLIGHTS, SingleFlight, TooManyFlights
+from agent.core.single_flight import SingleFlight
 
 
 class Work:
@@ -71,16 +71,3 @@ async def test_asker_that_leaves_disturbs_nobody() -> None:
     work.go.set()
     assert await second == "result 1"
     assert work.begun == [1]
-
-
-async def test_flights_are_bounded() -> None:
-    """One different question more than the bound is refused, an equal one is not."""
-    work = Work()
-    flights = SingleFlight(work)
-    tasks = await ask(flights, *range(MAX_FLIGHTS))
-    with pytest.raises(TooManyFlights):
-        await flights.get(MAX_FLIGHTS)
-    tasks += await ask(flights, 0)
-    work.go.set()
-    assert len(await asyncio.gather(*tasks)) == 17
-    assert await flights.get(MAX_FLIGHTS) == "result 16"

@@ -40,6 +40,8 @@ class Site:
             case "/parts":
                 return HttpResponse(200, TEXT, BIG, only=PARTS)
             case "/huge":
+                return HttpResponse(200, TEXT, HUGE[:-1] + b"x")  # a body of its own
+            case "/shared":
                 return HttpResponse(200, TEXT, HUGE)
         return HttpResponse(200, TEXT, b"small\n", (("X-Own", "1"),))
 
@@ -395,6 +397,77 @@ async def test_answers_not_read_are_bounded_in_memory() -> None:
     async with serving(ServerLimits(held_bytes=1)) as served:
         answer = await served.ask(LAST_GET.replace(b"/small", b"/huge"))
         assert answer.endswith(HUGE)
+
+
+async def test_a_body_that_answers_share_counts_once() -> None:
+    """Two unread answers of one body hold its bytes once."""
+    async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
+        with await stuck_reader(served, b"/shared"), await stuck_reader(served, b"/shared"):
+            await served.until(lambda: len(served.server._writing) == 2)
+            assert served.server.stats.closed["evicted"] == 0
+
+
+def name_peers(served: Served) -> None:
+    """Take who a client is from the last octet of its address."""
+    served.server._peers.of = lambda peer, _own: peer[0].rpartition(".")[2]  # type: ignore[method-assign,index]
+
+
+async def connect_as(
+    served: Served, octet: int, sent: bytes = b""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect as one of several peers."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port, local_addr=(f"127.0.0.{octet}", 0))
+    writer.write(sent)
+    return reader, writer
+
+
+async def test_the_peer_with_most_connections_loses_one() -> None:
+    """At the cap a peer with many connections loses its own, oldest first, and one that waits longer keeps its own."""
+    async with serving(ServerLimits(connections=4)) as served:
+        name_peers(served)
+        few, few_writer = await connect_as(served, 1, GET)
+        await read_response(few)
+        many = [await connect_as(served, 2, GET) for _ in range(4)]
+        await served.until(lambda: served.server.stats.closed["evicted"] == 1)
+        few_writer.write(LAST_GET)
+        assert (await read_response(few))[0] == 200
+        assert served.server.stats.closed["evicted"] == 1
+        for _, writer in (*many, (few, few_writer)):
+            writer.close()
+
+
+async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another() -> None:
+    """At the cap, with every handler at work for one peer, another peer is served and the first one's oldest ends."""
+    held = GET.replace(b"/small", b"/held")
+    async with serving(ServerLimits(connections=2)) as served:
+        name_peers(served)
+        first, first_writer = await connect_as(served, 2, held)
+        await served.until(lambda: len(served.site.requests) == 1)
+        _, second_writer = await connect_as(served, 2, held)
+        await served.until(lambda: len(served.site.requests) == 2)
+        other, other_writer = await connect_as(served, 1, LAST_GET)
+        assert (await read_response(other))[0] == 200
+        assert await first.read() == b""
+        assert served.server.stats.closed["evicted"] == 1
+        await served.until(lambda: len(served.server._tasks) == 1)
+        for writer in (first_writer, second_writer, other_writer):
+            writer.close()
+
+
+async def test_the_peer_with_the_largest_answers_loses_one() -> None:
+    """Over the bound of unread answers the peer that holds most loses one, not the one that reads longest."""
+    async with serving(ServerLimits(held_bytes=2 * len(HUGE))) as served:
+        name_peers(served)
+        ask = GET.replace(b"/small", b"/huge")
+        few, few_writer = await connect_as(served, 1, ask)
+        await served.until(lambda: len(served.server._writing) == 1)
+        many = [await connect_as(served, 2, ask)]
+        await served.until(lambda: len(served.server._writing) == 2)
+        many.append(await connect_as(served, 2, ask))
+        await served.until(lambda: served.server.stats.closed["evicted"] == 1)
+        assert len((await read_response(few))[2]) == len(HUGE)
+        for _, writer in (*many, (few, few_writer)):
+            writer.close()
 
 
 async def test_oldest_waiting_connection_gives_way() -> None:

@@ -94,22 +94,6 @@ async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
     assert [await door.ask(said="wrong") for _ in range(3)] == ["wrong", "wrong", "too_many"]
 
 
-@pytest.mark.parametrize(
-    ("here", "beside", "elsewhere"),
-    [
-        ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
-        ("fe80::1%eth0", "fe80::2%eth1", "fe90::1"),
-        ("::ffff:10.0.0.1", "::ffff:10.0.0.1", "::ffff:10.0.0.2"),
-    ],
-)
-async def test_one_host_of_ipv6_counts_once(door: Door, here: str, beside: str, elsewhere: str) -> None:
-    """Addresses of one network of 64 bits share their checks; IPv4's addresses within IPv6 do not."""
-    for number in range(CHECKS_AT_ONCE):
-        assert await door.ask(said=f"x{number}", client=here) == "wrong"
-    assert await door.ask(said="y", client=beside) == "too_many"
-    assert await door.ask(client=elsewhere) == "right"
-
-
 async def test_checks_that_wait_are_bounded(door: Door) -> None:
     """Of more addresses at once than the bound the last is refused unseen."""
     door.may_go_on.clear()

@@ -1,0 +1,70 @@
+"""Work that is done one piece at a time, in turns by peer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Flight(NamedTuple, Generic[V]):
+    task: asyncio.Task[V]
+    turn: asyncio.Event
+
+
+class FairLane(Generic[K, V]):
+    """Runs ``work`` for one key at a time; peers take turns, so that a peer waits for one piece of work of each other.
+
+    Equal keys share one result, which nothing keeps afterwards. A key that several peers ask for has a place in the
+    queue of each, and the first of these counts. ``shared`` counts requests that got a result which another had
+    started. Callers bound how many requests there are.
+    """
+
+    def __init__(self, work: Callable[[K], Awaitable[V]]) -> None:
+        self._work = work
+        self._flights: dict[K, _Flight[V]] = {}
+        self._queues: dict[str, dict[K, None]] = {}
+        self._busy = False
+        self.shared = 0
+
+    async def get(self, peer: str, key: K) -> V:
+        """Return what ``work(key)`` returns, or raise what it raises.
+
+        Cancelling one request does not disturb the others, nor the work.
+        """
+        flight = self._flights.get(key)
+        if flight is None:
+            turn = asyncio.Event()
+            flight = self._flights[key] = _Flight(asyncio.create_task(self._run(key, turn)), turn)
+        else:
+            self.shared += 1
+        if not flight.turn.is_set():
+            self._queues.setdefault(peer, {})[key] = None
+        if not self._busy:
+            self._begin_next()
+        return await asyncio.shield(flight.task)
+
+    async def _run(self, key: K, turn: asyncio.Event) -> V:
+        await turn.wait()
+        try:
+            return await self._work(key)
+        finally:
+            del self._flights[key]
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        self._busy = False
+        while self._queues and not self._busy:
+            peer, queue = next(iter(self._queues.items()))
+            del self._queues[peer]
+            key = next(iter(queue))
+            del queue[key]
+            if queue:
+                self._queues[peer] = queue  # behind the other peers
+            flight = self._flights.get(key)
+            if flight is not None and not flight.turn.is_set():  # else another peer's place came first
+                flight.turn.set()
+                self._busy = True

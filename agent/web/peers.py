@@ -1,0 +1,79 @@
+"""Which peer a connection is of: a user of this node where the kernel names one, else an address."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Callable
+
+from agent.system.netlink import Netlink, open_channel
+
+LOOPBACK = "loopback"
+"""All users of this node together, where the kernel does not name them: any of them has all of 127.0.0.0/8."""
+_SOCK_DIAG, _BY_FAMILY = 4, 20
+_ASKED = struct.Struct("=BBBBI")
+"""struct inet_diag_req_v2 (linux/inet_diag.h): family, protocol, extensions, padding, states; then the socket."""
+_SOCKET = struct.Struct("!HH16s16s")
+"""struct inet_diag_sockid: ports and addresses; then interface and cookie in the kernel's own byte order."""
+_ANY_INTERFACE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+_OWNER = struct.Struct("=64xII")
+"""struct inet_diag_msg: its user and inode, after what is not read. A socket that its process has closed has none."""
+_ALL_STATES = 0xFFFFFFFF
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Peers:
+    """Names peers. ``open_diagnosis`` gives a channel for questions about sockets; OSError where there is none."""
+
+    def __init__(self, open_diagnosis: Callable[[], Netlink] = lambda: open_channel(_SOCK_DIAG, 0.0)) -> None:
+        self._open = open_diagnosis
+        self._channel: Netlink | None = None
+        self._may_ask = True
+
+    def of(self, peer: object, own: object) -> str:
+        """The peer at the socket name ``peer``, connected to ``own``; empty for a socket without addresses.
+
+        An IPv6 host has a network of 64 bits, so that network counts as one.
+        """
+        if not isinstance(peer, tuple) or not isinstance(own, tuple):
+            return ""
+        address = _address(peer[0])
+        if address.is_loopback or address == _address(own[0]):
+            uid = self._uid(address, peer[1], _address(own[0]), own[1])
+            if uid is not None:
+                return f"uid {uid}"
+        if address.is_loopback:
+            return LOOPBACK
+        return str(address) if address.version == 4 else f"{ipaddress.IPv6Address(address.packed[:8] + bytes(8))}/64"
+
+    def close(self) -> None:
+        """Close the channel; the next question opens another."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _uid(self, address: _Address, port: int, own: _Address, own_port: int) -> int | None:
+        """The user whose socket is at this end of a connection within the node; None where the kernel does not say."""
+        if not self._may_ask:
+            return None
+        try:
+            if self._channel is None:
+                self._channel = self._open()
+        except OSError:  # the sandbox has no AF_NETLINK (55-hardware.conf gives it)
+            self._may_ask = False
+            return None
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
+        ends = _SOCKET.pack(port, own_port, address.packed.ljust(16, b"\0"), own.packed.ljust(16, b"\0"))
+        try:
+            uid, inode = _OWNER.unpack_from(self._channel.ask(_BY_FAMILY, asked + ends + _ANY_INTERFACE_AND_COOKIE))
+        except (OSError, struct.error):  # closed meanwhile, or a kernel without tcp_diag
+            return None
+        return int(uid) if inode else None
+
+
+def _address(text: str) -> _Address:
+    """An address; IPv4's that come by a socket of both (::ffff:10.0.0.1) are their own."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address

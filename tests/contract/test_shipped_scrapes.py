@@ -1,0 +1,55 @@
+"""The selections that the agent keeps room for are those of the scrape jobs that are shipped."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.app.discovery import exporter_names
+from agent.export.exposition import select
+from agent.export.shipped_scrapes import LIVENESS, SHIPPED, is_shipped
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+FILES = [DEPLOY / "prometheus" / "prometheus.yml", *sorted((DEPLOY / "prometheus" / "scrape").glob("*.yml"))]
+TABLES = {"ranks", "health", "agent"}
+"""What a scrape may name beside exporters."""
+Jobs = list[dict[str, Any]]
+
+
+def jobs_of(path: Path) -> Jobs:
+    """The jobs in a file that scrape agents."""
+    jobs: Jobs = yaml.safe_load(path.read_text())["scrape_configs"]
+    return [job for job in jobs if job["job_name"].startswith("rankwatch")]
+
+
+def selections(parameters: list[dict[str, list[str]]]) -> set[tuple[frozenset[str] | None, frozenset[str]]]:
+    """What these scrapes ask for; each must be one of the shipped."""
+    scrapes = [select(each, {}, frozenset({*exporter_names(), *TABLES})) for each in parameters]
+    assert all(map(is_shipped, scrapes))
+    return {(scrape.selection.collect, scrape.selection.exclude) for scrape in scrapes}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_each_file_asks_for_what_is_shipped(path: Path) -> None:
+    """The jobs of each file of Prometheus' ask for all that the agent keeps room for, beside the plain page."""
+    found = selections([job["params"] for job in jobs_of(path)])
+    assert found | selections([{}]) == SHIPPED
+    assert len(found) == 2
+
+
+def test_kubernetes_asks_for_what_is_shipped() -> None:
+    """The PodMonitor asks for the same."""
+    made = runpy.run_path(str(DEPLOY / "kubernetes" / "build.py"))["pod_monitor"](jobs_of(FILES[0]))
+    assert selections([each["params"] for each in made["spec"]["podMetricsEndpoints"]]) | selections([{}]) == SHIPPED
+
+
+def test_a_name_or_another_exporter_makes_it_another_scrape() -> None:
+    """One name, or one exporter more or less, and the scrape is none of the shipped."""
+    exporters = frozenset({*exporter_names(), *TABLES})
+    lists = ([*LIVENESS, "process"], sorted(LIVENESS)[1:])
+    others = [{"name[]": ["up"]}, *({key: each} for key in ("collect[]", "exclude[]") for each in lists)]
+    assert not any(is_shipped(select(each, {}, exporters)) for each in others)

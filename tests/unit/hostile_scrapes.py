@@ -1,0 +1,61 @@
+"""A program that scrapes without end, each time for something else: `hostile_scrapes.py PORT UID EXPORTER...`.
+
+Prints a line when all connections have asked once. Needs nothing of the repository, so that it can run as any user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from contextlib import suppress
+
+CONNECTIONS = 200
+ENCODINGS = ("gzip", "identity", "x-gzip;q=0.1", "gzip;q=0", "br, gzip;q=0.5", "")
+FORMATS = ("text/plain", "application/openmetrics-text;version=1.0.0", "*/*")
+
+
+def question(dice: random.Random, exporters: list[str]) -> bytes:
+    """A scrape for some exporters, all but some, or some names, in any format and encoding; or one that is refused."""
+    kinds = dice.choice(
+        (["collect[]"], ["exclude[]"], ["name[]"], ["collect[]", "name[]"], ["wrong[]"], ["exclude[]", "collect[]"])
+    )
+    values = {"name[]": [f"rankwatch_{dice.randrange(1000)}" for _ in range(20)], "wrong[]": []}
+    some = dice.sample(exporters, dice.randrange(1, len(exporters)))
+    query = "&".join(f"{kind}={value}" for kind in kinds for value in values.get(kind, some))
+    head = f"GET /metrics?{query} HTTP/1.1\r\nHost: h\r\nAccept: {dice.choice(FORMATS)}\r\n"
+    return f"{head}Accept-Encoding: {dice.choice(ENCODINGS)}\r\n\r\n".encode()
+
+
+async def ask_without_end(dice: random.Random, port: int, exporters: list[str], began: asyncio.Semaphore) -> None:
+    """Ask again and again on one connection, and on a new one when that ends."""
+    while True:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            while True:
+                writer.write(question(dice, exporters))
+                began.release()
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                left = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
+                while left > 0 and (data := await reader.read(min(left, 1 << 20))):
+                    left -= len(data)
+
+
+async def main() -> None:
+    """Attack."""
+    port, uid, exporters = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    if uid != os.geteuid():
+        os.setuid(uid)
+    began = asyncio.Semaphore(0)
+    dice = random.Random(20_261_124)  # noqa: S311  # the same questions each time
+    tasks = [asyncio.create_task(ask_without_end(dice, port, exporters, began)) for _ in range(CONNECTIONS)]
+    for _ in tasks:
+        await began.acquire()
+    sys.stdout.write("all have asked\n")
+    sys.stdout.flush()
+    await asyncio.wait(tasks)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,89 @@
+"""The lane: one piece of work at a time, in turns by peer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.core.fair_lane import FairLane
+
+
+class Work:
+    """Work that a test ends piece by piece."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.go = asyncio.Semaphore(0)
+
+    async def __call__(self, key: int) -> str:
+        self.begun.append(key)
+        await self.go.acquire()
+        if key < 0:
+            raise ValueError(key)
+        return f"result {key}"
+
+
+async def ask(lane: FairLane[int, str], *wanted: tuple[str, int]) -> list[asyncio.Task[str]]:
+    """Ask as these peers for these keys, one after the other."""
+    tasks = []
+    for peer, key in wanted:
+        tasks.append(asyncio.create_task(lane.get(peer, key)))
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def finish(work: Work, tasks: list[asyncio.Task[str]]) -> list[str | BaseException]:
+    """Let all work end."""
+    for _ in tasks:
+        work.go.release()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_peers_take_turns() -> None:
+    """A peer with many keys gets one turn, then each other peer has one, before its next."""
+    work = Work()
+    lane = FairLane(work)
+    tasks = await ask(lane, ("many", 1), ("many", 2), ("many", 3), ("many", 4), ("few", 5), ("one", 6), ("few", 7))
+    assert work.begun == [1]
+    assert await finish(work, tasks) == [f"result {key}" for key in range(1, 8)]
+    assert work.begun == [1, 2, 5, 6, 3, 7, 4]
+
+
+async def test_equal_keys_share_and_the_first_place_counts() -> None:
+    """A key that waits far behind in one peer's queue comes at the turn of another peer that asks for it, once."""
+    work = Work()
+    lane = FairLane(work)
+    tasks = await ask(lane, ("many", 1), ("many", 2), ("many", 3), ("many", 4), ("few", 4), ("few", 1))
+    assert await finish(work, tasks) == ["result 1", "result 2", "result 3", "result 4", "result 4", "result 1"]
+    assert work.begun == [1, 2, 4, 3]
+    assert lane.shared == 2
+
+
+async def test_nothing_is_kept() -> None:
+    """A key that was worked on is worked on anew, and a lane without requests holds nothing."""
+    work = Work()
+    lane = FairLane(work)
+    for _ in range(2):
+        assert await finish(work, await ask(lane, ("one", 1))) == ["result 1"]
+    assert work.begun == [1, 1]
+    assert (lane._flights, lane._queues) == ({}, {})
+
+
+async def test_a_failure_reaches_all_and_ends_nothing() -> None:
+    """Every request for a key gets its failure, and the next key is worked on."""
+    work = Work()
+    lane = FairLane(work)
+    outcome = await finish(work, await ask(lane, ("one", -1), ("other", -1), ("one", 2)))
+    assert [type(each) for each in outcome] == [ValueError, ValueError, str]
+
+
+async def test_a_request_that_is_cancelled_disturbs_no_other() -> None:
+    """When the first request for a key is cancelled, another for it still gets the result, and so does the next key."""
+    work = Work()
+    lane = FairLane(work)
+    first, second, third = await ask(lane, ("one", 1), ("one", 1), ("one", 2))
+    first.cancel()
+    assert await finish(work, [second, third]) == ["result 1", "result 2"]
+    with pytest.raises(asyncio.CancelledError):
+        await first

@@ -1,0 +1,92 @@
+"""Peers: users of this node by their sockets, and others by their addresses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from agent.system.netlink import Netlink
+from agent.web.peers import LOOPBACK, Peers
+
+OTHER_UID = 1234
+CLIENT = """
+import os, socket, sys
+if sys.argv[3] != "-": os.setuid(int(sys.argv[3]))
+client = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+sys.stdin.read()
+"""
+
+
+def no_channel() -> Netlink:
+    """What a sandbox without AF_NETLINK does."""
+    raise OSError(97, "Address family not supported by protocol")
+
+
+@pytest.mark.parametrize(
+    ("address", "peer"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:2", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("127.0.0.1", LOOPBACK),
+        ("127.3.2.1", LOOPBACK),
+        ("::1", LOOPBACK),
+        ("::ffff:127.0.0.9", LOOPBACK),
+    ],
+)
+def test_addresses(address: str, peer: str) -> None:
+    """An address of IPv4 and a network of IPv6 are a peer; all of the loopback is one where users have no names."""
+    assert Peers(no_channel).of((address, 5), ("10.9.9.9", 19028)) == peer
+
+
+def test_a_socket_without_addresses() -> None:
+    """A client of a Unix socket has no name."""
+    assert Peers(no_channel).of("", "/run/web.sock") == ""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "::1"])
+def test_the_user_of_a_client_on_this_node(host: str) -> None:
+    """The kernel names the user of a client on this node, another one's too; of a closed one it names none."""
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    uid = str(OTHER_UID) if os.geteuid() == 0 else "-"
+    where = [host, str(listener.getsockname()[1]), uid]
+    peers = Peers()
+    with listener, subprocess.Popen([sys.executable, "-c", CLIENT, *where], stdin=subprocess.PIPE) as client:
+        accepted, name = listener.accept()
+        with accepted:
+            assert peers.of(name, accepted.getsockname()) == f"uid {OTHER_UID if uid != '-' else os.geteuid()}"
+            client.communicate()
+            assert accepted.recv(1) == b""
+            assert peers.of(name, accepted.getsockname()) == LOOPBACK
+    peers.close()
+
+
+def test_a_question_that_fails_is_no_end() -> None:
+    """Where the kernel refuses one question, the client counts by its address, and the next one is asked about."""
+
+    class Broken:
+        asked = 0
+
+        def send(self, raw: bytes, /) -> int:
+            self.asked += 1
+            raise OSError(2, "No such file or directory")
+
+        def recv(self, _size: int, /) -> bytes:
+            return b""
+
+        def close(self) -> None:
+            self.asked = -1
+
+    channel = Broken()
+    peers = Peers(lambda: Netlink(channel))
+    assert [peers.of(("127.0.0.1", 1), ("127.0.0.1", 2)) for _ in range(2)] == [LOOPBACK] * 2
+    assert channel.asked == 2
+    peers.close()
+    assert channel.asked == -1
