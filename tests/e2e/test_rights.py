@@ -38,26 +38,39 @@ import slow_files
 with slow_files.slow_file(pathlib.Path("/mnt/slow")):
     signal.pause()
 """
-ASK = "57-ask.conf.example"
 PIPED_RANK = """\
 [Service]
 User=nobody
 WorkingDirectory=/opt/test
 Environment=TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/opt/pipes/trace_
 ExecStartPre=+/bin/install -d -o nobody /opt/pipes
-ExecStartPre=/bin/mkfifo -m 644 /opt/pipes/trace_0.pipe
+ExecStartPre=/opt/rankwatch/bin/python /opt/pipe.py
 ExecStart=/opt/rankwatch/bin/python -B -m agent.simulate --ranks 2 --stuck 1 --stuck-at-step 20 \\
-    --job-dir /opt/pipes/job --dump-dir /var/lib/rankwatch/inspector --scheduler slurm
+    --job-dir /opt/job --dump-dir /var/lib/rankwatch/inspector --scheduler slurm
+ExecStartPre=+/bin/install -d -o nobody /opt/job
 """
+PIPE = """\
+import os
+os.mkfifo("/opt/pipes/trace_0.pipe")
+"""
+ALLOWED_PIPE = """\
+import os, pwd, struct
+ME, USER, GROUP, MASK, OTHERS, NO_ID = 1, 2, 4, 16, 32, 0xFFFFFFFF
+agent = pwd.getpwnam("rankwatch").pw_uid
+entries = [(ME, 7, NO_ID), (USER, 6, agent), (GROUP, 5, NO_ID), (MASK, 7, NO_ID), (OTHERS, 5, NO_ID)]
+acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+os.setxattr("/opt/pipes", "system.posix_acl_default", acl)
+"""
+"""What `setfacl -d -m u:rankwatch:rw` does."""
 READER = """\
 [Unit]
 After=rank.service
 [Service]
 User=nobody
-ExecStart=/bin/sh -c 'sleep 1; exec cat /opt/pipes/trace_0.pipe >/opt/pipes/got'
+ExecStart=/bin/sh -c 'sleep 1; exec cat /opt/pipes/trace_0.pipe >/opt/job/got'
 """
 ASKED = (
-    "curl -s http://127.0.0.1:19028/metrics | grep asks_total; echo got $(cat /opt/pipes/got); "
+    "curl -s http://127.0.0.1:19028/metrics | grep asks_total; echo got $(cat /opt/job/got); "
     "systemctl status --no-pager rank reader; journalctl -u rankwatch --no-pager | tail -5"
 )
 ASKS = """\
@@ -155,12 +168,13 @@ def test_stacks_want_no_right_more(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("drop_ins", "result"), [((OTHER_USERS,), "not_permitted"), ((OTHER_USERS, ASK), "asked")], ids=["without", "with"]
+    ("made", "result"), [(PIPE, "not_permitted"), (ALLOWED_PIPE + PIPE, "asked")], ids=["plain", "allowed"]
 )
-def test_asking_for_dumps_wants_a_drop_in_of_its_own(tmp_path: Path, drop_ins: tuple[str, ...], result: str) -> None:
-    """In the shipped unit the pipe of another user's rank is written to with the drop-in for it, and not without."""
+def test_a_job_allows_to_be_asked_for_dumps(tmp_path: Path, made: str, result: str) -> None:
+    """In the shipped unit another user's rank is asked by its pipe where the directory lets the agent write."""
     with layered(tmp_path) as root:
-        install(root, drop_ins)
+        install(root, (OTHER_USERS,))
+        (root / "opt/pipe.py").write_text(made)
         test = root / "opt/test"
         test.mkdir()
         shutil.copytree(ROOT / "agent", test / "agent", ignore=shutil.ignore_patterns("__pycache__"))

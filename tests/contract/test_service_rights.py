@@ -1,0 +1,57 @@
+"""What the service may: capabilities of its drop-ins, and the list of system calls that its unit refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SYSTEMD = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+UNIT = SYSTEMD / "rankwatch.service"
+DROP_INS = sorted((SYSTEMD / "rankwatch.service.d").iterdir())
+REFUSED = {
+    "process_vm_readv",
+    "process_vm_writev",
+    "process_madvise",
+    "kcmp",
+    "pidfd_getfd",
+    "ptrace",
+    "perf_event_open",
+    "bpf",
+    "userfaultfd",
+    "open_by_handle_at",
+    "@keyring",
+    "@aio",
+    "@privileged",
+    "@resources",
+}
+
+
+def values(path: Path, key: str) -> list[str]:
+    """The values of a key in order."""
+    lines = path.read_text().splitlines()
+    return [line.partition("=")[2] for line in lines if line.startswith(f"{key}=")]
+
+
+def test_the_unit_refuses_what_reads_and_writes_other_processes() -> None:
+    """The whole list is refused by name, whatever groups of this systemd hold; setpriority alone is given back."""
+    first, *rest = values(UNIT, "SystemCallFilter")
+    assert first == "@system-service"
+    assert {name for value in rest if value.startswith("~") for name in value[1:].split()} == REFUSED
+    assert [value for value in rest if not value.startswith("~")] == ["setpriority"]
+
+
+def test_no_drop_in_gives_a_call_back() -> None:
+    """No drop-in changes the filter."""
+    assert [path.name for path in DROP_INS if values(path, "SystemCallFilter")] == []
+
+
+@pytest.mark.parametrize("key", ["CapabilityBoundingSet", "AmbientCapabilities"])
+def test_capabilities_of_the_drop_ins(key: str) -> None:
+    """No drop-in, examples included, gives a capability that writes past the modes of files."""
+    assert values(UNIT, key) == [""]
+    given = {path.name: values(path, key) for path in DROP_INS if values(path, key)}
+    assert given == {
+        "50-other-users.conf": ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"],
+        "55-hardware.conf": ["CAP_SYSLOG"],
+    }
