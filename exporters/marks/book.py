@@ -95,7 +95,8 @@ class MarkBook:
         if len(of_job) >= MAX_MARKS_PER_JOB:
             self._drop(of_job[0])
         if len(self._marks) >= MAX_MARKS:
-            self._drop(next(iter(self._shares.of(self._shares.gives_way_to(share)))))
+            of_loser = iter(self._shares.of(self._shares.gives_way_to(share)))
+            self._drop(next(of_loser, next(iter(self._marks))))  # the oldest where each user has one
         self._marks[mark] = when
         self._shares.put(mark, share)
 

@@ -14,7 +14,7 @@ from agent.api import Context, ExporterConfig, MarkAnswer, MarkRequest, Metric, 
 from exporters.marks.book import MARK, REFUSED, MarkBook, Marks, render
 
 MAX_CONNECTIONS = 8
-"""At once; others are closed unheard."""
+"""At once; one more takes the place of the oldest of the user with most."""
 ANSWER_SECONDS = 2.0
 """How long a user may take to send a line."""
 MAX_ASKS = 120
@@ -35,7 +35,7 @@ class MarksExporter:
     def __init__(self, _config: MarksConfig) -> None:
         self._book = MarkBook()
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        self._open: dict[asyncio.StreamWriter, int] = {}
         self._asks: Counter[int] = Counter()
         self._refused = 0
 
@@ -71,20 +71,31 @@ class MarksExporter:
         return listener
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= MAX_CONNECTIONS or not self._may_ask(_uid(writer)):
+        uid = _uid(writer)
+        if not self._may_ask(uid):
             writer.close()
             return
-        self._connections += 1
+        if len(self._open) >= MAX_CONNECTIONS:
+            self._close_one(uid)
+        self._open[writer] = uid
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                refused = self._take(await reader.readline(), _uid(writer))
-                writer.write(msgspec.json.encode(MarkAnswer(refused)) + b"\n")
-                await writer.drain()
+                if line := await reader.readline():  # none of a connection that was closed for another
+                    writer.write(msgspec.json.encode(MarkAnswer(self._take(line, uid))) + b"\n")
+                    await writer.drain()
         except (TimeoutError, OSError, ValueError):  # too slow, gone, or a line too long
             pass
         finally:
-            self._connections -= 1
+            self._open.pop(writer, None)
             writer.close()
+
+    def _close_one(self, uid: int) -> None:
+        """Close the oldest connection of a user with most, one more of this user's counted."""
+        counts = Counter((uid, *self._open.values()))
+        most = max(counts.values())
+        oldest = next(writer for writer, owner in self._open.items() if counts[owner] == most)
+        del self._open[oldest]
+        oldest.transport.abort()
 
     def _may_ask(self, uid: int) -> bool:
         if uid not in self._asks and len(self._asks) >= MAX_ASKING:

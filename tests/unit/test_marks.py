@@ -91,6 +91,15 @@ def test_who_marks_most_gives_way() -> None:
     assert Mark("a0", request().text) not in book.marks()
 
 
+def test_one_user_more_than_there_are_places() -> None:
+    """In a book full of marks of different users, one more user's takes the place of the oldest."""
+    book = MarkBook()
+    owners = {f"a{uid}": frozenset({uid}) for uid in range(1, MAX_MARKS + 2)}
+    for uid in range(1, MAX_MARKS + 2):
+        assert book.add(request(f"a{uid}"), uid, owners, 0.0, 1000.0) == ""
+    assert {mark.job_id for mark in book.marks()} == owners.keys() - {"a1"}
+
+
 def job_of(uid: int, clock: FakeClock) -> RankTable:
     """A table with rank 0 of job 7, which is this user's."""
     ranks = RankTable(clock, "here", settle_at_once=True)
@@ -132,7 +141,7 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
-    """Broken, endless and silent clients, and more than there are places for, keep no other from being heard."""
+    """Broken, endless and silent clients keep no other from being heard."""
     await asyncio.to_thread((tmp_path / "run").mkdir)
     exporter = await listening(tmp_path / "run", os.geteuid())
     path = str(tmp_path / "run" / SOCKET)
@@ -145,13 +154,43 @@ async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
         writer.write(b"x" * (MAX_REQUEST_BYTES + 1))
         assert await reader.read() == b""
         writer.close()
-        silent = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS + 1)]
-        assert await silent[-1][0].read() == b""
-        for _, each in silent:
-            each.close()
-        while await asyncio.to_thread(main, ["--job", "7", "--socket", path, "heard"]):
-            await asyncio.sleep(0)
+        assert not await asyncio.to_thread(main, ["--job", "7", "--socket", path, "heard"])
         assert [mark.text for mark in exporter.snapshot().marks] == ["heard"]
+    finally:
+        await exporter.drain()
+
+
+async def test_silent_connections_of_one_user_cost_another_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the bound one more connection closes the oldest of the user with most, and who is alone with one keeps it."""
+    await asyncio.to_thread((tmp_path / "run").mkdir)
+    exporter = await listening(tmp_path / "run", ANN)
+    uids = [BOB]
+    monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
+    path = str(tmp_path / "run" / SOCKET)
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        opened = await asyncio.open_unix_connection(path)
+        before = len(exporter._open)
+        while len(exporter._open) == before < MAX_CONNECTIONS:
+            await asyncio.sleep(0)
+        return opened
+
+    try:
+        silent = [await connect() for _ in range(MAX_CONNECTIONS)]
+        uids.append(ANN)
+        reader, writer = await connect()
+        assert await silent[0][0].read() == b""
+        uids.append(BOB)
+        silent += [await connect() for _ in range(MAX_CONNECTIONS)]
+        assert await silent[MAX_CONNECTIONS - 1][0].read() == b""
+        assert len(exporter._open) == MAX_CONNECTIONS
+        writer.write(b'{"job_id": "7", "text": "heard"}\n')
+        assert json.loads(await reader.readline())["refused"] == ""
+        for _, each in (*silent, (reader, writer)):
+            each.close()
+        assert exporter.snapshot().refused == 0
     finally:
         await exporter.drain()
 
