@@ -6,7 +6,9 @@ For the same reason it is not synced to disk: the page cache outlives a killed a
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -198,7 +200,8 @@ class StateFile:
         scratch = self._path.with_name(self._path.name + ".new")
         try:
             self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            scratch.unlink(missing_ok=True)  # of an agent that was killed, or what another put there
+            fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "wb") as file:
                 file.write(draft.content)
             scratch.replace(self._path)
@@ -225,9 +228,17 @@ class StateFile:
 
 
 def _read_bounded(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    """Read what only this user or root can have written; OSError for anything else, without waiting for it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if status.st_uid not in (os.geteuid(), 0):
+            raise OSError(errno.EPERM, f"owned by uid {status.st_uid}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(errno.EPERM, f"mode {stat.S_IMODE(status.st_mode):04o}: others may write it")
         raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
-        raise OSError(27, f"larger than {MAX_BYTES} bytes")
+        raise OSError(errno.EFBIG, f"larger than {MAX_BYTES} bytes")
     return raw

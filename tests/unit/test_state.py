@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -94,6 +95,58 @@ def test_bound_and_link(path: Path) -> None:
     path.unlink()
     path.symlink_to("/etc/hostname")
     assert opened(path).section("a").restored is None
+
+
+def saved(path: Path) -> None:
+    """Save a section."""
+    state = opened(path)
+    state.section("a").publish(b"one")
+    save(state)
+    assert state.save_errors == 0
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
+    """Pipes in place of the file and of the one written before it hold nothing up, and the next save is whole."""
+    path.parent.mkdir()
+    for place in (path, path.with_name("checkpoint.new")):
+        os.mkfifo(place)
+    assert opened(path).section("a").restored is None
+    saved(path)
+    assert opened(path).section("a").restored == b"one"
+
+
+@pytest.mark.parametrize(("mode", "is_read"), [(0o600, True), (0o644, True), (0o620, False), (0o602, False)])
+def test_what_others_can_write_is_not_read(path: Path, mode: int, is_read: bool) -> None:
+    """A checkpoint that its group or others may write costs the past but not the start."""
+    saved(path)
+    path.chmod(mode)
+    assert (opened(path).section("a").restored == b"one") is is_read
+
+
+@pytest.mark.parametrize(("owner", "is_read"), [(0, True), (1234, True), (1235, False)])
+def test_whose_checkpoint_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, is_read: bool) -> None:
+    """A checkpoint is read where it is the agent's own or root's, and not where it is another user's."""
+    saved(path)
+    real = os.fstat
+
+    def of_another(fd: int) -> os.stat_result:
+        fields = list(real(fd))
+        fields[stat.ST_UID] = owner
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(module.os, "fstat", of_another)
+    monkeypatch.setattr(module.os, "geteuid", lambda: 1234)
+    assert (opened(path).section("a").restored == b"one") is is_read
+
+
+def test_what_lies_where_it_is_written_is_not_written_to(path: Path, tmp_path: Path) -> None:
+    """Another file linked at the place that is written first keeps its content."""
+    saved(path)
+    other = tmp_path / "other"
+    other.write_bytes(b"kept")
+    path.with_name("checkpoint.new").hardlink_to(other)
+    saved(path)
+    assert other.read_bytes() == b"kept"
 
 
 def test_unwritable_path_is_counted(tmp_path: Path) -> None:
