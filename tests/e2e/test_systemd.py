@@ -63,6 +63,14 @@ def test_exposure_is_bounded(tmp_path: Path, drop_ins: tuple[str, ...], most: in
     assert any("CAP_SYS_PTRACE" in line for line in exposed) == (OTHER_USERS in drop_ins)
 
 
+def test_the_service_for_lldpd_is_confined() -> None:
+    """It is root with one capability: what else systemd can take away is taken away."""
+    unit = DEPLOY / "rankwatch-lldp.service"
+    assert [value for key, value in settings(unit) if key == "CapabilityBoundingSet"] == ["CAP_DAC_OVERRIDE"]
+    done = run("systemd-analyze", "security", "--offline=true", "--threshold=10", unit)
+    assert done.returncode == 0, done.stdout.splitlines()[-1:]
+
+
 def test_reclaim_may_write_to_the_directories_named_and_no_more() -> None:
     """The example names directories outside the unit's own, as absent ones may be named; the rest stays read-only."""
     unit, example = settings(DEPLOY / "rankwatch.service"), settings(DEPLOY / "rankwatch.service.d" / RECLAIM)
