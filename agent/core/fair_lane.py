@@ -28,6 +28,7 @@ class FairLane(Generic[K, V]):
         self._flights: dict[K, _Flight[V]] = {}
         self._queues: dict[str, dict[K, None]] = {}
         self._busy = False
+        self._served = ""
         self.shared = 0
 
     async def get(self, peer: str, key: K) -> V:
@@ -58,8 +59,8 @@ class FairLane(Generic[K, V]):
     def _begin_next(self) -> None:
         self._busy = False
         while self._queues and not self._busy:
-            peer, queue = next(iter(self._queues.items()))
-            del self._queues[peer]
+            peer = next((each for each in self._queues if each != self._served), self._served)
+            queue = self._queues.pop(peer)
             key = next(iter(queue))
             del queue[key]
             if queue:
@@ -67,4 +68,4 @@ class FairLane(Generic[K, V]):
             flight = self._flights.get(key)
             if flight is not None and not flight.turn.is_set():  # else another peer's place came first
                 flight.turn.set()
-                self._busy = True
+                self._busy, self._served = True, peer

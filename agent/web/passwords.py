@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from agent.core.fair_lane import FairLane
 from agent.core.threads import OwnThread
 
 MAX_GOOD = 64
@@ -26,8 +27,8 @@ MAX_PASSWORD_BYTES = 72
 CHECKS_AT_ONCE = 10
 CHECKS_PER_SECOND = 2.0
 """Of one peer, of pairs that are not known to be right."""
-MAX_WAITING = 8
-"""Checks of all peers that wait for the thread: about half a second."""
+MAX_WAITING = 64
+"""Checks of all peers that wait for the thread, in turns by peer."""
 
 Verdict = Literal["right", "wrong", "too_many"]
 
@@ -55,6 +56,7 @@ class Passwords:
         self._salt = os.urandom(16)
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._checks: FairLane[tuple[bytes, bytes], bool] = FairLane(self._matches)
         self._waiting = 0
 
     async def check(self, authorization: str, client: str) -> Verdict:
@@ -71,8 +73,7 @@ class Passwords:
             return "too_many"
         self._waiting += 1
         try:
-            hashed = self._users.get(user) or self._anybody  # for who is no user it must take as long
-            matches = await self._thread.call(lambda: self._check_password(password[:MAX_PASSWORD_BYTES], hashed))
+            matches = await self._checks.get(client, pair)
         finally:
             self._waiting -= 1
         if not matches or user not in self._users:
@@ -81,6 +82,11 @@ class Passwords:
         while len(self._good) > MAX_GOOD:
             self._good.popitem(last=False)
         return "right"
+
+    async def _matches(self, pair: tuple[bytes, bytes]) -> bool:
+        user, password = pair
+        hashed = self._users.get(user) or self._anybody  # for who is no user it must take as long
+        return await self._thread.call(lambda: self._check_password(password[:MAX_PASSWORD_BYTES], hashed))
 
     def _may_check(self, client: str) -> bool:
         """Take one of the checks that the peer has now; False where there is none."""

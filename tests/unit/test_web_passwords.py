@@ -95,13 +95,27 @@ async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
 
 
 async def test_checks_that_wait_are_bounded(door: Door) -> None:
-    """Of more addresses at once than the bound the last is refused unseen."""
+    """Of more addresses at once than the bound the last is refused unseen, and later there is room."""
     door.may_go_on.clear()
     asked = [asyncio.ensure_future(door.ask(client=f"10.0.1.{number}")) for number in range(MAX_WAITING)]
     await asyncio.sleep(0)
     assert await door.ask(client="10.0.2.1") == "too_many"
     door.may_go_on.set()
     assert await asyncio.gather(*asked) == ["right"] * MAX_WAITING
+    assert await door.ask("eve", "eve's", "10.0.2.1") == "right"
+
+
+async def test_a_right_password_waits_for_one_check_of_another_address(door: Door) -> None:
+    """While one address guesses as fast as it may, the first right password of another one is checked next."""
+    door.may_go_on.clear()
+    guesses = [asyncio.ensure_future(door.ask(said=f"guess {number}")) for number in range(CHECKS_AT_ONCE)]
+    await asyncio.sleep(0)
+    right = asyncio.ensure_future(door.ask(client="10.0.0.2"))
+    await asyncio.sleep(0)
+    door.may_go_on.set()
+    assert await right == "right"
+    assert await asyncio.gather(*guesses) == ["wrong"] * CHECKS_AT_ONCE
+    assert [password for password, _ in door.checked][:2] == [b"guess 0", b"secret"]
 
 
 async def test_tables_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
