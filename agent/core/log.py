@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO, TypeAlias, get_args
 
+from agent.core.repeat_limit import RepeatLimit
+
 Level: TypeAlias = Literal["debug", "info", "warn", "error"]
 Format: TypeAlias = Literal["logfmt", "json"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -23,10 +25,6 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 MAX_VALUE_CHARACTERS = 512
 """A longer value (or message) is cut and ends in an ellipsis."""
-REPEATS_PER_WINDOW = 10
-WINDOW_SECONDS = 60.0
-MAX_MESSAGES = 1024
-"""Distinct (logger, level, message) whose repeats are counted; the oldest gives way."""
 MAX_QUEUED_LINES = 1000
 """Lines that wait to be written, as while the reader of standard error hangs; more are lost, and counted."""
 FLUSH_SECONDS = 1.0
@@ -34,15 +32,15 @@ FLUSH_SECONDS = 1.0
 _PREFIX = "rankwatch."
 _NAMED_FIELD = re.compile(r"\{(\w+)\}")
 _NUMBERS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
-_MessageKey: TypeAlias = tuple[str, int, str]
 
 
 class Logger:
     """The log of one part of the agent, named ``name``; every method takes a constant message and fields.
 
-    Repeats are counted by the message, so what varies is given as fields. ``{name}`` in the message stands for the
-    field of that name: "rank {rank} left". Values are of any type; an exception is shown by its type, text and, unless
-    it is an OSError, the place where it was raised.
+    Repeats are counted by the message, so what varies is given as fields. Where a field names a ``user`` (or ``uid``),
+    they are counted by that user and the ``job_id``: one user's do not hold back another's. ``{name}`` in the message
+    stands for the field of that name: "rank {rank} left". Values are of any type; an exception is shown by its type,
+    text and, unless it is an OSError, the place where it was raised.
     """
 
     __slots__ = ("_logger",)
@@ -110,35 +108,6 @@ def json_line(fields: Mapping[str, object]) -> str:
     return json.dumps({key: _plain(value) for key, value in fields.items()})
 
 
-class RepeatLimit:
-    """Lets the same key through REPEATS_PER_WINDOW times per WINDOW_SECONDS."""
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._windows: dict[_MessageKey, tuple[float, int]] = {}
-        self.forgotten = 0
-
-    def admit(self, key: _MessageKey) -> int | None:
-        """Return how many of ``key`` were held back since the last one let through, None to hold back this one.
-
-        ``forgotten`` grows by what was held back of a key that gave way to a new one.
-        """
-        now = self._monotonic()
-        start, count = self._windows.get(key, (now, 0))
-        held_back = max(0, count - REPEATS_PER_WINDOW)
-        if now - start >= WINDOW_SECONDS:
-            del self._windows[key]  # set anew below: the dict stays in the order of the windows' starts
-            start, count = now, 0
-        elif count >= REPEATS_PER_WINDOW:
-            self._windows[key] = (start, count + 1)
-            return None
-        if len(self._windows) >= MAX_MESSAGES and key not in self._windows:
-            _, oldest = self._windows.pop(next(iter(self._windows)))
-            self.forgotten += max(0, oldest - REPEATS_PER_WINDOW)
-        self._windows[key] = (start, count + 1)
-        return held_back
-
-
 class _LineHandler(logging.Handler):
     """Makes lines in the thread that logs and writes them on one of its own, which alone waits for the stream.
 
@@ -162,7 +131,7 @@ class _LineHandler(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        held_back = self._limit.admit((record.name, record.levelno, str(record.msg)))
+        held_back = self._limit.admit((record.name, record.levelno, str(record.msg)), *_about(record))
         if held_back is None:
             return
         if self._queue.qsize() >= MAX_QUEUED_LINES:
@@ -209,6 +178,13 @@ class _LineHandler(logging.Handler):
 
 def _own_handlers() -> list[_LineHandler]:
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, _LineHandler)]
+
+
+def _about(record: logging.LogRecord) -> tuple[str, str]:
+    """The user and the job that a line is about; empty where its fields do not name them."""
+    fields: Mapping[str, object] = getattr(record, "fields", None) or {}
+    user = str(fields.get("user") or fields.get("uid", ""))
+    return user[:MAX_VALUE_CHARACTERS], str(fields.get("job_id", ""))[:MAX_VALUE_CHARACTERS]
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, object]:

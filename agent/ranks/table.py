@@ -165,10 +165,9 @@ class RankTable:
         for process in self.processes().values():
             process.unproven_since = now if process.unproven_since is None else process.unproven_since
 
-    def environment_readable(self, key: ProcessKey) -> bool:
-        """True when the process' environment could be read: the right that also shows its exit status."""
-        process = self._processes.get(key)
-        return process is not None and process.facts is not None and process.facts.environment is not None
+    def process(self, key: ProcessKey) -> RankProcess | None:
+        """The process, as long as it is shown."""
+        return self._processes.get(key)
 
     def labels_of(self, key: ProcessKey) -> tuple[RankLabel, ...]:
         """The published labels of a process; empty while it has none."""

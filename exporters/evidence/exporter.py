@@ -131,7 +131,7 @@ class EvidenceExporter:
 
     async def _take_all(self) -> None:
         while self._waiting:
-            occasion = self._waiting.pop(0).occasion
+            occasion, user = self._waiting.pop(0)
             try:
                 await self._take(occasion)
             except bundle.NoPlaceError as error:
@@ -139,7 +139,9 @@ class EvidenceExporter:
                 self._ctx.log.warning("a bundle of evidence has no place", job_id=occasion.job_id, error=error)
             except Exception as error:  # noqa: BLE001  # whatever it is, it costs this bundle
                 self._failures[WRITING] += 1
-                self._ctx.log.error("no bundle of evidence could be made", job_id=occasion.job_id, error=error)
+                self._ctx.log.error(
+                    "no bundle of evidence could be made", job_id=occasion.job_id, user=user, error=error
+                )
             self._is_known = False  # others may have gone; one that was late comes yet
 
     async def _take(self, occasion: Occasion) -> None:
@@ -193,7 +195,11 @@ class EvidenceExporter:
         )
         written = await asyncio.wait_for(write, config.seconds_per_bundle)
         self._ctx.log.info(
-            "a bundle of evidence was taken", job_id=occasion.job_id, file=written, because=summary.because
+            "a bundle of evidence was taken",
+            job_id=occasion.job_id,
+            user=summary.user,
+            file=written,
+            because=summary.because,
         )
 
     async def _timed(self, name: str, work: Awaitable[Offered], seconds: float) -> tuple[Offered, str, float]:

@@ -68,13 +68,5 @@ def _facts(view: RankView) -> dict[str, object]:
 
 
 def user_of(views: Iterable[RankView]) -> str:
-    """The user of a job with these ranks; empty where that is not known.
-
-    Of pods it is the namespace: in most of them all run as root.
-    """
-    process = next((view.process for view in views if view.process.facts is not None), None)
-    if process is None or process.facts is None:
-        return ""
-    if process.owner.kind == "pod" and process.owner.namespace:
-        return process.owner.key
-    return process.facts.user or ("" if process.facts.uid is None else f"uid {process.facts.uid}")
+    """The user of a job with these ranks; empty where that is not known."""
+    return next((view.process.user for view in views if view.process.facts is not None), "")

@@ -100,7 +100,8 @@ class ExitWatch:
         A parent that reaps at once leaves a few microseconds for the zombie's status, so it is read here and now: the
         kernel answers for a zombie without waiting for anything.
         """
-        may_ptrace = self._ranks.environment_readable(key)
+        process = self._ranks.process(key)
+        may_ptrace = process is not None and process.environment_readable
         early = from_zombie(self._proc, key, may_ptrace)
         loop = asyncio.get_running_loop()
         pidfd = self._pidfds.get(key)
@@ -168,7 +169,8 @@ class ExitWatch:
     def _take(self, left: _Exit, answer: _Answer, now: float) -> None:
         """Take the answer, or plan the next try, if there is one: without a pidfd nothing more will be learnt."""
         if answer.error is not None:
-            self._log.error("exit status of process {pid} could not be read", pid=left.key.pid, error=answer.error)
+            who = self._who(left.key)
+            self._log.error("exit status of process {pid} could not be read", **who, error=answer.error)
         status = answer.status
         if status is None and left.pidfd is not None and left.tries < len(EXIT_TRIES_SECONDS):
             left.due_at = now + EXIT_TRIES_SECONDS[left.tries]
@@ -201,8 +203,14 @@ class ExitWatch:
         except Exception as error:  # noqa: BLE001  # it costs one process' status, not those of the others; logged
             return _Answer(error=error)
 
+    def _who(self, key: ProcessKey) -> dict[str, object]:
+        """The fields of a line about a process: lines of one user hold back no other user's."""
+        process = self._ranks.process(key)
+        user = "" if process is None else process.user
+        return {**label_fields(self._ranks.labels_of(key)), "pid": key.pid, "user": user}
+
     def _tell(self, key: ProcessKey, status: ExitStatus) -> None:
-        who = label_fields(self._ranks.labels_of(key)) | {"pid": key.pid}
+        who = self._who(key)
         if not status.known:
             self._log.info("rank {rank} of job {job_id} left, pid {pid}: its exit status cannot be read", **who)
         elif status.oom:

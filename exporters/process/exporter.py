@@ -233,7 +233,7 @@ class ProcessExporter:
             labels, facts = self._ctx.ranks.labels_of(key), running[key].facts
             if labels and facts is not None:
                 self._unnamed.discard(key)
-                who = label_fields(labels) | {"pid": key.pid, "user": facts.user, "evidence": facts.evidence}
+                who = label_fields(labels) | {"pid": key.pid, "user": running[key].user, "evidence": facts.evidence}
                 self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who)
 
 

@@ -179,7 +179,11 @@ class StacksExporter:
         self._counts[answer.result] += 1
         if answer.error:
             self._ctx.log.warning(
-                "a rank's stack could not be read", job_id=view.label.job_id, rank=view.label.rank, error=answer.error
+                "a rank's stack could not be read",
+                job_id=view.label.job_id,
+                rank=view.label.rank,
+                user=view.process.user,
+                error=answer.error,
             )
         if answer.stack is not None:
             self._hold(view, answer.stack)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core import log
+from agent.core.repeat_limit import MAX_MESSAGES, REPEATS_PER_USER, REPEATS_PER_WINDOW, WINDOW_SECONDS, RepeatLimit
 
 
 class ManualTime:
@@ -135,10 +136,10 @@ def test_unknown_setting_is_refused(level: log.Level, form: log.Format) -> None:
 def test_repeats_are_held_back_and_told(sink: Sink) -> None:
     """Of one message N pass per window; the first of the next window says how many did not."""
     logger = log.Logger("x")
-    for i in range(log.REPEATS_PER_WINDOW + 7):
+    for i in range(REPEATS_PER_WINDOW + 7):
         logger.info("again", i=i)
     assert len(sink.lines()) == 10
-    sink.time.now += log.WINDOW_SECONDS - 0.001
+    sink.time.now += WINDOW_SECONDS - 0.001
     logger.info("again", i=100)
     assert len(sink.lines()) == 10
     sink.time.now += 0.001
@@ -152,7 +153,7 @@ def test_repeats_are_held_back_and_told(sink: Sink) -> None:
 
 def test_repeats_are_counted_apart(sink: Sink) -> None:
     """Another message, level or logger has its own allowance."""
-    for _ in range(log.REPEATS_PER_WINDOW + 1):
+    for _ in range(REPEATS_PER_WINDOW + 1):
         log.Logger("x").info("again")
     log.Logger("x").info("other")
     log.Logger("x").warning("again")
@@ -160,12 +161,51 @@ def test_repeats_are_counted_apart(sink: Sink) -> None:
     assert len(sink.lines()) == 13
 
 
+def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
+    """Beside a user with ever new jobs, deaths of a neighbour's jobs are logged; what was suppressed is counted."""
+    logger = log.Logger("x")
+    for number in range(200):
+        logger.info("rank {rank} of job {job_id} left", rank=0, job_id=number, user="eve")
+    for _ in range(REPEATS_PER_WINDOW + 1):
+        logger.info("rank {rank} of job {job_id} left", rank=0, job_id="a", user="ann")
+    logger.info("rank {rank} of job {job_id} left", rank=0, job_id="b", user="ann")
+    lines = [without_time(line) for line in sink.lines()]
+    assert [sum(f"user={user}" in line for line in lines) for user in ("eve", "ann")] == [30, 11]
+    assert 'msg="rank 0 of job b left"' in lines[-1]
+    sink.time.now += WINDOW_SECONDS
+    for job_id, user in (("new", "eve"), ("a", "ann"), ("b", "ann")):
+        logger.info("rank {rank} of job {job_id} left", rank=0, job_id=job_id, user=user)
+    suppressed = [line.partition("suppressed=")[2] for line in sink.lines()[-3:]]
+    assert suppressed == ["170", "1", ""]
+
+
+def test_a_uid_is_a_user_and_a_job_alone_is_none(sink: Sink) -> None:
+    """Lines with a uid are counted by it; lines with a job and no user all together, as anybody may invent jobs."""
+    logger = log.Logger("x")
+    for number in range(REPEATS_PER_WINDOW + 5):
+        logger.info("refused", uid=7, job_id="a")
+        logger.info("refused", uid=8, job_id="a")
+        logger.info("odd", job_id=number)
+    lines = sink.lines()
+    assert [sum(word in line for line in lines) for word in ("uid=7", "uid=8", "odd")] == [10, 10, 10]
+
+
+def test_one_line_more_than_a_users_bound_is_held_back() -> None:
+    """Of all jobs of one user 30 lines pass in a window, and a job that was held back for that takes no place."""
+    limit = RepeatLimit(lambda: 0.0)
+    key = ("x", 20, "left")
+    admitted = [limit.admit(key, "eve", str(number)) for number in range(10 * MAX_MESSAGES)]
+    assert admitted[:31] == [0] * 30 + [None]
+    assert sum(each is not None for each in admitted) == REPEATS_PER_USER
+    assert limit.forgotten == 0
+
+
 def test_remembered_messages_are_bounded() -> None:
     """One message more than the bound makes the oldest give way, and what was held back of it is not lost silently."""
-    limit = log.RepeatLimit(lambda: 0.0)
-    for _ in range(log.REPEATS_PER_WINDOW + 3):
+    limit = RepeatLimit(lambda: 0.0)
+    for _ in range(REPEATS_PER_WINDOW + 3):
         limit.admit(("x", 20, "0"))
-    for i in range(1, log.MAX_MESSAGES):
+    for i in range(1, MAX_MESSAGES):
         assert limit.admit(("x", 20, str(i))) == 0
     assert limit.admit(("x", 20, "0")) is None
     assert limit.forgotten == 0
@@ -233,7 +273,7 @@ def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
     logger.info("first")
     assert stuck.entered.wait(10)
     for i in range(log.MAX_QUEUED_LINES + 1):
-        sink.time.now += log.WINDOW_SECONDS
+        sink.time.now += WINDOW_SECONDS
         logger.info("more", i=i)
     stuck.released.set()
     assert len(sink.lines()) == 1001
@@ -317,4 +357,4 @@ def test_a_message_names_fields(sink: Sink) -> None:
     )
     for rank in range(20):
         logger.info("rank {rank} of {job} left{nothing}", rank=rank, job="j")
-    assert len(sink.lines()) == log.REPEATS_PER_WINDOW
+    assert len(sink.lines()) == REPEATS_PER_WINDOW

@@ -213,7 +213,7 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
 async def test_the_log_names_the_rank(
     node: Node, caplog: pytest.LogCaptureFixture, status: ExitStatus | None, text: str
 ) -> None:
-    """A line on an exit names rank, job, cause and pid."""
+    """A line on an exit names rank, job, cause, pid and the user by whom its repeats are counted."""
     caplog.set_level("INFO")
     [key] = node.add(range(361, 362), "4711", status)
     node.exits.note_exit(key)
@@ -221,7 +221,7 @@ async def test_the_log_names_the_rank(
     [record] = caplog.records
     fields = record.fields  # type: ignore[attr-defined]  # Logger adds them
     assert record.msg == text
-    assert (fields["rank"], fields["job_id"], fields["pid"]) == ("0", "4711", 361)
+    assert (fields["rank"], fields["job_id"], fields["pid"], fields["user"]) == ("0", "4711", 361, "alice")
     await node.exits.stop()
 
 

@@ -88,6 +88,20 @@ class RankProcess(msgspec.Struct):
         return Owner() if self.facts is None else self.facts.owner
 
     @property
+    def user(self) -> str:
+        """Its user, of a pod the namespace: in most of them all run as root. Empty where it is not known."""
+        if self.facts is None:
+            return ""
+        if self.owner.kind == "pod" and self.owner.namespace:
+            return self.owner.key
+        return self.facts.user or ("" if self.facts.uid is None else f"uid {self.facts.uid}")
+
+    @property
+    def environment_readable(self) -> bool:
+        """True when its environment could be read: the right that also shows its exit status."""
+        return self.facts is not None and self.facts.environment is not None
+
+    @property
     def scheduled_job_id(self) -> str:
         """The id of the scheduler's job that it is of, by the scheduler's proof, else as it claims; empty for none."""
         if self.owner.scheduler:

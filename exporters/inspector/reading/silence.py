@@ -102,6 +102,7 @@ class SilenceWatch:
                     "will ever be read: {remedy}",
                     **label_fields(self._labels(facts.key)),
                     pid=facts.key.pid,
+                    user=facts.user or ("" if facts.uid is None else f"uid {facts.uid}"),
                     reason=reason.value,
                     remedy=REMEDIES[reason],
                 )
