@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-SYSTEMD = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEMD = ROOT / "deploy" / "systemd"
+PROFILE = ROOT / "deploy" / "container" / "seccomp.json"
 UNIT = SYSTEMD / "rankwatch.service"
 DROP_INS = sorted((SYSTEMD / "rankwatch.service.d").iterdir())
 REFUSED = {
@@ -44,6 +49,24 @@ def test_the_unit_refuses_what_reads_and_writes_other_processes() -> None:
 def test_no_drop_in_gives_a_call_back() -> None:
     """No drop-in changes the filter."""
     assert [path.name for path in DROP_INS if values(path, "SystemCallFilter")] == []
+
+
+def test_the_containers_profile_refuses_the_same() -> None:
+    """No call that the unit refuses by name is allowed to the container."""
+    rules = json.loads(PROFILE.read_text())["syscalls"]
+    allowed = {name for rule in rules if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]}
+    assert {"read", "execve", "capset"} <= allowed
+    assert (
+        allowed & (REFUSED | {"add_key", "request_key", "keyctl", "io_uring_setup", "unshare", "setns", "mount"})
+        == set()
+    )
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze not found")
+def test_the_containers_profile_is_the_units() -> None:
+    """The profile allows what the unit's groups allow with this systemd, and what runtimes need, and no more."""
+    done = subprocess.run([ROOT / "scripts/seccomp-profile", "--check"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("key", ["CapabilityBoundingSet", "AmbientCapabilities"])

@@ -13,14 +13,18 @@ KEPT = ctypes.create_string_buffer(b"harmless", 8)
 
 
 def main() -> None:
-    """Keep eight bytes and a file that is memory."""
+    """Keep eight bytes, a file that is memory, and two files beside the argument."""
+    made = Path(sys.argv[1])
+    for name, mode in (("roots", 0o600), ("everybodys", 0o666)):
+        (made.parent / name).write_text("x")
+        (made.parent / name).chmod(mode)
     memory_file = os.memfd_create("kept")
     os.ftruncate(memory_file, 4096)
     kept = {"pid": os.getpid(), "address": ctypes.addressof(KEPT), "memory_file": memory_file}
-    made = Path(sys.argv[1] + ".new")
-    made.write_text(json.dumps(kept))
-    made.chmod(0o644)
-    made.rename(sys.argv[1])
+    draft = made.with_suffix(".new")
+    draft.write_text(json.dumps({**kept, "files": str(made.parent)}))
+    draft.chmod(0o644)
+    draft.rename(made)
     signal.pause()
 
 

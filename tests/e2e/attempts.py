@@ -48,11 +48,15 @@ KEPT = b"harmless", b"written!"
 
 
 class Attacked(NamedTuple):
-    """The other process: its pid, the address of eight bytes, and its descriptor of a memory file (memfd_create)."""
+    """The other process: its pid, the address of eight bytes, its descriptor of a memory file (memfd_create).
+
+    ``files``: a directory, as it sees it, with a file that only root may use and one that all users may.
+    """
 
     pid: int
     address: int
     memory_file: int
+    files: str
 
     @property
     def proc(self) -> str:
@@ -151,11 +155,11 @@ ATTEMPTS: dict[str, Callable[[Attacked], Any]] = {
     "memory, read as a file": memory_read,
     "environment": lambda it: opened(f"{it.proc}/environ", os.O_RDONLY),
     "memory file, written": lambda it: opened(f"{it.proc}/fd/{it.memory_file}", os.O_RDWR),
-    "root's file, written": lambda _: opened("/opt/roots", os.O_WRONLY),
-    "root's file by its root, written": lambda it: opened(f"{it.proc}/root/opt/roots", os.O_WRONLY),
-    "root's file, read": lambda _: opened("/opt/roots", os.O_RDONLY),
-    "all users' file, written": lambda _: opened("/opt/everybodys", os.O_WRONLY),
-    "all users' file by its root, written": lambda it: opened(f"{it.proc}/root/opt/everybodys", os.O_WRONLY),
+    "root's file, written": lambda it: opened(f"{it.files}/roots", os.O_WRONLY),
+    "root's file by its root, written": lambda it: opened(f"{it.proc}/root{it.files}/roots", os.O_WRONLY),
+    "root's file by its root, read": lambda it: opened(f"{it.proc}/root{it.files}/roots", os.O_RDONLY),
+    "all users' file, written": lambda it: opened(f"{it.files}/everybodys", os.O_WRONLY),
+    "all users' file by its root, written": lambda it: opened(f"{it.proc}/root{it.files}/everybodys", os.O_WRONLY),
 }
 
 

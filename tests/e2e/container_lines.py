@@ -60,6 +60,7 @@ def rights(words: list[str]) -> set[tuple[str, str]]:
     """What the container is given and what is taken from it, GPUs left out."""
     named = {
         "user",
+        "entrypoint",
         "cap-drop",
         "cap-add",
         "security-opt",
@@ -80,6 +81,9 @@ def on(host: Path, image: str, words: list[str]) -> list[str]:
     A lower OOM score takes CAP_SYS_RESOURCE, which root of a test machine may lack.
     """
     left_out = re.compile(r"\$GPUS|.*nvidia\.com/gpu.*|--oom-score-adj=.*")
-    kept = [word for word in words[:-1] if not left_out.fullmatch(word)]
+    kept = [word for word in words if not left_out.fullmatch(word)]
     ours = "|".join(("/etc/rankwatch", "/var/lib/rankwatch", "/run/rankwatch"))
-    return [*(re.sub(rf"^(--volume=)?({ours}):", rf"\g<1>{host}\g<2>:", word) for word in kept), image]
+    named = re.compile(r"\$\{IMAGE\}|.*/rankwatch:[0-9.]+")
+    at = next(number for number, word in enumerate(kept) if named.fullmatch(word))
+    moved = re.compile(rf"^(--volume=|--security-opt=seccomp=)?({ours})(?=[:/])")
+    return [*(moved.sub(rf"\g<1>{host}\g<2>", word) for word in kept[:at]), image, *kept[at + 1 :]]

@@ -32,6 +32,8 @@ HIDDEN = (
 )
 FIXED = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 """Paths that runtimes hide from containers, and those that they make read-only."""
+KUBELETS_SETS = ("bounding", "effective", "permitted")
+"""Of capabilities; neither inheritable nor ambient ones, so that a program of another user than root loses them."""
 BASE, NAME = "localhost/debian:trixie-slim", "localhost/rankwatch:test"
 
 
@@ -138,7 +140,7 @@ class Container:
     """A container of the image in ``node``, with what a runtime withholds by default.
 
     ``sees_host``: in the process namespace of the node (hostPID); its network is the node's either way (hostNetwork).
-    ``command``: with its arguments; ``read_only``: its root.
+    ``command``: with its arguments; ``read_only``: its root; ``seccomp``: else the runtimes' default.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class Container:
         mounts: Sequence[Mount] = (),
         sees_host: bool = True,
         read_only: bool = True,
+        seccomp: dict[str, Any] | None = None,
     ) -> None:
         """Write its configuration."""
         bundle.mkdir()
@@ -160,7 +163,7 @@ class Container:
         self._node = node
         self._name = f"rankwatch-{os.getpid()}-{bundle.name}"
         self._runc = ["runc", f"--root={bundle / 'runc'}"]
-        sets = {kind: list(capabilities) for kind in ("bounding", "effective", "permitted", "inheritable", "ambient")}
+        sets = {kind: list(capabilities) for kind in KUBELETS_SETS}
         spaces = [{"type": "mount"}, {"type": "ipc"}, {"type": "cgroup"}, *([] if sees_host else [{"type": "pid"}])]
         system = [
             {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -177,7 +180,7 @@ class Container:
         }
         linux = {
             "namespaces": spaces,
-            "seccomp": default_seccomp(capabilities),
+            "seccomp": default_seccomp(capabilities) if seccomp is None else seccomp,
             "maskedPaths": HIDDEN,
             "readonlyPaths": FIXED,
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},

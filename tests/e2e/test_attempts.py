@@ -11,71 +11,21 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from attempts_expected import FILTER, OTHER_USERS, WAYS
 from booted import UNITS, boot, install, layered, why_not_booted
 
 FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 E2E = Path(__file__).parent
-OTHER_USERS, HARDWARE, RECLAIM = "50-other-users.conf", "55-hardware.conf", "60-reclaim.conf.example"
+HARDWARE, RECLAIM = "55-hardware.conf", "60-reclaim.conf.example"
 DROP_INS = (OTHER_USERS, HARDWARE, RECLAIM)
 COMBINATIONS = [frozenset(each) for size in range(len(DROP_INS) + 1) for each in itertools.combinations(DROP_INS, size)]
 UNFILTERED = frozenset({OTHER_USERS, "unfiltered"})
 """The control: the filter taken away. What it refused is done then, so that the refusal was the filter's."""
-FILTER = "ENOANO"
-"""The answer of the filter in this test: the kernel gives it for nothing that is tried."""
-
-
-class Way(NamedTuple):
-    """The drop-in that opens it (None: none does), the answer without that, and the answer without the filter."""
-
-    opened_by: str | None
-    refusal: str
-    unfiltered: str
-
-    def answer(self, drop_ins: Collection[str]) -> str:
-        """The answer with these."""
-        return "done" if self.opened_by in drop_ins else self.refusal
-
-
-WAYS = {
-    "process_vm_writev": Way(None, FILTER, "done"),
-    "process_vm_readv": Way(None, FILTER, "done"),
-    "process_madvise": Way(None, FILTER, "EPERM"),
-    "process_mrelease": Way(None, FILTER, "EINVAL"),
-    "kcmp": Way(None, FILTER, "done"),
-    "pidfd_getfd": Way(None, FILTER, "done"),
-    "ptrace": Way(None, FILTER, "done"),
-    "perf_event_open": Way(None, FILTER, "done"),
-    "bpf": Way(None, FILTER, "E2BIG"),
-    "userfaultfd": Way(None, FILTER, "done"),
-    "keyctl": Way(None, FILTER, "done"),
-    "add_key": Way(None, FILTER, "done"),
-    "request_key": Way(None, FILTER, "done"),
-    "io_uring_setup": Way(None, FILTER, "done"),
-    "open_by_handle_at": Way(None, FILTER, "done"),
-    "mount": Way(None, FILTER, "EPERM"),
-    "setuid": Way(None, FILTER, "EPERM"),
-    "unshare": Way(None, "EPERM", "EPERM"),
-    "setns": Way(None, "EPERM", "EPERM"),
-    "kill": Way(None, "EPERM", "EPERM"),
-    "setpriority": Way(None, "EPERM", "EPERM"),
-    "prlimit": Way(None, "EPERM", "EPERM"),
-    "memory, written as a file": Way(None, "EACCES", "EACCES"),
-    "memory, read as a file": Way(OTHER_USERS, "EACCES", "done"),
-    "environment": Way(OTHER_USERS, "EACCES", "done"),
-    "memory file, written": Way(OTHER_USERS, "EACCES", "done"),
-    "root's file, written": Way(None, "EACCES", "EACCES"),
-    "root's file by its root, written": Way(None, "EACCES", "EACCES"),
-    "root's file, read": Way(OTHER_USERS, "EACCES", "done"),
-    "all users' file, written": Way(None, "EROFS", "EROFS"),
-    "all users' file by its root, written": Way(OTHER_USERS, "EACCES", "done"),
-}
 ATTEMPTED = """\
 [Service]
 Type=simple
-ExecStartPre=/bin/sh -c 'echo x >/opt/roots; install -m 666 /opt/roots /opt/everybodys; chmod 600 /opt/roots'
 ExecStart=/opt/rankwatch/bin/python -B /opt/attempted.py /opt/attacked.json
 ExecStartPost=/bin/sh -c 'until test -e /opt/attacked.json; do sleep 0.1; done'
 """

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from agents import select
+from attempts_expected import FILTER, WAYS
 from container_lines import QUADLETS, of_the_page, of_the_quadlet, of_the_unit, on, rights
 from dockers import Docker, why_no_docker
 from images import NAME, Container, Image, Mount, image, why_no_images
@@ -27,8 +33,44 @@ MAX_BYTES = 150_000_000
 PORT = 19028
 IMAGES_USER, NOBODY = 65532, 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+E2E = Path(__file__).parent
+OPENED = {
+    "memory, read as a file",
+    "environment",
+    "memory file, written",
+    "root's file by its root, read",
+    "all users' file by its root, written",
+}
+"""What SYS_PTRACE and DAC_READ_SEARCH give with the node's processes in sight: docs/security.md."""
+NOT_AS_IN_THE_UNIT = {
+    # The container has no such path.
+    "root's file, written": "ENOENT",
+    "all users' file, written": "ENOENT",
+    # The profile refuses these itself, and must leave this one, which runtimes call, to the kernel.
+    "unshare": FILTER,
+    "setns": FILTER,
+    "setuid": "EPERM",
+}
+IN_THE_CONTAINER = {
+    name: "done" if name in OPENED else NOT_AS_IN_THE_UNIT.get(name, way.refusal) for name, way in WAYS.items()
+}
+OF_ITSELF = {"keyctl", "add_key", "request_key", "userfaultfd", "io_uring_setup", "unshare"}
+"""What no other process is concerned by: runtimes' default profiles differ in these."""
+PROFILE = ROOT / "deploy/container/seccomp.json"
 CONFIG = ROOT / "deploy/kubernetes/base/rankwatch.yml"
 POD = yaml.safe_load((ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text())["spec"]["template"]["spec"]
+
+_AGENT = POD["containers"][0]
+WITHOUT_RIGHTS = {
+    **_AGENT,
+    "command": ["/usr/bin/rankwatch"],
+    "securityContext": {
+        **_AGENT["securityContext"],
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
+"""As components/without-rights makes it (test_kubernetes.py)."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +93,7 @@ def host() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         root = Path(made)
         root.chmod(0o755)
-        for name in ("state", "jobs", "pods", "config"):
+        for name in ("state", "jobs", "pods", "config", "seccomp"):
             (root / name).mkdir()
         shutil.copy(CONFIG, root / "config")
         yield root
@@ -70,15 +112,29 @@ def of_the_daemon_set(node: Node, built: Image, host: Path, bundle: Path, spec: 
     """One of the DaemonSet's containers, with its rights and mounts; a command is in the place of the image's own."""
     security = spec["securityContext"]
     assert security["capabilities"]["drop"] == ["ALL"]
-    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert security["allowPrivilegeEscalation"] is False
+    wanted = security["seccompProfile"]
+    profile = None
+    if wanted["type"] == "Localhost":
+        profile = json.loads((host / "seccomp" / wanted["localhostProfile"]).read_text())
     volumes = {"cgroup": CGROUPS, "agent": None}
     mounts = [
         Mount(volumes.get(each["name"], host / each["name"]), each["mountPath"], not each.get("readOnly"))
         for each in spec["volumeMounts"]
     ]
-    command = spec.get("command") or [*built.config["Entrypoint"], *spec["args"]]
+    command = [*spec.get("command", built.config["Entrypoint"]), *spec.get("args", ())]
     capabilities = [f"CAP_{name}" for name in security["capabilities"].get("add", ())]
-    return Container(node, built, bundle, command, user=security["runAsUser"], capabilities=capabilities, mounts=mounts)
+    return Container(
+        node,
+        built,
+        bundle,
+        command,
+        user=security["runAsUser"],
+        capabilities=capabilities,
+        mounts=mounts,
+        read_only=security["readOnlyRootFilesystem"],
+        seccomp=profile,
+    )
 
 
 def states(node: Node, state: str) -> set[tuple[str, str]]:
@@ -88,11 +144,15 @@ def states(node: Node, state: str) -> set[tuple[str, str]]:
 
 
 def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
-    """Below 150 MB; another user than root, a health check by the program itself, the metrics' port."""
+    """Below 150 MB; not root, a health check, the metrics' port; one program carries capabilities, none its owner."""
     assert built.size() < MAX_BYTES
     assert built.config["User"] == f"{IMAGES_USER}:{IMAGES_USER}"
     assert built.config["Healthcheck"]["Test"] == ["CMD", "/usr/bin/rankwatch", "status", "--brief"]
     assert set(built.config["ExposedPorts"]) == {f"{PORT}/tcp"}
+    programs = [path for path in built.root.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert [path for path in programs if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)] == []
+    carrying = [path for path in programs if "security.capability" in os.listxattr(path)]
+    assert [path.relative_to(built.root) for path in carrying] == [Path("usr/lib/rankwatch/setpriv")]
     print(f"{built.size() / 1e6:.0f} MB")  # noqa: T201  # stands in docs/containers.md
 
 
@@ -114,10 +174,10 @@ def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
 
 def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
     """It names ranks of other users, of the node and of pods, counts their records, and knows how they ended."""
-    [first] = POD["initContainers"]
+    prepared(node, built, host, tmp_path)
     [second] = POD["containers"]
-    made = of_the_daemon_set(node, built, host, tmp_path / "init", first).run()
-    assert made.returncode == 0, made.stderr
+    assert (host / "seccomp/rankwatch.json").read_bytes() == PROFILE.read_bytes()
+    assert (host / "state").stat().st_uid == IMAGES_USER
     dumps = host / "state" / "inspector"
     assert dumps.stat().st_mode & 0o7777 == 0o1777
     home = host / "home"
@@ -145,8 +205,70 @@ def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_pat
         assert node.run(["kill", "-KILL", infos["team-a/train-7"]["pid"]]).returncode == 0
         killed = {"job_id": "team-a/train-7", "rank": "0", "signal": "SIGKILL"}
         wait_until(lambda: select(page(node), "rankwatch_rank_exit_info", **killed), 30, "how it ended")
-        check = agent.execute(0, *built.config["Healthcheck"]["Test"][1:])
+        check = agent.execute(IMAGES_USER, *built.config["Healthcheck"]["Test"][1:])
         assert check.returncode == 0, check.stderr
+
+
+def prepared(node: Node, built: Image, host: Path, directory: Path) -> None:
+    """Run the DaemonSet's first container."""
+    [first] = POD["initContainers"]
+    made = of_the_daemon_set(node, built, host, directory / "init", first).run()
+    assert made.returncode == 0, made.stderr
+
+
+def answers(node: Node, built: Image, host: Path, bundle: Path, spec: dict[str, Any]) -> dict[str, str]:
+    """What is answered to attempts on a process of root's of the node, from the place of this container's program."""
+    attacked = host / "attacked"
+    attacked.mkdir()
+    for name in ("attempts.py", "attempted.py"):
+        shutil.copy(E2E / name, attacked)
+    tries = [*spec["command"][:-1], "/usr/bin/python3", "-B", "/attacked/attempts.py", "/attacked/attacked.json"]
+    spec = {**spec, "command": tries, "args": [], "volumeMounts": [{"name": "attacked", "mountPath": "/attacked"}]}
+    running = node.popen([sys.executable, "-B", attacked / "attempted.py", attacked / "attacked.json"])
+    try:
+        wait_until((attacked / "attacked.json").exists, 20, "the process to attack")
+        done = of_the_daemon_set(node, built, host, bundle, spec).run()
+    finally:
+        running.kill()
+        running.wait()
+    assert done.returncode == 0, done.stderr
+    answered: dict[str, str] = json.loads(done.stdout)
+    return answered
+
+
+def test_what_the_daemon_set_may_do_to_other_processes(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
+    """From the agent's container no process of root's and no file of root's is written; what it reads the docs say."""
+    prepared(node, built, host, tmp_path)
+    profile = host / "seccomp/rankwatch.json"
+    profile.write_text(json.dumps({**json.loads(profile.read_text()), "defaultErrnoRet": errno.ENOANO}))
+    assert answers(node, built, host, tmp_path / "tries", _AGENT) == IN_THE_CONTAINER
+
+
+def test_what_it_may_do_without_rights(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
+    """As the component without-rights has it: nothing of other users' processes is read or written."""
+    answered = answers(node, built, host, tmp_path / "tries", WITHOUT_RIGHTS)
+    assert {name for name, answer in answered.items() if answer == "done"} <= OF_ITSELF
+
+
+def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
+    """The attempts are real: root with the same capabilities and the runtimes' profile is refused none of these."""
+    security = {**_AGENT["securityContext"], "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+    answered = answers(node, built, host, tmp_path / "tries", {**_AGENT, "securityContext": security})
+    written = {"process_vm_writev", "memory, written as a file", "root's file by its root, written", "ptrace"}
+    assert {name for name in written if answered[name] == "done"} == written
+
+
+def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
+    """As the component without-rights has it: Inspector's records, which all may read, name ranks of another user."""
+    os.chown(host / "state", IMAGES_USER, IMAGES_USER)
+    dumps, home = host / "state/inspector", host / "home"
+    for directory in (dumps, home):
+        directory.mkdir()
+        directory.chmod(0o1777)
+    agent = of_the_daemon_set(node, built, host, tmp_path / "agent", WITHOUT_RIGHTS)
+    options = ("--ranks", "2", "--records-per-second", "100", "--dump-dir", str(dumps))
+    with SimulatedJob(home / "job", *options, node=node, launch=AS_NOBODY), agent.running():
+        wait_until(lambda: {rank for _, rank in states(node, "alive")} == {"0", "1"}, 60, "both ranks")
 
 
 @pytest.mark.skipif(why_no_docker() is not None, reason=why_no_docker() or "")
@@ -156,7 +278,9 @@ def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path,
     config, state = host / "etc/rankwatch", host / "var/lib/rankwatch"
     for path in (config, state / "inspector"):
         path.mkdir(parents=True)
+    os.chown(state, IMAGES_USER, IMAGES_USER)
     shutil.copy(CONFIG, config)
+    shutil.copy(PROFILE, config)
     built.save(tmp_path / "image.tar")
     health = ["--detach", "--health-interval=1s"]
     options = ("--ranks", "2", "--scheduler", "slurm", "--job-id", "77")
@@ -184,5 +308,6 @@ def test_docker_has_the_same_rights() -> None:
 
 @pytest.mark.skipif(not QUADLETS.exists(), reason="no podman in .cache: scripts/test --full fetches it")
 def test_podman_has_the_same_rights() -> None:
-    """Podman's own generator takes the quadlet, and makes of it what the docs' line gives."""
-    assert rights(of_the_quadlet()) == rights(of_the_page())
+    """Podman's own generator takes the quadlet, and makes of it what the docs' line gives, without a way to more."""
+    no_more = ("--security-opt", "no-new-privileges")
+    assert rights(of_the_quadlet()) == rights(of_the_page()) | {no_more}

@@ -104,13 +104,18 @@ def test_every_field_is_the_apis(tmp_path: Path) -> None:
 
 
 def test_what_it_may(tmp_path: Path) -> None:
-    """Root with three capabilities and nothing else, no token, nothing of the host writable but its own state."""
+    """Not root; three capabilities, profiles, no token, nothing of the host writable but its own state."""
     daemon_set = next(each for each in documents(KUBERNETES / "base") if each["kind"] == "DaemonSet")
     pod = daemon_set["spec"]["template"]["spec"]
     [container] = pod["containers"]
     security = container["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE", "DAC_READ_SEARCH", "SYSLOG"]}
     assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
+    assert (security["runAsUser"], security["runAsNonRoot"]) == (65532, True)
+    assert security["seccompProfile"] == {"type": "Localhost", "localhostProfile": "rankwatch.json"}
+    assert security["appArmorProfile"] == {"type": "RuntimeDefault"}
+    [first] = pod["initContainers"]
+    assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     assert pod["automountServiceAccountToken"] is False
     host = {each["name"] for each in pod["volumes"] if "hostPath" in each}
     writable = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
@@ -187,24 +192,59 @@ def test_labels_of_ranks_are_the_jobs(tmp_path: Path) -> None:
     assert len(series) == 2
 
 
+def with_component(directory: Path, name: str) -> list[dict[str, Any]]:
+    """A site's own kustomization with AMD's overlay and a component; each field is the API's."""
+    site = directory / "site"
+    site.mkdir()
+    shutil.copytree(KUBERNETES, site / "rankwatch")
+    parts = {"resources": ["rankwatch/overlays/amd"], "components": [f"rankwatch/components/{name}"]}
+    (site / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    found = kustomized(site)
+    assert mistakes(found, directory) == ""
+    return found
+
+
+def pod_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The DaemonSet's pod."""
+    pod: dict[str, Any] = next(each for each in found if each["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    return pod
+
+
+@needs_kubectl
+def test_without_rights(tmp_path: Path) -> None:
+    """The component leaves no capability, no root, no profile of the node's, and nothing of the node writable."""
+    pod = pod_of(with_component(tmp_path, "without-rights"))
+    assert not pod["initContainers"]
+    [container] = pod["containers"]
+    assert container["command"] == ["/usr/bin/rankwatch"]
+    security = container["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    host = {each["name"] for each in pod["volumes"] if "hostPath" in each}
+    assert not host & {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
+
+
+@needs_kubectl
+def test_all_processes(tmp_path: Path) -> None:
+    """The component takes the AppArmor profile away, and nothing else."""
+    [plain] = pod_of(kustomized(KUBERNETES / "overlays/amd"))["containers"]
+    [container] = pod_of(with_component(tmp_path, "all-processes"))["containers"]
+    assert container["securityContext"].pop("appArmorProfile") == {"type": "Unconfined"}
+    assert plain["securityContext"].pop("appArmorProfile") == {"type": "RuntimeDefault"}
+    assert container == plain
+
+
 @needs_kubectl
 def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
     """The component makes the container privileged, and says nothing that the API would refuse beside it."""
-    site = tmp_path / "site"
-    site.mkdir()
-    shutil.copytree(KUBERNETES, site / "rankwatch")
-    parts = {"resources": ["rankwatch/overlays/amd"], "components": ["rankwatch/components/kernel-log"]}
-    (site / "kustomization.yaml").write_text(yaml.safe_dump(parts))
-    found = kustomized(site)
-    assert mistakes(found, tmp_path) == ""
-    [container] = next(each for each in found if each["kind"] == "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    [container] = pod_of(with_component(tmp_path, "kernel-log"))["containers"]
     assert container["securityContext"] == {
         "privileged": True,
         "allowPrivilegeEscalation": True,
         "readOnlyRootFilesystem": True,
-        "runAsUser": 0,
-        "runAsGroup": 0,
-        "runAsNonRoot": False,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "runAsNonRoot": True,
     }
 
 
