@@ -31,7 +31,7 @@ pytestmark = [
 ]
 MAX_BYTES = 150_000_000
 PORT = 19028
-IMAGES_USER, NOBODY = 65532, 65534
+IMAGES_USER, NOBODY = 19028, 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 E2E = Path(__file__).parent
 OPENED = {

@@ -111,7 +111,7 @@ def test_what_it_may(tmp_path: Path) -> None:
     security = container["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE", "DAC_READ_SEARCH", "SYSLOG"]}
     assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
-    assert (security["runAsUser"], security["runAsNonRoot"]) == (65532, True)
+    assert (security["runAsUser"], security["runAsNonRoot"]) == (19028, True)
     assert security["seccompProfile"] == {"type": "Localhost", "localhostProfile": "rankwatch.json"}
     assert security["appArmorProfile"] == {"type": "RuntimeDefault"}
     [first] = pod["initContainers"]
@@ -242,8 +242,8 @@ def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
         "privileged": True,
         "allowPrivilegeEscalation": True,
         "readOnlyRootFilesystem": True,
-        "runAsUser": 65532,
-        "runAsGroup": 65532,
+        "runAsUser": 19028,
+        "runAsGroup": 19028,
         "runAsNonRoot": True,
     }
 
