@@ -38,13 +38,13 @@ from agent.ranks import mark as mark_socket
 from agent.ranks.job_users import JobUsers
 from agent.ranks.mark import MarkAnswer, MarkRequest
 from agent.ranks.rank.environment import clean as clean_label
+from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner, OwnerKind, Proof
 from agent.ranks.rank.pause import Pauses
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.speeds import RankSpeed
 from agent.ranks.table import RankTable

@@ -10,7 +10,7 @@ class Clock(Protocol):
     """Where the agent takes time from."""
 
     def monotonic(self) -> float:
-        """Seconds of CLOCK_MONOTONIC: the same for every process of one boot, so it may be kept over a restart."""
+        """Seconds since the boot (CLOCK_BOOTTIME): the same for every process of one boot, also after a restart."""
         ...
 
     def time(self) -> float:
@@ -22,8 +22,8 @@ class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Seconds of CLOCK_MONOTONIC."""
-        return time.monotonic()
+        """Seconds of CLOCK_BOOTTIME, the clock of processes' start times."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:
         """Seconds since the epoch."""

@@ -9,7 +9,7 @@ from agent.core.identity import RankLabel
 from agent.hardware.ledger import CheckState, Entry
 from agent.page.document import MAX_RANKS, GpuOfRank, JobView, Rank, RankEnd
 from agent.ranks import health, job_families
-from agent.ranks.families import ending
+from agent.ranks.rank.exit_status import ending
 from agent.ranks.snapshot import RankView
 from agent.ranks.speeds import SpeedView
 
@@ -128,7 +128,7 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
     process, facts = view.process, view.process.facts
     subjects = health.subjects_of(view)
     left = process.exited_at is not None
-    reason, signal, code = ending(process)
+    reason, signal, code = ending(process.exit)
     return Rank(
         job_id=view.label.job_id,
         rank=view.label.rank,

@@ -8,6 +8,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedCount, SavedSeconds
 from agent.core.identity import WriterKey
+from agent.ranks.liveness.job_line import JobLine
 from agent.ranks.rank.process import RankProcess, TableCounts
 from agent.ranks.writers import WriterRecord
 
@@ -21,6 +22,7 @@ class SavedTable(msgspec.Struct):
     saved_at: SavedSeconds = 0.0
     owner_conflicts: SavedCount = 0
     schedulers: list[str] = []
+    jobs: dict[str, JobLine] = {}
 
 
 def encode(
@@ -29,6 +31,7 @@ def encode(
     counts: TableCounts,
     now: float,
     schedulers: Iterable[str],
+    jobs: Mapping[str, JobLine],
 ) -> bytes:
     """Encode the table for the checkpoint, at monotonic time ``now``."""
     table = SavedTable(
@@ -38,6 +41,7 @@ def encode(
         saved_at=now,
         owner_conflicts=counts.owner_conflicts,
         schedulers=sorted(schedulers),
+        jobs=dict(jobs),
     )
     return msgspec.msgpack.encode(table)
 

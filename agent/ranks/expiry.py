@@ -34,7 +34,7 @@ def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]
     ended = defaultdict(lambda: defaultdict(list))
     for key, process in processes.items():
         if process.exited_at is not None:
-            ended[_user(process)][process.shown_job_id].append((key, process))
+            ended[process.user][process.shown_job_id].append((key, process))
     for jobs in ended.values():
         count = sum(map(len, jobs.values()))
         for job in sorted(jobs.values(), key=_has_dead_and_end)[:-1]:
@@ -42,12 +42,6 @@ def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]
                 break
             count -= len(job)
             yield from (key for key, _ in job)
-
-
-def _user(process: RankProcess) -> str:
-    """Return the user, or the namespace of a pod: jobs of one user have an owner each under a scheduler."""
-    uid = None if process.facts is None else process.facts.uid
-    return process.owner.key if process.owner.kind == "pod" or uid is None else str(uid)
 
 
 def _has_dead_and_end(job: list[tuple[ProcessKey, RankProcess]]) -> tuple[bool, float]:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from agent.core.metrics import Family, Metric
 from agent.ranks import job_families
 from agent.ranks.job_families import state_of
+from agent.ranks.liveness import families as liveness_families
 from agent.ranks.naming import job_owners
-from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.exit_status import ending
 from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.usage_unread import UNREAD
 
@@ -140,6 +141,7 @@ FAMILIES: tuple[Family, ...] = (
     UNREAD,
     NODE_TIME,
     *job_families.FAMILIES,
+    *liveness_families.FAMILIES,
 )
 
 
@@ -147,6 +149,7 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     """Render the rank table."""
     yield from _ranks(snapshot.ranks)
     yield from job_families.render(snapshot.ranks)
+    yield from liveness_families.render(snapshot.jobs, snapshot.taken_at)
     conflicts = IDENTITY_CONFLICTS.rows()
     conflicts.add(("communicator",), snapshot.conflicts)
     conflicts.add(("owner",), snapshot.owner_conflicts)
@@ -180,7 +183,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
             info.add(_info(view), 1.0)
         else:
             left.add(label, process.exited_seconds)
-            ended.add((*label, *ending(process)), 1.0)
+            ended.add((*label, *ending(process.exit)), 1.0)
     return [rows.metric for rows in (up, state, info, start, left, ended, progress, source)]
 
 
@@ -201,13 +204,3 @@ def _info(view: RankView) -> tuple[str, ...]:
         )
     )
     return (*view.label, local_rank, gpu, uuid, pci, nic, pid, user, pod, container)
-
-
-def ending(process: RankProcess) -> tuple[str, str, str]:
-    """How a rank's process ended: reason, signal's name, status; what is not known or does not apply is empty."""
-    status = process.exit
-    if status is None or not status.known:
-        return "unknown", "", ""
-    if status.signal:
-        return ("oom_killed" if status.oom else "signaled"), status.signal_name, ""
-    return "exited", "", str(status.code)

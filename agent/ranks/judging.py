@@ -1,37 +1,59 @@
-"""Which jobs of the rank table are judged when. Rules are those of ``verdict``."""
+"""Which jobs of the rank table are judged when. Rules are those of ``verdict`` and of the liveness book."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from agent.core.clock import Clock
 from agent.core.identity import ProcessKey
+from agent.ranks.liveness.book import LivenessBook
 from agent.ranks.naming.labels import LabelBook
+from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import judge_job
 
 
 class JobJudge:
-    """Writes verdicts into the processes that hold a label. Cost: O(n log n) in the processes of the jobs judged."""
+    """Writes verdicts into the processes that hold a label, and each job's line of the liveness book.
 
-    def __init__(self, labels: LabelBook) -> None:
+    Cost: O(n log n) in the processes of the jobs judged.
+    """
+
+    def __init__(self, clock: Clock, labels: LabelBook) -> None:
+        self._clock = clock
         self._labels = labels
         self._changed: set[str] = set()
+        self.book = LivenessBook(labels)
 
     def note_change(self, process: RankProcess) -> None:
         """Have the process' job judged by the next ``judge_changed``. Nothing happens to one without a label."""
         if label := self._labels.held(process):
             self._changed.add(label.job_id)
 
-    def judge_changed(self, processes: Mapping[ProcessKey, RankProcess], now: float) -> None:
-        """Judge the jobs that changed since they were last judged, at monotonic time ``now``."""
-        if self._changed:
-            self._judge(
-                {job_id: found for job_id, found in self._jobs(processes).items() if job_id in self._changed}, now
-            )
+    def note_ends(self, ends: Iterable[JobEnd], processes: Mapping[ProcessKey, RankProcess]) -> None:
+        """Note how schedulers ended jobs: those that have records here, by the ids under which they are shown."""
+        by_id = {end.job_id: end for end in ends}
+        if not by_id:
+            return
+        for process in processes.values():
+            end = by_id.get(process.scheduled_job_id)
+            if end is not None and process.note_job_end(end):
+                self.note_change(process)
+            if end is not None and process.shown_job_id:
+                self.book.note_end(end, process.shown_job_id, self._clock.monotonic(), self._clock.time())
 
-    def judge_all(self, processes: Mapping[ProcessKey, RankProcess], now: float) -> None:
-        """Judge every job at monotonic time ``now``."""
-        self._judge(self._jobs(processes), now)
+    def judge_changed(self, processes: Mapping[ProcessKey, RankProcess]) -> None:
+        """Judge the jobs that changed since they were last judged."""
+        if self._changed:
+            jobs = self._jobs(processes)
+            self._judge({job_id: jobs[job_id] for job_id in self._changed if job_id in jobs})
+
+    def judge_all(self, processes: Mapping[ProcessKey, RankProcess]) -> None:
+        """Judge every job."""
+        jobs = self._jobs(processes)
+        gone: dict[str, dict[ProcessKey, RankProcess]] = {job_id: {} for job_id in self.book.jobs if job_id not in jobs}
+        self._judge(jobs | gone)
+        self.book.expire(self._clock.monotonic())
 
     def _jobs(self, processes: Mapping[ProcessKey, RankProcess]) -> dict[str, dict[ProcessKey, RankProcess]]:
         jobs: dict[str, dict[ProcessKey, RankProcess]] = {}
@@ -40,8 +62,10 @@ class JobJudge:
                 jobs.setdefault(label.job_id, {})[key] = process
         return jobs
 
-    def _judge(self, jobs: Mapping[str, Mapping[ProcessKey, RankProcess]], now: float) -> None:
+    def _judge(self, jobs: Mapping[str, Mapping[ProcessKey, RankProcess]]) -> None:
         self._changed.clear()
-        for members in jobs.values():
+        now, now_seconds = self._clock.monotonic(), self._clock.time()
+        for job_id, members in jobs.items():
             for key, verdict in judge_job([process.evidence(key) for key, process in members.items()], now).items():
                 members[key].verdict = verdict
+            self.book.look(job_id, members, now, now_seconds)

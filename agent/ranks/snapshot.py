@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from agent.core.clock import Clock
 from agent.core.identity import RankLabel
+from agent.ranks.liveness.job_line import JobLine
 from agent.ranks.naming.labels import LabelBook
 from agent.ranks.rank.process import RankGpu, RankProcess, TableCounts
 
@@ -25,7 +27,8 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class RankSnapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders; ``taken_seconds``: the wall clock when it was taken, since the epoch.
+    """What ``families`` renders; ``taken_seconds``: the wall clock when it was taken, since the epoch;
+    ``taken_at``: seconds since the boot. ``jobs``: the lines of the liveness book, by job id.
 
     ``usage_unread``: of how many live ranks a source says nothing of what they use, by source.
     """
@@ -38,6 +41,8 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     unidentified: int
     unreadable: int
     taken_seconds: float
+    taken_at: float = 0.0
+    jobs: Mapping[str, JobLine] = {}
     usage_unread: Mapping[str, int] = {}
 
 
@@ -47,11 +52,12 @@ def take_snapshot(
     counts: TableCounts,
     duplicates: int,
     usage_unread: Mapping[str, int],
-    now_seconds: float,
+    jobs: Mapping[str, JobLine],
+    clock: Clock,
 ) -> RankSnapshot:
     """Copy what is shown: the ranks whose process was seen to run or to leave and holds the label, by job and rank.
 
-    ``now_seconds``: the wall clock, since the epoch.
+    ``jobs``: frozen lines of the liveness book.
     """
     ranks = []
     unidentified = unreadable = 0
@@ -75,5 +81,7 @@ def take_snapshot(
         unidentified=unidentified,
         unreadable=unreadable,
         usage_unread=usage_unread,
-        taken_seconds=now_seconds,
+        taken_seconds=clock.time(),
+        taken_at=clock.monotonic(),
+        jobs=jobs,
     )

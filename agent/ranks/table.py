@@ -18,11 +18,11 @@ from agent.ranks.judging import JobJudge
 from agent.ranks.linking import WriterLinks
 from agent.ranks.naming.binding import RankBinder
 from agent.ranks.rank.environment import KEPT_VARIABLES, kept_settings, read_claim
+from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.process import RankProcess, TableCounts
-from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.snapshot import RankSnapshot, take_snapshot
 from agent.ranks.speeds import SpeedBook
 
@@ -42,7 +42,7 @@ class RankTable:
         self._processes: dict[ProcessKey, RankProcess] = {}
         self._counts = TableCounts()
         self._binder = RankBinder(clock, hostname, settle_at_once, self._counts)
-        self._judge = JobJudge(self._binder.labels)
+        self._judge = JobJudge(clock, self._binder.labels)
         self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
         self._variables: frozenset[str] = frozenset()
         self._job_id_variables: tuple[str, ...] = ()
@@ -144,14 +144,11 @@ class RankTable:
 
     def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
         """Note how schedulers ended jobs here, one end per job; said again while it is known: exits may come later."""
-        told = {end.job_id: end for end in ends}
-        for process in self._processes.values() if told else ():
-            if process.note_job_end(told.get(process.scheduled_job_id)):
-                self._judge.note_change(process)
+        self._judge.note_ends(ends, self._processes)
 
     def judge_changed(self) -> None:
         """Judge the jobs of which a process left, or its status was learnt, since they were last judged."""
-        self._judge.judge_changed(self._processes, self._clock.monotonic())
+        self._judge.judge_changed(self._processes)
 
     def confirm(self, key: ProcessKey) -> None:
         """Note that a process known from before a restart of the agent still runs."""
@@ -234,9 +231,9 @@ class RankTable:
 
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
-        found, counts, now = self._processes.values(), self._counts, self._clock.time()
+        found, counts, jobs = self._processes.values(), self._counts, self._judge.book.lines()
         labels, duplicates, unread = self._binder.labels, len(self._binder.duplicates), dict(self.usage_unread)
-        return take_snapshot(found, labels, counts, duplicates, unread, now)
+        return take_snapshot(found, labels, counts, duplicates, unread, jobs, self._clock)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 
@@ -248,7 +245,7 @@ class RankTable:
         for process in self.processes().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
-        self._judge.judge_all(self._processes, now)
+        self._judge.judge_all(self._processes)
         self._expire(now)
 
     def _expire(self, now: float) -> None:
@@ -281,7 +278,8 @@ class RankTable:
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
         links, schedulers = self._links.book.records, self._binder.owners.schedulers
-        return checkpoint.encode(self._processes.values(), links, self._counts, self._clock.monotonic(), schedulers)
+        jobs, now = self._judge.book.jobs, self._clock.monotonic()
+        return checkpoint.encode(self._processes.values(), links, self._counts, now, schedulers, jobs)
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
@@ -295,4 +293,5 @@ class RankTable:
         self._links.book.records.update(saved.writer_keys)
         self._binder.restore(self._processes, self._links.book.unseen())
         self._links.name_hosts()
-        self._judge.judge_all(self._processes, self._clock.monotonic())
+        self._judge.book.jobs.update(saved.jobs)
+        self._judge.judge_all(self._processes)

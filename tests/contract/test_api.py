@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 
 from agent.page.document import MAX_RANKS, Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
-from agent.ranks.rank.verdict import STATES, VerdictReason
+from agent.ranks.rank.evidence import STATES, VerdictReason
 
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
 

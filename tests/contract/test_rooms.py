@@ -19,7 +19,7 @@ FLOORS = {
         ("cli",),
         ("__main__",),
     ),
-    "agent/ranks": (("rank",), ("naming",), ("*",)),
+    "agent/ranks": (("rank",), ("naming",), ("liveness",), ("*",)),
     "agent/simulate": (("*",),),
     "exporters/inspector": (("format",), ("lateness", "transfers"), ("totals",), ("reading",), ("*",)),
     "exporters/process": (("usage",), ("*",)),

@@ -135,7 +135,7 @@ def end_jobs(table: Table, first_pid: int, count: int, status: ExitStatus, *, ui
         owner = Owner("job", f"slurm/{number}", scheduler="slurm", job_id=str(number), proof="cgroup")
         pids = range(number * 1000, number * 1000 + ranks)
         keys = [
-            table.add_facts(owned(pid, environment(rank, job=str(number)), owner, uid=uid))
+            table.add_facts(owned(pid, environment(rank, job=str(number)), owner, uid=uid, user=f"user-{uid}"))
             for rank, pid in enumerate(pids)
         ]
         table.tick(0.5)

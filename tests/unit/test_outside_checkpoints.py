@@ -31,8 +31,8 @@ from agent.page.front_page import SiteLinks, front_page
 from agent.ranks import families as rank_families
 from agent.ranks import health
 from agent.ranks.health import HealthSnapshot
+from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.verdict import RasSilence
 from exporters.amdgpu.baseline import Known
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter

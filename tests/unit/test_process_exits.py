@@ -20,8 +20,9 @@ from rank_table import KILLED, OwnedRankTable, environment, facts
 from agent.api import Logger, OwnThread, ProcessKey, ProcFS, Roots
 from agent.core.identity import RankLabel
 from agent.ranks import judging
+from agent.ranks.rank.evidence import ProcessEvidence
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.verdict import ProcessEvidence, RankVerdict
+from agent.ranks.rank.verdict import RankVerdict
 from agent.ranks.table import MAX_PROCESSES
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process import exits as exits_module

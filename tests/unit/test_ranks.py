@@ -8,8 +8,8 @@ from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_
 from agent.core.identity import Membership, RankLabel, WriterKey
 from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
-from agent.ranks.rank.verdict import RasSilence
 from agent.ranks.table import MAX_PROCESSES, UNSEEN_SECONDS
 from agent.ranks.writers import MAX_FORMER, MAX_WRITERS, WRITER_IDLE_SECONDS
 

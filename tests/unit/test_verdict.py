@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.identity import ProcessKey
+from agent.ranks.rank.evidence import STATES, ProcessEvidence, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.verdict import STATES, ProcessEvidence, RankVerdict, RasSilence, judge_job
+from agent.ranks.rank.verdict import RankVerdict, judge_job
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)

@@ -29,3 +29,12 @@ class ExitStatus(msgspec.Struct, frozen=True):
             return Signals(self.signal).name
         except ValueError:
             return str(self.signal)
+
+
+def ending(status: ExitStatus | None) -> tuple[str, str, str]:
+    """Return how a process ended: reason, signal's name, status; what is not known or does not apply is empty."""
+    if status is None or not status.known:
+        return "unknown", "", ""
+    if status.signal:
+        return ("oom_killed" if status.oom else "signaled"), status.signal_name, ""
+    return "exited", "", str(status.code)

@@ -10,11 +10,12 @@ from agent.core.checkpoint import SavedSeconds, saved_sum
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
 from agent.ranks.rank.environment import Claim
+from agent.ranks.rank.evidence import ProcessEvidence, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.verdict import ProcessEvidence, RankVerdict, RasSilence
+from agent.ranks.rank.verdict import RankVerdict
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
@@ -54,7 +55,8 @@ class RankProcess(msgspec.Struct):
     ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. ``oom_logged``: the kernel's log
     says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: its exit is its job's end, as the scheduler has
-    that. Times ending in ``_at`` or ``_since`` are monotonic.
+    that. ``is_victim``: its exit followed another one, or found no room, and is no lead exit. Times ending in ``_at``
+    or ``_since`` are monotonic.
     """
 
     found_at: SavedSeconds
@@ -81,6 +83,7 @@ class RankProcess(msgspec.Struct):
     gpus: tuple[RankGpu, ...] = ()
     oom_logged: bool = False
     ended_by_scheduler: bool = False
+    is_victim: bool = False
 
     @property
     def owner(self) -> Owner:

@@ -1,0 +1,174 @@
+"""The jobs of this node as rules need to know them: looked at once a second, and when a rank leaves."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Container, Mapping
+from signal import SIGTERM
+
+import msgspec
+
+from agent.core.identity import ProcessKey, RankLabel
+from agent.ranks.liveness.job_line import SHORT_SECONDS, JobLine, LeadExit, Lifetime
+from agent.ranks.liveness.lead_exits import class_of, lead_exits
+from agent.ranks.naming.labels import LabelBook
+from agent.ranks.rank.episodes import EPISODE_SECONDS, ended_by, killed_before_teardown
+from agent.ranks.rank.exit_status import ending
+from agent.ranks.rank.job_end import ENDED_BY_SCHEDULER, JobEnd
+from agent.ranks.rank.process import RankProcess
+
+CAUSE_SECONDS = 5.0
+"""How long after an exit its status and its cause are waited for, at most."""
+MAX_LEADS_PER_NODE = 64
+MAX_ENDED_JOBS = 64
+"""Jobs of one user without a rank here that are still exported."""
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class LivenessBook:
+    """Keeps a JobLine per job. ``refused`` counts lead exits that found no room.
+
+    ``causes``: what is known to be wrong under a rank now, in words of a closed set.
+
+    Times are those of the clock that the rank table uses: seconds since this boot.
+    """
+
+    def __init__(self, labels: LabelBook) -> None:
+        self.jobs: dict[str, JobLine] = {}
+        self.refused = 0
+        self.causes: Mapping[RankLabel, str] = {}
+        self._labels = labels
+
+    def look(self, job_id: str, members: Mapping[ProcessKey, RankProcess], now: float, now_seconds: float) -> None:
+        """Take in the rank processes of one job, those that run and those that left."""
+        processes = members.values()
+        line = self.jobs.get(job_id)
+        if line is None:
+            share = next((process.user for process in processes), "")
+            line = self.jobs[job_id] = JobLine(share)
+        running = [
+            (label.rank, started_at(process))
+            for process in processes
+            if process.exited_at is None and not process.kill_pending
+            for label in process.slots or ()
+            if label is not None
+        ]
+        line.note_ranks(processes, min((start for _, start in running), default=None), now)
+        progress = (p.progress_seconds for p in processes if p.exited_at is None and p.progress_seconds is not None)
+        line.note_progress(max(progress, default=None), now, now_seconds)
+        line.retract_returned(running, now)
+        self._look_at_exits(line, members, now)
+
+    def lines(self) -> dict[str, JobLine]:
+        """Return a frozen copy of the lines, by job id."""
+        return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
+
+    def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
+        """Note that the scheduler ended a job, whose ranks are shown as those of ``job_id``."""
+        line = self.jobs.get(job_id)
+        if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
+            line.end_state, line.end_at = end.state, min(now, now - (now_seconds - end.ended_seconds))
+
+    def expire(self, now: float) -> None:
+        """Drop what is no more exported, and what is beyond a user's share."""
+        for line in self.jobs.values():
+            line.expire(now)
+        self.jobs = {job_id: line for job_id, line in self.jobs.items() if not line.is_over(now)}
+        ended: Counter[str] = Counter()
+        by_age = sorted(
+            ((line.left_at, job_id) for job_id, line in self.jobs.items() if line.left_at is not None), reverse=True
+        )
+        for _, job_id in by_age:
+            line = self.jobs[job_id]
+            ended[line.share] += 1
+            if ended[line.share] > MAX_ENDED_JOBS and not line.leads:
+                del self.jobs[job_id]
+
+    def _look_at_exits(self, line: JobLine, members: Mapping[ProcessKey, RankProcess], now: float) -> None:
+        left = {key: process for key, process in members.items() if process.exited_at is not None}
+        if not left:
+            return
+        exits = sorted((p.evidence(key) for key, p in left.items()), key=lambda p: (p.exited_at, p.key))
+        torn = killed_before_teardown(exits)
+        finished = {key for key, process in left.items() if _is_finished(process)}
+        soft = finished | {exit_.key for exit_ in exits if ended_by(exit_, SIGTERM)}
+        leads = lead_exits(exits, soft)
+        known = {lead.process: lead for lead in line.leads}
+        for key, process in left.items():
+            lead = known.get(key)
+            if lead is None and not process.is_victim:
+                is_lead = key in leads and not _follows_a_restarted(process, line, members)
+                self._consider(line, key, process, is_lead=is_lead, is_torn=key in torn, now=now)
+            elif lead is not None and lead.retracted_at is None and not lead.revised:
+                self._revise(line, lead, process, is_torn=key in torn, now=now)
+
+    def _consider(
+        self, line: JobLine, key: ProcessKey, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float
+    ) -> None:
+        """Admit an exit that leads, once its status and cause are known; one that follows another never leads later."""
+        label, exited_at = self._labels.held(process), process.exited_at
+        if label is None or exited_at is None:
+            return
+        is_late = now - exited_at >= CAUSE_SECONDS
+        if not is_late and (process.exit is None or not process.exit.known):
+            return
+        if not is_lead:
+            process.is_victim = True
+            return
+        exit_class = class_of(process.exit, finished=_is_finished(process), torn=is_torn)
+        cause = "oom" if exit_class == "oom" else self.causes.get(label, "")
+        if not cause and not is_late:
+            return
+        lived: Lifetime = "short" if exited_at - started_at(process) < SHORT_SECONDS else "long"
+        reason, signal, code = ending(process.exit)
+        lead = LeadExit(
+            label.rank, exited_at, reason, signal, code, exit_class, lived, cause, process.user, process=key
+        )
+        if not self._make_room(line, now) or not line.admit(lead, now):
+            self.refused += 1
+            process.is_victim = True
+
+    def _revise(self, line: JobLine, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
+        """Retract a lead exit of which a late fact changed the class, and say the new one."""
+        exit_class = class_of(process.exit, finished=_is_finished(process), torn=is_torn)
+        if exit_class == lead.exit_class:
+            return
+        line.retract(lead, now)
+        reason, signal, code = ending(process.exit)
+        late = msgspec.structs.replace(
+            lead, reason=reason, signal=signal, code=code, exit_class=exit_class, revised=True
+        )
+        line.leads = (*line.leads, late)
+
+    def _make_room(self, line: JobLine, now: float) -> bool:
+        """Retract a lead exit of the user with most where the node is full; False where that is this job's user."""
+        held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
+        if len(held) < MAX_LEADS_PER_NODE:
+            return True
+        counts = Counter(share for share, _, _ in held)
+        most = max(counts, key=lambda share: (counts[share], share == line.share))
+        if most == line.share:
+            return False
+        _, lead, job = min((each for each in held if each[0] == most), key=lambda each: each[1].exited_at)
+        job.retract(lead, now)
+        return True
+
+
+def started_at(process: RankProcess) -> float:
+    """Return when the process started, in seconds since the boot."""
+    return process.found_at if process.facts is None else process.facts.key.start_ticks / _TICKS_PER_SECOND
+
+
+def _follows_a_restarted(process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
+    """Say whether it left soon after a lead exit of another rank, which runs again and whose record is gone."""
+    ranks = {label.rank for label in process.slots or () if label is not None}
+    return any(
+        0 < (process.exited_at or 0.0) - lead.exited_at <= EPISODE_SECONDS
+        for lead in line.leads
+        if lead.process not in members and lead.rank not in ranks
+    )
+
+
+def _is_finished(process: RankProcess) -> bool:
+    return process.verdict is not None and process.verdict.state == "finished"

@@ -1,0 +1,138 @@
+"""What rules need to know of one job on this node, kept from look to look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+from agent.core.checkpoint import SavedSeconds
+from agent.core.identity import ProcessKey
+from agent.ranks.liveness.lead_exits import ExitClass
+from agent.ranks.rank.process import RankProcess
+
+ENDED_SECONDS = 900.0
+"""How long the series of a job stay after its last rank left, and a lead exit that cannot alert any more."""
+LEAD_SECONDS = 86_400.0
+"""How long a lead exit is exported while its job may run on other nodes."""
+RETRACTED_SECONDS = 300.0
+"""How long a retracted lead exit is exported as -1: longer than a Prometheus may be cut off."""
+MAX_LEADS = 3
+"""Lead exits of one job on one node."""
+SHORT_SECONDS = 600.0
+"""A rank that ended sooner lived for a short time."""
+
+
+Lifetime = Literal["short", "long"]
+
+
+class LeadExit(msgspec.Struct, frozen=True):
+    """One lead exit and its labels. ``retracted_at``: since when it holds no more. ``revised``: its class changed once.
+
+    ``process`` is None for one that was read from before a boot. Times are CLOCK_BOOTTIME seconds.
+    """
+
+    rank: str
+    exited_at: SavedSeconds
+    reason: str
+    signal: str
+    code: str
+    exit_class: ExitClass
+    lived: Lifetime
+    cause: str
+    user: str
+    process: ProcessKey | None = None
+    revised: bool = False
+    retracted_at: SavedSeconds | None = None
+
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels after the job's id, in the order of ``rankwatch_exit_age_seconds``."""
+        how = (self.reason, self.signal, self.code, self.exit_class)
+        return (self.rank, *how, self.lived, self.cause, self.user)
+
+
+class JobLine(msgspec.Struct):
+    """One job. ``share``: the user, whose jobs have a fair share of the tables. ``live`` None: cannot be told now.
+
+    ``started_at``: when the oldest rank of its youngest run started. ``left_at``: when the last rank left, None while
+    one runs. ``ranks``: the most ranks seen here at once. ``expected``: the ranks of the whole job, 0 if not known.
+    """
+
+    share: str
+    live: int | None = 0
+    started_at: SavedSeconds = 0.0
+    left_at: SavedSeconds | None = None
+    ranks: int = 0
+    expected: int = 0
+    progress_seconds: SavedSeconds | None = None
+    progress_at: SavedSeconds | None = None
+    longest_pause: SavedSeconds = 0.0
+    end_state: str = ""
+    end_at: SavedSeconds = 0.0
+    leads: tuple[LeadExit, ...] = ()
+
+    def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
+        """Note which ranks run at ``now``, and when the oldest of them started (None: none runs)."""
+        running = [p for p in members if p.exited_at is None]
+        live = [p for p in running if not p.kill_pending]
+        count = sum(sum(label is not None for label in p.slots or ()) for p in live)
+        self.live = None if any(not p.confirmed for p in running) else count
+        self.ranks = max(self.ranks, count)
+        self.expected = max((p.world_size or 0 for p in live), default=self.expected)
+        if live and started_at is not None:
+            self.started_at, self.left_at = started_at, None
+        elif self.left_at is None:
+            self.left_at = max((p.exited_at for p in members if p.exited_at is not None), default=now)
+
+    def note_progress(self, newest_seconds: float | None, now: float, now_seconds: float) -> None:
+        """Note the newest completed operation (epoch seconds), and the pause before it."""
+        if newest_seconds is None or newest_seconds == self.progress_seconds:
+            return
+        at = min(now, now - (now_seconds - newest_seconds))
+        if self.progress_at is not None and self.progress_at >= self.started_at:
+            self.longest_pause = max(self.longest_pause, at - self.progress_at)
+        self.progress_seconds, self.progress_at = newest_seconds, at
+
+    def retract(self, lead: LeadExit, now: float) -> None:
+        """Say from now on that a lead exit holds no more."""
+        if lead.retracted_at is None:
+            retracted = msgspec.structs.replace(lead, retracted_at=now)
+            self.leads = tuple(retracted if known is lead else known for known in self.leads)
+
+    def retract_returned(self, running: Collection[tuple[str, float]], now: float) -> None:
+        """Retract the exits of ranks that run again here, and all exits before the run that runs now.
+
+        ``running``: each running rank with its start.
+        """
+        run_start = min((start for _, start in running), default=float("-inf"))
+        for lead in self.leads:
+            is_back = any(rank == lead.rank and start > lead.exited_at for rank, start in running)
+            if is_back or run_start > lead.exited_at:
+                self.retract(lead, now)
+
+    def admit(self, lead: LeadExit, now: float) -> bool:
+        """Add a lead exit; a full line retracts an ok one for it, then one that left. False: there is no room."""
+        held = [known for known in self.leads if known.retracted_at is None]
+        if len(held) >= MAX_LEADS:
+            soft = [known for kind in ("ok", "left") for known in held if known.exit_class == kind]
+            if not soft or lead.exit_class in ("ok", "left"):
+                return False
+            self.retract(soft[0], now)
+        self.leads = (*self.leads, lead)
+        return True
+
+    def expire(self, now: float) -> None:
+        """Retract the lead exits whose time is over, and drop those retracted long enough."""
+        ran_whole_here = bool(self.expected) and self.ranks >= self.expected and not self.live
+        for lead in self.leads:
+            is_short = lead.exit_class == "ok" or ran_whole_here or self.end_state
+            if now - lead.exited_at > (ENDED_SECONDS if is_short else LEAD_SECONDS):
+                self.retract(lead, now)
+        self.leads = tuple(
+            lead for lead in self.leads if lead.retracted_at is None or now - lead.retracted_at <= RETRACTED_SECONDS
+        )
+
+    def is_over(self, now: float) -> bool:
+        """True when nothing of the job is exported any more."""
+        return self.left_at is not None and now - self.left_at > ENDED_SECONDS and not self.leads

@@ -1,0 +1,54 @@
+"""Which exits of a job on this node come first, and the class of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from signal import SIGABRT, SIGKILL
+from typing import Literal
+
+from agent.core.identity import ProcessKey
+from agent.ranks.rank.episodes import EPISODE_SECONDS, fatal_reason, is_struck, left_at_of, preceded
+from agent.ranks.rank.evidence import ProcessEvidence
+from agent.ranks.rank.exit_status import ExitStatus
+
+ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
+"""oom: the OOM killer. crash: SEGV, BUS, ILL, FPE. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM for a peer
+here within 10 s. killed: SIGKILL. left: SIGTERM, status 0 and all others, as long as nothing proves that the job
+finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when this machine went down."""
+
+
+def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
+    """Return the class of an exit. ``finished``: a proof says so; ``torn``: see ``killed_before_teardown``."""
+    if finished:
+        return "ok"
+    reason = fatal_reason(status)
+    if reason == "oom_killed":
+        return "oom"
+    if reason is not None:
+        is_crash = reason == "fatal_signal" and status is not None and status.signal != SIGABRT
+        return "crash" if is_crash else "fail"
+    if torn:
+        return "torn"
+    return "killed" if status is not None and status.known and status.signal == SIGKILL else "left"
+
+
+def lead_exits(exits: Sequence[ProcessEvidence], soft: Collection[ProcessKey]) -> set[ProcessKey]:
+    """Return the exits that rules need to know: of each episode the first, the first soft one, the first struck one.
+
+    ``exits``: those of one job here, by time. ``soft``: those by SIGTERM and those of class ok, which show a cancel or
+    an end. An episode ends where none left for EPISODE_SECONDS.
+    """
+    victims = preceded(exits)
+    leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
+    for episode in _episodes(exits):
+        leads.update(process.key for process in [p for p in episode if p.key in soft][:1])
+        leads.update(process.key for process in [p for p in episode if is_struck(p)][:1])
+    return leads
+
+
+def _episodes(exits: Sequence[ProcessEvidence]) -> Iterator[Sequence[ProcessEvidence]]:
+    start = 0
+    for number in range(1, len(exits) + 1):
+        if number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > EPISODE_SECONDS:
+            yield exits[start:number]
+            start = number

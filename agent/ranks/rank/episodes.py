@@ -1,0 +1,105 @@
+"""Exits of one job on this node that belong together: which came first, and which the launcher caused. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM, Signals
+
+from agent.core.identity import ProcessKey
+from agent.ranks.rank.evidence import ProcessEvidence, VerdictReason
+from agent.ranks.rank.exit_status import ExitStatus
+
+EPISODE_SECONDS = 60.0
+"""Exits this close together are one event; only its first can be its cause."""
+SIMULTANEOUS_SECONDS = 0.1
+"""Within this span the order of notifications says nothing: a fatal signal outranks an earlier exit."""
+TEARDOWN_SECONDS = 10.0
+"""A launcher sees a death within its poll (torchrun: 0.1 to 5 s), then ends the other ranks by SIGTERM. A cancel is the
+other way round: SIGTERM, and after Slurm's KillWait SIGKILL."""
+
+_FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
+_LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
+
+
+def killed_before_teardown(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
+    """The processes that SIGKILL ended first of their episode, and after which SIGTERM ended one that was there.
+
+    ``exits``: in order. An exit by SIGTERM that is simultaneous with the SIGKILL came after it. The first ones of
+    episodes are so far apart that no exit by SIGTERM is looked at for two of them.
+    """
+    terminated = [p for p in exits if ended_by(p, SIGTERM)]
+    others = [p for p in exits if not ended_by(p, SIGTERM)]
+    victims = preceded(others) if terminated else set()
+    first_killed = set()
+    for process in others if terminated else ():
+        left_at = left_at_of(process)
+        if process.key in victims or process.unproven_since is not None or not ended_by(process, SIGKILL):
+            continue
+        first = bisect_left(terminated, left_at - SIMULTANEOUS_SECONDS, key=left_at_of)
+        if first and left_at - left_at_of(terminated[first - 1]) <= EPISODE_SECONDS:
+            continue
+        end = bisect_right(terminated, left_at + TEARDOWN_SECONDS, key=left_at_of)
+        if any(peer.found_at < left_at for peer in terminated[first:end]):
+            first_killed.add(process.key)
+    return first_killed
+
+
+def preceded(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
+    """The processes that left after another one in the same episode, and so may have been torn down with it.
+
+    Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
+    with it, the first by ``_order``, which is the first struck one or the first of all. ``exits``: in order.
+    """
+    struck = [p for p in exits if is_struck(p)]
+    left_at, struck_at = ([left_at_of(p) for p in each] for each in (exits, struck))
+    victims = set()
+    for process, at in zip(exits, left_at, strict=True):
+        near = bisect_left(left_at, at - SIMULTANEOUS_SECONDS)
+        near_struck = bisect_left(struck_at, at - SIMULTANEOUS_SECONDS)
+        others = (*exits[max(near - 1, 0) : near + 1], *struck[near_struck : near_struck + 1])
+        if any(_precedes(other, process) for other in others):
+            victims.add(process.key)
+    return victims
+
+
+def left_at_of(process: ProcessEvidence) -> float:
+    """Return when it left, infinity while it runs."""
+    return process.exited_at if process.exited_at is not None else float("inf")
+
+
+def _precedes(other: ProcessEvidence, process: ProcessEvidence) -> bool:
+    """True when ``other`` left before ``process`` in the same episode, so that ``process`` may be its victim."""
+    if other.key == process.key or other.exited_at is None or process.exited_at is None:
+        return False
+    apart = process.exited_at - other.exited_at
+    if abs(apart) <= SIMULTANEOUS_SECONDS:
+        return _order(other) < _order(process)
+    return 0 < apart <= EPISODE_SECONDS
+
+
+def _order(process: ProcessEvidence) -> tuple[bool, float, ProcessKey]:
+    return (not is_struck(process), left_at_of(process), process.key)
+
+
+def is_struck(process: ProcessEvidence) -> bool:
+    """Say whether the OOM killer or a fatal signal ended it."""
+    return fatal_reason(process.exit) in ("oom_killed", "fatal_signal")
+
+
+def fatal_reason(status: ExitStatus | None) -> VerdictReason | None:
+    """Return why this exit is a death whatever its peers do; None where it is not."""
+    if status is None or not status.known:
+        return None
+    if status.oom:
+        return "oom_killed"
+    if status.signal in _FATAL_SIGNALS:
+        return "fatal_signal"
+    if status.signal == 0 and 1 <= status.code <= _LAST_OWN_STATUS:
+        return "failure_status"
+    return None
+
+
+def ended_by(process: ProcessEvidence, signal: Signals) -> bool:
+    """Say whether this signal is known to have ended it."""
+    return process.exit is not None and process.exit.known and process.exit.signal == signal

@@ -1,0 +1,356 @@
+"""What rules read of jobs: ranks that live, ages, and the exits that came first, until they are retracted."""
+
+from __future__ import annotations
+
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
+
+import msgspec
+import pytest
+from rank_table import KILLED, Table, environment, facts
+
+from agent.core.identity import ProcessKey
+from agent.ranks.families import families
+from agent.ranks.liveness import book
+from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, RETRACTED_SECONDS
+from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.job_end import JobEnd
+
+CRASH = ExitStatus(known=True, signal=SIGSEGV)
+TERMINATED = ExitStatus(known=True, signal=SIGTERM)
+WELL = ExitStatus(known=True)
+CRASHES = (SIGSEGV, SIGBUS, SIGILL, SIGFPE)
+SETTLED = book.CAUSE_SECONDS
+
+
+class Job:
+    """One job of ranks on a node; each starts when it is added."""
+
+    def __init__(self, ranks: int = 4, job: str = "4711", world: int = 8, user: str = "alice") -> None:
+        self.table = Table()
+        self.job = job
+        self.world = world
+        self.user = user
+        self.keys: dict[int, ProcessKey] = {}
+        self.pid = 0
+        for rank in range(ranks):
+            self.start(rank)
+        self.table.tick()
+
+    def start(self, rank: int) -> None:
+        """Start a process of this rank now."""
+        self.pid += 1
+        key = ProcessKey(self.pid, int(self.table.clock.now * 100))
+        claim = environment(rank, self.world, self.job)
+        self.table.add_facts(msgspec.structs.replace(facts(self.pid, claim), key=key, user=self.user))
+        self.keys[rank] = key
+
+    def exit(self, rank: int, status: ExitStatus | None, after: float = 0.0) -> None:
+        """Let a rank end after so many seconds."""
+        self.tick(after)
+        self.table.ranks.observe_exit(self.keys[rank], status)
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Let seconds pass, and look."""
+        self.table.tick(seconds)
+
+    def shown(self, name: str) -> dict[tuple[str, ...], float]:
+        """The series of a family, without the job's id."""
+        for metric in families(self.table.ranks.snapshot()):
+            if metric.family.name == f"rankwatch_{name}":
+                return {labels[1:]: value for labels, value in zip(metric.labels, metric.values, strict=True)}
+        raise AssertionError(name)
+
+    def leads(self) -> dict[tuple[str, str], float]:
+        """Each lead exit by rank and class: its age, or -1."""
+        return {(labels[0], labels[4]): age for labels, age in self.shown("exit_age_seconds").items()}
+
+
+def test_ranks_that_live() -> None:
+    """The number counts ranks without a pending SIGKILL, and is 0 for 15 minutes after the last one left."""
+    job = Job(ranks=3)
+    job.tick(1.0)
+    assert job.shown("job_ranks_live") == {(): 3}
+    job.table.ranks.observe_state(job.keys[1], "D", None, kill_pending=True, finalized=False)
+    job.tick()
+    assert job.shown("job_ranks_live") == {(): 2}
+    for rank in range(3):
+        job.exit(rank, WELL)
+    job.tick(ENDED_SECONDS)
+    assert job.shown("job_ranks_live") == {(): 0}
+    job.tick(1.0)
+    assert job.shown("job_ranks_live") == {}
+
+
+def test_ranks_that_are_not_seen_are_not_counted_as_gone() -> None:
+    """While processes are not looked at, the number is absent: 0 would say that all had left."""
+    job = Job()
+    job.table.ranks.lose_sight()
+    job.tick(6.0)
+    assert job.shown("job_ranks_live") == {}
+
+
+def test_the_age_of_a_run_is_that_of_its_oldest_rank() -> None:
+    """A rank that is started again later does not make the run younger; when all are new the run is new."""
+    job = Job(ranks=2)
+    job.exit(1, CRASH, after=100.0)
+    job.tick(1.0)
+    job.start(1)
+    job.tick(9.0)
+    assert job.shown("job_start_age_seconds") == {(): 110.0}
+    for rank in (1, 0):
+        job.exit(rank, WELL)
+    job.tick(5.0)
+    assert job.shown("job_start_age_seconds") == {(): 115.0}
+    for rank in range(2):
+        job.start(rank)
+    job.tick(3.0)
+    assert job.shown("job_start_age_seconds") == {(): 3.0}
+
+
+def test_progress_and_its_longest_pause() -> None:
+    """Progress is an age by the node's own clock at the time; the longest pause so far stays."""
+    job = Job(ranks=1)
+    process = job.table.ranks.process(job.keys[0])
+    assert process is not None
+    assert job.shown("job_progress_age_seconds") == {}
+    for seconds in (1.0, 20.0, 2.0):
+        job.table.clock.advance(seconds)
+        process.note_progress(job.table.clock.time() - 0.5)
+        job.tick()
+    assert job.shown("job_progress_age_seconds") == {(): 0.5}
+    assert job.shown("job_longest_pause_seconds") == {(): 20.0}
+    job.tick(7.0)
+    assert job.shown("job_progress_age_seconds") == {(): 7.5}
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_class", "labels"),
+    [
+        (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom", ("oom_killed", "SIGKILL", "")),
+        *((ExitStatus(known=True, signal=s), "crash", ("signaled", s.name, "")) for s in CRASHES),
+        (ExitStatus(known=True, signal=SIGABRT), "fail", ("signaled", "SIGABRT", "")),
+        (ExitStatus(known=True, code=1), "fail", ("exited", "", "1")),
+        (ExitStatus(known=True, code=127), "fail", ("exited", "", "127")),
+        (ExitStatus(known=True, code=128), "left", ("exited", "", "128")),
+        (ExitStatus(known=True, code=143), "left", ("exited", "", "143")),
+        (ExitStatus(known=True, signal=SIGINT), "left", ("signaled", "SIGINT", "")),
+        (KILLED, "killed", ("signaled", "SIGKILL", "")),
+        (TERMINATED, "left", ("signaled", "SIGTERM", "")),
+        (WELL, "left", ("exited", "", "0")),
+        (None, "left", ("unknown", "", "")),
+    ],
+)  # fmt: skip
+def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels: tuple[str, str, str]) -> None:
+    """Each way to end has one class while peers live on, and the labels say how it ended, whose, and after how long."""
+    job = Job()
+    job.exit(2, status, after=30.0)
+    job.tick(SETTLED)
+    cause = "oom" if exit_class == "oom" else ""
+    assert job.shown("exit_age_seconds") == {("2", *labels, exit_class, "short", cause, "alice"): SETTLED}
+
+
+@pytest.mark.parametrize(("seconds", "lived"), [(599.0, "short"), (600.0, "long")])
+def test_how_long_a_rank_lived(seconds: float, lived: str) -> None:
+    """Below 600 s a rank lived for a short time."""
+    job = Job()
+    job.exit(2, CRASH, after=seconds)
+    job.tick(SETTLED)
+    [labels] = job.shown("exit_age_seconds")
+    assert labels[5] == lived
+
+
+def test_only_the_first_of_an_episode_leads() -> None:
+    """Exits that follow another one by up to 60 s are its consequences, in a chain; one after a longer gap leads."""
+    job = Job(ranks=8)
+    job.exit(0, CRASH, after=1.0)
+    job.exit(1, ExitStatus(known=True, code=1), after=30.0)
+    job.exit(2, ExitStatus(known=True, code=1), after=59.0)
+    job.tick(SETTLED)
+    assert job.leads().keys() == {("0", "crash")}
+    job.exit(3, ExitStatus(known=True, code=1), after=56.0)
+    job.tick(SETTLED)
+    assert job.leads().keys() == {("0", "crash"), ("3", "fail")}
+
+
+def test_what_struck_and_what_was_asked_to_leave_lead_too() -> None:
+    """Beside the first exit of an episode the first by SIGTERM and the first that struck are exported."""
+    job = Job(ranks=8)
+    job.exit(0, ExitStatus(known=True, code=1), after=1.0)
+    job.exit(1, TERMINATED, after=1.0)
+    job.exit(2, TERMINATED, after=1.0)
+    job.exit(3, CRASH, after=1.0)
+    job.exit(4, CRASH, after=1.0)
+    job.tick(SETTLED)
+    assert job.leads().keys() == {("0", "fail"), ("1", "left"), ("3", "crash")}
+
+
+def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
+    """A SIGKILL that the launcher's SIGTERM follows within 10 s is `torn`; what was said before becomes -1."""
+    job = Job(ranks=4)
+    job.exit(0, KILLED, after=1.0)
+    job.tick(SETTLED)
+    assert job.leads() == {("0", "killed"): SETTLED}
+    job.exit(1, TERMINATED, after=4.0)
+    job.tick(SETTLED)
+    assert job.leads() == {("0", "killed"): -1.0, ("0", "torn"): 14.0, ("1", "left"): 5.0}
+    job.tick(RETRACTED_SECONDS)
+    assert job.leads().keys() == {("0", "killed"), ("0", "torn"), ("1", "left")}
+    job.tick(6.0)
+    assert job.leads().keys() == {("0", "torn"), ("1", "left")}
+
+
+def test_a_rank_that_runs_again_is_retracted() -> None:
+    """When the rank runs again here its exit becomes -1 for five minutes; its victims do not lead afterwards."""
+    job = Job(ranks=4)
+    job.exit(0, CRASH, after=1.0)
+    job.exit(1, TERMINATED, after=1.0)
+    job.tick(SETTLED)
+    job.start(0)
+    job.tick(1.0)
+    assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): 6.0}
+    job.tick(RETRACTED_SECONDS + 1.0)
+    assert job.leads().keys() == {("1", "left")}
+
+
+def test_the_same_death_again_within_a_minute_is_a_second_one() -> None:
+    """A rank that dies, returns and dies alike within 60 s has the newer exit's age, not -1."""
+    job = Job(ranks=4)
+    job.exit(0, CRASH, after=1.0)
+    job.tick(SETTLED)
+    job.start(0)
+    job.tick(1.0)
+    job.exit(0, CRASH, after=10.0)
+    job.tick(SETTLED)
+    assert job.leads() == {("0", "crash"): SETTLED}
+
+
+def test_a_job_that_starts_anew_retracts_all() -> None:
+    """When every rank that runs started after an exit, the exit is retracted, also that of a rank that is elsewhere."""
+    job = Job(ranks=2)
+    job.exit(0, CRASH, after=1.0)
+    job.exit(1, TERMINATED, after=1.0)
+    job.tick(SETTLED)
+    job.start(1)
+    job.tick(1.0)
+    assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): -1.0}
+
+
+def test_the_schedulers_word() -> None:
+    """A cancelled job's end is exported for 15 minutes, and its exits become `ok`."""
+    job = Job(ranks=2)
+    for rank in range(2):
+        job.exit(rank, TERMINATED, after=1.0)
+    job.tick(SETTLED)
+    assert job.leads() == {("0", "left"): 6.0}
+    ended = job.table.clock.time() - 2.0
+    job.table.ranks.observe_job_ends([JobEnd("4711", 0.0, ended, "CANCELLED")])
+    job.tick(1.0)
+    assert job.leads() == {("0", "left"): -1.0, ("0", "ok"): 7.0}
+    assert job.shown("job_ended_age_seconds") == {("CANCELLED",): 3.0}
+    job.tick(ENDED_SECONDS)
+    assert job.shown("job_ended_age_seconds") == {}
+
+
+def test_an_orderly_end_is_ok() -> None:
+    """When all ranks here leave with status 0, what led becomes `ok`, for 15 minutes."""
+    job = Job(ranks=2, world=2)
+    for rank in range(2):
+        job.exit(rank, WELL, after=1.0)
+    job.tick(SETTLED)
+    assert job.leads() == {("0", "ok"): 6.0}
+    job.tick(ENDED_SECONDS)
+    assert job.leads() == {("0", "ok"): -1.0}
+
+
+@pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, ENDED_SECONDS)])
+def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
+    """A death is exported for a day while its job may run on other nodes, for 15 minutes where all of it ran here."""
+    job = Job(ranks=4, world=world)
+    job.exit(0, CRASH, after=1.0)
+    for rank in (1, 2, 3):
+        job.exit(rank, TERMINATED, after=0.1)
+    job.tick(seconds - 0.3)
+    assert job.leads()["0", "crash"] == seconds
+    job.tick(1.0)
+    assert job.leads()["0", "crash"] == -1.0
+
+
+def test_three_leads_per_job() -> None:
+    """A fourth lead exit that struck takes the place of one that left; another one that left finds none."""
+    job = Job(ranks=8)
+    for rank in range(MAX_LEADS):
+        job.exit(rank, TERMINATED, after=61.0)
+    job.tick(SETTLED)
+    job.exit(3, TERMINATED, after=61.0)
+    job.tick(SETTLED)
+    assert [age for age in job.leads().values() if age >= 0] == [193.0, 132.0, 71.0]
+    job.exit(4, CRASH, after=61.0)
+    job.tick(SETTLED)
+    assert job.leads()["0", "left"] == -1.0
+    assert {key for key, age in job.leads().items() if age >= 0} == {("1", "left"), ("2", "left"), ("4", "crash")}
+
+
+def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full node the user with most lead exits loses the oldest; a user with fewer keeps all."""
+    monkeypatch.setattr(book, "MAX_LEADS_PER_NODE", 4)
+    job = Job(ranks=1, user="victim")
+    job.exit(0, CRASH, after=1.0)
+    job.tick(SETTLED)
+    for number in range(6):
+        job.job, job.user = f"9{number}", "mallory"
+        job.start(0)
+        job.start(1)
+        job.exit(0, CRASH, after=1.0)
+        job.tick(SETTLED)
+    lines = job.table.ranks.snapshot().jobs
+    held = {job_id: [lead for lead in line.leads if lead.retracted_at is None] for job_id, line in lines.items()}
+    assert len(held["4711"]) == 1
+    assert sum(map(len, held.values())) == 4
+
+
+def test_a_late_fact_changes_a_class_once() -> None:
+    """The kernel's log may say late that the OOM killer did it; no further fact changes what was said."""
+    job = Job()
+    job.exit(0, KILLED, after=1.0)
+    job.tick(SETTLED)
+    job.table.ranks.observe_oom_kill(job.keys[0])
+    job.tick(1.0)
+    assert job.leads() == {("0", "killed"): -1.0, ("0", "oom"): 6.0}
+    job.exit(1, TERMINATED)
+    job.tick(SETTLED)
+    assert job.leads()["0", "oom"] == 11.0
+
+
+def test_an_exit_waits_for_its_status_and_its_cause() -> None:
+    """An exit is exported at once when its cause is known, else after 5 s; an unknown status waits as long."""
+    job = Job()
+    job.exit(0, ExitStatus(known=True, signal=SIGKILL, oom=True), after=1.0)
+    job.tick()
+    assert job.leads() == {("0", "oom"): 0.0}
+    other = Job()
+    other.exit(0, None, after=1.0)
+    other.tick(SETTLED - 0.5)
+    assert other.leads() == {}
+    other.table.ranks.observe_exit(other.keys[0], CRASH)
+    other.tick(0.5)
+    assert other.leads() == {("0", "crash"): SETTLED}
+
+
+def test_a_restart_of_the_agent_changes_nothing() -> None:
+    """Lines, lead exits and retractions go on over a restart."""
+    job = Job(ranks=4)
+    job.exit(0, KILLED, after=1.0)
+    job.tick(SETTLED)
+    job.exit(1, TERMINATED)
+    job.tick(SETTLED)
+    before = {name: job.shown(name) for name in ("exit_age_seconds", "job_start_age_seconds", "job_ranks_live")}
+    section = job.table.ranks.dump()
+    again = Table()
+    again.clock.now = job.table.clock.now
+    again.ranks.load(section)
+    for key in (job.keys[2], job.keys[3]):
+        again.ranks.confirm(key)
+    again.tick()
+    job.table = again
+    assert {name: job.shown(name) for name in before} == before
+    assert -1.0 in before["exit_age_seconds"].values()
