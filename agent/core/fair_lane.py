@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class _Flight(NamedTuple, Generic[V]):
+@dataclass(slots=True)
+class _Flight(Generic[V]):
     task: asyncio.Task[V]
     turn: asyncio.Event
+    requests: int = 0
 
 
 class FairLane(Generic[K, V]):
@@ -34,7 +37,7 @@ class FairLane(Generic[K, V]):
     async def get(self, peer: str, key: K) -> V:
         """Return what ``work(key)`` returns, or raise what it raises.
 
-        Cancelling one request does not disturb the others, nor the work.
+        Cancelling one request does not disturb the others, nor work that has begun. Without a request, no work begins.
         """
         flight = self._flights.get(key)
         if flight is None:
@@ -46,7 +49,20 @@ class FairLane(Generic[K, V]):
             self._queues.setdefault(peer, {})[key] = None
         if not self._busy:
             self._begin_next()
-        return await asyncio.shield(flight.task)
+        flight.requests += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.requests -= 1
+            if not flight.requests and not flight.turn.is_set():
+                self._give_up(key)
+
+    def _give_up(self, key: K) -> None:
+        self._flights.pop(key).task.cancel()
+        for peer, queue in list(self._queues.items()):
+            queue.pop(key, None)
+            if not queue:
+                del self._queues[peer]
 
     async def _run(self, key: K, turn: asyncio.Event) -> V:
         await turn.wait()

@@ -77,25 +77,25 @@ async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -
         raise Closed("handshake_failed")
 
 
-async def end_tls(connection: Connection, seconds: float) -> None:
-    """Let what was written reach the client, and say that it is all."""
+async def end(connection: Connection, seconds: float) -> None:
+    """Let what was written reach the client, and over TLS say that it is all; of one that was aborted, let go."""
     connection.writer.close()
     try:
         async with asyncio.timeout(seconds):
             await connection.writer.wait_closed()
-    except OSError:  # a TimeoutError too: it had its chance
-        pass
+    except OSError as error:  # a TimeoutError too: it had its chance
+        error.with_traceback(None)  # asyncio keeps it, and its frames what was written last
 
 
-async def write_pieces(
-    connection: Connection, head: bytes | None, body: bytes, parts: tuple[tuple[int, int], ...]
-) -> None:
-    """Write piece by piece: what a slow client has not taken is never copied into a buffer of its own."""
+async def write_pieces(connection: Connection, head: bytes | None, parts: tuple[tuple[int, int], ...]) -> None:
+    """Write parts of what ``connection`` holds piece by piece: of what a slow client has not taken one piece is copied.
+
+    The error of a client that left leads to this frame until ``end``: so to no more than a piece.
+    """
     connection.writer.write(head or b"")
-    view = memoryview(body)
     for begin, end in parts:
         for start in range(begin, end, WRITE_PIECE_BYTES):
-            piece = h11.Data(data=view[start : min(start + WRITE_PIECE_BYTES, end)])  # type: ignore[arg-type]  # bytes-like
+            piece = h11.Data(data=connection.held[start : min(start + WRITE_PIECE_BYTES, end)])
             for written in connection.http.send_with_data_passthrough(piece) or ():
                 connection.writer.write(written)
             await connection.writer.drain()

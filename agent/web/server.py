@@ -13,7 +13,7 @@ import h11
 
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
-from agent.web.connection import Closed, Connection, TlsTerms, end_tls, shake_hands, write_pieces
+from agent.web.connection import Closed, Connection, TlsTerms, end, shake_hands, write_pieces
 from agent.web.limits import CloseReason, ServerLimits, WebStats
 from agent.web.listen import BACKLOG, ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, persisting, request_of, server_side
@@ -169,9 +169,10 @@ class WebServer:
         finally:
             if connection in self._connections and connection.tls is not None and reason in _WITH_AN_ANSWER:
                 self._waiting[connection] = None  # may be evicted while it lingers
-                await end_tls(connection, LINGER_SECONDS)
+                await end(connection, LINGER_SECONDS)
             if connection in self._connections:
                 self._close(connection, reason)
+            await end(connection, LINGER_SECONDS)
 
     async def _exchange(self, connection: Connection) -> bool:
         """Read one request and answer it; False when the connection is to be closed."""
@@ -187,7 +188,7 @@ class WebServer:
             raise Closed(
                 "header_timeout" if connection.header_begun or not connection.served else "idle_timeout"
             ) from None
-        if head is None:
+        if head is None or connection not in self._connections:  # evicted: it was all there already
             return False
         self._waiting.pop(connection, None)
         scheme = "http" if connection.tls is None else "https"
@@ -264,7 +265,7 @@ class WebServer:
         self._writing[connection] = None
         try:
             async with asyncio.timeout(self._limits.write_seconds):
-                await write_pieces(connection, head, response.body, parts)
+                await write_pieces(connection, head, parts)
         except TimeoutError:
             raise Closed("write_timeout") from None
         finally:

@@ -87,3 +87,17 @@ async def test_a_request_that_is_cancelled_disturbs_no_other() -> None:
     assert await finish(work, [second, third]) == ["result 1", "result 2"]
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+async def test_nothing_is_done_for_a_client_that_left() -> None:
+    """A key that waits goes when its last request is cancelled, in the queues of all peers; others keep their turn."""
+    work = Work()
+    lane = FairLane(work)
+    tasks = await ask(lane, ("one", 1), ("one", 2), ("other", 2), ("one", 3), ("other", 4))
+    for task in tasks[1:4]:
+        task.cancel()
+        await asyncio.sleep(0)
+    assert (set(lane._flights), lane._queues) == ({1, 4}, {"other": {4: None}})
+    assert await finish(work, [tasks[0], tasks[4]]) == ["result 1", "result 4"]
+    assert work.begun == [1, 4]
+    assert await finish(work, await ask(lane, ("one", 2))) == ["result 2"]

@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 
@@ -452,6 +454,34 @@ async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another()
         await served.until(lambda: len(served.server._tasks) == 1)
         for writer in (first_writer, second_writer, other_writer):
             writer.close()
+
+
+async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
+    """A request that was there when its connection was evicted, and not read yet, reaches no handler."""
+    async with serving() as served:
+        _, writer = await served.connect()
+        await served.until(lambda: served.open() == 1)
+        [evicted] = served.server._connections
+        evicted.reader.feed_data(GET)
+        served.server._close(evicted, "evicted")
+        await served.until(lambda: not served.server._tasks)
+        assert served.site.requests == []
+        writer.close()
+
+
+async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() -> None:
+    """Without a collection of garbage, nothing refers to an answer whose client closed before it was written."""
+    references = sys.getrefcount(HUGE)
+    gc.disable()
+    try:
+        async with serving() as served:
+            for _ in range(3):
+                with await stuck_reader(served, b"/shared"):
+                    await served.until(lambda: bool(served.server._writing))
+                await served.until(lambda: not served.server._tasks)
+            assert sys.getrefcount(HUGE) == references
+    finally:
+        gc.enable()
 
 
 async def test_the_peer_with_the_largest_answers_loses_one() -> None:
