@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.process import RankProcess
@@ -11,7 +12,11 @@ from agent.ranks.rank.process import RankProcess
 ENDED_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 MAX_ENDED = 128
-"""Records of ended ranks per user (in Kubernetes: per namespace). The job that ended last keeps all of its records."""
+"""Records of ended ranks per user (in containers: per container, in Kubernetes per namespace), but for one job's."""
+MAX_ENDED_OF_JOB = 256
+"""Records of ended ranks of the one job that may have more than MAX_ENDED."""
+
+_Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 
 
 def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
@@ -28,24 +33,35 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
     """Yield the records of ended ranks beyond MAX_ENDED of a user.
 
-    Whole jobs are evicted: those without a dead rank first, and of these the job that ended first.
+    Whole jobs are evicted, but not the last one: those without a rank that runs first, of these the ones without a dead
+    rank, and of these the job that ended first. Of the last one the records beyond MAX_ENDED_OF_JOB are evicted: dead
+    ranks' last, and of these that of the first death.
     """
-    ended: defaultdict[str, defaultdict[str, list[tuple[ProcessKey, RankProcess]]]]
-    ended = defaultdict(lambda: defaultdict(list))
+    ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
+    running = set()
     for key, process in processes.items():
-        if process.exited_at is not None:
-            ended[process.user][process.shown_job_id].append((key, process))
-    for jobs in ended.values():
+        if process.exited_at is None:
+            running.add((process.share, process.shown_job_id))
+        else:
+            ended[process.share][process.shown_job_id].append((key, process))
+    for user, jobs in ended.items():
         count = sum(map(len, jobs.values()))
-        for job in sorted(jobs.values(), key=_has_dead_and_end)[:-1]:
+        ranked = sorted(jobs, key=lambda job: ((user, job) in running, *_has_dead_and_end(jobs[job])))
+        for job in ranked[:-1]:
             if count <= MAX_ENDED:
                 break
-            count -= len(job)
-            yield from (key for key, _ in job)
+            count -= len(jobs[job])
+            yield from (key for key, _ in jobs[job])
+        last = sorted(jobs[ranked[-1]], key=_death_and_end)
+        yield from (key for key, _ in last[MAX_ENDED_OF_JOB:])
 
 
-def _has_dead_and_end(job: list[tuple[ProcessKey, RankProcess]]) -> tuple[bool, float]:
+def _has_dead_and_end(job: list[_Ended]) -> tuple[bool, float]:
     return any(is_dead(process) for _, process in job), max(process.exited_at or 0.0 for _, process in job)
+
+
+def _death_and_end(ended: _Ended) -> tuple[bool, float]:
+    return not is_dead(ended[1]), ended[1].exited_at or 0.0
 
 
 def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:

@@ -8,7 +8,7 @@ import pytest
 from rank_table import KILLED, WORLD, Table, environment, facts, owned, writer_key
 
 from agent.core.identity import Membership, RankLabel
-from agent.ranks.expiry import ENDED_SECONDS, FINISHED_SECONDS, MAX_ENDED
+from agent.ranks.expiry import ENDED_SECONDS, FINISHED_SECONDS, MAX_ENDED, MAX_ENDED_OF_JOB
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.owner import Owner
 from agent.ranks.table import MAX_PROCESSES
@@ -172,3 +172,46 @@ def test_a_dead_rank_outlives_other_exits(table: Table) -> None:
     end_jobs(table, 2, MAX_ENDED + 5, ExitStatus(known=True, signal=SIGTERM), uid=1)
     assert "1" in jobs_shown(table)
     assert len(jobs_shown(table)) == MAX_ENDED
+
+
+def slurm_job(number: int) -> Owner:
+    """The owner of a job's processes."""
+    return Owner("job", f"slurm/{number}", scheduler="slurm", job_id=str(number), proof="cgroup")
+
+
+def test_a_job_that_runs_keeps_its_dead_rank(table: Table) -> None:
+    """The record of a dead rank whose job still runs stays, however many jobs of its user die after it."""
+    keys = [table.add_facts(owned(rank, environment(rank, job="1"), slurm_job(1), uid=1)) for rank in range(1, 3)]
+    table.tick(1.0)
+    table.ranks.observe_exit(keys[0], CRASH)
+    end_jobs(table, 100, MAX_ENDED + 5, CRASH, uid=1)
+    assert {view.label.rank for view in table.ranks.snapshot().ranks if view.label.job_id == "1"} == {"1", "2"}
+    assert len(jobs_shown(table)) == MAX_ENDED + 1
+
+
+def test_one_job_keeps_a_bounded_number_of_records(table: Table) -> None:
+    """Of one job that ends rank after rank MAX_ENDED_OF_JOB records stay, that of the first death among them."""
+    first = table.add_facts(owned(1, environment(0, job="1"), slurm_job(1), uid=1))
+    peers = [
+        table.add_facts(owned(1 + rank, environment(rank, job="1"), slurm_job(1), uid=1))
+        for rank in range(1, MAX_ENDED_OF_JOB + 3)
+    ]
+    table.tick(1.0)
+    for key in (first, *peers):
+        table.ranks.observe_exit(key, CRASH)
+        table.clock.advance(0.5)
+    table.tick(1.0)
+    assert len(jobs_shown(table)) == MAX_ENDED_OF_JOB
+    assert table.states()["0"] == "dead"
+
+
+def test_containers_of_one_user_id_have_places_each(table: Table) -> None:
+    """Root in one container evicts no record of root's in another."""
+    for first, name, count in ((1, "a" * 64, 1), (10, "b" * 64, MAX_ENDED + 1)):
+        for number in range(first, first + count):
+            key = table.add_facts(owned(number, environment(0, job=str(number)), Owner("container", name), uid=0))
+            table.tick(0.5)
+            table.ranks.observe_exit(key, CRASH)
+            table.tick(0.5)
+    assert "1" in jobs_shown(table)
+    assert len(jobs_shown(table)) == 1 + MAX_ENDED

@@ -45,7 +45,7 @@ class LivenessBook:
         processes = members.values()
         line = self.jobs.get(job_id)
         if line is None:
-            share = next((process.user for process in processes), "")
+            share = next((process.share for process in processes), "")
             line = self.jobs[job_id] = JobLine(share)
         running = [
             (label.rank, started_at(process))

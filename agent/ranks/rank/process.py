@@ -100,6 +100,11 @@ class RankProcess(msgspec.Struct):
         return self.facts.user or ("" if self.facts.uid is None else f"uid {self.facts.uid}")
 
     @property
+    def share(self) -> str:
+        """Whose share of a bounded table it counts in: the user's; in containers, most of which run as root, theirs."""
+        return self.owner.key if self.owner.kind == "container" else self.user
+
+    @property
     def environment_readable(self) -> bool:
         """True when its environment could be read: the right that also shows its exit status."""
         return self.facts is not None and self.facts.environment is not None
