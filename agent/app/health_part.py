@@ -12,6 +12,9 @@ from agent.evidence.summary import MAX_TEXT, Event, Word
 from agent.hardware.ledger import CheckState, Entry
 from agent.ranks.health import HealthSnapshot, subjects_of
 
+IN_SPITE_SECONDS = 120.0
+"""A fault that was there before, or came sooner after a rank's start, is one that the rank runs in spite of."""
+
 
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
     """Return the part; findings that do not count are in the file, and blame no rank."""
@@ -42,18 +45,33 @@ async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) ->
 
 
 def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return the ranks that run on hardware that has failed, each with the first check that says so.
+    """Return the ranks that run on hardware that has failed, each with the first check that says so, and of what.
 
     ``has_failed``: whether any check has, as is seldom; nothing else is looked at otherwise.
     """
+    return {} if not has_failed() else {label: _what(entry) for label, entry in _failed_under(snapshot()).items()}
+
+
+def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
+    """Return the check that failed under each rank after the rank had run for IN_SPITE_SECONDS."""
     if not has_failed():
         return {}
     known = snapshot()
+    started = {view.label: view.process.facts.start_seconds for view in known.ranks.ranks if view.process.facts}
+    return {
+        label: entry.check
+        for label, entry in _failed_under(known).items()
+        if entry.finding.since_seconds - started.get(label, float("inf")) > IN_SPITE_SECONDS
+    }
+
+
+def _failed_under(known: HealthSnapshot) -> dict[RankLabel, Entry]:
+    """The first check that has failed, and counts, of the hardware of each rank."""
     counting = [
         each for each in known.entries if each.finding.state is CheckState.FAILED and each.check in known.counted
     ]
     return {
-        view.label: _what(each)
+        view.label: each
         for view in known.ranks.ranks
         for each in reversed(counting)
         if each.subject in subjects_of(view)

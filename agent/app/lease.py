@@ -59,6 +59,7 @@ class Lease:
         self._checks = lender.ledger.of(name)
         self._hardware = lender.hardware.of(name)
         self._evidence = lender.evidence.of(name)
+        self._exits = lender.ranks.exit_facts.of(name)
         log = Logger(name)
         self.context = Context(
             roots=lender.roots,
@@ -72,6 +73,7 @@ class Lease:
             checks=self._checks,
             hardware=self._hardware,
             evidence=self._evidence,
+            exits=self._exits,
             log=log,
             guard=Guard(log),
             once=lender.once,
@@ -83,6 +85,7 @@ class Lease:
         self._checks.close()
         self._hardware.close()
         self._evidence.close()
+        self._exits.close()
         for thread in self._threads:
             thread.stop()
         if self._helpers:

@@ -11,7 +11,7 @@ import msgspec
 from agent.api import ExporterConfig, Roots, Spec
 from agent.app.config import Loaded
 from agent.app.discovery import exporter_names, load_spec
-from agent.app.health_part import health_part, struck_ranks
+from agent.app.health_part import causes, health_part, struck_ranks
 from agent.app.lease import Lender
 from agent.app.mistakes import nearest
 from agent.app.past import ShownPast
@@ -100,6 +100,7 @@ class Supervisor:
         self._past = ShownPast(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
         self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health.snapshot, self.ledger.has_failed)
+        self.ranks.exit_facts.hardware = partial(causes, self.health.snapshot, self.ledger.has_failed)
         self.tables = (RankSource(self.ranks), self.health)
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()

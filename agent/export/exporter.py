@@ -19,6 +19,7 @@ from agent.evidence.board import Offers
 from agent.hardware.inventory import HardwareSource
 from agent.hardware.ledger import Checks
 from agent.helper.client import LendHelper
+from agent.ranks.liveness.causes import ExitFactsWriter
 from agent.ranks.table import RankTable
 
 
@@ -49,8 +50,9 @@ class Context:
 
     ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
     hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is, ``evidence`` what it can
-    add to a bundle; with ``guard`` one odd piece of a source (a record, a process) costs itself alone; ``note`` is
-    shown to operators; ``once`` is set for a single pass over recorded data (no streams, no state, all hosts' files).
+    add to a bundle, ``exits`` why ranks may have ended; with ``guard`` one odd piece of a source (a record, a process)
+    costs itself alone; ``note`` is shown to operators; ``once`` is set for a single pass over recorded data (no
+    streams, no state, all hosts' files).
     """
 
     roots: Roots
@@ -64,6 +66,7 @@ class Context:
     checks: Checks
     hardware: HardwareSource
     evidence: Offers
+    exits: ExitFactsWriter
     log: Logger
     guard: Guard
     once: bool = False

@@ -9,19 +9,33 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, Offered, Spec, Wanted, compiled_path_pattern
+from agent.api import (
+    UNKNOWN_RANK,
+    Context,
+    ExporterConfig,
+    Metric,
+    NoData,
+    Offered,
+    RankLabel,
+    Spec,
+    Wanted,
+    compiled_path_pattern,
+)
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
 from exporters.job_log.evidence import log_part
 from exporters.job_log.families import FAMILIES, render
 from exporters.job_log.jobs import LoggedJob, jobs_of
 from exporters.job_log.passages import LogPassages
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
+from exporters.job_log.tally import ShownLog
 
 INTERVAL_SECONDS = 1.0
 WAIT_SECONDS = 0.8
 """How long an update waits for a turn; one that takes longer is left to itself: a file system hangs."""
 STALE_SECONDS = 60.0
 """A turn under way for so long: what was published is not shown any more."""
+RECENT_SECONDS = 300.0
+"""A root that was logged longer ago is no cause of an exit now."""
 MAX_PATHS = 64
 MAX_PATTERNS = 32
 CHECKPOINT_BYTES = 4 * 1024 * 1024
@@ -94,6 +108,7 @@ class JobLogExporter:
             task, self._running = self._running, None
             self._published = task.result()
             self._section = self._published.section or self._section
+            self._ctx.exits.set_causes(causes(self._published.jobs, self._ctx.clock.time()))
             self._save()
         if not self._published.available:
             raise NoData
@@ -138,6 +153,16 @@ class JobLogExporter:
     def _save(self) -> None:
         if self._section and not self._ctx.once:
             self._ctx.state.publish(self._section)
+
+
+def causes(logs: Iterable[ShownLog], now_seconds: float) -> dict[RankLabel, str]:
+    """Return the category of each log's first root in the last RECENT_SECONDS, by its rank, or by the job (rank "")."""
+    roots = [(log.job_id, log.root) for log in logs if log.root is not None]
+    return {
+        RankLabel(job_id, "" if root.rank == UNKNOWN_RANK else root.rank): root.category
+        for job_id, root in roots
+        if now_seconds - root.seconds <= RECENT_SECONDS
+    }
 
 
 def _owner(job_id: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from agent.api import (
     Metric,
     NoData,
     PathPatterns,
+    RankLabel,
     RankSnapshot,
     SavedPositions,
     Spec,
@@ -241,6 +242,7 @@ class NixlEpExporter:
         ]
         turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks, nodes_of(views)))
         self._ctx.state.publish(turn.section)
+        self._ctx.exits.set_planned(frozenset(RankLabel(*name) for name in turn.planned))
         self._shown = EpSnapshot(turn.runs, turn.plans, turn.planned, self._ctx.clock.time())
         if not turn.available:
             raise NoData

@@ -13,6 +13,7 @@ from agent.evidence.board import EvidenceBoard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, Entry, HealthLedger
 from agent.helper.client import Helpers
+from agent.ranks.liveness.causes import ExitFacts
 
 
 async def stop_all(helpers: Helpers) -> None:
@@ -53,6 +54,7 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
         "checks": HealthLedger(clock).of(name),
         "hardware": Hardware(),
         "evidence": EvidenceBoard().of(name),
+        "exits": ExitFacts().of(name),
         "log": Logger(name),
         "guard": Guard(Logger(name)),
     }

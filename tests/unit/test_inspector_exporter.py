@@ -10,26 +10,18 @@ import pytest
 from blockbuster import blockbuster_ctx
 from fake_clock import FakeClock
 from inspector_records import DATA, expected_sums, line
+from lent import lent
 
 from agent.api import (
     Admission,
-    Context,
-    Logger,
     Membership,
     NoData,
-    OwnThread,
     ProcessFacts,
     ProcessKey,
     RankLabel,
-    Roots,
     StateSection,
     WriterKey,
 )
-from agent.core.guard import Guard
-from agent.evidence.board import EvidenceBoard
-from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
-from agent.helper.client import Helpers
 from agent.ranks.speeds import RankSpeed
 from exporters.inspector import SPEC
 from exporters.inspector import exporter as module
@@ -112,21 +104,8 @@ class Bench:
         self.state = StateSection("inspector", restored)
         self.admission = Admission()
         self.exporter = InspectorExporter(InspectorConfig(paths=[str(path) for path in paths], derived_series=True))
-        self.context = Context(
-            roots=Roots(),
-            clock=self.clock,
-            hostname="here",
-            ranks=self.ranks,  # type: ignore[arg-type]
-            state=self.state,
-            admit=self.admission,
-            thread=OwnThread,
-            helper=Helpers(self.clock).lend,
-            checks=HealthLedger(self.clock).of("test"),
-            hardware=Hardware().of("inspector"),
-            evidence=EvidenceBoard().of("inspector"),
-            log=Logger("inspector"),
-            guard=Guard(Logger("inspector")),
-            once=once,
+        self.context = lent(
+            "inspector", self.clock, ranks=self.ranks, state=self.state, admit=self.admission, once=once
         )
 
     def start(self) -> "Bench":

@@ -9,15 +9,11 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 from inspector_records import line
+from lent import lent
 from rank_table import environment, facts
 from test_inspector_exporter import OPERATIONS, shown
 
-from agent.api import Admission, Context, Logger, OwnThread, ProcessKey, RankTable, Roots, StateSection
-from agent.core.guard import Guard
-from agent.evidence.board import EvidenceBoard
-from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
-from agent.helper.client import Helpers
+from agent.api import ProcessKey, RankTable, StateSection
 from agent.ranks.expiry import ENDED_SECONDS
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
@@ -36,25 +32,7 @@ class Agent:
         self.state = StateSection("inspector", None if before is None else before.state.published)
         self.exporter = InspectorExporter(InspectorConfig(paths=[str(path)]))
         self._runner = asyncio.Runner()
-        self._runner.run(
-            self.exporter.start(
-                Context(
-                    roots=Roots(),
-                    clock=clock,
-                    hostname="here",
-                    ranks=self.table,
-                    state=self.state,
-                    admit=Admission(),
-                    thread=OwnThread,
-                    helper=Helpers(clock).lend,
-                    checks=HealthLedger(clock).of("test"),
-                    hardware=Hardware().of("inspector"),
-                    evidence=EvidenceBoard().of("inspector"),
-                    log=Logger("inspector"),
-                    guard=Guard(Logger("inspector")),
-                )
-            )
-        )
+        self._runner.run(self.exporter.start(lent("inspector", clock, ranks=self.table, state=self.state)))
 
     def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
         """Let time pass, read, and return what is shown, nothing of it as new."""

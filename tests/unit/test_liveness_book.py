@@ -8,12 +8,15 @@ import msgspec
 import pytest
 from rank_table import KILLED, Table, environment, facts
 
-from agent.core.identity import ProcessKey
+from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.families import families
-from agent.ranks.liveness import book
+from agent.ranks.health import CHECKS
+from agent.ranks.liveness import book, causes
+from agent.ranks.liveness.causes import ExitFacts
 from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, RETRACTED_SECONDS
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.job_end import JobEnd
+from exporters.job_log.catalogue import entries
 
 CRASH = ExitStatus(known=True, signal=SIGSEGV)
 TERMINATED = ExitStatus(known=True, signal=SIGTERM)
@@ -354,3 +357,70 @@ def test_a_restart_of_the_agent_changes_nothing() -> None:
     job.table = again
     assert {name: job.shown(name) for name in before} == before
     assert -1.0 in before["exit_age_seconds"].values()
+
+
+def test_the_cause_of_an_exit_is_kept() -> None:
+    """A cause that is known within 5 s is a label; what is known later, or is no word of the table, is not."""
+    job = Job()
+    facts_of_log = job.table.ranks.exit_facts.of("job_log")
+    job.exit(0, CRASH, after=1.0)
+    job.tick(1.0)
+    assert job.leads() == {}
+    facts_of_log.set_causes({RankLabel("4711", "0"): "ib_retry_exceeded"})
+    job.tick(1.0)
+    [labels] = job.shown("exit_age_seconds")
+    assert labels[6] == "ib_error"
+    facts_of_log.set_causes({RankLabel("4711", ""): "a text of the job"})
+    job.tick(1.0)
+    [labels] = job.shown("exit_age_seconds")
+    assert labels[6] == "ib_error"
+
+
+def test_failed_hardware_is_a_cause_before_a_log() -> None:
+    """A failed check under the rank is its cause also where the job's log names another."""
+    job = Job()
+    job.table.ranks.exit_facts.of("job_log").set_causes({RankLabel("4711", ""): "cuda_error"})
+    job.table.ranks.exit_facts.hardware = lambda: {RankLabel("4711", "0"): "gpu_xid"}
+    job.exit(0, CRASH, after=1.0)
+    job.exit(2, CRASH, after=61.0)
+    job.tick()
+    assert {(labels[0], labels[6]) for labels in job.shown("exit_age_seconds")} == {
+        ("0", "gpu_xid"),
+        ("2", "cuda_error"),
+    }
+
+
+def test_a_planned_exit_is_ok() -> None:
+    """A rank that leaves as its launcher planned is `ok`."""
+    job = Job()
+    writer = job.table.ranks.exit_facts.of("nixl_ep")
+    writer.set_planned({RankLabel("4711", "3")})
+    job.exit(3, TERMINATED, after=1.0)
+    job.tick(SETTLED)
+    assert job.leads() == {("3", "ok"): SETTLED}
+    writer.close()
+    job.tick()
+    assert job.leads() == {("3", "ok"): SETTLED}
+
+
+def test_an_exporter_that_has_ended_writes_no_causes() -> None:
+    """After its lease has ended an exporter's causes are gone, and a further call raises."""
+    facts = ExitFacts()
+    writer = facts.of("job_log")
+    writer.set_causes({RankLabel("7", "0"): "cuda_oom"})
+    assert facts.cause_of(RankLabel("7", "0")) == "cuda_oom"
+    writer.close()
+    assert facts.cause_of(RankLabel("7", "0")) == ""
+    for call in (lambda: writer.set_causes({}), lambda: writer.set_planned(())):
+        with pytest.raises(RuntimeError, match="job_log has ended"):
+            call()
+
+
+def test_the_table_of_causes() -> None:
+    """There are at most 40 causes of at most 32 bytes; the checks are those that count, the categories are roots."""
+    assert len(causes.CAUSES) <= causes.MAX_CAUSES
+    assert max(len(word.encode()) for word in causes.CAUSES) <= causes.MAX_CAUSE_BYTES
+    assert {check for check, counts in CHECKS.items() if counts} == causes.HARDWARE
+    roots = {entry.category for entry in entries() if entry.role == "root"}
+    assert {causes.cause(category) for category in roots} - {""} - causes.HARDWARE == causes.LOG
+    assert {category for category in roots if not causes.cause(category)} == {"unkillable", "worker_exit"}

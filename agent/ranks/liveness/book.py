@@ -9,7 +9,8 @@ from signal import SIGTERM
 
 import msgspec
 
-from agent.core.identity import ProcessKey, RankLabel
+from agent.core.identity import ProcessKey
+from agent.ranks.liveness.causes import OOM, ExitFacts
 from agent.ranks.liveness.job_line import SHORT_SECONDS, JobLine, LeadExit, Lifetime
 from agent.ranks.liveness.lead_exits import class_of, lead_exits
 from agent.ranks.naming.labels import LabelBook
@@ -29,7 +30,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class LivenessBook:
     """Keeps a JobLine per job. ``refused`` counts lead exits that found no room.
 
-    ``causes``: what is known to be wrong under a rank now, in words of a closed set.
+    ``facts``: what exporters know of exits.
 
     Times are those of the clock that the rank table uses: seconds since this boot.
     """
@@ -37,7 +38,7 @@ class LivenessBook:
     def __init__(self, labels: LabelBook) -> None:
         self.jobs: dict[str, JobLine] = {}
         self.refused = 0
-        self.causes: Mapping[RankLabel, str] = {}
+        self.facts = ExitFacts()
         self._labels = labels
 
     def look(self, job_id: str, members: Mapping[ProcessKey, RankProcess], now: float, now_seconds: float) -> None:
@@ -91,7 +92,7 @@ class LivenessBook:
             return
         exits = sorted((p.evidence(key) for key, p in left.items()), key=lambda p: (p.exited_at, p.key))
         torn = killed_before_teardown(exits)
-        finished = {key for key, process in left.items() if _is_finished(process)}
+        finished = {key for key, process in left.items() if self._is_finished(process)}
         soft = finished | {exit_.key for exit_ in exits if ended_by(exit_, SIGTERM)}
         leads = lead_exits(exits, soft)
         known = {lead.process: lead for lead in line.leads}
@@ -116,8 +117,8 @@ class LivenessBook:
         if not is_lead:
             process.is_victim = True
             return
-        exit_class = class_of(process.exit, finished=_is_finished(process), torn=is_torn)
-        cause = "oom" if exit_class == "oom" else self.causes.get(label, "")
+        exit_class = class_of(process.exit, finished=self._is_finished(process), torn=is_torn)
+        cause = OOM if exit_class == "oom" else self.facts.cause_of(label)
         if not cause and not is_late:
             return
         lived: Lifetime = "short" if exited_at - started_at(process) < SHORT_SECONDS else "long"
@@ -131,7 +132,7 @@ class LivenessBook:
 
     def _revise(self, line: JobLine, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
         """Retract a lead exit of which a late fact changed the class, and say the new one."""
-        exit_class = class_of(process.exit, finished=_is_finished(process), torn=is_torn)
+        exit_class = class_of(process.exit, finished=self._is_finished(process), torn=is_torn)
         if exit_class == lead.exit_class:
             return
         line.retract(lead, now)
@@ -140,6 +141,12 @@ class LivenessBook:
             lead, reason=reason, signal=signal, code=code, exit_class=exit_class, revised=True
         )
         line.leads = (*line.leads, late)
+
+    def _is_finished(self, process: RankProcess) -> bool:
+        """Say whether its exit is no death, by a proof."""
+        label = self._labels.held(process)
+        is_planned = label is not None and self.facts.is_planned(label)
+        return is_planned or (process.verdict is not None and process.verdict.state == "finished")
 
     def _make_room(self, line: JobLine, now: float) -> bool:
         """Retract a lead exit of the user with most where the node is full; False where that is this job's user."""
@@ -168,7 +175,3 @@ def _follows_a_restarted(process: RankProcess, line: JobLine, members: Container
         for lead in line.leads
         if lead.process not in members and lead.rank not in ranks
     )
-
-
-def _is_finished(process: RankProcess) -> bool:
-    return process.verdict is not None and process.verdict.state == "finished"

@@ -1,0 +1,100 @@
+"""Why a rank may have ended, in words of a closed set: of failed hardware under it, and of its job's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from agent.core.identity import RankLabel
+
+OOM = "oom"
+HARDWARE = frozenset(
+    {
+        "gpu_lost", "gpu_driver_hung", "gpu_xid", "gpu_ecc_uncorrectable", "gpu_row_remap_failed", "gpu_reset",
+        "gpu_recovery_action", "gpu_fabric", "nvlink_down", "nvswitch_fatal", "rdma_device_missing", "rdma_port_down",
+        "nic_fatal", "machine_check",
+    }
+)  # fmt: skip
+"""Checks that count by default."""
+LOG = frozenset(
+    {
+        "collective_mismatch", "cuda_assert", "cuda_error", "cuda_illegal_access", "cuda_oom", "disk_full",
+        "driver_mismatch", "framework_error", "gpu_hardware", "gpu_memory_taken", "gpu_unavailable", "hang_killed",
+        "hip_page_fault", "host_memory_error", "host_oom", "ib_error", "launcher_failed", "nan_or_inf", "node_lost",
+        "port_in_use", "program_error", "rendezvous", "segfault", "shm_full", "storage_error",
+    }
+)  # fmt: skip
+"""Root categories of exporter job_log, those of one kind under one word."""
+CAUSES = HARDWARE | LOG | {OOM}
+MAX_CAUSES, MAX_CAUSE_BYTES = 40, 32
+_SHORTER = {
+    "ib_retry_exceeded": "ib_error", "ib_local_protection": "ib_error", "ib_remote_invalid_request": "ib_error",
+    "ib_completion_error": "ib_error", "ib_local_access": "ib_error", "ib_async_event": "ib_error",
+    "ib_call_failed": "ib_error", "port_error": "ib_error", "node_failed": "node_lost", "barrier_missing": "rendezvous",
+    "rendezvous_incomplete": "rendezvous", "rendezvous_unreachable": "rendezvous", "startup_barrier": "rendezvous",
+    "watchdog_stuck": "hang_killed", "watchdog_exception": "hang_killed", "peer_gpu_memory": "gpu_hardware",
+    "image_failed": "launcher_failed",
+}  # fmt: skip
+
+
+def cause(word: str) -> str:
+    """Return the cause for a check or a category; empty for one that names none."""
+    word = _SHORTER.get(word, word)
+    return word if word in CAUSES else ""
+
+
+class ExitFacts:
+    """What sources know of exits: causes, and ranks that leave as planned.
+
+    ``hardware`` returns the failed check under each rank that failed hardware struck while it ran.
+    """
+
+    def __init__(self) -> None:
+        self.hardware: Callable[[], Mapping[RankLabel, str]] = dict
+        self._causes: dict[str, Mapping[RankLabel, str]] = {}
+        self._planned: dict[str, Collection[RankLabel]] = {}
+
+    def of(self, source: str) -> ExitFactsWriter:
+        """Return what the exporter of this name writes."""
+        return ExitFactsWriter(source, self._causes, self._planned)
+
+    def cause_of(self, label: RankLabel) -> str:
+        """Return the cause for this rank: by its hardware, else by a log; empty where none is known."""
+        words = [self.hardware().get(label, "")]
+        for known in self._causes.values():
+            words += [known.get(label, ""), known.get(RankLabel(label.job_id, ""), "")]
+        return next((found for word in words if (found := cause(word))), "")
+
+    def is_planned(self, label: RankLabel) -> bool:
+        """Say whether the rank leaves as planned."""
+        return any(label in planned for planned in self._planned.values())
+
+
+class ExitFactsWriter:
+    """What one exporter knows of exits, until it has ended."""
+
+    def __init__(
+        self, source: str, causes: dict[str, Mapping[RankLabel, str]], planned: dict[str, Collection[RankLabel]]
+    ) -> None:
+        self._source = source
+        self._causes = causes
+        self._planned = planned
+        self._closed = False
+
+    def set_causes(self, causes: Mapping[RankLabel, str]) -> None:
+        """Replace the causes known: checks or categories by rank; rank "" stands for a whole job."""
+        self._check()
+        self._causes[self._source] = causes
+
+    def set_planned(self, ranks: Collection[RankLabel]) -> None:
+        """Replace the ranks that leave as planned."""
+        self._check()
+        self._planned[self._source] = ranks
+
+    def close(self) -> None:
+        """Drop the causes; planned exits stay planned. A later call raises."""
+        self._causes.pop(self._source, None)
+        self._closed = True
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"{self._source} has ended: what it knows of exits is not taken any more")
