@@ -181,7 +181,10 @@ def slurm_job(number: int) -> Owner:
 
 def test_a_job_that_runs_keeps_its_dead_rank(table: Table) -> None:
     """The record of a dead rank whose job still runs stays, however many jobs of its user die after it."""
-    keys = [table.add_facts(owned(rank, environment(rank, job="1"), slurm_job(1), uid=1)) for rank in range(1, 3)]
+    keys = [
+        table.add_facts(owned(rank, environment(rank, job="1"), slurm_job(1), uid=1, user="user-1"))
+        for rank in range(1, 3)
+    ]
     table.tick(1.0)
     table.ranks.observe_exit(keys[0], CRASH)
     end_jobs(table, 100, MAX_ENDED + 5, CRASH, uid=1)
@@ -191,9 +194,9 @@ def test_a_job_that_runs_keeps_its_dead_rank(table: Table) -> None:
 
 def test_one_job_keeps_a_bounded_number_of_records(table: Table) -> None:
     """Of one job that ends rank after rank MAX_ENDED_OF_JOB records stay, that of the first death among them."""
-    first = table.add_facts(owned(1, environment(0, job="1"), slurm_job(1), uid=1))
+    first = table.add_facts(owned(1, environment(0, job="1"), slurm_job(1), uid=1, user="user-1"))
     peers = [
-        table.add_facts(owned(1 + rank, environment(rank, job="1"), slurm_job(1), uid=1))
+        table.add_facts(owned(1 + rank, environment(rank, job="1"), slurm_job(1), uid=1, user="user-1"))
         for rank in range(1, MAX_ENDED_OF_JOB + 3)
     ]
     table.tick(1.0)
