@@ -17,8 +17,8 @@ _ASKED = struct.Struct("=BBBBI")
 _SOCKET = struct.Struct("!HH16s16s")
 """struct inet_diag_sockid: ports and addresses; then interface and cookie in the kernel's own byte order."""
 _ANY_INTERFACE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-_OWNER = struct.Struct("=64xII")
-"""struct inet_diag_msg: its user and inode, after what is not read. A socket that its process has closed has none."""
+_OWNER = struct.Struct("=6x2s56xII")
+"""struct inet_diag_msg: the port at the other end, user and inode. A socket that its process has closed has none."""
 _ALL_STATES = 0xFFFFFFFF
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -38,12 +38,11 @@ class Peers:
         """
         if not isinstance(peer, tuple) or not isinstance(own, tuple):
             return ""
-        address = _address(peer[0])
-        if address.is_loopback or address == _address(own[0]):
-            uid = self._uid(address, peer[1], _address(own[0]), own[1])
-            if uid is not None:
-                return f"uid {uid}"
-        if address.is_loopback:
+        address, own_address = _address(peer[0]), _address(own[0])
+        uid = self._uid(address, peer[1], own_address, own[1])  # a user may take any address of the node to ask from
+        if uid is not None:
+            return f"uid {uid}"
+        if address.is_loopback or own_address.is_loopback or address == own_address:
             return LOOPBACK
         return str(address) if address.version == 4 else f"{ipaddress.IPv6Address(address.packed[:8] + bytes(8))}/64"
 
@@ -67,10 +66,12 @@ class Peers:
         asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
         ends = _SOCKET.pack(port, own_port, address.packed.ljust(16, b"\0"), own.packed.ljust(16, b"\0"))
         try:
-            uid, inode = _OWNER.unpack_from(self._channel.ask(_BY_FAMILY, asked + ends + _ANY_INTERFACE_AND_COOKIE))
+            answer = self._channel.ask(_BY_FAMILY, asked + ends + _ANY_INTERFACE_AND_COOKIE)
+            connected, uid, inode = _OWNER.unpack_from(answer)
         except (OSError, struct.error):  # closed meanwhile, or a kernel without tcp_diag
             return None
-        return int(uid) if inode else None
+        is_client = inode and connected == own_port.to_bytes(2, "big")  # else who listens at the client's port
+        return int(uid) if is_client else None
 
 
 def _address(text: str) -> _Address:

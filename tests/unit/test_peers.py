@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 
@@ -66,6 +67,36 @@ def test_the_user_of_a_client_on_this_node(host: str) -> None:
             assert accepted.recv(1) == b""
             assert peers.of(name, accepted.getsockname()) == LOOPBACK
     peers.close()
+
+
+class Kernel:
+    """Says that each socket is one user's, connected to a port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def send(self, raw: bytes, /) -> int:
+        self.number = raw[8:12]
+        return len(raw)
+
+    def recv(self, _size: int, /) -> bytes:
+        said = struct.pack("=6x2s56xII", self.port.to_bytes(2, "big"), OTHER_UID, 99)
+        return struct.pack("=IHH4sI", 16 + len(said), 20, 0, self.number, 0) + said
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def test_another_address_of_the_node_is_no_other_peer() -> None:
+    """A user who asks from an address of the node that is not the one asked at is still that user."""
+    assert Peers(lambda: Netlink(Kernel(19028))).of(("10.0.0.2", 5), ("10.0.0.1", 19028)) == f"uid {OTHER_UID}"
+    assert Peers(no_channel).of(("10.0.0.2", 5), ("127.0.0.1", 19028)) == LOOPBACK
+    assert Peers(no_channel).of(("10.0.0.1", 5), ("10.0.0.1", 19028)) == LOOPBACK
+
+
+def test_who_listens_at_the_clients_port_is_not_the_client() -> None:
+    """Where the kernel has no such connection, it names a listener at that port: the client counts by its address."""
+    assert Peers(lambda: Netlink(Kernel(0))).of(("10.0.0.2", 5), ("10.0.0.1", 19028)) == "10.0.0.2"
 
 
 def test_a_question_that_fails_is_no_end() -> None:
