@@ -149,7 +149,8 @@ class Follower:
             return
         if entry is not None and (entry[1].status.st_dev, entry[1].status.st_ino) == identity:
             self._now_ns = int(self._wall_clock() * 1e9)
-            self._take(*entry)
+            if self._matches(entry[1].name):  # and not foreign, whatever the last look knew of it: it is held here
+                self._take_entry(entry[1], entry[0])
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
         """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.

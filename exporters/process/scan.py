@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import TypeVar
 
 import msgspec
@@ -108,7 +108,7 @@ class Scanner:
             standing=standings,
             gone=tuple(gone),
             links=self._links(writer_keys, list(standings)),
-            held=held_files([self._ranks[key].logs.values() for key in standings]),
+            held=held_files(self._proc, {key: self._ranks[key].logs.values() for key in standings}),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
             usages=self._look_at_usage(now, running) if is_due else None,
@@ -248,10 +248,18 @@ def _runs(stat: Stat | None, key: ProcessKey) -> bool:
     return stat is not None and stat.key == key and not stat.over
 
 
-def held_files(files_of_ranks: Iterable[Iterable[OpenFile]]) -> dict[tuple[int, int], str]:
-    """Return the path of each record file that a rank holds, by device and inode: the first of each rank, then on."""
-    files = chain.from_iterable(zip_longest(*files_of_ranks))
-    return {_identity(file): file.target for file in files if file is not None}
+def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> dict[tuple[int, int], str]:
+    """Return the path of each record file that a rank holds, by device and inode: the first of each rank, then on.
+
+    Where ranks have several paths to a file, that of one who may write it counts: a user may read another's.
+    """
+    held: dict[tuple[int, int], str] = {}
+    for row in zip_longest(*([(key, file) for file in of_rank] for key, of_rank in files.items())):
+        for key, file in filter(None, row):
+            path = held.setdefault(_identity(file), file.target)
+            if path != file.target and proc.may_write(key.pid, file):
+                held[_identity(file)] = file.target
+    return held
 
 
 def _identity(file: OpenFile) -> tuple[int, int]:

@@ -35,12 +35,16 @@ def operations(reader: DirectoryReader, ownership: Ownership) -> int:
 
 
 @pytest.mark.parametrize("folder", ["", "job"])
-def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str) -> None:
-    """A file that a rank holds open is read in the next turn; a look at its directory is not due for a second."""
+@pytest.mark.parametrize("host", ["here", "pod-1"])
+def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str, host: str) -> None:
+    """A file that a rank holds open is read in the next turn; a look at its directory is not due for a second.
+
+    Its name may be of a container's host name that is not known yet.
+    """
     (tmp_path / folder).mkdir(exist_ok=True)
     reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
     assert operations(reader, holding()) == 0
-    log = tmp_path / folder / "here-pid7.log"
+    log = tmp_path / folder / f"{host}-pid7.log"
     log.write_bytes(line(0) + line(1))
     assert operations(reader, holding()) == 0
     assert operations(reader, holding(log)) == 2

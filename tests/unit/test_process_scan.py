@@ -10,7 +10,7 @@ import pytest
 from call_counts import count_calls
 from scanned_node import Node
 
-from agent.api import OpenFile, ProcessKey, WriterKey
+from agent.api import OpenFile, ProcessKey, ProcFS, WriterKey
 from exporters.process import scan
 from exporters.process.cgroups import oom_kills, oom_now
 from exporters.process.oom import OomKills, OomLedger
@@ -424,8 +424,24 @@ def test_the_files_user_comes_first(node: Node) -> None:
     assert node.look(writer_key).links == ((writer_key, ProcessKey(11, 5000)),)
 
 
-def test_held_files_of_ranks_come_by_turns() -> None:
+def held_by(proc: Path, *ranks: list[OpenFile]) -> dict[tuple[int, int], str]:
+    """What ranks with these files hold; their pids count from 1."""
+    return held_files(ProcFS(proc), {ProcessKey(pid, 1): files for pid, files in enumerate(ranks, 1)})
+
+
+def test_held_files_of_ranks_come_by_turns(tmp_path: Path) -> None:
     """The first file of each rank comes before the second of any, so that a rank with many files delays no other."""
     crowd = [OpenFile(number, f"/crowd-{number}", 1, number) for number in range(100)]
     victim = [OpenFile(3, "/victim", 2, 1)]
-    assert list(held_files([crowd, victim]).values())[:2] == ["/crowd-0", "/victim"]
+    assert list(held_by(tmp_path, crowd, victim).values())[:2] == ["/crowd-0", "/victim"]
+
+
+@pytest.mark.parametrize("writer", [1, 2])
+def test_the_path_of_a_held_file_is_its_writers(tmp_path: Path, writer: int) -> None:
+    """A user who reads another's record file by a path of a mount of its own does not hide the path of the writer."""
+    files = []
+    for pid in (1, 2):
+        (tmp_path / f"{pid}/fdinfo").mkdir(parents=True)
+        (tmp_path / f"{pid}/fdinfo/3").write_text(f"pos:\t0\nflags:\t010000{int(pid == writer)}\n")
+        files.append([OpenFile(3, "/logs/x.log" if pid == writer else "/mine/x.log", 2, 1)])
+    assert held_by(tmp_path, *files) == {(2, 1): "/logs/x.log"}
