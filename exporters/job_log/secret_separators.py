@@ -23,6 +23,7 @@ _VALUE_KEY = re.compile(
     rf"{VALUE_WORD}{QUOTE}?\s{{0,8}}[:=]\s{{0,8}}",
     re.IGNORECASE,
 )
+_NEXT_VALUE = re.compile(rf"\s{{0,8}},\s{{0,8}}{VALUE_WORD}\s{{0,4}}[:=]\s{{0,8}}", re.IGNORECASE)
 _NEXT_ELEMENT = re.compile(r"\s{0,8}</[\w:.-]{1,64}>\s{0,8}<[\w:. =\"'-]{1,64}>")
 _CALL = re.compile(rf"\w{{0,16}}(?=\([bruf]{{0,2}}{QUOTE})", re.IGNORECASE)
 _OPTION = re.compile(rf"{QUOTE}?\s{{1,8}}(?!-)")
@@ -75,7 +76,7 @@ def separated(line: str, name: re.Match[str], *, strong: bool) -> Separated | No
         patterns.append(_OPTION)
     patterns.append(_SPACE if strong or name[0].lower().endswith(_SINGLE) else _SAID)
     if strong:
-        patterns += [_ANY, _FOR, *([] if line[: name.start()].endswith("/") else [_LOOSE])]
+        patterns += [_NEXT_VALUE, _ANY, _FOR, *([] if line[: name.start()].endswith("/") else [_LOOSE])]
         if _LOGIN.search(line, max(0, name.start() - 96), name.start()):
             patterns.append(_OPTION)
     found = (pattern.match(line, end) for pattern in patterns)

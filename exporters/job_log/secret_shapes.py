@@ -35,9 +35,21 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"({_PROGRAM}.{{0,200}}?\s[\"']?-(?:[pPawk]|pw){_GAP})(?=[^\s\d/-])[^\s\"',]+", rf"\1{MASKED}"),
         (r"(\b(?:mysql\w*|mariadb\w*|sshpass|7z)\b.{0,200}?[\s\"']-p)[^\s\"',]+", rf"\1{MASKED}"),
         (r"(\bsmbclient\b.{0,100}?-U\s{0,4}[\"']?[^\s%]{1,64}%)[^\s\"']+", rf"\1{MASKED}"),
+        (r"(\bssh-keygen\b.{0,200}?\s-[NP]\s{0,4})[^\s-]\S*", rf"\1{MASKED}"),
+        (r"(\b(?:ipmitool|ipmi-\w+)\b.{0,200}?\s-P\s{0,4})\S+", rf"\1{MASKED}"),
+        (r"(\bsnmp\w+\s.{0,200}?\s-[AX]\s{0,4})\S+(?:(.{0,200}?\s-[AX]\s{0,4})\S+)?", rf"\1{MASKED}\2{MASKED}"),
+        (r"(\s/p(?:ass(?:word)?)?:)[^\s\"']+", rf"\1{MASKED}"),
+        (r"(\b(?:kinit|sudo|passwd|cryptsetup|gpg|docker)\b.{0,100}?<<<\s{0,4}).+", rf"\1{MASKED}"),
+        (
+            r"(\b(?:wandb|huggingface-cli|hf|ngc)\s.{0,40}?login\s{1,4}(?:--relogin\s{1,4})?)[^\s-]\S{5,}",
+            rf"\1{MASKED}",
+        ),
+        (r"(\bconvertto-securestring\s{1,4}(?:-string\s{1,4})?)[^\s$-]\S*", rf"\1{MASKED}"),
+        (r"(\bexpect\b.{0,200}?\bsend\s{1,4}(?:--\s{1,4})?[\"'])[^\"'\\]+", rf"\1{MASKED}"),
+        (r"(\bnet\s{1,4}use\s.{0,200}?\\\\\S{1,200}\s{1,4})[^\s/]\S*", rf"\1{MASKED}"),
         (r"(\b(?:sqlplus|rman|impdp|expdp)\s.{0,60}?\w{1,64}/)[^\s@/]+", rf"\1{MASKED}"),
         (
-            r"(\becho\s).{0,200}?(\|\s{0,8}(?:sudo|chpasswd|passwd|docker|podman|helm|gh|cryptsetup)\b)",
+            r"(\becho\s).{0,200}?(\|\s{0,8}(?:sudo|chpasswd|passwd|docker|podman|helm|gh|cryptsetup|kinit|gpg)\b)",
             rf"\1{MASKED} \2",
         ),
         (

@@ -10,8 +10,8 @@ _BEFORE = (
 )
 STRONG = (
     r"(?<!ht)(?<!ch)p(?:[a4@][s5$]{2})?w(?:[o0]r)?ds?|pswd?|pwrd|pass[ _-]?(?:phrase|code|key|word|wort)s?|"
-    r"kennwort|contrase(?:n|ñ)a|mot[_ -]de[_ -]passe|senha|"
-    r"пароль|密码|密碼|口令|secrets?|credentials?|creds?|(?:bind|root|admin|user|db|my)_?pw|identified\s{1,4}by|"
+    r"kennwort|passwort|contrase(?:n|ñ)a|mot[_ -]de[_ -]passe|senha|parola|has(?:l|ł)o|heslo|(?:s|ş)ifre|wachtwoord|"
+    r"l(?:o|ö)senord|passord|adgangskode|salasana|пароль|密码|密碼|口令|パスワード|暗証番号|비밀번호|암호|secrets?|credentials?|creds?|(?:bind|root|admin|user|db|my)_?pw|identified\s{1,4}by|"
     rf"{_BEFORE}[ _.-]?(?:keys?|tokens?)|conn(?:ection)?[ _-]?str(?:ing)?|mnemonic|"
     r"(?:seed|recovery)[ _-](?:phrase|code)s?|"
     r"(?:[mt2]fa|otp|verification|security|auth|login|one-time|confirmation|backup|reset)[ _-]?codes?"

@@ -1,4 +1,4 @@
-"""What is masked in the lines of a log that a bundle may hold: 156 shapes of secrets, and lines without any."""
+"""What is masked in the lines of a log that a bundle may hold: 176 shapes of secrets, and lines without any."""
 
 from __future__ import annotations
 
@@ -58,6 +58,15 @@ PIECES = [
     "secret for ",
     "secret is ",
     "echo ",
+    "snmpget ",
+    "snmpget -A ",
+    "ssh-keygen ",
+    "kinit ",
+    "expect ",
+    "net use ",
+    "wandb ",
+    " /p:",
+    "password, ",
     "mysql ",
     "zip -p ",
     "\x1b]",
