@@ -559,6 +559,35 @@ def test_a_name_that_is_taken_costs_the_job_no_records(tmp_path: Path, kind: str
     assert directory_of(task_prolog(tmp_path, str(tmp_path), SLURM_LOCALID="1")) == found
 
 
+def with_a_mount(place: Path, directory: Path, uid: int) -> str:
+    """Return a shell for which a file system of a user is mounted at a directory, as FUSE lets each user do."""
+    directory.mkdir(parents=True)
+    shell = place / "with-a-mount"
+    shell.write_text(
+        f'#!/bin/sh\nexec unshare --mount sh -c \'mount -t tmpfs -o uid={uid} none {directory} && exec sh "$0"\' "$1"\n'
+    )
+    shell.chmod(0o755)
+    return str(shell)
+
+
+@root_alone
+def test_a_mount_with_the_jobs_name_is_not_looked_at(tmp_path: Path) -> None:
+    """Where a file system, which might never answer, is mounted with the job's name, tasks get another directory."""
+    site = Site(tmp_path, with_a_mount(tmp_path, tmp_path / "inspector/4", 0))
+    script = tmp_path / "task_prolog"
+    script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(site.inspector)))
+    found = directory_of(site.run(script, environment("prolog.4")).stdout.splitlines())
+    assert found.name.startswith("4.")
+
+
+@root_alone
+def test_the_prolog_does_not_look_at_a_mount(tmp_path: Path) -> None:
+    """Where a file system, which might never answer, is mounted with the job's name, the prolog makes no directory."""
+    site = Site(tmp_path, with_a_mount(tmp_path, tmp_path / "inspector/4", 1000))
+    site.run(PROLOG, environment("prolog.4") | OWNER)
+    assert site.file()["records"] == "none"
+
+
 def test_the_jobs_output_says_that_there_are_no_records(tmp_path: Path) -> None:
     """Where no directory can be made, one task of the node says so in the job's output, and none has settings."""
     said = "print rankwatch: no directory for Inspector's records could be made in /proc/self: this job has none"
