@@ -59,7 +59,7 @@ class Lease:
         self._checks = lender.ledger.of(name)
         self._hardware = lender.hardware.of(name)
         self._evidence = lender.evidence.of(name)
-        self._exits = lender.ranks.exit_facts.of(name)
+        self._exits = lender.ranks.liveness.facts.of(name)
         log = Logger(name)
         self.context = Context(
             roots=lender.roots,

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from agent.api import ExporterConfig, Roots, Spec
+from agent.app.boot_file import BootFile
 from agent.app.config import Loaded
 from agent.app.discovery import exporter_names, load_spec
 from agent.app.health_part import causes, health_part, struck_ranks
@@ -100,7 +101,7 @@ class Supervisor:
         self._past = ShownPast(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
         self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health.snapshot, self.ledger.has_failed)
-        self.ranks.exit_facts.hardware = partial(causes, self.health.snapshot, self.ledger.has_failed)
+        self.ranks.liveness.facts.hardware = partial(causes, self.health.snapshot, self.ledger.has_failed)
         self.tables = (RankSource(self.ranks), self.health)
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
@@ -108,6 +109,8 @@ class Supervisor:
         self._begun = False
         self._ends: set[asyncio.Task[None]] = set()
         self._restore("health ledger", self._checks_section, self.ledger.load)
+        self._boot_file = BootFile(state.directory, state.boot_id, self._state_thread)
+        self.ranks.liveness.note_ran_before(self._boot_file.load(clock.time()), clock)
 
     # -- exporters -------------------------------------------------------------------------------------------------
 
@@ -203,6 +206,7 @@ class Supervisor:
                     self._saved_at = now
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
+            self._boot_file.keep(self.ranks.liveness.running(self.ranks.processes().values()), self._clock.time())
             beat.set()
             await asyncio.sleep(TICK_SECONDS)
 

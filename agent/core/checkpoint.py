@@ -117,7 +117,7 @@ class StateFile:
 
     def __init__(self, path: Path | None, boot_id: str, log: Logger) -> None:
         self._path = path
-        self._boot_id = boot_id
+        self.boot_id = boot_id
         self._log = log
         self._sections: dict[str, StateSection] = {}
         self._restored: dict[str, bytes] = {}
@@ -130,7 +130,7 @@ class StateFile:
         if self._path is None:
             return
         try:
-            raw = _read_bounded(self._path)
+            raw = read_own_file(self._path, MAX_BYTES)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -144,7 +144,7 @@ class StateFile:
         if found.format != FORMAT:
             self._log.warning("checkpoint of another format, starting without it", path=self._path, format=found.format)
             return
-        if found.boot_id != self._boot_id:
+        if found.boot_id != self.boot_id:
             self._log.info("checkpoint is from before the last boot, starting without it", path=self._path)
             return
         self._restored = found.sections
@@ -159,6 +159,11 @@ class StateFile:
             before.close()
         self._sections[name] = section
         return section
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the file lies; None where there is none."""
+        return None if self._path is None else self._path.parent
 
     @property
     def kept(self) -> bool:
@@ -188,7 +193,7 @@ class StateFile:
                 continue
             sections[name] = section
             room -= len(section)
-        return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self._boot_id, sections)), owned, self._changes())
+        return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self.boot_id, sections)), owned, self._changes())
 
     def write(self, draft: Draft) -> bool:
         """Replace the file (blocking); False, and logged, when that fails. In any thread: nothing else is touched."""
@@ -197,14 +202,8 @@ class StateFile:
         if len(draft.content) > MAX_BYTES:  # it would not be read again: better an older one
             self._log.warning("checkpoint not written: too large", path=self._path, bytes=len(draft.content))
             return False
-        scratch = self._path.with_name(self._path.name + ".new")
         try:
-            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            scratch.unlink(missing_ok=True)  # of an agent that was killed, or what another put there
-            fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(draft.content)
-            scratch.replace(self._path)
+            write_own_file(self._path, draft.content, sync=False)
         except OSError as error:
             self._log.warning("checkpoint not written", path=self._path, error=error.strerror)
             return False
@@ -227,7 +226,30 @@ class StateFile:
         return sum(section.changes for section in self._sections.values())
 
 
-def _read_bounded(path: Path) -> bytes:
+def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
+    """Replace a file whole, readable by this user alone (blocking). Raises OSError.
+
+    ``sync``: it survives a loss of power.
+    """
+    scratch = path.with_name(path.name + ".new")
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    scratch.unlink(missing_ok=True)  # of an agent that was killed, or what another put there
+    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    scratch.replace(path)
+    if sync:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def read_own_file(path: Path, max_bytes: int) -> bytes:
     """Read what only this user or root can have written; OSError for anything else, without waiting for it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
@@ -238,7 +260,7 @@ def _read_bounded(path: Path) -> bytes:
             raise OSError(errno.EPERM, f"owned by uid {status.st_uid}")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise OSError(errno.EPERM, f"mode {stat.S_IMODE(status.st_mode):04o}: others may write it")
-        raw = file.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise OSError(errno.EFBIG, f"larger than {MAX_BYTES} bytes")
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
     return raw

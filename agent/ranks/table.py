@@ -44,7 +44,7 @@ class RankTable:
         self._binder = RankBinder(clock, hostname, settle_at_once, self._counts)
         self._judge = JobJudge(clock, self._binder.labels)
         self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
-        self.exit_facts = self._judge.book.facts
+        self.liveness = self._judge.book
         self._variables: frozenset[str] = frozenset()
         self._job_id_variables: tuple[str, ...] = ()
         self.held_files: Mapping[tuple[int, int], str] = {}

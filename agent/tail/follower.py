@@ -143,14 +143,13 @@ class Follower:
         if identity in self._files or self._start_at_end:
             return
         try:
-            entry = entry_at(self._root, path)
+            entry = entry_at(self._root, path, identity)
         except OSError as error:
             self.skipped[error_name(error)] += 1
             return
-        if entry is not None and (entry[1].status.st_dev, entry[1].status.st_ino) == identity:
+        if entry is not None and self._matches(entry[1].name):
             self._now_ns = int(self._wall_clock() * 1e9)
-            if self._matches(entry[1].name):  # and not foreign, whatever the last look knew of it: it is held here
-                self._take_entry(entry[1], entry[0])
+            self._take_entry(entry[1], entry[0])  # not foreign, whatever the last look knew of it: it is held here
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
         """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.

@@ -211,8 +211,8 @@ def opened_below(base: int, path: str) -> int:
     return descriptor
 
 
-def entry_at(root: str, path: str) -> tuple[Directory, NamedEntry] | None:
-    """Return the file at ``path`` if that lies in ``root`` or one level below, else None. Raises OSError.
+def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory, NamedEntry] | None:
+    """Return the file of that device and inode at ``path``, in ``root`` or one level below; else None. Raises OSError.
 
     ``path`` comes from outside: no link below ``root`` is followed.
     """
@@ -224,8 +224,10 @@ def entry_at(root: str, path: str) -> tuple[Directory, NamedEntry] | None:
     with closing(base):
         descriptor = opened_below(base, "/".join(folders))
         with closing(descriptor):
-            directory = _directory("/".join((root, *folders)), descriptor)
-            return directory, NamedEntry(name, os.stat(name, dir_fd=descriptor, follow_symlinks=False))
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if (status.st_dev, status.st_ino) != identity:
+                return None
+            return _directory("/".join((root, *folders)), descriptor), NamedEntry(name, status)
 
 
 def _directory(prefix: str, descriptor: int) -> Directory:

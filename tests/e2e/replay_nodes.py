@@ -98,7 +98,7 @@ class Node:
                     checks=HealthLedger(self._clock).of("test"),
                     hardware=Hardware().of("inspector"),
                     evidence=EvidenceBoard().of("inspector"),
-                    exits=self._table.exit_facts.of("inspector"),
+                    exits=self._table.liveness.facts.of("inspector"),
                     log=Logger("inspector"),
                     guard=Guard(Logger("inspector")),
                 )

@@ -362,7 +362,7 @@ def test_a_restart_of_the_agent_changes_nothing() -> None:
 def test_the_cause_of_an_exit_is_kept() -> None:
     """A cause that is known within 5 s is a label; what is known later, or is no word of the table, is not."""
     job = Job()
-    facts_of_log = job.table.ranks.exit_facts.of("job_log")
+    facts_of_log = job.table.ranks.liveness.facts.of("job_log")
     job.exit(0, CRASH, after=1.0)
     job.tick(1.0)
     assert job.leads() == {}
@@ -379,8 +379,8 @@ def test_the_cause_of_an_exit_is_kept() -> None:
 def test_failed_hardware_is_a_cause_before_a_log() -> None:
     """A failed check under the rank is its cause also where the job's log names another."""
     job = Job()
-    job.table.ranks.exit_facts.of("job_log").set_causes({RankLabel("4711", ""): "cuda_error"})
-    job.table.ranks.exit_facts.hardware = lambda: {RankLabel("4711", "0"): "gpu_xid"}
+    job.table.ranks.liveness.facts.of("job_log").set_causes({RankLabel("4711", ""): "cuda_error"})
+    job.table.ranks.liveness.facts.hardware = lambda: {RankLabel("4711", "0"): "gpu_xid"}
     job.exit(0, CRASH, after=1.0)
     job.exit(2, CRASH, after=61.0)
     job.tick()
@@ -393,7 +393,7 @@ def test_failed_hardware_is_a_cause_before_a_log() -> None:
 def test_a_planned_exit_is_ok() -> None:
     """A rank that leaves as its launcher planned is `ok`."""
     job = Job()
-    writer = job.table.ranks.exit_facts.of("nixl_ep")
+    writer = job.table.ranks.liveness.facts.of("nixl_ep")
     writer.set_planned({RankLabel("4711", "3")})
     job.exit(3, TERMINATED, after=1.0)
     job.tick(SETTLED)

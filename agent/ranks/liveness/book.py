@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Container, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping
 from signal import SIGTERM
 
 import msgspec
 
+from agent.core.clock import Clock
 from agent.core.identity import ProcessKey
 from agent.ranks.liveness.causes import OOM, ExitFacts
 from agent.ranks.liveness.job_line import SHORT_SECONDS, JobLine, LeadExit, Lifetime
 from agent.ranks.liveness.lead_exits import class_of, lead_exits
+from agent.ranks.liveness.reboot import RanBefore, line_of
 from agent.ranks.naming.labels import LabelBook
 from agent.ranks.rank.episodes import EPISODE_SECONDS, ended_by, killed_before_teardown
 from agent.ranks.rank.exit_status import ending
@@ -64,6 +66,27 @@ class LivenessBook:
     def lines(self) -> dict[str, JobLine]:
         """Return a frozen copy of the lines, by job id."""
         return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
+
+    def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
+        """Note the ranks that ran when another boot of this machine ended; a job that has a line is known already."""
+        for job_id, ran in jobs.items():
+            self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time()))
+
+    def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
+        """Return the jobs of these processes that run, as they must be known after a boot."""
+        ranks: defaultdict[str, list[str]] = defaultdict(list)
+        started: defaultdict[str, float] = defaultdict(lambda: float("inf"))
+        for process in processes:
+            if process.exited_at is None and process.facts is not None:
+                for label in process.slots or ():
+                    if label is not None:
+                        ranks[label.job_id].append(label.rank)
+                        started[label.job_id] = min(started[label.job_id], process.facts.start_seconds)
+        return {
+            job_id: RanBefore(line.share, sorted(ranks[job_id]), started[job_id], line.expected)
+            for job_id, line in self.jobs.items()
+            if job_id in ranks
+        }
 
     def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
         """Note that the scheduler ended a job, whose ranks are shown as those of ``job_id``."""

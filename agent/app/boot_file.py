@@ -1,0 +1,72 @@
+"""The ranks that run here, in a small file that survives a loss of power: after a boot their jobs may still wait.
+
+The checkpoint is of one boot and not synced. This file is written, and synced, when ranks start or leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from agent.core.checkpoint import read_own_file, write_own_file
+from agent.core.log import Logger
+from agent.core.threads import OwnThread
+from agent.ranks.liveness.reboot import RanBefore
+
+NAME = "ranks-of-this-boot"
+MAX_FILE_BYTES = 1024 * 1024
+MAX_AGE_SECONDS = 86_400.0
+"""Ranks that a file of an older boot names are of no job that still waits."""
+
+
+class _File(msgspec.Struct):
+    boot_id: str
+    seconds: float
+    jobs: dict[str, RanBefore]
+
+
+class BootFile:
+    """Reads what the boot before left, and keeps what runs in this one. ``directory`` None keeps nothing."""
+
+    def __init__(self, directory: Path | None, boot_id: str, thread: OwnThread) -> None:
+        self._path = None if directory is None else directory / NAME
+        self._boot_id = boot_id
+        self._thread = thread
+        self._log = Logger("checkpoint")
+        self._saved: Mapping[str, RanBefore] | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def load(self, now_seconds: float) -> dict[str, RanBefore]:
+        """Return the jobs with ranks that ran when another boot ended (blocking; before the loop runs)."""
+        if self._path is None:
+            return {}
+        try:
+            file = msgspec.json.decode(read_own_file(self._path, MAX_FILE_BYTES), type=_File)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            self._log.warning("the ranks of the boot before are not known", path=self._path, error=error)
+            return {}
+        is_of_another_boot = file.boot_id != self._boot_id
+        is_recent = 0 <= now_seconds - file.seconds <= MAX_AGE_SECONDS
+        return file.jobs if is_of_another_boot and is_recent else {}
+
+    def keep(self, jobs: Mapping[str, RanBefore], now_seconds: float) -> None:
+        """Have the file hold these jobs; called on the event loop at each tick, it writes where they changed."""
+        if self._path is None or jobs == self._saved or (self._writing is not None and not self._writing.done()):
+            return
+        content = msgspec.json.encode(_File(self._boot_id, now_seconds, dict(jobs)))
+        self._writing = asyncio.get_running_loop().create_task(self._write(self._path, content, jobs))
+
+    async def _write(self, path: Path, content: bytes, jobs: Mapping[str, RanBefore]) -> None:
+        try:
+            await self._thread.call(partial(write_own_file, path, content, sync=True))
+        except OSError as error:
+            self._saved = None  # the next tick tries again
+            self._log.warning("the ranks of this boot are not saved", path=path, error=error.strerror)
+        else:
+            self._saved = jobs

@@ -1,0 +1,110 @@
+"""The ranks that ran here when the machine went down, and what is said of them after the boot."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from test_liveness_book import Job
+
+from agent.app import boot_file
+from agent.app.boot_file import NAME, BootFile
+from agent.core.threads import OwnThread
+from agent.ranks.liveness.reboot import RanBefore
+
+BOOT = FakeClock().time() - FakeClock().monotonic()
+JOBS = {"4711": RanBefore("alice", ["10", "9"], BOOT - 700.0, 16), "8": RanBefore("bob", ["0"], BOOT - 100.0)}
+
+
+def file_of(directory: Path | None, boot_id: str) -> BootFile:
+    """The file as an agent of this boot has it."""
+    return BootFile(directory, boot_id, OwnThread("test"))
+
+
+def save(directory: Path | None, boot_id: str) -> None:
+    """Write JOBS at 1.7e9."""
+    asyncio.run(keep(file_of(directory, boot_id)))
+
+
+async def keep(file: BootFile) -> None:
+    """Have the file hold JOBS, and wait until the write has ended."""
+    file.keep(JOBS, 1.7e9)
+    if file._writing is not None:
+        await file._writing
+
+
+def test_ranks_are_known_after_a_boot_and_only_then(tmp_path: Path) -> None:
+    """An agent of another boot finds what ran; one of the same boot, which has the checkpoint, finds nothing."""
+    save(tmp_path, "before")
+    assert file_of(tmp_path, "before").load(1.7e9) == {}
+    assert file_of(tmp_path, "after").load(1.7e9 + 120.0) == JOBS
+
+
+@pytest.mark.parametrize("seconds", [-1.0, boot_file.MAX_AGE_SECONDS + 1.0])
+def test_a_file_of_long_ago_or_of_the_future_says_nothing(tmp_path: Path, seconds: float) -> None:
+    """Ranks of more than a day ago, or of a time to come, are not believed."""
+    save(tmp_path, "before")
+    assert file_of(tmp_path, "after").load(1.7e9 + seconds) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[", b'{"boot_id":1}', b"\0" * 100])
+def test_a_damaged_file_costs_nothing_else(tmp_path: Path, content: bytes) -> None:
+    """A file that cannot be read is logged, and the agent starts."""
+    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / NAME).chmod(0o600)
+    assert file_of(tmp_path, "after").load(1.7e9) == {}
+
+
+def test_a_file_of_others_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that others may write, or that is longer than the bound, is not read."""
+    save(tmp_path, "before")
+    size = (tmp_path / NAME).stat().st_size
+    monkeypatch.setattr(boot_file, "MAX_FILE_BYTES", size - 1)
+    assert file_of(tmp_path, "after").load(1.7e9) == {}
+    monkeypatch.setattr(boot_file, "MAX_FILE_BYTES", size)
+    assert file_of(tmp_path, "after").load(1.7e9) == JOBS
+    (tmp_path / NAME).chmod(0o622)
+    assert file_of(tmp_path, "after").load(1.7e9) == {}
+
+
+def test_it_is_written_when_ranks_change(tmp_path: Path) -> None:
+    """Equal ranks are written once; after a write that failed the next tick writes again."""
+
+    async def run() -> None:
+        file = file_of(tmp_path / "state", "now")
+        (tmp_path / "state").write_bytes(b"no directory")
+        await keep(file)
+        (tmp_path / "state").unlink()
+        await keep(file)
+        written = (tmp_path / "state" / NAME).stat().st_mtime_ns
+        await keep(file)
+        assert (tmp_path / "state" / NAME).stat().st_mtime_ns == written
+
+    asyncio.run(run())
+    assert file_of(tmp_path / "state", "next").load(1.7e9 + 60.0) == JOBS
+    save(None, "now")
+
+
+def test_what_ran_is_what_runs(tmp_path: Path) -> None:
+    """The jobs to be saved are those with ranks that run, each with its ranks, its user and its size."""
+    job = Job(ranks=3, world=8)
+    job.exit(1, None, after=1.0)
+    table = job.table.ranks
+    assert table.liveness.running(table.processes().values()) == {"4711": RanBefore("alice", ["0", "2"], 1.7e9, 8)}
+
+
+def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:
+    """The lowest rank of each job is a lead exit of class `reboot`, as old as the boot, until the job runs here."""
+    job = Job(ranks=0, world=16)
+    clock = FakeClock()
+    clock.now = job.table.clock.now = 100.0
+    job.table.ranks.liveness.note_ran_before(JOBS, clock)
+    job.tick(20.0)
+    assert job.leads() == {("9", "reboot"): 120.0, ("0", "reboot"): 120.0}
+    assert job.shown("job_ranks_live") == {(): 0}
+    assert {labels[5] for labels in job.shown("exit_age_seconds")} == {"long", "short"}
+    job.start(9)
+    job.tick(1.0)
+    assert job.leads() == {("9", "reboot"): -1.0, ("0", "reboot"): 121.0}
