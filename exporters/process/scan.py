@@ -74,6 +74,7 @@ class Scanner:
         self._owners = OwnerSearch(roots, self._proc)
         self._usage = UsageLook(self._proc, roots.sys, guard)
         self._threads_at = float("-inf")
+        self._searched: Counter[int | None] = Counter()
         self._threads: dict[ProcessKey, SeenRank] = {}
         self._ranks: dict[ProcessKey, KnownRank] = {}
         self._restored: list[ProcessFacts] = []
@@ -150,7 +151,7 @@ class Scanner:
         uid = status.uid if status is not None else None
         stat = self._proc.stat(pid)
         owner, container = (Owner(), "") if stat is None else self._owners.look(stat, uid, groups)
-        self._ranks[key] = self._known_rank(inner, groups)
+        self._ranks[key] = self._known_rank(inner, uid, groups)
         if self._boot_seconds is None:
             self._boot_seconds = self._proc.boot_seconds()
         return ProcessFacts(
@@ -172,15 +173,16 @@ class Scanner:
             title=self._proc.title(pid),
         )
 
-    def _known_rank(self, namespace_pid: int, groups: Mapping[str, str]) -> KnownRank:
+    def _known_rank(self, namespace_pid: int, uid: int | None, groups: Mapping[str, str]) -> KnownRank:
         files = memory_files(groups, self._sys)
         kills = tuple(map(oom_kills, files))
         told = [(directory, oomd_kills(directory)) for directory in unified_groups(groups, self._sys)]
         oomd = tuple((directory, count) for directory, count in told if count is not None)
-        return KnownRank(namespace_pid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
+        return KnownRank(namespace_pid, uid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
 
     def _standings(self, stats: list[Stat], now: float, *, threads_are_due: bool) -> dict[ProcessKey, ProcessStanding]:
         kills: dict[str, OomKills | None] = {}
+        self._searched.clear()
         found = {}
         for stat in stats:
             told = self._attempt(stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due))
@@ -202,7 +204,8 @@ class Scanner:
         rank.threads_seen = True
         if threads is not None and threads_are_due:
             self._threads[stat.key] = SeenRank(stat, threads)
-        return standing(self._proc, rank, stat, now, tuple(kills[file] for file in rank.oom_files), threads)
+        counts = tuple(kills[file] for file in rank.oom_files)
+        return standing(self._proc, rank, stat, now, counts, threads, self._searched)
 
     def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
         """Look at one process; None when that failed: the others go on, and it is looked at again next time."""

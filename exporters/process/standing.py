@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -15,6 +16,8 @@ THREADS_SECONDS = 5.0
 of a rank that holds none."""
 NEW_RANK_SECONDS = 60.0
 """How long after a rank was found each look searches for its first record file."""
+MAX_NEW_PER_USER = 64
+"""Ranks of one user for which each look does so; further ones wait THREADS_SECONDS, as others do."""
 LOGS_SECONDS = 30.0
 """Time between two searches for further record files of a rank that holds one."""
 
@@ -40,6 +43,7 @@ class KnownRank(msgspec.Struct):
     """
 
     namespace_pid: int
+    uid: int | None = None
     threads_seen: bool = False
     vital: dict[int, tuple[str, int, float | None]] = {}
     logs: dict[int, OpenFile] = {}
@@ -61,11 +65,13 @@ def standing(
     now: float,
     oom_kills: tuple[OomKills | None, ...],
     threads: Sequence[Stat] | None = None,
+    searched: Counter[int | None] | None = None,
 ) -> ProcessStanding:
     """Look at a rank process that runs; ``rank`` keeps what the next look needs.
 
     ``stat``: its line of this look; ``oom_kills``: what its control groups count now, None where that is not known;
-    ``threads``: their lines, None where they are not looked at this time.
+    ``threads``: their lines, None where they are not looked at this time. ``searched``: new ranks of which this look
+    searched the descriptors, by user.
     """
     key = stat.key
     status = proc.status(key.pid)
@@ -76,7 +82,7 @@ def standing(
         rank.oom_kills_before, rank.oom_kills = rank.oom_kills, known
     if threads is not None:
         _note_threads(proc, key, rank, threads, now)
-    _look_at_logs(proc, key, rank, now)
+    _look_at_logs(proc, key, rank, now, Counter() if searched is None else searched)
     oom = OomCount(tuple(zip(rank.oom_files, rank.oom_kills_before, strict=True)), rank.oomd)
     return ProcessStanding(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
 
@@ -97,7 +103,7 @@ def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Seque
     rank.blocked_since = min((since for _, _, since in vital.values() if since is not None), default=None)
 
 
-def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) -> None:
+def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:
     """Note the record files it holds open; one that it closed while it runs means its communicators are gone."""
     for fd, file in list(rank.logs.items()):
         if proc.holds(key.pid, file) is False:
@@ -107,9 +113,10 @@ def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float) ->
             del rank.logs[fd]
             rank.finalized = not rank.logs
     rank.first_look_at = min(rank.first_look_at, now)
-    is_new = now - rank.first_look_at < NEW_RANK_SECONDS
+    is_new = now - rank.first_look_at < NEW_RANK_SECONDS and searched[rank.uid] < MAX_NEW_PER_USER
     if now - rank.logs_at < (LOGS_SECONDS if rank.logs else 0.0 if is_new else THREADS_SECONDS):
         return
+    searched[rank.uid] += is_new
     rank.logs_at = now
     files = proc.open_files(key.pid, is_record_file) or []
     rank.logs = {file.fd: file for file in files if file.inode}

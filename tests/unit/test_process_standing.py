@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from scanned_node import Node
 
-from agent.api import ProcessKey
-from exporters.process.standing import THREADS_SECONDS
+from agent.api import ProcessKey, ProcFS
+from exporters.process import standing
+from exporters.process.standing import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 
 
 @pytest.fixture
@@ -63,3 +64,28 @@ def test_other_thread_may_block(node: Node) -> None:
     """A data thread in D (a checkpoint to a slow file system) says nothing about NCCL."""
     node.proc.add(10, threads={11: "NCCL RAS", 12: "writer"}, thread_states={12: ("D", 1)})
     assert node.look().standing[ProcessKey(10, 5000)].blocked_since is None
+
+
+def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look searches the descriptors of MAX_NEW_PER_USER new ranks of a user; others, and old ones, wait 5 s."""
+    searched: list[int] = []
+    open_files = ProcFS.open_files
+
+    def noted(self: ProcFS, pid: int, identify: object) -> object:
+        searched.append(pid)
+        return open_files(self, pid, identify)  # type: ignore[arg-type]
+
+    crowd, victim = range(100, 101 + MAX_NEW_PER_USER), 10
+    for pid in (*crowd, victim):
+        node.proc.add(pid, threads={pid + 1000: "NCCL RAS"}, uid=1000 if pid == victim else 1001)
+    node.look()
+    monkeypatch.setattr(standing.ProcFS, "open_files", noted)
+    node.look(after=1.0)
+    assert victim in searched
+    assert len(searched) == 1 + MAX_NEW_PER_USER < 1 + len(crowd)
+    searched.clear()
+    node.look(after=NEW_RANK_SECONDS)
+    assert len(searched) == len(crowd) + 1
+    searched.clear()
+    node.look(after=THREADS_SECONDS - 1.0)
+    assert searched == []
