@@ -1,0 +1,241 @@
+"""A made-up site of several nodes, played through the agents' real code, and what a Prometheus would scrape of it.
+
+What happens is processes, exit statuses, records, a scheduler's word, faults of scrapes, agents and machines; never a
+verdict and never a series. Time moves by ``Site.run``: at each second every agent looks, at each scrape interval every
+page is rendered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from signal import SIGKILL, SIGTERM
+
+from agent.core.identity import ProcessKey
+from agent.ranks.families import families
+from agent.ranks.liveness.reboot import RanBefore
+from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.job_end import JobEnd
+from agent.ranks.rank.owner import Owner
+from agent.ranks.table import RankTable
+
+EPOCH = 1_700_000_000.0
+UPTIME = 10_000.0
+"""How long each machine has run when a site begins."""
+TICKS_PER_SECOND = 100
+
+Series = tuple[str, tuple[tuple[str, str], ...]]
+"""A series: its name, and its labels in order."""
+
+
+class NodeClock:
+    """A node's clocks at a site's time: ``skew`` moves the wall clock, ``drift`` (seconds per second) both."""
+
+    def __init__(self, site: Site, skew: float, drift: float) -> None:
+        self._site = site
+        self.skew = skew
+        self.drift = drift
+        self.booted = -UPTIME
+
+    def monotonic(self) -> float:
+        """Seconds since the boot."""
+        return (self._site.now - self.booted) * (1.0 + self.drift)
+
+    def time(self) -> float:
+        """Seconds since the epoch, as this node has them."""
+        return EPOCH + self._site.now * (1.0 + self.drift) + self.skew
+
+
+class Node:
+    """One machine: its processes, its agent, and what of it a Prometheus sees."""
+
+    def __init__(self, site: Site, name: str, skew: float, drift: float) -> None:
+        self.site = site
+        self.name = name
+        self.clock = NodeClock(site, skew, drift)
+        self.table = RankTable(self.clock, name)
+        self.answers = True
+        self.runs = True
+        self.running: dict[ProcessKey, Rank] = {}
+        self._pid = 100
+        self._before: Mapping[str, RanBefore] = {}
+
+    def start(self, rank: Rank) -> ProcessKey:
+        """Start a process of this rank now."""
+        self._pid += 1
+        key = ProcessKey(self._pid, int(self.clock.monotonic() * TICKS_PER_SECOND))
+        owner = Owner("job", f"slurm/{rank.job.name}", scheduler="slurm", job_id=rank.job.name, proof="cgroup")
+        self.running[key] = rank
+        environment = rank.job.environment(rank.number)
+        facts = ProcessFacts(
+            key, self.clock.time(), key.pid, rank.job.user, "thread", environment, uid=rank.job.uid, owner=owner
+        )
+        assert self.table.observe_process(facts)
+        return key
+
+    def end(self, key: ProcessKey, status: ExitStatus | None) -> None:
+        """Let a process end now."""
+        del self.running[key]
+        self.table.observe_exit(key, status)
+
+    def look(self) -> None:
+        """Let the agent look: the ranks with records have just completed an operation."""
+        if not self.runs:
+            return
+        for key, rank in self.running.items():
+            process = self.table.process(key)
+            if process is not None and rank.job.progresses:
+                process.note_progress(self.clock.time())
+        self.table.tick()
+        self._before = self.table.liveness.running(self.table.processes().values())
+
+    def restart_agent(self, *, checkpoint: bool = True) -> None:
+        """Kill the agent and start another one, with its checkpoint or without."""
+        section = self.table.dump()
+        self.table = RankTable(self.clock, self.name)
+        if checkpoint:
+            self.table.load(section)
+        for key, rank in list(self.running.items()):
+            if checkpoint:
+                self.table.confirm(key)
+            else:
+                del self.running[key]
+                rank.key = self.start(rank)
+        self.table.tick()
+
+    def lose_power(self) -> None:
+        """Stop the machine at once."""
+        self.runs = self.answers = False
+        self.running.clear()
+
+    def boot(self) -> None:
+        """Start the machine again; its agent knows what the file of the boot before says."""
+        self.runs = self.answers = True
+        self.clock.booted = self.site.now - 60.0
+        self.table = RankTable(self.clock, self.name)
+        self.table.liveness.note_ran_before(self._before, self.clock)
+        self.table.tick()
+
+    def page(self) -> dict[Series, float] | None:
+        """What a scrape gets now; None when it fails."""
+        if not self.answers:
+            return None
+        return {
+            (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
+            for metric in families(self.table.snapshot())
+            for labels, value in zip(metric.labels, metric.values, strict=True)
+        }
+
+
+class Rank:
+    """One rank of a job and the process that it is now; ``key`` None while none runs."""
+
+    def __init__(self, job: Job, number: int, node: Node) -> None:
+        self.job = job
+        self.number = number
+        self.node = node
+        self.key: ProcessKey | None = node.start(self)
+
+    def exit(self, signal: int = 0, code: int = 0, *, oom: bool = False, known: bool = True) -> None:
+        """Let it end now."""
+        if self.key is not None and self.key in self.node.running:
+            self.node.end(self.key, ExitStatus(known, signal, code, oom) if known else None)
+        self.key = None
+
+    def start(self, node: Node | None = None) -> None:
+        """Start it anew, on another node if one is named."""
+        self.node = node or self.node
+        self.key = self.node.start(self)
+
+
+class Job:
+    """A job over nodes, as many ranks on each."""
+
+    def __init__(self, site: Site, name: str, nodes: Sequence[Node], per_node: int, *, user: str = "ann") -> None:
+        self.site = site
+        self.name = name
+        self.user = user
+        self.uid = 1000 + len(user)
+        self.progresses = True
+        self.world = per_node * len(nodes)
+        self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(self.world)]
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """What its launcher sets."""
+        place = {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "SLURM_JOB_ID": self.name}
+        return place | {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
+
+    def running(self) -> list[Rank]:
+        """The ranks that run."""
+        return [rank for rank in self.ranks if rank.key is not None and rank.key in rank.node.running]
+
+    def tear_down(self, seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = ()) -> None:
+        """What a launcher does after a death: SIGTERM to all others, SIGKILL to those that stay, after KillWait."""
+        stubborn = set(stay)
+        for rank in self.running():
+            self.site.run(seconds / self.world)
+            if rank.number not in stubborn:
+                rank.exit(SIGTERM)
+        if stubborn:
+            self.site.run(kill_wait)
+            for rank in self.running():
+                rank.exit(SIGKILL)
+
+    def ended(self, state: str) -> None:
+        """The scheduler's word on each node."""
+        for node in {rank.node for rank in self.ranks}:
+            node.table.observe_job_ends([JobEnd(self.name, 0.0, node.clock.time(), state)])
+
+
+class Site:
+    """Nodes that a Prometheus scrapes every ``interval`` seconds; ``scrapes`` holds what it got, by node and time."""
+
+    def __init__(self, interval: float = 5.0, delay: Callable[[str, float], float] = lambda _node, _time: 0.0) -> None:
+        self.now = 0.0
+        self.interval = interval
+        self.nodes: dict[str, Node] = {}
+        self.scrapes: defaultdict[str, dict[float, dict[Series, float] | None]] = defaultdict(dict)
+        self._delay = delay
+
+    def node(self, name: str, skew: float = 0.0, drift: float = 0.0) -> Node:
+        """Add a node."""
+        self.nodes[name] = Node(self, name, skew, drift)
+        return self.nodes[name]
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        until = self.now + seconds
+        for time, step in self._steps(until):
+            self.now = time
+            step()
+        self.now = until
+        for node in self.nodes.values():
+            node.table.judge_changed()
+
+    def seen(self, name: str, time: float) -> dict[tuple[str, ...], float]:
+        """The samples of a family in the scrapes at this time: label values, the node's name first."""
+        found = {}
+        for node, pages in self.scrapes.items():
+            for (family, labels), value in (pages.get(time) or {}).items():
+                if family == name:
+                    found[(node, *(word for _, word in labels))] = value
+        return found
+
+    def _steps(self, until: float) -> Iterator[tuple[float, Callable[[], None]]]:
+        """The looks and scrapes due up to this time, in order."""
+        due: list[tuple[float, int, Callable[[], None]]] = []
+        for second in range(int(self.now) + 1, int(until) + 1):
+            due += [(float(second), 0, node.look) for node in self.nodes.values()]
+        for name in self.nodes:
+            time = max(self.scrapes[name], default=self.interval * (self.now // self.interval)) + self.interval
+            while (rendered := time + self._delay(name, time)) <= until:
+                due.append((rendered, 1, self._scrape(name, time)))
+                time += self.interval
+        yield from ((time, step) for time, _, step in sorted(due, key=lambda entry: entry[:2]))
+
+    def _scrape(self, name: str, time: float) -> Callable[[], None]:
+        def scrape() -> None:
+            self.scrapes[name][time] = self.nodes[name].page()
+
+        return scrape

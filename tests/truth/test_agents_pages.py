@@ -1,0 +1,144 @@
+"""What agents say of exits and jobs, by the scraper's clock, whatever the nodes' clocks and faults are."""
+
+from __future__ import annotations
+
+import random
+from signal import SIGKILL, SIGSEGV, SIGTERM
+
+import pytest
+from site_of_agents import Job, Site
+
+EXITS = "rankwatch_exit_age_seconds"
+
+
+def exits(site: Site, time: float) -> dict[tuple[str, str, str], float]:
+    """When each lead exit was, by the scraper's clock, by node, rank and class; -1 for a retracted one."""
+    seen = site.seen(EXITS, time)
+    return {(node, w[1], w[5]): age if age < 0 else time - age for (node, *w), age in seen.items()}
+
+
+def site_of(nodes: int = 2, per_node: int = 4, seed: int = 0, interval: float = 5.0) -> tuple[Site, Job]:
+    """A site whose clocks and scrapes are off by what the seed gives, and one job that has run for a while."""
+    dice = random.Random(seed)  # noqa: S311  # a scenario, no secret
+    delays = [dice.uniform(0.0, 2.0) for _ in range(nodes)] if seed else [0.0] * nodes
+    site = Site(interval, lambda name, _time: delays[int(name[1:])])
+    skews = [dice.choice((-3600.0, -90.0, 0.0, 90.0, 3600.0)) if seed else 0.0 for _ in range(nodes)]
+    drifts = [dice.uniform(-5e-5, 5e-5) if seed else 0.0 for _ in range(nodes)]
+    machines = [site.node(f"n{number}", skews[number], drifts[number]) for number in range(nodes)]
+    job = Job(site, "7", machines, per_node)
+    site.run(1000.0)
+    return site, job
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_crash_and_its_teardown(seed: int) -> None:
+    """A crash leads on its node, the first SIGTERM on each; their times by the scraper's clock are true to 2.1 s."""
+    site, job = site_of(seed=seed)
+    at = site.now
+    job.ranks[1].exit(SIGSEGV)
+    job.tear_down()
+    site.run(30.0)
+    seen = exits(site, 1025.0)
+    assert seen.keys() == {("n0", "1", "crash"), ("n0", "0", "left"), ("n1", "4", "left")}
+    for time in seen.values():
+        assert -2.1 <= time - at <= 0.6  # up to 2 s of scrape delay, 50 ppm of 1,000 s
+    assert site.seen("rankwatch_job_ranks_live", 1025.0) == {("n0", "7"): 0, ("n1", "7"): 0}
+
+
+@pytest.mark.parametrize("interval", [5.0, 10.0, 15.0, 30.0])
+def test_a_kill_while_peers_live(interval: float) -> None:
+    """A SIGKILL leads as `killed` and stays so while the others wait; they are still counted."""
+    site, job = site_of(interval=interval)
+    job.ranks[5].exit(SIGKILL)
+    site.run(120.0)
+    assert exits(site, 1110.0) == {("n1", "5", "killed"): 1000.0}
+    assert site.seen("rankwatch_job_ranks_live", 1110.0) == {("n0", "7"): 4, ("n1", "7"): 3}
+
+
+def test_a_cancel_with_ranks_that_stay() -> None:
+    """In a cancel SIGTERM leads everywhere, and the SIGKILLs after KillWait nowhere; the scheduler's word is `ok`."""
+    site, job = site_of()
+    job.tear_down(stay={2, 6})
+    site.run(10.0)
+    job.ended("CANCELLED")
+    site.run(20.0)
+    assert {key: age < 0 for key, age in exits(site, 1060.0).items()} == {
+        ("n0", "0", "left"): True, ("n1", "4", "left"): True, ("n0", "0", "ok"): False, ("n1", "4", "ok"): False,
+    }  # fmt: skip
+    assert {labels[2] for labels in site.seen("rankwatch_job_ended_age_seconds", 1060.0)} == {"CANCELLED"}
+
+
+def test_an_agent_that_is_killed_says_the_same() -> None:
+    """An agent that is killed and comes back with its checkpoint says the same exits with the same times."""
+    site, job = site_of()
+    job.ranks[0].exit(SIGSEGV)
+    site.run(30.0)
+    before = exits(site, 1030.0)
+    site.nodes["n0"].restart_agent()
+    site.run(30.0)
+    assert exits(site, 1060.0) == before == {("n0", "0", "crash"): 1000.0}
+
+
+def test_an_agent_without_its_checkpoint_invents_nothing() -> None:
+    """An agent that lost its checkpoint shows the ranks that run and no exits."""
+    site, job = site_of()
+    job.ranks[0].exit(SIGSEGV)
+    site.run(30.0)
+    site.nodes["n0"].restart_agent(checkpoint=False)
+    site.run(30.0)
+    assert exits(site, 1060.0) == {}
+    assert site.seen("rankwatch_job_ranks_live", 1060.0) == {("n0", "7"): 3, ("n1", "7"): 4}
+
+
+def test_a_node_that_is_back_without_its_ranks() -> None:
+    """A node that lost power and came back says `reboot`, with a time after its peers' exits; a new run retracts it."""
+    site, job = site_of()
+    site.nodes["n1"].lose_power()
+    site.run(10.0)
+    for rank in job.ranks[:4]:
+        rank.exit(code=1)
+    site.run(200.0)
+    assert all(site.scrapes["n1"][time] is None for time in (1005.0, 1100.0, 1205.0))
+    site.nodes["n1"].boot()
+    site.run(10.0)
+    seen = exits(site, 1220.0)
+    assert seen.keys() == {("n0", "0", "fail"), ("n1", "4", "reboot")}
+    assert seen["n1", "4", "reboot"] > seen["n0", "0", "fail"]
+    for rank in job.ranks:
+        rank.start()
+    site.run(20.0)
+    assert set(exits(site, 1240.0).values()) == {-1.0}
+
+
+def test_a_job_that_is_requeued_within_seconds() -> None:
+    """The new run under the same id has its own age, and retracts the old one's exits on the nodes that it uses."""
+    site, job = site_of()
+    for rank in job.ranks:
+        rank.exit(SIGTERM)
+    site.run(15.0)
+    for rank in job.ranks:
+        rank.start(site.nodes["n0"])
+    site.run(20.0)
+    assert exits(site, 1035.0) == {("n0", "0", "left"): -1.0, ("n1", "4", "left"): 1000.0}
+    assert site.seen("rankwatch_job_start_age_seconds", 1035.0)["n0", "7"] == pytest.approx(20.0, abs=0.02)
+
+
+def test_a_hang_is_an_age_of_progress() -> None:
+    """While no operation completes the age of progress grows; the longest pause before stays what it was."""
+    site, job = site_of()
+    job.progresses = False
+    site.run(300.0)
+    assert set(site.seen("rankwatch_job_progress_age_seconds", 1300.0).values()) == {300.0}
+    assert set(site.seen("rankwatch_job_longest_pause_seconds", 1300.0).values()) == {1.0}
+
+
+def test_two_deaths_in_one_minute() -> None:
+    """The second death of a job within a minute leads on its own node alone: there none came before it."""
+    site, job = site_of()
+    job.ranks[0].exit(SIGSEGV)
+    site.run(20.0)
+    job.ranks[1].exit(SIGSEGV)
+    site.run(1.0)
+    job.ranks[4].exit(SIGSEGV)
+    site.run(30.0)
+    assert exits(site, 1050.0) == {("n0", "0", "crash"): 1000.0, ("n1", "4", "crash"): 1021.0}
