@@ -1,6 +1,6 @@
-"""The ranks that run here, in a small file that survives a loss of power: after a boot their jobs may still wait.
+"""A small file of the ranks that run here, which survives a loss of power: after a boot their jobs may still wait.
 
-The checkpoint is of one boot and not synced. This file is written, and synced, when ranks start or leave.
+The checkpoint is of one boot and not synced. The agent writes and syncs this file when ranks start or leave.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agent.ranks.liveness.reboot import RanBefore
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024
 MAX_AGE_SECONDS = 86_400.0
-"""Ranks that a file of an older boot names are of no job that still waits."""
+"""After this long without a write the file counts for nothing: its jobs no longer wait."""
 
 
 class _File(msgspec.Struct):
@@ -30,7 +30,7 @@ class _File(msgspec.Struct):
 
 
 class BootFile:
-    """Reads what the boot before left, and keeps what runs in this one. ``directory`` None keeps nothing."""
+    """Reads the ranks of the boot before, and keeps those of this one; with ``directory`` None it does neither."""
 
     def __init__(self, directory: Path | None, boot_id: str, thread: OwnThread) -> None:
         self._path = None if directory is None else directory / NAME
@@ -41,7 +41,7 @@ class BootFile:
         self._writing: asyncio.Task[None] | None = None
 
     def load(self, now_seconds: float) -> dict[str, RanBefore]:
-        """Return the jobs with ranks that ran when another boot ended (blocking; before the loop runs)."""
+        """Return the jobs with ranks that ran when the boot before ended (blocking; before the loop runs)."""
         if self._path is None:
             return {}
         try:
@@ -56,7 +56,7 @@ class BootFile:
         return file.jobs if is_of_another_boot and is_recent else {}
 
     def keep(self, jobs: Mapping[str, RanBefore], now_seconds: float) -> None:
-        """Have the file hold these jobs; called on the event loop at each tick, it writes where they changed."""
+        """Write the jobs to the file if they changed; called on the event loop at each tick."""
         if self._path is None or jobs == self._saved or (self._writing is not None and not self._writing.done()):
             return
         content = msgspec.json.encode(_File(self._boot_id, now_seconds, dict(jobs)))

@@ -1,4 +1,4 @@
-"""Work that is done one piece at a time, in turns by peer."""
+"""Runs one piece of work at a time, in turns by peer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Flight(Generic[V]):
 
 
 class FairLane(Generic[K, V]):
-    """Runs ``work`` for one key at a time; peers take turns, so that a peer waits for one piece of work of each other.
+    """Runs ``work`` for one key at a time. Peers take turns: one waits for at most one piece of each other peer.
 
-    Equal keys share one result, which nothing keeps afterwards. A key that several peers ask for has a place in the
-    queue of each, and the first of these counts. ``shared`` counts requests that got a result which another had
-    started. Callers bound how many requests there are.
+    Requests for equal keys share one result, which the lane then forgets. A key that several peers ask for is in the
+    queue of each, and runs at the first turn of any. ``shared`` counts requests for a key that another had asked for.
+    Callers bound how many requests there are.
     """
 
     def __init__(self, work: Callable[[K], Awaitable[V]]) -> None:
@@ -37,7 +37,7 @@ class FairLane(Generic[K, V]):
     async def get(self, peer: str, key: K) -> V:
         """Return what ``work(key)`` returns, or raise what it raises.
 
-        Cancelling one request does not disturb the others, nor work that has begun. Without a request, no work begins.
+        Cancelling one request disturbs neither others nor work that has begun. Work without a request never begins.
         """
         flight = self._flights.get(key)
         if flight is None:
@@ -75,13 +75,13 @@ class FairLane(Generic[K, V]):
     def _begin_next(self) -> None:
         self._busy = False
         while self._queues and not self._busy:
-            peer = next((each for each in self._queues if each != self._served), self._served)
+            peer = next((waiting for waiting in self._queues if waiting != self._served), self._served)
             queue = self._queues.pop(peer)
             key = next(iter(queue))
             del queue[key]
             if queue:
                 self._queues[peer] = queue  # behind the other peers
             flight = self._flights.get(key)
-            if flight is not None and not flight.turn.is_set():  # else another peer's place came first
+            if flight is not None and not flight.turn.is_set():  # else it ran at another peer's turn
                 flight.turn.set()
                 self._busy, self._served = True, peer

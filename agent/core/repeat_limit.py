@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 REPEATS_PER_WINDOW = 10
-"""Of one message; where its fields name a user, of that user's job."""
+"""Of one message; of one that names a user, for each job of that user."""
 REPEATS_PER_USER = 30
-"""Of one message about all jobs of one user: who invents jobs fills no journal."""
+"""Of one message about all jobs of one user, so that invented jobs do not fill the journal."""
 WINDOW_SECONDS = 60.0
 MAX_MESSAGES = 1024
-"""Distinct (logger, level, message, user, job) whose repeats are counted; the oldest gives way."""
+"""Distinct (logger, level, message, user, job) with a window; a new one evicts the oldest."""
 
 MessageKey: TypeAlias = tuple[str, int, str]
 """Logger, level and message."""
@@ -25,9 +25,9 @@ class _Window(NamedTuple):
 
 
 class RepeatLimit:
-    """Lets the same message through REPEATS_PER_WINDOW times per WINDOW_SECONDS.
+    """Lets a message through REPEATS_PER_WINDOW times per WINDOW_SECONDS.
 
-    A message about a user's job has that for each job, and REPEATS_PER_USER for all jobs of the user together.
+    For a message that names a user this limit is per job, and REPEATS_PER_USER is the limit of all the user's jobs.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -36,28 +36,28 @@ class RepeatLimit:
         self.forgotten = 0
 
     def admit(self, key: MessageKey, user: str = "", job_id: str = "") -> int | None:
-        """Return how many of ``key`` were held back since the last one let through, None to hold back this one.
+        """Return how many of ``key`` were held back since the last one let through, or None to hold back this one.
 
-        ``forgotten`` grows by what was held back of a key that gave way to a new one.
+        ``forgotten`` counts those held back in windows that were evicted before they could be returned.
         """
         now = self._monotonic()
         limits: dict[_CountedKey, int] = {(key, user, job_id if user else ""): REPEATS_PER_WINDOW}
         if user:
             limits[key, user, None] = REPEATS_PER_USER
-        for counted, most in limits.items():
+        for counted, limit in limits.items():
             window = self._windows.get(counted)
-            if window is not None and now - window.start < WINDOW_SECONDS and window.passed >= most:
+            if window is not None and now - window.start < WINDOW_SECONDS and window.passed >= limit:
                 self._windows[counted] = window._replace(held_back=window.held_back + 1)
                 return None
         return sum(self._pass(counted, now) for counted in limits)
 
     def _pass(self, counted: _CountedKey, now: float) -> int:
-        """Count one that is let through; return how many its last window held back."""
+        """Count a message that is let through; if that begins a window, return how many the last one held back."""
         window = self._windows.get(counted)
         if window is not None and now - window.start < WINDOW_SECONDS:
             self._windows[counted] = window._replace(passed=window.passed + 1)
             return 0
-        self._windows.pop(counted, None)  # set anew: the dict stays in the order of the windows' starts
+        self._windows.pop(counted, None)  # inserted again below: keeps the dict ordered by the windows' starts
         if len(self._windows) >= MAX_MESSAGES:
             self.forgotten += self._windows.pop(next(iter(self._windows))).held_back
         self._windows[counted] = _Window(now, 1, 0)

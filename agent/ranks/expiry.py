@@ -1,4 +1,4 @@
-"""Ranks that left: how long their record stays in the table, and which is removed first when it is full. Pure."""
+"""Records of ranks that left: when they expire, and which a full table evicts first. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agent.ranks.rank.process import RankProcess
 ENDED_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 MAX_ENDED = 128
-"""Records of ended ranks per user (in containers: per container, in Kubernetes per namespace), but for one job's."""
+"""Records of ended ranks per user (per container, in Kubernetes per namespace) when they are of several jobs."""
 MAX_ENDED_OF_JOB = 256
-"""Records of ended ranks of the one job that may have more than MAX_ENDED."""
+"""Records of ended ranks per user when they are of one job."""
 
 _Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 
@@ -22,7 +22,7 @@ _Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
     """True when the record of a process that left has expired.
 
-    ``holds_label`` False: it was never bound, or a new incarnation took its labels.
+    ``holds_label`` False: it never had a label, or a new incarnation took its labels.
     """
     if process.exited_at is None:
         return False
@@ -31,11 +31,10 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 
 
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
-    """Yield the records of ended ranks beyond MAX_ENDED of a user.
+    """Yield the records of ended ranks to evict: those beyond MAX_ENDED of a user.
 
-    Whole jobs are evicted, but not the last one: those without a rank that runs first, of these the ones without a dead
-    rank, and of these the job that ended first. Of the last one the records beyond MAX_ENDED_OF_JOB are evicted: dead
-    ranks' last, and of these that of the first death.
+    Whole jobs go first, except the last: first jobs without a running rank, among them those without a dead rank, among
+    them the one that ended first. The last job keeps MAX_ENDED_OF_JOB: dead ranks before others, each by time of exit.
     """
     ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
     running = set()
@@ -52,8 +51,8 @@ def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]
                 break
             count -= len(jobs[job])
             yield from (key for key, _ in jobs[job])
-        last = sorted(jobs[ranked[-1]], key=_death_and_end)
-        yield from (key for key, _ in last[MAX_ENDED_OF_JOB:])
+        last_job = sorted(jobs[ranked[-1]], key=_death_and_end)
+        yield from (key for key, _ in last_job[MAX_ENDED_OF_JOB:])
 
 
 def _has_dead_and_end(job: list[_Ended]) -> tuple[bool, float]:
@@ -65,19 +64,19 @@ def _death_and_end(ended: _Ended) -> tuple[bool, float]:
 
 
 def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:
-    """Who leaves a full table for a process of the owner ``newcomer`` (an ``Owner.key``); None: it is refused.
+    """Return what a full table evicts for a process of the owner ``newcomer`` (an ``Owner.key``); None: it is refused.
 
-    Who holds most gives way: of its own records the oldest of a rank that left, a dead one last. A process of another
-    owner may take the place of one that runs, the newest, but never that of a dead one.
+    The owner with most loses the oldest record of a rank that left. For its own process a dead rank's record goes last.
+    For another owner's it never goes; without any other record, the newest running process does.
     """
     held = Counter(process.owner.key for process in processes.values())
     most = max(held, key=lambda owner: (held[owner], owner != newcomer))
-    giver = newcomer if held[newcomer] >= held[most] else most
-    own = [(key, process) for key, process in processes.items() if process.owner.key == giver]
-    left = [(is_dead(p), p.exited_at, key) for key, p in own if p.exited_at is not None]
-    if giver == newcomer:
-        return min(left)[2] if left else None
-    if harmless := [each for each in left if not each[0]]:
+    loser = newcomer if held[newcomer] >= held[most] else most
+    own = [(key, process) for key, process in processes.items() if process.owner.key == loser]
+    exited = [(is_dead(p), p.exited_at, key) for key, p in own if p.exited_at is not None]
+    if loser == newcomer:
+        return min(exited)[2] if exited else None
+    if harmless := [record for record in exited if not record[0]]:
         return min(harmless)[2]
     running = [(process.found_at, key) for key, process in own if process.exited_at is None]
     return max(running)[1] if running else None

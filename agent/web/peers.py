@@ -1,4 +1,4 @@
-"""Which peer a connection is of: a user of this node where the kernel names one, else an address."""
+"""Names the peer of a connection: a user of this node if the kernel names one, else an address."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Callable
 from agent.system.netlink import Netlink, open_channel
 
 LOOPBACK = "loopback"
-"""All users of this node together, where the kernel does not name them: any of them has all of 127.0.0.0/8."""
+"""All users of this node, if the kernel does not name them: each can connect from all of 127.0.0.0/8."""
 _SOCK_DIAG, _BY_FAMILY = 4, 20
-_ASKED = struct.Struct("=BBBBI")
+_REQUEST = struct.Struct("=BBBBI")
 """struct inet_diag_req_v2 (linux/inet_diag.h): family, protocol, extensions, padding, states; then the socket."""
 _SOCKET = struct.Struct("!HH16s16s")
 """struct inet_diag_sockid: ports and addresses; then interface and cookie in the kernel's own byte order."""
 _ANY_INTERFACE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
 _OWNER = struct.Struct("=6x2s56xII")
-"""struct inet_diag_msg: the port at the other end, user and inode. A socket that its process has closed has none."""
+"""struct inet_diag_msg: the port at the other end, user and inode. The inode is 0 if the process closed the socket."""
 _ALL_STATES = 0xFFFFFFFF
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Peers:
-    """Names peers. ``open_diagnosis`` gives a channel for questions about sockets; OSError where there is none."""
+    """Names peers. ``open_diagnosis`` opens a channel to sock_diag(7), or raises OSError."""
 
     def __init__(self, open_diagnosis: Callable[[], Netlink] = lambda: open_channel(_SOCK_DIAG, 0.0)) -> None:
         self._open = open_diagnosis
@@ -32,14 +32,14 @@ class Peers:
         self._may_ask = True
 
     def of(self, peer: object, own: object) -> str:
-        """The peer at the socket name ``peer``, connected to ``own``; empty for a socket without addresses.
+        """Return the peer at the socket name ``peer``, connected to ``own``; empty for a socket without addresses.
 
-        An IPv6 host has a network of 64 bits, so that network counts as one.
+        An IPv6 host can use all addresses of its /64 network, so that network is one peer.
         """
         if not isinstance(peer, tuple) or not isinstance(own, tuple):
             return ""
         address, own_address = _address(peer[0]), _address(own[0])
-        uid = self._uid(address, peer[1], own_address, own[1])  # a user may take any address of the node to ask from
+        uid = self._uid(address, peer[1], own_address, own[1])  # a user can connect from any address of the node
         if uid is not None:
             return f"uid {uid}"
         if address.is_loopback or own_address.is_loopback or address == own_address:
@@ -53,7 +53,7 @@ class Peers:
             self._channel = None
 
     def _uid(self, address: _Address, port: int, own: _Address, own_port: int) -> int | None:
-        """The user whose socket is at this end of a connection within the node; None where the kernel does not say."""
+        """Return the user of the client's socket, if that is on this node; None if the kernel does not name it."""
         if not self._may_ask:
             return None
         try:
@@ -63,18 +63,18 @@ class Peers:
             self._may_ask = False
             return None
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
+        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
         ends = _SOCKET.pack(port, own_port, address.packed.ljust(16, b"\0"), own.packed.ljust(16, b"\0"))
         try:
-            answer = self._channel.ask(_BY_FAMILY, asked + ends + _ANY_INTERFACE_AND_COOKIE)
+            answer = self._channel.ask(_BY_FAMILY, request + ends + _ANY_INTERFACE_AND_COOKIE)
             connected, uid, inode = _OWNER.unpack_from(answer)
         except (OSError, struct.error):  # closed meanwhile, or a kernel without tcp_diag
             return None
-        is_client = inode and connected == own_port.to_bytes(2, "big")  # else who listens at the client's port
+        is_client = inode and connected == own_port.to_bytes(2, "big")  # else one that listens at the client's port
         return int(uid) if is_client else None
 
 
 def _address(text: str) -> _Address:
-    """An address; IPv4's that come by a socket of both (::ffff:10.0.0.1) are their own."""
+    """Return the address; of an IPv4-mapped one (::ffff:10.0.0.1) the IPv4 address."""
     address = ipaddress.ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

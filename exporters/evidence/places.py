@@ -1,4 +1,4 @@
-"""Which bundle goes when another comes: places by user, then by age. Pure."""
+"""Which bundle a new one evicts: by user, then by age. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from agent.api import evidence_folder as place
 
 MOST_TIMES = 4
-"""How many times ``keep_bundles`` there may be at most, where users' only bundles and those of open pages stay."""
+"""The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
 
 
 class Held(NamedTuple):
@@ -20,25 +20,25 @@ class Held(NamedTuple):
 
 
 def most_kept(keep: int) -> int:
-    """Return how many bundles a node has at most; ``keep``: see the configuration."""
+    """Return the node's limit of bundles; ``keep``: ``keep_bundles``."""
     return min(MOST_TIMES * keep, place.MAX_LISTED)
 
 
 def evicted(held: Sequence[Held], keep: int) -> int | None:
-    """Return which bundle goes, the oldest first and the newcomer last; None where all may stay.
+    """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
 
-    Up to ``keep`` all stay. Beyond it the oldest of the user with most bundles goes, but no user's only one, and none
-    of an open page. At the limit of the node bundles of open pages go too, of users with several; then users' only ones
-    of no open page, the oldest first; then the newcomer.
+    Up to ``keep`` all stay. Beyond it the oldest of the user with most is evicted, but no user's only one, and none of
+    an open page. Beyond the node's limit that may be one of an open page. If each user has one bundle, the oldest
+    without an open page is evicted; if there is none, the new one is.
     """
     if len(held) <= keep:
         return None
-    counts = Counter(each.user for each in held)
+    counts = Counter(bundle.user for bundle in held)
     older = range(len(held) - 1)
-    surplus = [number for number in older if counts[held[number].user] > 1]
-    candidates = [number for number in surplus if not held[number].is_open]
+    not_only = [number for number in older if counts[held[number].user] > 1]
+    candidates = [number for number in not_only if not held[number].is_open]
     if not candidates:
         if len(held) <= most_kept(keep):
             return None
-        candidates = surplus or [number for number in older if not held[number].is_open]
+        candidates = not_only or [number for number in older if not held[number].is_open]
     return max(candidates, key=lambda number: (counts[held[number].user], -number), default=len(held) - 1)

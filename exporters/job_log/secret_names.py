@@ -1,6 +1,6 @@
-"""Secrets that are known by their names: a name that tells of one, whatever parts it from its value. Pure.
+"""Masks values by the name before them, such as password, with any separator between name and value. Pure.
 
-A value is a quoted text, all of a bracket, the text of an XML element, a word, or the rest of the line.
+A value is a quoted text, the content of brackets, the text of an XML element, a word, or the rest of the line.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ _OPEN_END = re.compile(
 
 
 def without_named(line: str, mask: str) -> str:
-    """Return the line with ``mask`` in the place of the values of all names that tell of a secret."""
+    """Return the line with ``mask`` instead of the value of each name of a secret."""
     line = _VALUE_FIRST.sub(rf"\1{mask}", line)
     parts: list[str] = []
-    at = 0
-    while (name := NAME.search(line, at)) is not None:
-        value = _value_of(line, name)
-        start, end = value or (name.end(), name.end())
-        parts.append(line[at:start])
-        if value is not None:
+    position = 0
+    while (name := NAME.search(line, position)) is not None:
+        span = _value_of(line, name)
+        start, end = span or (name.end(), name.end())
+        parts.append(line[position:start])
+        if span is not None:
             parts.append(mask)
-        at = max(end, name.end())
-    return "".join((*parts, line[at:]))
+        position = max(end, name.end())
+    return "".join((*parts, line[position:]))
 
 
 def wants_more(line: str) -> bool:
-    """Whether a line ends with the name of a secret, whose value then is the next line."""
+    """Say whether a line ends with the name of a secret: the next line then is its value."""
     return _OPEN_END.search(line) is not None
 
 
 def _value_of(line: str, name: re.Match[str]) -> tuple[int, int] | None:
-    """Where the value of a name begins and ends; None where it has none, or a harmless one."""
+    """Return where the value of a name begins and ends; None if it has none, or a harmless one."""
     strong = name["strong"] is not None
-    found = separated(line, name, strong=strong)
-    if found is None or is_harmless(line, name, found.start, strong=strong):
+    value = separated(line, name, strong=strong)
+    if value is None or is_harmless(line, name, value.start, strong=strong):
         return None
-    if found.until:
-        end = line.find(found.until, found.start)
-        return found.start, len(line) if end < 0 else end
-    is_text = strong and ":" in line[name.end() : found.start]
-    return found.start, end_of(line, found.start, is_text=is_text)
+    if value.until:
+        end = line.find(value.until, value.start)
+        return value.start, len(line) if end < 0 else end
+    is_text = strong and ":" in line[name.end() : value.start]
+    return value.start, end_of(line, value.start, is_text=is_text)

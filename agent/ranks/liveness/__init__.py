@@ -1,1 +1,1 @@
-"""What rules need to know of the jobs on this node: ranks that live, ages, and the exits that came first."""
+"""What rules need to know of the jobs on this node: live ranks, ages and lead exits."""

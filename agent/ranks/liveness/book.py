@@ -1,4 +1,4 @@
-"""The jobs of this node as rules need to know them: looked at once a second, and when a rank leaves."""
+"""The jobs of this node as rules need to know them, updated once a second and when a rank leaves."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from agent.ranks.rank.job_end import ENDED_BY_SCHEDULER, JobEnd
 from agent.ranks.rank.process import RankProcess
 
 CAUSE_SECONDS = 5.0
-"""How long after an exit its status and its cause are waited for, at most."""
+"""How long after an exit the book waits for its status and cause."""
 MAX_LEADS_PER_NODE = 64
+"""Lead exits that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Jobs of one user without a rank here that are still exported."""
+"""Jobs of one user that are still exported after their last rank here left; those with lead exits stay beyond it."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LivenessBook:
-    """Keeps a JobLine per job. ``refused`` counts lead exits that found no room.
-
-    ``facts``: what exporters know of exits.
+    """Keeps a JobLine per job. ``refused`` counts lead exits without room, ``facts`` has what exporters know of exits.
 
     Times are those of the clock that the rank table uses: seconds since this boot.
     """
@@ -44,7 +43,7 @@ class LivenessBook:
         self._labels = labels
 
     def look(self, job_id: str, members: Mapping[ProcessKey, RankProcess], now: float, now_seconds: float) -> None:
-        """Take in the rank processes of one job, those that run and those that left."""
+        """Update the line of one job from its rank processes, those that run and those that left."""
         processes = members.values()
         line = self.jobs.get(job_id)
         if line is None:
@@ -68,12 +67,12 @@ class LivenessBook:
         return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
 
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
-        """Note the ranks that ran when another boot of this machine ended; a job that has a line is known already."""
+        """Add a line for each job with ranks that ran when the boot before ended; a line that exists stays."""
         for job_id, ran in jobs.items():
             self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time()))
 
     def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
-        """Return the jobs of these processes that run, as they must be known after a boot."""
+        """Return the jobs of the processes that run, as the boot file keeps them."""
         ranks: defaultdict[str, list[str]] = defaultdict(list)
         started: defaultdict[str, float] = defaultdict(lambda: float("inf"))
         for process in processes:
@@ -89,13 +88,13 @@ class LivenessBook:
         }
 
     def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
-        """Note that the scheduler ended a job, whose ranks are shown as those of ``job_id``."""
+        """Note that the scheduler ended a job whose ranks have the label ``job_id``."""
         line = self.jobs.get(job_id)
         if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
             line.end_state, line.end_at = end.state, min(now, now - (now_seconds - end.ended_seconds))
 
     def expire(self, now: float) -> None:
-        """Drop what is no more exported, and what is beyond a user's share."""
+        """Drop lines that are no longer exported, and a user's oldest ended jobs beyond MAX_ENDED_JOBS."""
         for line in self.jobs.values():
             line.expire(now)
         self.jobs = {job_id: line for job_id, line in self.jobs.items() if not line.is_over(now)}
@@ -110,16 +109,16 @@ class LivenessBook:
                 del self.jobs[job_id]
 
     def _look_at_exits(self, line: JobLine, members: Mapping[ProcessKey, RankProcess], now: float) -> None:
-        left = {key: process for key, process in members.items() if process.exited_at is not None}
-        if not left:
+        exited = {key: process for key, process in members.items() if process.exited_at is not None}
+        if not exited:
             return
-        exits = sorted((p.evidence(key) for key, p in left.items()), key=lambda p: (p.exited_at, p.key))
+        exits = sorted((p.evidence(key) for key, p in exited.items()), key=lambda p: (p.exited_at, p.key))
         torn = killed_before_teardown(exits)
-        finished = {key for key, process in left.items() if self._is_finished(process)}
+        finished = {key for key, process in exited.items() if self._is_finished(process)}
         soft = finished | {exit_.key for exit_ in exits if ended_by(exit_, SIGTERM)}
         leads = lead_exits(exits, soft)
         known = {lead.process: lead for lead in line.leads}
-        for key, process in left.items():
+        for key, process in exited.items():
             lead = known.get(key)
             if lead is None and not process.is_victim:
                 is_lead = key in leads and not _follows_a_restarted(process, line, members)
@@ -130,7 +129,7 @@ class LivenessBook:
     def _consider(
         self, line: JobLine, key: ProcessKey, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float
     ) -> None:
-        """Admit an exit that leads, once its status and cause are known; one that follows another never leads later."""
+        """Admit a lead exit once its status and cause are known; an exit that follows another never leads later."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
@@ -154,25 +153,25 @@ class LivenessBook:
             process.is_victim = True
 
     def _revise(self, line: JobLine, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
-        """Retract a lead exit of which a late fact changed the class, and say the new one."""
+        """Retract a lead exit whose class a late fact changed, and add one of the new class."""
         exit_class = class_of(process.exit, finished=self._is_finished(process), torn=is_torn)
         if exit_class == lead.exit_class:
             return
         line.retract(lead, now)
         reason, signal, code = ending(process.exit)
-        late = msgspec.structs.replace(
+        revised = msgspec.structs.replace(
             lead, reason=reason, signal=signal, code=code, exit_class=exit_class, revised=True
         )
-        line.leads = (*line.leads, late)
+        line.leads = (*line.leads, revised)
 
     def _is_finished(self, process: RankProcess) -> bool:
-        """Say whether its exit is no death, by a proof."""
+        """Say whether a proof shows that its exit is no death."""
         label = self._labels.held(process)
         is_planned = label is not None and self.facts.is_planned(label)
         return is_planned or (process.verdict is not None and process.verdict.state == "finished")
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """Retract a lead exit of the user with most where the node is full; False where that is this job's user."""
+        """On a full node retract the oldest lead exit of the user with most; False if that is this job's user."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:
             return True
@@ -180,7 +179,7 @@ class LivenessBook:
         most = max(counts, key=lambda share: (counts[share], share == line.share))
         if most == line.share:
             return False
-        _, lead, job = min((each for each in held if each[0] == most), key=lambda each: each[1].exited_at)
+        _, lead, job = min((entry for entry in held if entry[0] == most), key=lambda entry: entry[1].exited_at)
         job.retract(lead, now)
         return True
 
@@ -191,7 +190,7 @@ def started_at(process: RankProcess) -> float:
 
 
 def _follows_a_restarted(process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-    """Say whether it left soon after a lead exit of another rank, which runs again and whose record is gone."""
+    """Say whether it left soon after a lead exit of another rank whose record is gone."""
     ranks = {label.rank for label in process.slots or () if label is not None}
     return any(
         0 < (process.exited_at or 0.0) - lead.exited_at <= EPISODE_SECONDS

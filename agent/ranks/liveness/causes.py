@@ -1,4 +1,4 @@
-"""Why a rank may have ended, in words of a closed set: of failed hardware under it, and of its job's log."""
+"""Why a rank may have ended, as one of a closed set of causes: failed hardware under it, or its job's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HARDWARE = frozenset(
         "nic_fatal", "machine_check",
     }
 )  # fmt: skip
-"""Checks that count by default."""
+"""Checks of the health ledger that count by default."""
 LOG = frozenset(
     {
         "collective_mismatch", "cuda_assert", "cuda_error", "cuda_illegal_access", "cuda_oom", "disk_full",
@@ -23,7 +23,7 @@ LOG = frozenset(
         "port_in_use", "program_error", "rendezvous", "segfault", "shm_full", "storage_error",
     }
 )  # fmt: skip
-"""Root categories of exporter job_log, those of one kind under one word."""
+"""Root categories of exporter job_log; _SHORTER maps those of one kind to one."""
 CAUSES = HARDWARE | LOG | {OOM}
 MAX_CAUSES, MAX_CAUSE_BYTES = 40, 32
 _SHORTER = {
@@ -37,15 +37,15 @@ _SHORTER = {
 
 
 def cause(word: str) -> str:
-    """Return the cause for a check or a category; empty for one that names none."""
+    """Return the cause for a check or a category; empty if it names none."""
     word = _SHORTER.get(word, word)
     return word if word in CAUSES else ""
 
 
 class ExitFacts:
-    """What sources know of exits: causes, and ranks that leave as planned.
+    """What exporters know of exits: causes, and ranks that leave as planned.
 
-    ``hardware`` returns the failed check under each rank that failed hardware struck while it ran.
+    ``hardware`` returns, by rank, the check that failed under it while it ran.
     """
 
     def __init__(self) -> None:
@@ -54,15 +54,15 @@ class ExitFacts:
         self._planned: dict[str, Collection[RankLabel]] = {}
 
     def of(self, source: str) -> ExitFactsWriter:
-        """Return what the exporter of this name writes."""
+        """Return the writer of the exporter of this name."""
         return ExitFactsWriter(source, self._causes, self._planned)
 
     def cause_of(self, label: RankLabel) -> str:
         """Return the cause for this rank: by its hardware, else by a log; empty where none is known."""
         words = [self.hardware().get(label, "")]
-        for known in self._causes.values():
-            words += [known.get(label, ""), known.get(RankLabel(label.job_id, ""), "")]
-        return next((found for word in words if (found := cause(word))), "")
+        for causes in self._causes.values():
+            words += [causes.get(label, ""), causes.get(RankLabel(label.job_id, ""), "")]
+        return next(filter(None, map(cause, words)), "")
 
     def is_planned(self, label: RankLabel) -> bool:
         """Say whether the rank leaves as planned."""
@@ -70,7 +70,7 @@ class ExitFacts:
 
 
 class ExitFactsWriter:
-    """What one exporter knows of exits, until it has ended."""
+    """Writes what one exporter knows of exits, until the exporter ends."""
 
     def __init__(
         self, source: str, causes: dict[str, Mapping[RankLabel, str]], planned: dict[str, Collection[RankLabel]]
@@ -81,7 +81,7 @@ class ExitFactsWriter:
         self._closed = False
 
     def set_causes(self, causes: Mapping[RankLabel, str]) -> None:
-        """Replace the causes known: checks or categories by rank; rank "" stands for a whole job."""
+        """Replace the known causes: checks or categories by rank; rank "" stands for the whole job."""
         self._check()
         self._causes[self._source] = causes
 
@@ -97,4 +97,4 @@ class ExitFactsWriter:
 
     def _check(self) -> None:
         if self._closed:
-            raise RuntimeError(f"{self._source} has ended: what it knows of exits is not taken any more")
+            raise RuntimeError(f"{self._source} has ended: it can write nothing more about exits")

@@ -1,4 +1,4 @@
-"""The liveness page, for rules: per job and node, as ages in seconds. Pure."""
+"""The series of liveness that rules read: per job and node, as ages in seconds. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RANKS_LIVE = Family(
 START_AGE = Family(
     "rankwatch_job_start_age_seconds",
     "gauge",
-    "Time since the oldest rank of the job's youngest run on this node started; kept for 15 minutes after "
-    "the last rank left.",
+    "Time since the oldest rank of the job's latest run on this node started; kept for 15 minutes after the last "
+    "rank left.",
     ("job_id",),
     "1 per job",
     "none",
@@ -27,8 +27,7 @@ START_AGE = Family(
 PROGRESS_AGE = Family(
     "rankwatch_job_progress_age_seconds",
     "gauge",
-    "Time since the job's newest completed operation on this node, by records; absent without records and "
-    "without ranks.",
+    "Time since the job's newest completed operation on this node, by records; absent without records or ranks.",
     ("job_id",),
     "1 per job with records",
     "none",
@@ -36,7 +35,7 @@ PROGRESS_AGE = Family(
 LONGEST_PAUSE = Family(
     "rankwatch_job_longest_pause_seconds",
     "gauge",
-    "The longest time between two completed operations of the job on this node so far: what is normal for this job.",
+    "The longest time between two completed operations of the job on this node so far: normal for this job.",
     ("job_id",),
     "1 per job with records",
     "max",
@@ -53,13 +52,13 @@ ENDED_AGE = Family(
 EXIT_AGE = Family(
     "rankwatch_exit_age_seconds",
     "gauge",
-    "Time since a lead exit: no exit of the job on this node preceded it by up to 60 s. -1 for 5 minutes when it "
-    "holds no more: the rank runs again, its class changed, or the job was started anew. class: oom, crash (SEGV, "
-    "BUS, ILL, FPE), fail (ABRT, status 1 to 127), torn (SIGKILL, then SIGTERM for a peer here), killed (SIGKILL), "
-    "left (SIGTERM, status 0, others), ok (finished, planned, or ended by the scheduler), reboot. lived: short below "
-    "600 s, else long.",
+    "Time since a lead exit: of exits at most 60 s apart the first, the first by SIGTERM or ok, the first by OOM or a "
+    "fatal signal. -1 for 5 minutes once retracted: rank or job runs again, class changed, too old, no room. class: "
+    "oom, crash (SEGV, BUS, ILL, FPE), fail (ABRT, status 1 to 127), torn (SIGKILL, then SIGTERM for a peer here), "
+    "killed (SIGKILL), left (SIGTERM, status 0, others), ok (finished, planned, or ended by the scheduler), reboot. "
+    "lived: short below 600 s, else long.",
     ("job_id", "rank", "reason", "signal", "code", "class", "lived", "cause", "user"),
-    "3 per job with exits, 64 per node",
+    "3 per job with exits, 64 per node, and retracted ones",
 )
 FAMILIES: tuple[Family, ...] = (RANKS_LIVE, START_AGE, PROGRESS_AGE, LONGEST_PAUSE, ENDED_AGE, EXIT_AGE)
 RETRACTED = -1.0
@@ -81,9 +80,9 @@ def render(jobs: Mapping[str, JobLine], now: float) -> Iterable[Metric]:
             pause.add((job_id,), line.longest_pause)
         if line.end_state and now - line.end_at <= ENDED_SECONDS:
             ended.add((job_id, line.end_state), now - line.end_at)
-        shown = {}
+        ages = {}
         for lead in line.leads:  # the newest of equal labels counts
-            shown[lead.labels()] = RETRACTED if lead.retracted_at is not None else now - lead.exited_at
-        for labels, age in shown.items():
+            ages[lead.labels()] = RETRACTED if lead.retracted_at is not None else now - lead.exited_at
+        for labels, age in ages.items():
             exits.add((job_id, *labels), age)
     return [rows.metric for rows in (live, start, progress, pause, ended, exits)]

@@ -1,4 +1,4 @@
-"""What rules need to know of one job on this node, kept from look to look."""
+"""What rules need to know of one job on this node, kept between looks."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from agent.ranks.liveness.lead_exits import ExitClass
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
-"""How long the series of a job stay after its last rank left, and a lead exit that cannot alert any more."""
+"""How long a job's series stay after its last rank left, and a lead exit that can no longer alert."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job may run on other nodes."""
 RETRACTED_SECONDS = 300.0
-"""How long a retracted lead exit is exported as -1: longer than a Prometheus may be cut off."""
+"""How long a retracted lead exit is exported as -1, so that a Prometheus that was cut off for less sees it."""
 MAX_LEADS = 3
-"""Lead exits of one job on one node."""
+"""Lead exits of one job on one node that are not retracted."""
 SHORT_SECONDS = 600.0
-"""A rank that ended sooner lived for a short time."""
+"""A rank that ended sooner has the label lived="short"."""
 
 
 Lifetime = Literal["short", "long"]
 
 
 class LeadExit(msgspec.Struct, frozen=True):
-    """One lead exit and its labels. ``retracted_at``: since when it holds no more. ``revised``: its class changed once.
+    """One lead exit and its labels. ``retracted_at``: when its age became -1. ``revised``: its class changed once.
 
-    ``process`` is None for one that was read from before a boot. Times are CLOCK_BOOTTIME seconds.
+    ``process`` is None for class reboot. Times are CLOCK_BOOTTIME seconds.
     """
 
     rank: str
@@ -53,10 +53,10 @@ class LeadExit(msgspec.Struct, frozen=True):
 
 
 class JobLine(msgspec.Struct):
-    """One job. ``share``: the user, whose jobs have a fair share of the tables. ``live`` None: cannot be told now.
+    """One job. ``share``: its user, whose jobs share one part of the tables. ``live``: live ranks, None if unknown.
 
-    ``started_at``: when the oldest rank of its youngest run started. ``left_at``: when the last rank left, None while
-    one runs. ``ranks``: the most ranks seen here at once. ``expected``: the ranks of the whole job, 0 if not known.
+    ``started_at``: when the oldest rank of its latest run started. ``left_at``: when the last rank left, None while one
+    runs. ``ranks``: the most ranks seen here at once. ``expected``: the ranks of the whole job, 0 if not known.
     """
 
     share: str
@@ -73,7 +73,7 @@ class JobLine(msgspec.Struct):
     leads: tuple[LeadExit, ...] = ()
 
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
-        """Note which ranks run at ``now``, and when the oldest of them started (None: none runs)."""
+        """Note which ranks run at ``now``, and when the oldest of them started (None if no rank runs)."""
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
         count = sum(sum(label is not None for label in p.slots or ()) for p in live)
@@ -86,7 +86,7 @@ class JobLine(msgspec.Struct):
             self.left_at = max((p.exited_at for p in members if p.exited_at is not None), default=now)
 
     def note_progress(self, newest_seconds: float | None, now: float, now_seconds: float) -> None:
-        """Note the newest completed operation (epoch seconds), and the pause before it."""
+        """Note the newest completed operation (epoch seconds) and the pause before it."""
         if newest_seconds is None or newest_seconds == self.progress_seconds:
             return
         at = min(now, now - (now_seconds - newest_seconds))
@@ -95,13 +95,13 @@ class JobLine(msgspec.Struct):
         self.progress_seconds, self.progress_at = newest_seconds, at
 
     def retract(self, lead: LeadExit, now: float) -> None:
-        """Say from now on that a lead exit holds no more."""
+        """Export a lead exit as -1 from now on."""
         if lead.retracted_at is None:
             retracted = msgspec.structs.replace(lead, retracted_at=now)
-            self.leads = tuple(retracted if known is lead else known for known in self.leads)
+            self.leads = tuple(retracted if other is lead else other for other in self.leads)
 
     def retract_returned(self, running: Collection[tuple[str, float]], now: float) -> None:
-        """Retract the exits of ranks that run again here, and all exits before the run that runs now.
+        """Retract the exits of ranks that run again here, and all exits before the present run.
 
         ``running``: each running rank with its start.
         """
@@ -112,10 +112,10 @@ class JobLine(msgspec.Struct):
                 self.retract(lead, now)
 
     def admit(self, lead: LeadExit, now: float) -> bool:
-        """Add a lead exit; a full line retracts an ok one for it, then one that left. False: there is no room."""
-        held = [known for known in self.leads if known.retracted_at is None]
-        if len(held) >= MAX_LEADS:
-            soft = [known for kind in ("ok", "left") for known in held if known.exit_class == kind]
+        """Add a lead exit; a full line retracts one of class ok for it, else one of class left. False: no room."""
+        valid = [other for other in self.leads if other.retracted_at is None]
+        if len(valid) >= MAX_LEADS:
+            soft = [other for kind in ("ok", "left") for other in valid if other.exit_class == kind]
             if not soft or lead.exit_class in ("ok", "left"):
                 return False
             self.retract(soft[0], now)
@@ -123,7 +123,7 @@ class JobLine(msgspec.Struct):
         return True
 
     def expire(self, now: float) -> None:
-        """Retract the lead exits whose time is over, and drop those retracted long enough."""
+        """Retract lead exits after ENDED_SECONDS or LEAD_SECONDS; drop them RETRACTED_SECONDS later."""
         ran_whole_here = bool(self.expected) and self.ranks >= self.expected and not self.live
         for lead in self.leads:
             is_short = lead.exit_class == "ok" or ran_whole_here or self.end_state
@@ -134,5 +134,5 @@ class JobLine(msgspec.Struct):
         )
 
     def is_over(self, now: float) -> bool:
-        """True when nothing of the job is exported any more."""
+        """True when the job has no series any more."""
         return self.left_at is not None and now - self.left_at > ENDED_SECONDS and not self.leads

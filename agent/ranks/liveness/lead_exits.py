@@ -1,4 +1,4 @@
-"""Which exits of a job on this node come first, and the class of each. Pure."""
+"""Which exits of a job on this node are lead exits, and the class of each. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agent.ranks.rank.exit_status import ExitStatus
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM for a peer
-here within 10 s. killed: SIGKILL. left: SIGTERM, status 0 and all others, as long as nothing proves that the job
+here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows that the job
 finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when this machine went down."""
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit. ``finished``: a proof says so; ``torn``: see ``killed_before_teardown``."""
+    """Return the class of an exit. ``finished``: a proof shows it; ``torn``: ``killed_before_teardown`` has it."""
     if finished:
         return "ok"
     reason = fatal_reason(status)
@@ -33,10 +33,10 @@ def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitCl
 
 
 def lead_exits(exits: Sequence[ProcessEvidence], soft: Collection[ProcessKey]) -> set[ProcessKey]:
-    """Return the exits that rules need to know: of each episode the first, the first soft one, the first struck one.
+    """Return the lead exits: of each episode the first, the first soft one and the first struck one.
 
     ``exits``: those of one job here, by time. ``soft``: those by SIGTERM and those of class ok, which show a cancel or
-    an end. An episode ends where none left for EPISODE_SECONDS.
+    an end. An episode ends when no rank has left for EPISODE_SECONDS.
     """
     victims = preceded(exits)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}

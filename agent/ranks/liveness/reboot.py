@@ -8,7 +8,7 @@ from agent.ranks.liveness.job_line import SHORT_SECONDS, JobLine, LeadExit, Life
 
 
 class RanBefore(msgspec.Struct, frozen=True):
-    """A job with ranks that ran on this node; ``started_seconds``: when the oldest started, since the epoch."""
+    """A job with ranks that ran on this node; ``started_seconds``: start of the oldest, since the epoch."""
 
     user: str
     ranks: list[str]
@@ -17,9 +17,9 @@ class RanBefore(msgspec.Struct, frozen=True):
 
 
 def line_of(ran: RanBefore, now: float, now_seconds: float) -> JobLine:
-    """Return the line of a job whose ranks ended with the boot before, with its lowest rank as lead exit.
+    """Return the line of a job whose ranks ended with the boot before; its lowest rank is the lead exit.
 
-    The exit's time is that of this boot, later than the true one: it must not come before those of its peers.
+    The exit's time is this boot, later than the true one, so that it does not precede the exits of peers elsewhere.
     """
     booted_seconds = now_seconds - now
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < SHORT_SECONDS else "long"
