@@ -19,6 +19,8 @@ from agent.ranks.liveness.reboot import RanBefore
 
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024
+WRITE_SECONDS = 3600.0
+"""The file is also written after this time without a change: its age tells how long the machine was down."""
 MAX_AGE_SECONDS = 86_400.0
 """After this long without a write the file counts for nothing: its jobs no longer wait."""
 
@@ -38,6 +40,7 @@ class BootFile:
         self._thread = thread
         self._log = Logger("checkpoint")
         self._saved: Mapping[str, RanBefore] | None = None
+        self._saved_seconds = 0.0
         self._writing: asyncio.Task[None] | None = None
 
     def load(self, now_seconds: float) -> dict[str, RanBefore]:
@@ -57,8 +60,10 @@ class BootFile:
 
     def keep(self, jobs: Mapping[str, RanBefore], now_seconds: float) -> None:
         """Write the jobs to the file if they changed; called on the event loop at each tick."""
-        if self._path is None or jobs == self._saved or (self._writing is not None and not self._writing.done()):
+        is_fresh = jobs == self._saved and 0 <= now_seconds - self._saved_seconds < WRITE_SECONDS
+        if self._path is None or is_fresh or (self._writing is not None and not self._writing.done()):
             return
+        self._saved_seconds = now_seconds
         content = msgspec.json.encode(_File(self._boot_id, now_seconds, dict(jobs)))
         self._writing = asyncio.get_running_loop().create_task(self._write(self._path, content, jobs))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import struct
@@ -21,6 +22,10 @@ _OWNER = struct.Struct("=6x2s56xII")
 """struct inet_diag_msg: the port at the other end, user and inode. The inode is 0 if the process closed the socket."""
 _ALL_STATES = 0xFFFFFFFF
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+_NO_NETLINK = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES})
+"""The sandbox has no AF_NETLINK (55-hardware.conf gives it). Any other error passes, such as too many open files."""
 
 
 class Peers:
@@ -59,8 +64,8 @@ class Peers:
         try:
             if self._channel is None:
                 self._channel = self._open()
-        except OSError:  # the sandbox has no AF_NETLINK (55-hardware.conf gives it)
-            self._may_ask = False
+        except OSError as error:
+            self._may_ask = error.errno not in _NO_NETLINK
             return None
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)

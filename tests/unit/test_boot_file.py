@@ -28,9 +28,9 @@ def save(directory: Path | None, boot_id: str) -> None:
     asyncio.run(keep(file_of(directory, boot_id)))
 
 
-async def keep(file: BootFile) -> None:
+async def keep(file: BootFile, seconds: float = 1.7e9) -> None:
     """Have the file hold JOBS, and wait until the write has ended."""
-    file.keep(JOBS, 1.7e9)
+    file.keep(JOBS, seconds)
     if file._writing is not None:
         await file._writing
 
@@ -85,6 +85,20 @@ def test_it_is_written_when_ranks_change(tmp_path: Path) -> None:
     asyncio.run(run())
     assert file_of(tmp_path / "state", "next").load(1.7e9 + 60.0) == JOBS
     save(None, "now")
+
+
+def test_a_job_that_runs_for_days_is_known_after_a_boot(tmp_path: Path) -> None:
+    """Ranks that do not change for days are written once an hour, so that a short loss of power finds them."""
+
+    async def run() -> None:
+        file = file_of(tmp_path, "before")
+        await keep(file)
+        await keep(file, 1.7e9 + boot_file.WRITE_SECONDS - 1.0)
+        assert file_of(tmp_path, "after").load(1.7e9 + boot_file.MAX_AGE_SECONDS + 1.0) == {}
+        await keep(file, 1.7e9 + boot_file.WRITE_SECONDS)
+
+    asyncio.run(run())
+    assert file_of(tmp_path, "after").load(1.7e9 + boot_file.MAX_AGE_SECONDS + 1.0) == JOBS
 
 
 def test_what_ran_is_what_runs(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from agent.ranks.families import families
 from agent.ranks.health import CHECKS
 from agent.ranks.liveness import book, causes
 from agent.ranks.liveness.causes import ExitFacts
-from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, RETRACTED_SECONDS
+from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, MAX_RETRACTED, RETRACTED_SECONDS
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.job_end import JobEnd
 from exporters.job_log.catalogue import entries
@@ -291,6 +291,18 @@ def test_three_leads_per_job() -> None:
     job.tick(SETTLED)
     assert job.leads()["0", "left"] == -1.0
     assert {key for key, age in job.leads().items() if age >= 0} == {("1", "left"), ("2", "left"), ("4", "crash")}
+
+
+def test_retracted_leads_are_bounded() -> None:
+    """A rank that dies in another way and returns again and again leaves MAX_RETRACTED series of -1 at most."""
+    job = Job()
+    for code in range(1, MAX_RETRACTED + 3):
+        job.exit(0, ExitStatus(known=True, code=code), after=1.0)
+        job.tick(SETTLED)
+        job.start(0)
+        job.tick(1.0)
+    codes = sorted(int(labels[3]) for labels in job.shown("exit_age_seconds"))
+    assert codes == list(range(3, MAX_RETRACTED + 3))
 
 
 def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:

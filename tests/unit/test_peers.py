@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -121,3 +122,19 @@ def test_a_question_that_fails_is_no_end() -> None:
     assert channel.asked == 2
     peers.close()
     assert channel.asked == -1
+
+
+def test_a_passing_error_does_not_end_the_questions() -> None:
+    """Too many open files cost one answer; without AF_NETLINK the kernel is not asked again."""
+    errors = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EPERM, "Operation not permitted")]
+    asked = 0
+
+    def fail() -> Netlink:
+        nonlocal asked
+        asked += 1
+        raise errors[min(asked, 2) - 1]
+
+    peers = Peers(fail)
+    for _ in range(4):
+        assert peers.of(("127.0.0.1", 5), ("127.0.0.1", 19028)) == LOOPBACK
+    assert asked == 2

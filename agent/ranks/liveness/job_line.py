@@ -18,6 +18,8 @@ LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job may run on other nodes."""
 RETRACTED_SECONDS = 300.0
 """How long a retracted lead exit is exported as -1, so that a Prometheus that was cut off for less sees it."""
+MAX_RETRACTED = 6
+"""Retracted lead exits of one job on one node; the oldest is dropped first."""
 MAX_LEADS = 3
 """Lead exits of one job on one node that are not retracted."""
 SHORT_SECONDS = 600.0
@@ -99,6 +101,12 @@ class JobLine(msgspec.Struct):
         if lead.retracted_at is None:
             retracted = msgspec.structs.replace(lead, retracted_at=now)
             self.leads = tuple(retracted if other is lead else other for other in self.leads)
+            by_age = sorted(
+                (other for other in self.leads if other.retracted_at is not None),
+                key=lambda other: other.retracted_at or 0.0,
+            )
+            if len(by_age) > MAX_RETRACTED:
+                self.leads = tuple(other for other in self.leads if other is not by_age[0])
 
     def retract_returned(self, running: Collection[tuple[str, float]], now: float) -> None:
         """Retract the exits of ranks that run again here, and all exits before the present run.
