@@ -57,6 +57,7 @@ class Node:
         self.table = RankTable(self.clock, name)
         self.answers = True
         self.runs = True
+        self.refuses = False
         self.running: dict[ProcessKey, Rank] = {}
         self._pid = 100
         self._before: Mapping[str, RanBefore] = {}

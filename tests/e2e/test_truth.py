@@ -1,0 +1,49 @@
+"""The table of truth: what happens to jobs, judged by the agents' real code, the rules on trial and promtool."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus import why_no_prometheus
+from rulers import built, firing
+from truth_table import EVENT, SITUATIONS, Due, Play, Situation
+
+RULES = Path(__file__).parents[1] / "truth" / "deaths.yml"
+REST_SECONDS = 240.0
+"""How long a site is watched after all has happened."""
+SLOWER = {5: 0.0, 15: 60.0}
+"""How much later an alert may come: at 15 s each of three levels sees the round before."""
+SEEDS = range(4) if "RANKWATCH_TEST_FULL" in os.environ else range(1)
+pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("interval", SLOWER)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)
+def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Path) -> None:
+    """Exactly the alerts that are due fire, in time and without a gap: at 5 s in order, at 15 s in the worst order."""
+    play = Play(seed, situation.nodes, situation.per_node, interval)
+    situation.happens(play)
+    play.run(REST_SECONDS)
+    rules = tmp_path / "rules.yml"
+    rules.write_text(built(RULES, interval, worst_order=interval == 15))
+    seen: dict[str, list[float]] = {}
+    for time, alerts in sorted(firing(play.site, rules, tmp_path, interval).items()):
+        for alert in alerts:
+            words = (alert.get(label, "") for label in ("alertname", "rank", "node", "class"))
+            seen.setdefault(" ".join(filter(None, words)), []).append(time - EVENT)
+    assert seen.keys() == situation.due.keys()
+    for name, due in situation.due.items():
+        check(seen[name], due, interval, play.site.now - EVENT)
+
+
+def check(times: list[float], due: Due, interval: int, end: float) -> None:
+    """Check when an alert fired: ``times`` after the event, ``end`` the last of all."""
+    slower = SLOWER[interval]
+    assert due.after <= times[0] <= due.by + slower
+    assert all(later - earlier == interval for earlier, later in pairwise(times))
+    assert times[-1] >= (end if due.until is None else due.until) - 3 * interval
+    assert due.until is None or times[-1] <= due.until + due.gone + slower

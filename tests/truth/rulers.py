@@ -1,0 +1,112 @@
+"""What rules make of a site: its scrapes as promtool's input, its firing alerts as promtool's output."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from site_of_agents import Series, Site
+
+REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
+READ = frozenset(
+    f"rankwatch_{name}"
+    for name in (
+        "exit_age_seconds", "job_ranks_live", "job_start_age_seconds", "job_progress_age_seconds",
+        "job_longest_pause_seconds", "job_ended_age_seconds", "job_expected_ranks", "job_restarts_left",
+    )
+)  # fmt: skip
+"""The families that rules on deaths read."""
+_TIME = re.compile(r"time: (\w+),")
+_LABEL = re.compile(r'(\w+)=\\?"((?:[^"\\]|\\.)*?)\\?"')
+
+Firing = dict[str, str]
+"""The labels of an alert that fires."""
+
+
+def built(source: Path, interval: int, *, worst_order: bool) -> str:
+    """Return the rules for an interval. ``worst_order``: each rule sees what those before it recorded a round ago."""
+    parsed = yaml.safe_load(source.read_text())
+    macros = {**parsed["macros"], "interval": f"{interval}s", "three_scrapes": f"{3 * interval - 1}s", "carry": "3m"}
+
+    def fill(text: str) -> str:
+        return re.sub(r"%\{(\w+)\}", lambda match: fill(str(macros[match[1]]).strip()), text)
+
+    for group in parsed["groups"]:
+        group["interval"] = fill(group["interval"])
+        rules = [
+            {key: fill(value) if isinstance(value, str) else value for key, value in rule.items()}
+            for rule in group["rules"]
+        ]
+        group["rules"] = rules[::-1] if worst_order else rules
+    return yaml.dump({"groups": parsed["groups"]}, sort_keys=False)
+
+
+def firing(site: Site, rules: Path, scratch: Path, step: int = 5) -> dict[int, list[Firing]]:
+    """Return the alerts that fire at each time, every ``step`` seconds, as promtool evaluates ``rules``."""
+    end = int(max(max(pages) for pages in site.scrapes.values()))
+    questions = [
+        {
+            "expr": 'ALERTS{alertstate="firing"}',
+            "eval_time": f"{time}s",
+            "exp_samples": [{"labels": "none", "value": 0}],
+        }
+        for time in range(0, end, step)
+    ]
+    test = {"interval": f"{step}s", "input_series": list(_input(site, end, step)), "promql_expr_test": questions}
+    document = {"rule_files": [str(rules)], "evaluation_interval": f"{step}s", "tests": [test]}
+    file = scratch / "site.yml"
+    file.write_text(yaml.dump(document, sort_keys=False))
+    output = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    return dict(_parsed(output.stdout + output.stderr))
+
+
+def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
+    times = range(0, end + 1, step)
+    for node, pages in site.scrapes.items():
+        series: dict[Series, dict[int, float]] = {}
+        for time, page in pages.items():
+            for (name, labels), value in (page or {}).items():
+                if name in READ:
+                    series.setdefault((name, labels), {})[int(time)] = value
+        target = (("job", "rankwatch-liveness"), ("node", node), ("instance", f"{node}:19028"))
+        up = {int(time): float(page is not None) for time, page in pages.items()}
+        took = {
+            int(time): REFUSED_SECONDS
+            if page is None and site.nodes[node].refuses
+            else TIMEOUT_SECONDS
+            if page is None
+            else 0.01
+            for time, page in pages.items()
+        }
+        for (name, labels), values in {("up", ()): up, ("scrape_duration_seconds", ()): took, **series}.items():
+            words = ",".join(f"{label}={json.dumps(word)}" for label, word in (*target, *labels))
+            yield {"series": f"{name}{{{words}}}", "values": " ".join(_values(values, times))}
+
+
+def _values(values: dict[int, float], times: Iterable[int]) -> Iterable[str]:
+    """One word a time: the value, `stale` where the series has just gone, `_` while it is not there."""
+    was_there = False
+    for time in times:
+        if time in values:
+            yield repr(values[time])
+        else:
+            yield "stale" if was_there else "_"
+        was_there = time in values
+
+
+def _parsed(output: str) -> Iterable[tuple[int, list[Firing]]]:
+    for part in output.split("expr: ")[1:]:
+        time = _TIME.search(part)
+        got = part.partition("got:")[2]
+        alerts = [dict(_LABEL.findall(sample)) for sample in re.findall(r"\{[^{}]*alertname[^{}]*\}", got)]
+        if time is not None and alerts:
+            yield _seconds(time[1]), alerts
+
+
+def _seconds(text: str) -> int:
+    units = {"h": 3600, "m": 60, "s": 1}
+    return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+)([hms])", text))
