@@ -333,6 +333,31 @@ def fails_again_and_again(play: Play) -> None:
         play.run(120.0)
 
 
+def crash_and_late_raise(play: Play) -> None:
+    """A rank crashes; eight seconds later those of another node raise, as their connections broke."""
+    play.ranks[1].exit(SIGSEGV)
+    play.hang()
+    play.run(8.0)
+    for rank in play.ranks[4:]:
+        rank.exit(code=1)
+
+
+def killed_and_slow_teardown(play: Play) -> None:
+    """A rank is killed; its launcher ends the others seven seconds later."""
+    play.ranks[1].exit(SIGKILL)
+    play.run(7.0)
+    play.job.tear_down()
+
+
+def returns_and_dies_alike(play: Play) -> None:
+    """A rank crashes, returns after half a minute and crashes again 15 s later."""
+    play.ranks[5].exit(SIGSEGV)
+    play.run(30.0)
+    play.ranks[5].start()
+    play.run(15.0)
+    play.ranks[5].exit(SIGSEGV)
+
+
 DEAD, LOST = "RankDead 5 n1", "NodeLost n1"
 SITUATIONS = (
     Situation(crash_and_teardown, {"RankDead 1 n0 crash": Due(0, 22)}),
@@ -371,5 +396,8 @@ SITUATIONS = (
     Situation(node_cut_off_shortly),
     Situation(one_finishes_early),
     Situation(fails_again_and_again),
+    Situation(crash_and_late_raise, {"RankDead 1 n0 crash": Due(0, 22)}),
+    Situation(killed_and_slow_teardown, {"RankDead 1 n0 torn": Due(7, 30)}),
+    Situation(returns_and_dies_alike, {f"{DEAD} crash": Due(0, 22)}),
     Situation(two_deaths, {f"{DEAD} crash": Due(0, 22)}),
 )
