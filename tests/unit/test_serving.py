@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,10 @@ from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.serving import Serving
 
 
+HERE = f"here, process {os.getpid()}\n".encode()
+"""The answer of this process alone: tests beside it may take a port that is free here."""
+
+
 def free_port() -> int:
     """A port that nobody has just now."""
     with socket.create_server(("127.0.0.1", 0)) as found:
@@ -23,11 +28,11 @@ def free_port() -> int:
 
 async def answer(_request: HttpRequest) -> HttpResponse:
     """The same to everybody."""
-    return HttpResponse(200, TEXT, b"here\n")
+    return HttpResponse(200, TEXT, HERE)
 
 
 async def asked(host: str, port: int) -> bool:
-    """Whether somebody answers there."""
+    """Whether this process answers there."""
     try:
         reader, writer = await asyncio.open_connection(host, port)
     except ConnectionRefusedError:
@@ -35,7 +40,7 @@ async def asked(host: str, port: int) -> bool:
     writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
     answered = await reader.read()
     writer.close()
-    return answered.endswith(b"here\n")
+    return answered.endswith(HERE)
 
 
 @asynccontextmanager
