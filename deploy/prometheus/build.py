@@ -24,7 +24,11 @@ SHADOW = "shadow"
 """Both the key that lists alerts and the severity that they get: evaluated and visible, and nobody is told."""
 RUNBOOKS, DASHBOARDS = "runbooks", "dashboards"
 TEXTS = "texts.yml"
-"""The source that holds parts of texts, which stand in alerts by their names as thresholds do."""
+"""The source that holds parts of texts and expressions, which stand in all sources by their names as thresholds do."""
+MACROS = "macros"
+"""The key of a source that holds parts of expressions for this source alone."""
+INTERVAL, THREE_SCRAPES = "interval", "three_scrapes"
+"""The threshold for how often nodes are scraped and judged, and the range of three scrapes that follows from it."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}
 """Which dashboard an alert leads to, by what its text names: a job, else a node, else all of them."""
 
@@ -64,15 +68,25 @@ def build(sources: Mapping[str, str], thresholds: Mapping[str, Any]) -> dict[str
     used = {SHADOW, RUNBOOKS, DASHBOARDS, *ABOUT}
     texts = yaml.safe_load(sources[TEXTS])["texts"]
     values = {**thresholds, **texts}
+    if INTERVAL in thresholds:
+        used.add(THREE_SCRAPES)
+        values[THREE_SCRAPES] = f"{3 * int(thresholds[INTERVAL].removesuffix('s')) - 1}s"
 
-    def fill(text: str) -> str:
+    def fill(text: str, own: Mapping[str, Any] = values) -> str:
         names = PLACEHOLDER.findall(text)
-        if missing := sorted(set(names) - values.keys()):
+        if missing := sorted(set(names) - own.keys()):
             raise RulesError(f"no threshold {', '.join(missing)}, wanted by: {text.strip()}")
         used.update(names)
-        return PLACEHOLDER.sub(lambda match: fill(str(values[match[1]])), text)
+        return PLACEHOLDER.sub(lambda match: fill(str(own[match[1]]).strip(), own), text)
 
-    parsed = {name: _filled(yaml.safe_load(text), fill) for name, text in sources.items() if name != TEXTS}
+    def rules_of(source: str) -> Any:
+        rules = yaml.safe_load(source)
+        macros = rules.pop(MACROS, {})
+        if unused := sorted(name for name in macros if f"%{{{name}}}" not in source):
+            raise RulesError(f"no rule uses the macro {', '.join(unused)}")
+        return _filled(rules, lambda text: fill(text, {**values, **macros}))
+
+    parsed = {name: rules_of(text) for name, text in sources.items() if name != TEXTS}
     groups = [group for rules in parsed.values() for group in rules["groups"]]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     if strangers := sorted(set(thresholds[SHADOW]) - {alert["alert"] for alert in alerts}):
@@ -115,11 +129,15 @@ def main() -> None:
     """Build; leave with 1 and a line on standard error when it cannot be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--thresholds", type=Path, metavar="FILE", help="the site's own, those that differ")
+    parser.add_argument(
+        "--from", type=Path, metavar="DIR", default=HERE, dest="origin", help="with sources/ and thresholds.yml"
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", default=HERE / "rules", help="rules, beside this")
     options = parser.parse_args()
     try:
-        thresholds = read_thresholds(HERE / "thresholds.yml", options.thresholds)
-        files = build({path.name: path.read_text() for path in sorted((HERE / "sources").glob("*.yml"))}, thresholds)
+        thresholds = read_thresholds(options.origin / "thresholds.yml", options.thresholds)
+        sources = {path.name: path.read_text() for path in sorted((options.origin / "sources").glob("*.yml"))}
+        files = build(sources, thresholds)
         options.output.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (options.output / name).write_text(text)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from rules_build import build
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
@@ -38,17 +37,6 @@ MAX_CASE_FILE_LINES, MAX_CASE_LINE = 240, 160
 PARTS = ("*Do first*", "*Meaning*", "*Confirm*", "*Do*", "*False alarms*")
 
 
-def load_build() -> ModuleType:
-    """Import deploy/prometheus/build.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("build", DEPLOY / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-build = load_build()
 SOURCES = {path.name: path.read_text() for path in sorted((DEPLOY / "sources").glob("*.yml"))}
 THRESHOLDS = build.read_thresholds(DEPLOY / "thresholds.yml", None)
 

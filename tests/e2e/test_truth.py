@@ -11,7 +11,6 @@ from prometheus import why_no_prometheus
 from rulers import built, firing
 from truth_table import EVENT, SITUATIONS, Due, Play, Situation
 
-RULES = Path(__file__).parents[1] / "truth" / "deaths.yml"
 REST_SECONDS = 240.0
 """How long a site is watched after all has happened."""
 SLOWER = {5: 0.0, 15: 60.0}
@@ -25,15 +24,18 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)
 def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Path) -> None:
     """Exactly the alerts that are due fire, in time and without a gap: at 5 s in order, at 15 s in the worst order."""
-    play = Play(seed, situation.nodes, situation.per_node, interval)
+    play = Play(seed, situation.nodes, situation.per_node, interval, situation.warm_up)
     situation.happens(play)
     play.run(REST_SECONDS)
-    rules = tmp_path / "rules.yml"
-    rules.write_text(built(RULES, interval, worst_order=interval == 15))
+    rules = []
+    for name, text in built(interval, worst_order=interval == 15).items():
+        rules.append(tmp_path / name)
+        rules[-1].write_text(text)
     seen: dict[str, list[float]] = {}
     for time, alerts in sorted(firing(play.site, rules, tmp_path, interval).items()):
         for alert in alerts:
-            words = (alert.get(label, "") for label in ("alertname", "rank", "node", "class"))
+            words = [alert.get(label, "") for label in ("alertname", "rank", "node", "class")]
+            words.append(alert["severity"].replace("page", ""))
             seen.setdefault(" ".join(filter(None, words)), []).append(time - EVENT)
     assert seen.keys() == situation.due.keys()
     for name, due in situation.due.items():

@@ -9,8 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
+from rules_build import DEPLOY, build
 from site_of_agents import Series, Site
 
+NEXT = DEPLOY / "next"
+JUDGED = {"deaths.yml"}
+"""The rule files that the table of truth judges."""
 REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
 READ = frozenset(
     f"rankwatch_{name}"
@@ -27,25 +31,19 @@ Firing = dict[str, str]
 """The labels of an alert that fires."""
 
 
-def built(source: Path, interval: int, *, worst_order: bool) -> str:
-    """Return the rules for an interval. ``worst_order``: each rule sees what those before it recorded a round ago."""
-    parsed = yaml.safe_load(source.read_text())
-    macros = {**parsed["macros"], "interval": f"{interval}s", "three_scrapes": f"{3 * interval - 1}s", "carry": "3m"}
-
-    def fill(text: str) -> str:
-        return re.sub(r"%\{(\w+)\}", lambda match: fill(str(macros[match[1]]).strip()), text)
-
-    for group in parsed["groups"]:
-        group["interval"] = fill(group["interval"])
-        rules = [
-            {key: fill(value) if isinstance(value, str) else value for key, value in rule.items()}
-            for rule in group["rules"]
-        ]
-        group["rules"] = rules[::-1] if worst_order else rules
-    return yaml.dump({"groups": parsed["groups"]}, sort_keys=False)
+def built(interval: int, *, worst_order: bool) -> dict[str, str]:
+    """Return rule files for an interval, by name. ``worst_order``: rules see what others gave a round ago."""
+    thresholds = {**build.read_thresholds(NEXT / "thresholds.yml", None), "interval": f"{interval}s"}
+    files = build.build({path.name: path.read_text() for path in (NEXT / "sources").glob("*.yml")}, thresholds)
+    return {name: _reversed(text) if worst_order else text for name, text in files.items() if name in JUDGED}
 
 
-def firing(site: Site, rules: Path, scratch: Path, step: int = 5) -> dict[int, list[Firing]]:
+def _reversed(text: str) -> str:
+    groups = yaml.safe_load(text)["groups"]
+    return yaml.dump({"groups": [{**group, "rules": group["rules"][::-1]} for group in groups]}, sort_keys=False)
+
+
+def firing(site: Site, rules: list[Path], scratch: Path, step: int = 5) -> dict[int, list[Firing]]:
     """Return the alerts that fire at each time, every ``step`` seconds, as promtool evaluates ``rules``."""
     end = int(max(max(pages) for pages in site.scrapes.values()))
     questions = [
@@ -57,7 +55,7 @@ def firing(site: Site, rules: Path, scratch: Path, step: int = 5) -> dict[int, l
         for time in range(0, end, step)
     ]
     test = {"interval": f"{step}s", "input_series": list(_input(site, end, step)), "promql_expr_test": questions}
-    document = {"rule_files": [str(rules)], "evaluation_interval": f"{step}s", "tests": [test]}
+    document = {"rule_files": [str(path) for path in rules], "evaluation_interval": f"{step}s", "tests": [test]}
     file = scratch / "site.yml"
     file.write_text(yaml.dump(document, sort_keys=False))
     output = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)

@@ -63,7 +63,7 @@ class Play:
 
 
 class Situation(NamedTuple):
-    """What happens, on how many nodes of how many ranks, and what must fire: by alert, rank, node and class."""
+    """What happens, on how many nodes of how many ranks, and what must fire: alert, rank, node, class, "info" if so."""
 
     happens: Callable[[Play], None]
     due: Mapping[str, Due] = MappingProxyType({})
@@ -363,12 +363,12 @@ SITUATIONS = (
     Situation(crash_and_teardown, {"RankDead 1 n0 crash": Due(0, 22)}),
     Situation(crash_alone, {f"{DEAD} crash": Due(0, 22)}),
     Situation(oom_alone, {f"{DEAD} oom": Due(0, 22)}),
-    Situation(status_and_teardown, {"RankDead 0 n0 fail": Due(0, 22)}),
+    Situation(status_and_teardown, {"RankDead 0 n0 fail info": Due(0, 22)}),
     Situation(killed_alone, {f"{DEAD} killed": Due(15, 35)}),
     Situation(killed_before_teardown, {"RankDead 1 n0 torn": Due(0, 22)}),
     Situation(killed_alone_on_its_node, {"RankDead 1 n1 killed": Due(0, 25)}, nodes=3, per_node=1),
-    Situation(left_alone, {f"{DEAD} left": Due(45, 75)}),
-    Situation(unknown_end, {f"{DEAD} left": Due(45, 75)}),
+    Situation(left_alone, {f"{DEAD} left info": Due(45, 75)}),
+    Situation(unknown_end, {f"{DEAD} left info": Due(45, 75)}),
     Situation(finish),
     Situation(slow_finish),
     Situation(cancel),
@@ -398,6 +398,6 @@ SITUATIONS = (
     Situation(fails_again_and_again),
     Situation(crash_and_late_raise, {"RankDead 1 n0 crash": Due(0, 22)}),
     Situation(killed_and_slow_teardown, {"RankDead 1 n0 torn": Due(7, 30)}),
-    Situation(returns_and_dies_alike, {f"{DEAD} crash": Due(0, 22)}),
+    Situation(returns_and_dies_alike, {f"{DEAD} crash info": Due(0, 22)}, warm_up=300.0),
     Situation(two_deaths, {f"{DEAD} crash": Due(0, 22)}),
 )

@@ -14,7 +14,6 @@ from agent.core.log import Logger
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.serving import Serving
 
-
 HERE = f"here, process {os.getpid()}\n".encode()
 """The answer of this process alone: tests beside it may take a port that is free here."""
 

@@ -1,0 +1,75 @@
+"""The rules on trial: any ruler can run them, and anybody can read them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rules_build import build
+
+ROOT = Path(__file__).parents[2]
+NEXT = ROOT / "deploy" / "prometheus" / "next"
+MAX_LINES, MAX_COLUMNS, MAX_RECORDINGS, MAX_DEPTH = 1300, 120, 90, 2
+"""Of all sources together; of one of their lines; of all sources; of recordings below an alert."""
+MAX_EXPRESSION = 25
+"""Lines of MAX_COLUMNS that an expression fills as built."""
+SOURCES = {path.name: path.read_text() for path in sorted((NEXT / "sources").glob("*.yml"))}
+BUILT = build.build(SOURCES, build.read_thresholds(NEXT / "thresholds.yml", None))
+RULES: list[dict[str, Any]] = [
+    rule for text in BUILT.values() for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
+]
+RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+RECORDING = re.compile(r"\b\w+:rankwatch_\w+:\w+")
+ids = [rule.get("alert") or rule["record"] for rule in RULES]
+
+
+def depth(expression: str) -> int:
+    """Return how many recordings stand below an expression, one upon the other."""
+    return max((1 + depth(RECORDED[name]) for name in RECORDING.findall(expression)), default=0)
+
+
+def test_sources_are_short() -> None:
+    """All sources together are few lines of few columns, and few recordings."""
+    lines = [line for text in SOURCES.values() for line in text.splitlines()]
+    assert len(lines) <= MAX_LINES
+    assert [line for line in lines if len(line) > MAX_COLUMNS] == []
+    assert len(RECORDED) <= MAX_RECORDINGS
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids)
+def test_a_rule_needs_no_memory(rule: dict[str, Any]) -> None:
+    """A rule reads at most two levels of recordings, none of them itself, and no alerts."""
+    assert "ALERTS" not in rule["expr"]
+    assert set(RECORDING.findall(rule["expr"])) <= RECORDED.keys()
+    assert depth(rule["expr"]) <= (MAX_DEPTH if "alert" in rule else MAX_DEPTH - 1)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids)
+def test_an_expression_is_readable(rule: dict[str, Any]) -> None:
+    """As built an expression is no longer than a screen."""
+    assert len(" ".join(rule["expr"].split())) <= MAX_EXPRESSION * MAX_COLUMNS
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids)
+def test_sums_and_joins_are_by_cluster(rule: dict[str, Any]) -> None:
+    """Every sum and join is by cluster too, as job ids and names of nodes repeat."""
+    assert [each for each in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"]) if "cluster" not in each] == []
+    assert not re.search(r"\b(?:without|ignoring)\b|\b(?:by|on)\(", rule["expr"])
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: rule["alert"])
+def test_texts_ask_no_database(rule: dict[str, Any]) -> None:
+    """Texts are made of the alert's labels and value alone: every ruler and Grafana fill them."""
+    assert [text for text in rule["annotations"].values() if "query" in text.replace("urlquery", "")] == []
+    assert {"summary", "description"} <= rule["annotations"].keys()
+
+
+def test_recordings_serve() -> None:
+    """Every recording is read by a rule or a dashboard, or by a command of the agent's."""
+    readers = " ".join(rule["expr"] for rule in RULES)
+    readers += " ".join(path.read_text() for path in sorted((ROOT / "grafana").glob("*.py")))
+    readers += " ".join(path.read_text() for path in sorted((ROOT / "agent").rglob("*.py")))
+    assert [name for name in RECORDED if name not in readers] == []
