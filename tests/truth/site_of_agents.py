@@ -58,8 +58,11 @@ class Node:
         self.answers = True
         self.runs = True
         self.refuses = False
+        self.is_target = True
         self.running: dict[ProcessKey, Rank] = {}
+        self.agent_started = self.clock.time()
         self._pid = 100
+        self._facts: dict[ProcessKey, ProcessFacts] = {}
         self._before: Mapping[str, RanBefore] = {}
 
     def start(self, rank: Rank) -> ProcessKey:
@@ -73,6 +76,7 @@ class Node:
             key, self.clock.time(), key.pid, rank.job.user, "thread", environment, uid=rank.job.uid, owner=owner
         )
         assert self.table.observe_process(facts)
+        self._facts[key] = facts
         return key
 
     def end(self, key: ProcessKey, status: ExitStatus | None) -> None:
@@ -95,14 +99,14 @@ class Node:
         """Kill the agent and start another one, with its checkpoint or without."""
         section = self.table.dump()
         self.table = RankTable(self.clock, self.name)
+        self.agent_started = self.clock.time()
         if checkpoint:
             self.table.load(section)
-        for key, rank in list(self.running.items()):
+        for key in self.running:
             if checkpoint:
                 self.table.confirm(key)
             else:
-                del self.running[key]
-                rank.key = self.start(rank)
+                self.table.observe_process(self._facts[key])
         self.table.tick()
 
     def lose_power(self) -> None:
@@ -110,19 +114,22 @@ class Node:
         self.runs = self.answers = False
         self.running.clear()
 
-    def boot(self) -> None:
-        """Start the machine again; its agent knows what the file of the boot before says."""
+    def boot(self, *, disk: bool = True) -> None:
+        """Start the machine again; with a disk its agent knows what the file of the boot before says."""
         self.runs = self.answers = True
         self.clock.booted = self.site.now - 60.0
         self.table = RankTable(self.clock, self.name)
-        self.table.liveness.note_ran_before(self._before, self.clock)
+        self.agent_started = self.clock.time()
+        if disk:
+            self.table.liveness.note_ran_before(self._before, self.clock)
         self.table.tick()
 
     def page(self) -> dict[Series, float] | None:
         """What a scrape gets now; None when it fails."""
         if not self.answers:
             return None
-        return {
+        own: dict[Series, float] = {("process_start_time_seconds", ()): self.agent_started - EPOCH}  # promtool begins at 0
+        return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
             for metric in families(self.table.snapshot())
             for labels, value in zip(metric.labels, metric.values, strict=True)
@@ -195,6 +202,7 @@ class Site:
     def __init__(self, interval: float = 5.0, delay: Callable[[str, float], float] = lambda _node, _time: 0.0) -> None:
         self.now = 0.0
         self.interval = interval
+        self.cluster = "c1"
         self.nodes: dict[str, Node] = {}
         self.scrapes: defaultdict[str, dict[float, dict[Series, float] | None]] = defaultdict(dict)
         self._delay = delay
@@ -237,6 +245,7 @@ class Site:
 
     def _scrape(self, name: str, time: float) -> Callable[[], None]:
         def scrape() -> None:
-            self.scrapes[name][time] = self.nodes[name].page()
+            if self.nodes[name].is_target:
+                self.scrapes[name][time] = self.nodes[name].page()
 
         return scrape
