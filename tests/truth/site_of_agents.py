@@ -128,7 +128,8 @@ class Node:
         """What a scrape gets now; None when it fails."""
         if not self.answers:
             return None
-        own: dict[Series, float] = {("process_start_time_seconds", ()): self.agent_started - EPOCH}  # promtool begins at 0
+        # promtool begins at 0
+        own: dict[Series, float] = {("process_start_time_seconds", ()): self.agent_started - EPOCH}
         return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
             for metric in families(self.table.snapshot())
