@@ -27,8 +27,8 @@ TEXTS = "texts.yml"
 """The source that holds parts of texts and expressions, which stand in all sources by their names as thresholds do."""
 MACROS = "macros"
 """The key of a source that holds parts of expressions for this source alone."""
-INTERVAL, THREE_SCRAPES = "interval", "three_scrapes"
-"""The threshold for how often nodes are scraped and judged, and the range of three scrapes that follows from it."""
+INTERVAL, TWO_SCRAPES, THREE_SCRAPES = "interval", "two_scrapes", "three_scrapes"
+"""The threshold for how often nodes are scraped and judged; what follows: an offset, and a range that holds three."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}
 """Which dashboard an alert leads to, by what its text names: a job, else a node, else all of them."""
 
@@ -69,8 +69,9 @@ def build(sources: Mapping[str, str], thresholds: Mapping[str, Any]) -> dict[str
     texts = yaml.safe_load(sources[TEXTS])["texts"]
     values = {**thresholds, **texts}
     if INTERVAL in thresholds:
-        used.add(THREE_SCRAPES)
-        values[THREE_SCRAPES] = f"{3 * int(thresholds[INTERVAL].removesuffix('s')) - 1}s"
+        seconds = int(thresholds[INTERVAL].removesuffix("s"))
+        used |= {TWO_SCRAPES, THREE_SCRAPES}
+        values |= {TWO_SCRAPES: f"{2 * seconds}s", THREE_SCRAPES: f"{3 * seconds - 1}s"}
 
     def fill(text: str, own: Mapping[str, Any] = values) -> str:
         names = PLACEHOLDER.findall(text)
