@@ -3,7 +3,7 @@
 
 For a site's own values: a file with those that differ from thresholds.yml, and a folder of its own.
 
-    build.py --thresholds my.yml --output /etc/prometheus/rules/rankwatch
+    build.py --thresholds my.yml --agent /etc/rankwatch/rankwatch.yml --output /etc/prometheus/rules/rankwatch
 """
 
 from __future__ import annotations
@@ -61,6 +61,14 @@ def read_thresholds(defaults: Path, own: Path | None) -> dict[str, Any]:
         if type(value) is not type(values[name]) and not {type(value), type(values[name])} <= {int, float}:
             raise RulesError(f"{own}: {name} must look like {values[name]!r}, not {value!r}")
     return values | changed
+
+
+def with_verdict(thresholds: Mapping[str, Any], agent: Path) -> dict[str, Any]:
+    """Return the thresholds with those that the agent's configuration has in its section `verdict`."""
+    verdict = _mapping(agent).get("verdict") or {}
+    if not isinstance(verdict, dict):
+        raise RulesError(f"{agent}: verdict is not a mapping")
+    return {name: verdict.get(name, value) for name, value in thresholds.items()}
 
 
 def build(sources: Mapping[str, str], thresholds: Mapping[str, Any]) -> dict[str, str]:
@@ -134,9 +142,12 @@ def main() -> None:
         "--from", type=Path, metavar="DIR", default=HERE, dest="origin", help="with sources/ and thresholds.yml"
     )
     parser.add_argument("--output", type=Path, metavar="DIR", default=HERE / "rules", help="rules, beside this")
+    parser.add_argument("--agent", type=Path, metavar="FILE", help="the agents' configuration, for its section verdict")
     options = parser.parse_args()
     try:
         thresholds = read_thresholds(options.origin / "thresholds.yml", options.thresholds)
+        if options.agent is not None:
+            thresholds = with_verdict(thresholds, options.agent)
         sources = {path.name: path.read_text() for path in sorted((options.origin / "sources").glob("*.yml"))}
         files = build(sources, thresholds)
         options.output.mkdir(parents=True, exist_ok=True)
