@@ -467,6 +467,14 @@ def death_while_a_node_is_lost(play: Play) -> None:
     play.ranks[1].exit(SIGKILL, oom=True)
 
 
+def crash_and_one_ended(play: Play) -> None:
+    """A rank crashes and one of another node is ended two seconds later; the others wait."""
+    play.ranks[1].exit(SIGSEGV)
+    play.hang()
+    play.run(2.0)
+    play.ranks[12].exit(SIGTERM)
+
+
 DEAD, LOST = "RankDead 5 n1", "NodeLost n1"
 SITUATIONS = (
     Situation(crash_and_teardown, {"RankDead 1 n0 crash": Due(0, 22)}),
@@ -509,6 +517,7 @@ SITUATIONS = (
     Situation(killed_and_slow_teardown, {"RankDead 1 n0 torn": Due(7, 30)}),
     Situation(returns_and_dies_alike, {f"{DEAD} crash info": Due(0, 22)}, warm_up=300.0),
     Situation(two_deaths, {f"{DEAD} crash": Due(0, 22)}),
+    Situation(crash_and_one_ended, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
     Situation(power_for_long, {LOST: Due(20, 60)}),
     Situation(power_and_diskless_boot, {LOST: Due(20, 60)}),
     Situation(power_of_a_job_of_one_node, {"NodeLost n0": Due(190, 230, 900, 300)}, nodes=1, idle=1),
