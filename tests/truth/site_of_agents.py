@@ -179,8 +179,17 @@ class Job:
         """The ranks that run."""
         return [rank for rank in self.ranks if rank.key is not None and rank.key in rank.node.running]
 
-    def tear_down(self, seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = ()) -> None:
-        """What a launcher does after a death: SIGTERM to all others, SIGKILL to those that stay, after KillWait."""
+    def tear_down(
+        self,
+        seconds: float = 0.5,
+        kill_wait: float = 30.0,
+        stay: Iterable[int] = (),
+        kill: Iterable[int] | None = None,
+    ) -> None:
+        """What a launcher does after a death: SIGTERM to all others, SIGKILL to those that stay, after KillWait.
+
+        ``kill``: those of them that it kills, if not all.
+        """
         stubborn = set(stay)
         for rank in self.running():
             self.site.run(seconds / self.world)
@@ -189,11 +198,12 @@ class Job:
         if stubborn:
             self.site.run(kill_wait)
             for rank in self.running():
-                rank.exit(SIGKILL)
+                if kill is None or rank.number in kill:
+                    rank.exit(SIGKILL)
 
-    def ended(self, state: str) -> None:
-        """The scheduler's word on each node."""
-        for node in {rank.node for rank in self.ranks}:
+    def ended(self, state: str, nodes: Iterable[Node] = ()) -> None:
+        """The scheduler's word on these nodes, or on each of the job's."""
+        for node in nodes or {rank.node for rank in self.ranks}:
             node.table.observe_job_ends([JobEnd(self.name, 0.0, node.clock.time(), state)])
 
 

@@ -247,6 +247,7 @@ def power_and_new_run(play: Play) -> None:
     play.job.progresses = True
     for rank in play.ranks:
         rank.start(play.nodes[0] if rank.number < 4 else play.nodes[2])
+    play.run(160.0)
 
 
 def crash_then_power(play: Play) -> None:
@@ -399,6 +400,7 @@ def node_replaced(play: Play) -> None:
     play.job.progresses = True
     for rank in play.ranks:
         rank.start(play.nodes[0] if rank.number < 4 else play.nodes[2])
+    play.run(160.0)
 
 
 def cut_off_then_ranks_leave(play: Play) -> None:
@@ -467,6 +469,31 @@ def death_while_a_node_is_lost(play: Play) -> None:
     play.ranks[1].exit(SIGKILL, oom=True)
 
 
+def kill_wait_by_node(play: Play) -> None:
+    """SIGTERM to all; one rank of each node stays. After KillWait of 90 s one is killed, the other 25 s later."""
+    play.job.tear_down(stay={1, 6}, kill_wait=90.0, kill=[1])
+    play.run(25.0)
+    play.ranks[6].exit(SIGKILL)
+
+
+def anew_and_smaller(play: Play) -> None:
+    """A rank crashes; ten seconds later the job begins anew with half its ranks, on a node of its and another one."""
+    play.ranks[1].exit(SIGSEGV)
+    play.job.tear_down()
+    play.run(30.0)
+    play.job.world = 4
+    for rank in play.ranks[:4]:
+        rank.start(play.nodes[1] if rank.number < 2 else play.nodes[2])
+
+
+def preempted_with_a_status(play: Play) -> None:
+    """Preempted ranks of three nodes save and leave with status 1; one node alone has the scheduler's word."""
+    for rank in play.ranks:
+        rank.exit(code=1)
+    play.run(2.0)
+    play.job.ended("PREEMPTED", [play.nodes[1]])
+
+
 def crash_and_one_ended(play: Play) -> None:
     """A rank crashes and one of another node is ended two seconds later; the others wait."""
     play.ranks[1].exit(SIGSEGV)
@@ -517,6 +544,9 @@ SITUATIONS = (
     Situation(killed_and_slow_teardown, {"RankDead 1 n0 torn": Due(7, 30)}),
     Situation(returns_and_dies_alike, {f"{DEAD} crash info": Due(0, 22)}, warm_up=300.0),
     Situation(two_deaths, {f"{DEAD} crash": Due(0, 22)}),
+    Situation(kill_wait_by_node),
+    Situation(anew_and_smaller, {"RankDead 1 n0 crash": Due(0, 22, 30)}, idle=1),
+    Situation(preempted_with_a_status, nodes=3),
     Situation(crash_and_one_ended, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
     Situation(power_for_long, {LOST: Due(20, 60)}),
     Situation(power_and_diskless_boot, {LOST: Due(20, 60)}),
