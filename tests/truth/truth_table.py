@@ -476,14 +476,15 @@ def kill_wait_by_node(play: Play) -> None:
     play.ranks[6].exit(SIGKILL)
 
 
-def anew_and_smaller(play: Play) -> None:
-    """A rank crashes; ten seconds later the job begins anew with half its ranks, on a node of its and another one."""
+def anew_and_slowly(play: Play) -> None:
+    """A rank crashes; half a minute later the job begins anew on a node of its and another one, which takes minutes."""
     play.ranks[1].exit(SIGSEGV)
     play.job.tear_down()
     play.run(30.0)
-    play.job.world = 4
-    for rank in play.ranks[:4]:
-        rank.start(play.nodes[1] if rank.number < 2 else play.nodes[2])
+    for rank in play.ranks:
+        if rank.number == 4:
+            play.run(200.0)
+        rank.start(play.nodes[1] if rank.number < 4 else play.nodes[2])
 
 
 def preempted_with_a_status(play: Play) -> None:
@@ -545,7 +546,7 @@ SITUATIONS = (
     Situation(returns_and_dies_alike, {f"{DEAD} crash info": Due(0, 22)}, warm_up=300.0),
     Situation(two_deaths, {f"{DEAD} crash": Due(0, 22)}),
     Situation(kill_wait_by_node),
-    Situation(anew_and_smaller, {"RankDead 1 n0 crash": Due(0, 22, 30)}, idle=1),
+    Situation(anew_and_slowly, {"RankDead 1 n0 crash": Due(0, 22, 30)}, idle=1),
     Situation(preempted_with_a_status, nodes=3),
     Situation(crash_and_one_ended, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
     Situation(power_for_long, {LOST: Due(20, 60)}),
