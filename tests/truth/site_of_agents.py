@@ -168,12 +168,18 @@ class Job:
         self.uid = 1000 + len(user)
         self.progresses = True
         self.world = per_node * len(nodes)
+        self.restarts: tuple[int, int] | None = None
+        """How often torchrun started the ranks anew, and how often it would."""
         self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(self.world)]
 
     def environment(self, rank: int) -> dict[str, str]:
         """What its launcher sets."""
         place = {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "SLURM_JOB_ID": self.name}
-        return place | {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
+        place |= {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
+        if self.restarts is not None:
+            names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
+            place |= dict(zip(names, map(str, self.restarts), strict=True))
+        return place
 
     def running(self) -> list[Rank]:
         """The ranks that run."""

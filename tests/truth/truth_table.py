@@ -62,6 +62,16 @@ class Play:
         """Prometheus scrapes this node no longer."""
         self.nodes[number].is_target = False
 
+    def begin_anew(self, restarts: tuple[int, int]) -> None:
+        """torchrun starts all ranks, the first time 11 minutes ago: how often it did, and would."""
+        for rank in self.job.running():
+            rank.exit(SIGTERM)
+        self.job.restarts = restarts
+        for rank in self.ranks:
+            rank.start()
+        if restarts[0] == 0:
+            self.run(660.0)
+
     def hang(self) -> None:
         """No rank completes an operation any more."""
         self.job.progresses = False
@@ -495,6 +505,22 @@ def preempted_with_a_status(play: Play) -> None:
     play.job.ended("PREEMPTED", [play.nodes[1]])
 
 
+def torchrun_starts_anew(play: Play) -> None:
+    """A rank fails and torchrun, which has restarts left, starts all anew after 28 s."""
+    play.begin_anew((0, 2))
+    play.ranks[1].exit(code=1)
+    play.job.tear_down()
+    play.run(28.0)
+    play.begin_anew((1, 2))
+
+
+def torchrun_gives_up(play: Play) -> None:
+    """A rank fails and torchrun says that it has restarts left, but ends."""
+    play.begin_anew((0, 2))
+    play.ranks[1].exit(code=1)
+    play.job.tear_down()
+
+
 def crash_and_one_ended(play: Play) -> None:
     """A rank crashes and one of another node is ended two seconds later; the others wait."""
     play.ranks[1].exit(SIGSEGV)
@@ -546,6 +572,8 @@ SITUATIONS = (
     Situation(returns_and_dies_alike, {f"{DEAD} crash info": Due(0, 22)}, warm_up=300.0),
     Situation(two_deaths, {f"{DEAD} crash": Due(0, 22)}),
     Situation(kill_wait_by_node),
+    Situation(torchrun_starts_anew),
+    Situation(torchrun_gives_up, {"RankDead 1 n0 fail info": Due(715, 745)}),
     Situation(anew_and_slowly, {"RankDead 1 n0 crash": Due(0, 22, 30)}, idle=1),
     Situation(preempted_with_a_status, nodes=3),
     Situation(crash_and_one_ended, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
