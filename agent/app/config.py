@@ -10,6 +10,7 @@ import msgspec
 from agent.api import ExporterConfig
 from agent.app.yaml_document import ConfigError, Document
 from agent.ranks.health import CHECKS, counted_checks
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.web.listen import parse_listen_address
 
 MAX_BYTES = 1024 * 1024
@@ -83,6 +84,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: StateConfig = StateConfig()
     health: HealthConfig = HealthConfig()
     identity: IdentityConfig = IdentityConfig()
+    verdict: Numbers = NUMBERS
     exporters: dict[str, Any] = {}
 
 

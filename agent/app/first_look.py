@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from agent.core.clock import Clock
 from agent.ranks.rank.process import RankProcess
 
-FIRST_LOOK_SECONDS = 10.0
-"""So long at most a start holds the page back: a look that hangs must not hide what else there is."""
+FIRST_LOOK_SECONDS = 30.0
+"""The longest that a start holds the page back: a process that hangs in /proc must not hide its node. The alert
+RankwatchLate follows then, as the look passes its deadline."""
 LOOKER = "process"
 """The exporter that finds rank processes, and confirms those of the checkpoint."""
 

@@ -20,12 +20,11 @@ async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) ->
     """Return the part; findings that do not count are in the file, and blame no rank."""
     known = snapshot()
     failed = [each for each in known.entries if each.finding.state is CheckState.FAILED]
-    counting = [each for each in failed if each.check in known.counted]
     words = [
         Word(view.label.rank, "hardware", f"runs on hardware that has failed: {_what(each)}"[:MAX_TEXT], blames=True)
         for view in known.ranks.ranks
         if view.label.job_id == wanted.job_id
-        for each in counting
+        for each in _failed_and_counted(known)
         if each.subject in subjects_of(view)
     ]
     events = [Event(each.finding.since_seconds, "", f"{_what(each)} failed"[:MAX_TEXT], "hardware") for each in failed]
@@ -53,29 +52,38 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return the check that failed under each rank after the rank had run for IN_SPITE_SECONDS."""
+    """Return the check that failed under each rank after it had run for IN_SPITE_SECONDS; Xid 79: ``xid_79``."""
     if not has_failed():
         return {}
     known = snapshot()
-    started = {view.label: view.process.facts.start_seconds for view in known.ranks.ranks if view.process.facts}
+    codes = {fault.gpu_uuid: fault.seen.fault.code for fault in known.faults if fault.seen.fault.role == "root"}
+    failed = _failed_and_counted(known)
     return {
-        label: entry.check
-        for label, entry in _failed_under(known).items()
-        if entry.finding.since_seconds - started.get(label, float("inf")) > IN_SPITE_SECONDS
+        view.label: f"xid_{codes[entry.subject.name]}"
+        if entry.check == "gpu_xid" and entry.subject.name in codes
+        else entry.check
+        for view in known.ranks.ranks
+        if view.process.facts is not None
+        for entry in reversed(failed)
+        if entry.subject in subjects_of(view)
+        and entry.finding.since_seconds - view.process.facts.start_seconds > IN_SPITE_SECONDS
     }
 
 
 def _failed_under(known: HealthSnapshot) -> dict[RankLabel, Entry]:
     """The first check that has failed, and counts, of the hardware of each rank."""
-    counting = [
-        each for each in known.entries if each.finding.state is CheckState.FAILED and each.check in known.counted
-    ]
     return {
-        view.label: each
+        view.label: entry
         for view in known.ranks.ranks
-        for each in reversed(counting)
-        if each.subject in subjects_of(view)
+        for entry in reversed(_failed_and_counted(known))
+        if entry.subject in subjects_of(view)
     }
+
+
+def _failed_and_counted(known: HealthSnapshot) -> list[Entry]:
+    return [
+        entry for entry in known.entries if entry.finding.state is CheckState.FAILED and entry.check in known.counted
+    ]
 
 
 def _what(entry: Entry) -> str:

@@ -22,6 +22,7 @@ from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.tables import HealthSource, RankSource
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.table import RankTable
 
 TICK_SECONDS = 1.0
@@ -41,13 +42,14 @@ class Prepared(msgspec.Struct, frozen=True):
 class ExporterPlan(msgspec.Struct, frozen=True):
     """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported.
 
-    ``counted``: the checks that make a rank unhealthy; ``job_id_variables``: see IdentityConfig.
+    ``counted``: the checks that make a rank unhealthy. ``job_id_variables``: see IdentityConfig.
     """
 
     enabled: dict[str, Prepared]
     broken: tuple[str, ...]
     counted: frozenset[str] = frozenset()
     job_id_variables: tuple[str, ...] = ()
+    numbers: Numbers = NUMBERS
 
 
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
@@ -73,7 +75,8 @@ def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
         if section.enabled is not False:
             enabled[name] = Prepared(spec, section)
     config = loaded.config
-    return ExporterPlan(enabled, tuple(broken), config.health.counted(), tuple(config.identity.job_id_variables))
+    variables = tuple(config.identity.job_id_variables)
+    return ExporterPlan(enabled, tuple(broken), config.health.counted(), variables, config.verdict)
 
 
 class Supervisor:
@@ -158,6 +161,7 @@ class Supervisor:
         """Take on what a plan says of the tables."""
         self.counted = plan.counted
         self.ranks.take_job_ids_from(plan.job_id_variables)
+        self.ranks.liveness.numbers = plan.numbers
 
     async def update_once(self) -> None:
         """Update every exporter once, to its end, then bind every rank (a single pass)."""

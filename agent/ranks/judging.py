@@ -37,7 +37,7 @@ class JobJudge:
             return
         for process in processes.values():
             end = by_id.get(process.scheduled_job_id)
-            if end is not None and process.note_job_end(end):
+            if end is not None and process.note_job_end(end, self.book.numbers):
                 self.note_change(process)
             if end is not None and process.shown_job_id:
                 self.book.note_end(end, process.shown_job_id, self._clock.monotonic(), self._clock.time())
@@ -66,6 +66,7 @@ class JobJudge:
         self._changed.clear()
         now, now_seconds = self._clock.monotonic(), self._clock.time()
         for job_id, members in jobs.items():
-            for key, verdict in judge_job([process.evidence(key) for key, process in members.items()], now).items():
+            evidence = [process.evidence(key) for key, process in members.items()]
+            for key, verdict in judge_job(evidence, now, self.book.numbers).items():
                 members[key].verdict = verdict
             self.book.look(job_id, members, now, now_seconds)

@@ -3,7 +3,7 @@
 
 For a site's own values: a file with those that differ from thresholds.yml, and a folder of its own.
 
-    build.py --thresholds my.yml --output /etc/prometheus/rules/rankwatch
+    build.py --thresholds my.yml --agent /etc/rankwatch/rankwatch.yml --output /etc/prometheus/rules/rankwatch
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TEXTS = "texts.yml"
 """The source that holds parts of texts and expressions, which stand in all sources by their names as thresholds do."""
 MACROS = "macros"
 """The key of a source that holds parts of expressions for this source alone."""
-INTERVAL, THREE_SCRAPES = "interval", "three_scrapes"
-"""The threshold for how often nodes are scraped and judged, and the range of three scrapes that follows from it."""
+INTERVAL, TWO_SCRAPES, THREE_SCRAPES = "interval", "two_scrapes", "three_scrapes"
+"""The threshold for how often nodes are scraped and judged; what follows: an offset, and a range that holds three."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}
 """Which dashboard an alert leads to, by what its text names: a job, else a node, else all of them."""
 
@@ -63,14 +63,23 @@ def read_thresholds(defaults: Path, own: Path | None) -> dict[str, Any]:
     return values | changed
 
 
+def with_verdict(thresholds: Mapping[str, Any], agent: Path) -> dict[str, Any]:
+    """Return the thresholds with those that the agent's configuration has in its section `verdict`."""
+    verdict = _mapping(agent).get("verdict") or {}
+    if not isinstance(verdict, dict):
+        raise RulesError(f"{agent}: verdict is not a mapping")
+    return {name: verdict.get(name, value) for name, value in thresholds.items()}
+
+
 def build(sources: Mapping[str, str], thresholds: Mapping[str, Any]) -> dict[str, str]:
     """Return the rule files by name, made of ``sources`` (texts by name); RulesError where the two do not fit."""
     used = {SHADOW, RUNBOOKS, DASHBOARDS, *ABOUT}
     texts = yaml.safe_load(sources[TEXTS])["texts"]
     values = {**thresholds, **texts}
     if INTERVAL in thresholds:
-        used.add(THREE_SCRAPES)
-        values[THREE_SCRAPES] = f"{3 * int(thresholds[INTERVAL].removesuffix('s')) - 1}s"
+        seconds = int(thresholds[INTERVAL].removesuffix("s"))
+        used |= {TWO_SCRAPES, THREE_SCRAPES}
+        values |= {TWO_SCRAPES: f"{2 * seconds}s", THREE_SCRAPES: f"{3 * seconds - 1}s"}
 
     def fill(text: str, own: Mapping[str, Any] = values) -> str:
         names = PLACEHOLDER.findall(text)
@@ -133,9 +142,12 @@ def main() -> None:
         "--from", type=Path, metavar="DIR", default=HERE, dest="origin", help="with sources/ and thresholds.yml"
     )
     parser.add_argument("--output", type=Path, metavar="DIR", default=HERE / "rules", help="rules, beside this")
+    parser.add_argument("--agent", type=Path, metavar="FILE", help="the agents' configuration, for its section verdict")
     options = parser.parse_args()
     try:
         thresholds = read_thresholds(options.origin / "thresholds.yml", options.thresholds)
+        if options.agent is not None:
+            thresholds = with_verdict(thresholds, options.agent)
         sources = {path.name: path.read_text() for path in sorted((options.origin / "sources").glob("*.yml"))}
         files = build(sources, thresholds)
         options.output.mkdir(parents=True, exist_ok=True)

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from rules_build import build
+
+from agent.ranks.rank.numbers import NUMBERS
 
 ROOT = Path(__file__).parents[2]
 NEXT = ROOT / "deploy" / "prometheus" / "next"
@@ -65,6 +68,20 @@ def test_texts_ask_no_database(rule: dict[str, Any]) -> None:
     """Texts are made of the alert's labels and value alone: every ruler and Grafana fill them."""
     assert [text for text in rule["annotations"].values() if "query" in text.replace("urlquery", "")] == []
     assert {"summary", "description"} <= rule["annotations"].keys()
+
+
+def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
+    """The agent's defaults are those of the thresholds, and its section `verdict` is read when rules are built."""
+    thresholds = build.read_thresholds(NEXT / "thresholds.yml", None)
+    defaults = msgspec.to_builtins(NUMBERS)
+    shared = defaults.keys() & thresholds.keys()
+    assert {"killed_behind_seconds", "left_behind_seconds", "episode_seconds", "end_seconds"} <= shared
+    assert {name: thresholds[name] for name in shared} == {name: defaults[name] for name in shared}
+    config = tmp_path / "rankwatch.yml"
+    config.write_text("verdict: {killed_behind_seconds: 20, blocked_seconds: 90}\n")
+    changed = build.with_verdict(thresholds, config)
+    assert changed == thresholds | {"killed_behind_seconds": 20}
+    assert "< time() - 20" in build.build(SOURCES, changed)["deaths.yml"]
 
 
 def test_recordings_serve() -> None:

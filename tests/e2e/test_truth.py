@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)
 def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Path) -> None:
     """Exactly the alerts that are due fire, in time and without a gap: at 5 s in order, at 15 s in the worst order."""
-    play = Play(seed, situation.nodes, situation.per_node, interval, situation.warm_up)
+    play = Play(seed, situation, interval)
     situation.happens(play)
     play.run(REST_SECONDS)
     rules = []
@@ -32,7 +32,7 @@ def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Pa
         rules.append(tmp_path / name)
         rules[-1].write_text(text)
     seen: dict[str, list[float]] = {}
-    for time, alerts in sorted(firing(play.site, rules, tmp_path, interval).items()):
+    for time, alerts in sorted(firing([play.site], rules, tmp_path, interval).items()):
         for alert in alerts:
             words = [alert.get(label, "") for label in ("alertname", "rank", "node", "class")]
             words.append(alert["severity"].replace("page", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
@@ -17,11 +17,11 @@ JUDGED = {"deaths.yml"}
 """The rule files that the table of truth judges."""
 REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
 READ = frozenset(
-    f"rankwatch_{name}"
-    for name in (
-        "exit_age_seconds", "job_ranks_live", "job_start_age_seconds", "job_progress_age_seconds",
-        "job_longest_pause_seconds", "job_ended_age_seconds", "job_expected_ranks", "job_restarts_left",
-    )
+    {
+        "rankwatch_exit_age_seconds", "rankwatch_job_ranks_live", "rankwatch_job_start_age_seconds",
+        "rankwatch_job_progress_age_seconds", "rankwatch_job_longest_pause_seconds", "rankwatch_job_ended_age_seconds",
+        "rankwatch_job_expected_ranks", "rankwatch_job_restarts_left", "process_start_time_seconds",
+    }
 )  # fmt: skip
 """The families that rules on deaths read."""
 _TIME = re.compile(r"time: (\w+),")
@@ -43,9 +43,9 @@ def _reversed(text: str) -> str:
     return yaml.dump({"groups": [{**group, "rules": group["rules"][::-1]} for group in groups]}, sort_keys=False)
 
 
-def firing(site: Site, rules: list[Path], scratch: Path, step: int = 5) -> dict[int, list[Firing]]:
+def firing(sites: Sequence[Site], rules: list[Path], scratch: Path, step: int = 5) -> dict[int, list[Firing]]:
     """Return the alerts that fire at each time, every ``step`` seconds, as promtool evaluates ``rules``."""
-    end = int(max(max(pages) for pages in site.scrapes.values()))
+    end = int(max(max(pages) for site in sites for pages in site.scrapes.values()))
     questions = [
         {
             "expr": 'ALERTS{alertstate="firing"}',
@@ -54,7 +54,11 @@ def firing(site: Site, rules: list[Path], scratch: Path, step: int = 5) -> dict[
         }
         for time in range(0, end, step)
     ]
-    test = {"interval": f"{step}s", "input_series": list(_input(site, end, step)), "promql_expr_test": questions}
+    test = {
+        "interval": f"{step}s",
+        "input_series": [series for site in sites for series in _input(site, end, step)],
+        "promql_expr_test": questions,
+    }
     document = {"rule_files": [str(path) for path in rules], "evaluation_interval": f"{step}s", "tests": [test]}
     file = scratch / "site.yml"
     file.write_text(yaml.dump(document, sort_keys=False))
@@ -70,7 +74,6 @@ def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
             for (name, labels), value in (page or {}).items():
                 if name in READ:
                     series.setdefault((name, labels), {})[int(time)] = value
-        target = (("job", "rankwatch-liveness"), ("node", node), ("instance", f"{node}:19028"))
         up = {int(time): float(page is not None) for time, page in pages.items()}
         took = {
             int(time): REFUSED_SECONDS
@@ -81,6 +84,8 @@ def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
             for time, page in pages.items()
         }
         for (name, labels), values in {("up", ()): up, ("scrape_duration_seconds", ()): took, **series}.items():
+            job = "rankwatch" if name.startswith("process_") else "rankwatch-liveness"
+            target = (("cluster", site.cluster), ("job", job), ("node", node), ("instance", f"{node}:19028"))
             words = ",".join(f"{label}={json.dumps(word)}" for label, word in (*target, *labels))
             yield {"series": f"{name}{{{words}}}", "values": " ".join(_values(values, times))}
 

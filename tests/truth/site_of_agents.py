@@ -58,8 +58,11 @@ class Node:
         self.answers = True
         self.runs = True
         self.refuses = False
+        self.is_target = True
         self.running: dict[ProcessKey, Rank] = {}
+        self.agent_started = self.clock.time()
         self._pid = 100
+        self._facts: dict[ProcessKey, ProcessFacts] = {}
         self._before: Mapping[str, RanBefore] = {}
 
     def start(self, rank: Rank) -> ProcessKey:
@@ -73,6 +76,7 @@ class Node:
             key, self.clock.time(), key.pid, rank.job.user, "thread", environment, uid=rank.job.uid, owner=owner
         )
         assert self.table.observe_process(facts)
+        self._facts[key] = facts
         return key
 
     def end(self, key: ProcessKey, status: ExitStatus | None) -> None:
@@ -95,14 +99,14 @@ class Node:
         """Kill the agent and start another one, with its checkpoint or without."""
         section = self.table.dump()
         self.table = RankTable(self.clock, self.name)
+        self.agent_started = self.clock.time()
         if checkpoint:
             self.table.load(section)
-        for key, rank in list(self.running.items()):
+        for key in self.running:
             if checkpoint:
                 self.table.confirm(key)
             else:
-                del self.running[key]
-                rank.key = self.start(rank)
+                self.table.observe_process(self._facts[key])
         self.table.tick()
 
     def lose_power(self) -> None:
@@ -110,19 +114,23 @@ class Node:
         self.runs = self.answers = False
         self.running.clear()
 
-    def boot(self) -> None:
-        """Start the machine again; its agent knows what the file of the boot before says."""
+    def boot(self, *, disk: bool = True) -> None:
+        """Start the machine again; with a disk its agent knows what the file of the boot before says."""
         self.runs = self.answers = True
         self.clock.booted = self.site.now - 60.0
         self.table = RankTable(self.clock, self.name)
-        self.table.liveness.note_ran_before(self._before, self.clock)
+        self.agent_started = self.clock.time()
+        if disk:
+            self.table.liveness.note_ran_before(self._before, self.clock)
         self.table.tick()
 
     def page(self) -> dict[Series, float] | None:
         """What a scrape gets now; None when it fails."""
         if not self.answers:
             return None
-        return {
+        # promtool begins at 0
+        own: dict[Series, float] = {("process_start_time_seconds", ()): self.agent_started - EPOCH}
+        return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
             for metric in families(self.table.snapshot())
             for labels, value in zip(metric.labels, metric.values, strict=True)
@@ -160,19 +168,34 @@ class Job:
         self.uid = 1000 + len(user)
         self.progresses = True
         self.world = per_node * len(nodes)
+        self.restarts: tuple[int, int] | None = None
+        """How often torchrun started the ranks anew, and how often it would."""
         self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(self.world)]
 
     def environment(self, rank: int) -> dict[str, str]:
         """What its launcher sets."""
         place = {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "SLURM_JOB_ID": self.name}
-        return place | {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
+        place |= {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
+        if self.restarts is not None:
+            names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
+            place |= dict(zip(names, map(str, self.restarts), strict=True))
+        return place
 
     def running(self) -> list[Rank]:
         """The ranks that run."""
         return [rank for rank in self.ranks if rank.key is not None and rank.key in rank.node.running]
 
-    def tear_down(self, seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = ()) -> None:
-        """What a launcher does after a death: SIGTERM to all others, SIGKILL to those that stay, after KillWait."""
+    def tear_down(
+        self,
+        seconds: float = 0.5,
+        kill_wait: float = 30.0,
+        stay: Iterable[int] = (),
+        kill: Iterable[int] | None = None,
+    ) -> None:
+        """What a launcher does after a death: SIGTERM to all others, SIGKILL to those that stay, after KillWait.
+
+        ``kill``: those of them that it kills, if not all.
+        """
         stubborn = set(stay)
         for rank in self.running():
             self.site.run(seconds / self.world)
@@ -181,11 +204,12 @@ class Job:
         if stubborn:
             self.site.run(kill_wait)
             for rank in self.running():
-                rank.exit(SIGKILL)
+                if kill is None or rank.number in kill:
+                    rank.exit(SIGKILL)
 
-    def ended(self, state: str) -> None:
-        """The scheduler's word on each node."""
-        for node in {rank.node for rank in self.ranks}:
+    def ended(self, state: str, nodes: Iterable[Node] = ()) -> None:
+        """The scheduler's word on these nodes, or on each of the job's."""
+        for node in nodes or {rank.node for rank in self.ranks}:
             node.table.observe_job_ends([JobEnd(self.name, 0.0, node.clock.time(), state)])
 
 
@@ -195,6 +219,7 @@ class Site:
     def __init__(self, interval: float = 5.0, delay: Callable[[str, float], float] = lambda _node, _time: 0.0) -> None:
         self.now = 0.0
         self.interval = interval
+        self.cluster = "c1"
         self.nodes: dict[str, Node] = {}
         self.scrapes: defaultdict[str, dict[float, dict[Series, float] | None]] = defaultdict(dict)
         self._delay = delay
@@ -237,6 +262,7 @@ class Site:
 
     def _scrape(self, name: str, time: float) -> Callable[[], None]:
         def scrape() -> None:
-            self.scrapes[name][time] = self.nodes[name].page()
+            if self.nodes[name].is_target:
+                self.scrapes[name][time] = self.nodes[name].page()
 
         return scrape

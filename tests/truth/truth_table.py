@@ -29,7 +29,8 @@ class Due(NamedTuple):
 class Play:
     """One job on a site whose clocks, scrape delays and lost scrapes are what a seed gives; seed 0: none."""
 
-    def __init__(self, seed: int, nodes: int, per_node: int, interval: float, warm_up: float = EVENT) -> None:
+    def __init__(self, seed: int, situation: Situation, interval: float) -> None:
+        nodes, warm_up = situation.nodes + situation.idle, situation.warm_up
         dice = random.Random(seed)  # noqa: S311  # a scenario, no secret
         delays = {f"n{number}": dice.uniform(0.0, 2.0) if seed else 0.0 for number in range(nodes)}
         self.site = Site(interval, lambda name, _time: delays[name])
@@ -37,7 +38,7 @@ class Play:
         drifts = [dice.uniform(-5e-5, 5e-5) if seed else 0.0 for _ in range(nodes)]
         self.nodes: list[Node] = [self.site.node(f"n{n}", skews[n], drifts[n]) for n in range(nodes)]
         self.site.run(EVENT - warm_up)
-        self.job = Job(self.site, "7", self.nodes, per_node)
+        self.job = Job(self.site, "7", self.nodes[: situation.nodes], situation.per_node)
         self.site.run(warm_up)
 
     @property
@@ -57,6 +58,20 @@ class Play:
         for number in nodes:
             self.nodes[number].answers = True
 
+    def remove_target(self, number: int) -> None:
+        """Prometheus scrapes this node no longer."""
+        self.nodes[number].is_target = False
+
+    def begin_anew(self, restarts: tuple[int, int]) -> None:
+        """torchrun starts all ranks, the first time 11 minutes ago: how often it did, and would."""
+        for rank in self.job.running():
+            rank.exit(SIGTERM)
+        self.job.restarts = restarts
+        for rank in self.ranks:
+            rank.start()
+        if restarts[0] == 0:
+            self.run(660.0)
+
     def hang(self) -> None:
         """No rank completes an operation any more."""
         self.job.progresses = False
@@ -70,6 +85,7 @@ class Situation(NamedTuple):
     nodes: int = 2
     per_node: int = 4
     warm_up: float = EVENT
+    idle: int = 0
 
 
 def crash_and_teardown(play: Play) -> None:
@@ -241,6 +257,7 @@ def power_and_new_run(play: Play) -> None:
     play.job.progresses = True
     for rank in play.ranks:
         rank.start(play.nodes[0] if rank.number < 4 else play.nodes[2])
+    play.run(160.0)
 
 
 def crash_then_power(play: Play) -> None:
@@ -358,6 +375,160 @@ def returns_and_dies_alike(play: Play) -> None:
     play.ranks[5].exit(SIGSEGV)
 
 
+def power_for_long(play: Play) -> None:
+    """A node loses power and its job waits for 25 minutes."""
+    play.nodes[1].lose_power()
+    play.hang()
+    play.run(1500.0)
+
+
+def power_and_diskless_boot(play: Play) -> None:
+    """A node without a disk loses power and is back after ten minutes, knowing nothing, while the job waits."""
+    play.nodes[1].lose_power()
+    play.hang()
+    play.run(600.0)
+    play.nodes[1].boot(disk=False)
+    play.run(200.0)
+
+
+def power_of_a_job_of_one_node(play: Play) -> None:
+    """The only node of a job loses power and does not come back; another node idles."""
+    play.nodes[0].lose_power()
+    play.run(1200.0)
+
+
+def node_replaced(play: Play) -> None:
+    """A node loses power and is no target any more two minutes later; the job waits, and goes on with a new node."""
+    play.nodes[1].lose_power()
+    play.hang()
+    play.run(120.0)
+    play.remove_target(1)
+    play.run(200.0)
+    for rank in play.ranks[:4]:
+        rank.exit(SIGTERM)
+    play.run(5.0)
+    play.job.progresses = True
+    for rank in play.ranks:
+        rank.start(play.nodes[0] if rank.number < 4 else play.nodes[2])
+    play.run(160.0)
+
+
+def cut_off_then_ranks_leave(play: Play) -> None:
+    """A node is cut off for 40 s; later its ranks leave, the job goes on without them, and the node is switched off."""
+    play.miss(1, seconds=40.0)
+    play.run(100.0)
+    for rank in play.ranks[4:]:
+        rank.exit()
+        play.job.world -= 1
+    play.run(1000.0)
+    play.nodes[1].lose_power()
+
+
+def all_cut_off(play: Play) -> None:
+    """Prometheus reaches no node for two minutes while nothing happens."""
+    play.miss(0, 1, seconds=120.0)
+
+
+def agent_without_checkpoint(play: Play) -> None:
+    """An agent is killed and starts without its checkpoint while a rank of another node is dead."""
+    play.ranks[1].exit(SIGSEGV)
+    play.run(40.0)
+    play.nodes[1].refuses = True
+    play.miss(1, seconds=11.0)
+    play.nodes[1].restart_agent(checkpoint=False)
+
+
+def kill_wait_of_90_seconds(play: Play) -> None:
+    """SIGTERM to all; three ranks are stuck in the kernel and die after KillWait of 90 s, one 30 s later still."""
+    play.job.tear_down(stay={1, 2, 6}, kill_wait=90.0)
+
+
+def save_and_leave(play: Play) -> None:
+    """SIGTERM to all; ranks save and leave with status 0 over 100 s."""
+    for rank in play.ranks:
+        play.run(100.0 / len(play.ranks))
+        rank.exit()
+
+
+def large_job_fails(play: Play) -> None:
+    """A rank of a job of 32 leaves with status 1; srun -K ends the others."""
+    play.ranks[9].exit(code=1)
+    play.run(1.0)
+    play.job.tear_down()
+
+
+def hang_then_death(play: Play) -> None:
+    """A job hangs for an hour, then a rank is killed."""
+    play.hang()
+    play.run(3600.0)
+    play.ranks[5].exit(SIGKILL)
+
+
+def dead_for_hours(play: Play) -> None:
+    """A rank crashes and the others wait for an hour."""
+    play.ranks[5].exit(SIGSEGV)
+    play.hang()
+    play.run(3600.0)
+
+
+def death_while_a_node_is_lost(play: Play) -> None:
+    """A node loses power; a minute later a rank of another node is killed for memory."""
+    play.nodes[1].lose_power()
+    play.hang()
+    play.run(60.0)
+    play.ranks[1].exit(SIGKILL, oom=True)
+
+
+def kill_wait_by_node(play: Play) -> None:
+    """SIGTERM to all; one rank of each node stays. After KillWait of 90 s one is killed, the other 25 s later."""
+    play.job.tear_down(stay={1, 6}, kill_wait=90.0, kill=[1])
+    play.run(25.0)
+    play.ranks[6].exit(SIGKILL)
+
+
+def anew_and_slowly(play: Play) -> None:
+    """A rank crashes; half a minute later the job begins anew on a node of its and another one, which takes minutes."""
+    play.ranks[1].exit(SIGSEGV)
+    play.job.tear_down()
+    play.run(30.0)
+    for rank in play.ranks:
+        if rank.number == 4:
+            play.run(200.0)
+        rank.start(play.nodes[1] if rank.number < 4 else play.nodes[2])
+
+
+def preempted_with_a_status(play: Play) -> None:
+    """Preempted ranks of three nodes save and leave with status 1; one node alone has the scheduler's word."""
+    for rank in play.ranks:
+        rank.exit(code=1)
+    play.run(2.0)
+    play.job.ended("PREEMPTED", [play.nodes[1]])
+
+
+def torchrun_starts_anew(play: Play) -> None:
+    """A rank fails and torchrun, which has restarts left, starts all anew after 28 s."""
+    play.begin_anew((0, 2))
+    play.ranks[1].exit(code=1)
+    play.job.tear_down()
+    play.run(28.0)
+    play.begin_anew((1, 2))
+
+
+def torchrun_gives_up(play: Play) -> None:
+    """A rank fails and torchrun says that it has restarts left, but ends."""
+    play.begin_anew((0, 2))
+    play.ranks[1].exit(code=1)
+    play.job.tear_down()
+
+
+def crash_and_one_ended(play: Play) -> None:
+    """A rank crashes and one of another node is ended two seconds later; the others wait."""
+    play.ranks[1].exit(SIGSEGV)
+    play.hang()
+    play.run(2.0)
+    play.ranks[12].exit(SIGTERM)
+
+
 DEAD, LOST = "RankDead 5 n1", "NodeLost n1"
 SITUATIONS = (
     Situation(crash_and_teardown, {"RankDead 1 n0 crash": Due(0, 22)}),
@@ -400,4 +571,23 @@ SITUATIONS = (
     Situation(killed_and_slow_teardown, {"RankDead 1 n0 torn": Due(7, 30)}),
     Situation(returns_and_dies_alike, {f"{DEAD} crash info": Due(0, 22)}, warm_up=300.0),
     Situation(two_deaths, {f"{DEAD} crash": Due(0, 22)}),
+    Situation(kill_wait_by_node),
+    Situation(torchrun_starts_anew),
+    Situation(torchrun_gives_up, {"RankDead 1 n0 fail info": Due(715, 745)}),
+    Situation(anew_and_slowly, {"RankDead 1 n0 crash": Due(0, 22, 30)}, idle=1),
+    Situation(preempted_with_a_status, nodes=3),
+    Situation(crash_and_one_ended, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
+    Situation(power_for_long, {LOST: Due(20, 60)}),
+    Situation(power_and_diskless_boot, {LOST: Due(20, 60)}),
+    Situation(power_of_a_job_of_one_node, {"NodeLost n0": Due(190, 230, 900, 300)}, nodes=1, idle=1),
+    Situation(node_replaced, {LOST: Due(20, 60, 320, 260)}, nodes=2, idle=1),
+    Situation(cut_off_then_ranks_leave),
+    Situation(all_cut_off),
+    Situation(agent_without_checkpoint, {"RankDead 1 n0 crash": Due(0, 22)}),
+    Situation(kill_wait_of_90_seconds),
+    Situation(save_and_leave),
+    Situation(large_job_fails, {"RankDead 9 n1 fail": Due(0, 22)}, nodes=4, per_node=8),
+    Situation(hang_then_death, {f"{DEAD} killed": Due(3615, 3635)}),
+    Situation(dead_for_hours, {f"{DEAD} crash": Due(0, 22)}),
+    Situation(death_while_a_node_is_lost, {LOST: Due(20, 60), "RankDead 1 n0 oom": Due(60, 82)}),
 )

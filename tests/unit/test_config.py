@@ -12,6 +12,7 @@ from agent.app.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, Loaded, read_con
 from agent.app.supervisor import prepare
 from agent.app.yaml_document import ConfigError
 from agent.core.log import Logger
+from agent.ranks.rank.numbers import Numbers
 from exporters.inspector import SPEC
 
 
@@ -30,6 +31,16 @@ def test_whole_file() -> None:
     section = loaded.section("inspector", SPEC.config)
     assert section.enabled is True
     assert section.paths == ["/a"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seconds", [0.9, 86_401])
+def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
+    """The section verdict sets single numbers, from a second to a day."""
+    loaded = Loaded("verdict: {killed_behind_seconds: 1, end_seconds: 86400}", "f.yml")
+    assert loaded.config.verdict == Numbers(killed_behind_seconds=1, end_seconds=86_400)
+    assert prepare(loaded, Logger("test")).numbers == loaded.config.verdict
+    with pytest.raises(ConfigError, match=r"\$\.verdict\.killed_behind_seconds"):
+        Loaded(f"verdict: {{killed_behind_seconds: {seconds}}}", "f.yml")
 
 
 @pytest.mark.parametrize(

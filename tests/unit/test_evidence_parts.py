@@ -14,10 +14,13 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.api import UNKNOWN_RANK, FollowedFile, OwnThread, ProcessKey, RankTable, Wanted, WriterKey
-from agent.app.health_part import health_part, struck_ranks
+from agent.app.health_part import IN_SPITE_SECONDS, causes, health_part, struck_ranks
 from agent.core.identity import RankLabel
+from agent.hardware.fault_table import FaultSeen, GpuFault
+from agent.hardware.gpu_faults import Told, judge
 from agent.hardware.ledger import HealthLedger, Subject
 from agent.ranks.health import HealthSnapshot
+from agent.ranks.liveness.causes import cause
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankGpu
 from exporters.inspector.reading import slot
@@ -226,3 +229,32 @@ def test_the_logs_first_cause() -> None:
     unknown = log_part([shown_log(root=FirstEvent("ib_retry", UNKNOWN_RANK, "", 5.0))], {}, Wanted("7", {}, ()))
     assert (unknown.words, unknown.events[0].rank) == ([], "")
     assert log_part([shown_log("8")], {}, Wanted("7", {}, ())).files == {}
+
+
+def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
+    """A check is the cause when it failed two minutes after the rank's start or later, an Xid by its number."""
+    clock = FakeClock()
+    ledger = HealthLedger(clock)
+    ranks = RankTable(clock, "here", settle_at_once=True)
+    started = clock.time()
+    known = {"RANK": "0", "WORLD_SIZE": "1", "SLURM_JOB_ID": "7"}
+    ranks.observe_process(ProcessFacts(ProcessKey(10, 5), started, 10, "ann", "thread", known))
+    ranks.tick()
+    (process,) = ranks.processes().values()
+    process.gpus = (RankGpu(0, "GPU-1", "", ""),)
+    checks = ledger.of("test")
+
+    def causes_now(faults: tuple[GpuFault, ...] = ()) -> dict[RankLabel, str]:
+        found = HealthSnapshot(ranks.snapshot(), ledger.entries(), (), frozenset({"gpu_xid", "gpu_ecc"}), 0, faults)
+        return dict(causes(lambda: found, ledger.has_failed))
+
+    clock.advance(IN_SPITE_SECONDS)
+    checks.latch(Subject("gpu", "GPU-1"), "gpu_ecc")
+    assert causes_now() == {}
+    clock.advance(1.0)
+    checks.latch(Subject("gpu", "GPU-1"), "gpu_xid")
+    xid = GpuFault("0", "GPU-1", "", FaultSeen(judge("nvidia", Told("79")).fault, clock.time()))
+    assert causes_now() == {RankLabel("7", "0"): "gpu_xid"}
+    assert causes_now((xid,)) == {RankLabel("7", "0"): "xid_79"}
+    assert cause("xid_79") == "xid_79"
+    assert cause("xid_1000") == ""

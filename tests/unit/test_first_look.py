@@ -6,7 +6,6 @@ import pytest
 from rank_table import Table, environment
 
 from agent.app.first_look import FIRST_LOOK_SECONDS, FirstLook
-from agent.ranks.naming.binding import BINDING_SECONDS
 
 
 class Start:
@@ -57,4 +56,3 @@ def test_bounded(start: Start, has_looked: bool) -> None:
     assert not start.first_look.is_over()
     start.table.clock.advance(0.1)
     assert start.first_look.is_over()
-    assert FIRST_LOOK_SECONDS <= BINDING_SECONDS

@@ -8,12 +8,8 @@ import pytest
 from rank_table import Table, environment, facts, owned
 
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.job_end import (
-    ENDED_BY_SCHEDULER,
-    TEARDOWN_AFTER_SECONDS,
-    TEARDOWN_BEFORE_SECONDS,
-    JobEnd,
-)
+from agent.ranks.rank.job_end import ENDED_BY_SCHEDULER, JobEnd
+from agent.ranks.rank.numbers import NUMBERS
 from agent.ranks.rank.owner import Owner
 
 ENDED = 1.7e9
@@ -74,10 +70,10 @@ def test_other_ends_explain_nothing(state: str) -> None:
 @pytest.mark.parametrize(
     ("late", "explained"),
     [
-        (-TEARDOWN_BEFORE_SECONDS, True),
-        (-TEARDOWN_BEFORE_SECONDS - 1, False),
-        (TEARDOWN_AFTER_SECONDS, True),
-        (TEARDOWN_AFTER_SECONDS + 1, False),
+        (-NUMBERS.end_seconds, True),
+        (-NUMBERS.end_seconds - 1, False),
+        (NUMBERS.after_end_seconds, True),
+        (NUMBERS.after_end_seconds + 1, False),
     ],
 )
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.evidence import STATES, ProcessEvidence, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.numbers import Numbers
 from agent.ranks.rank.verdict import RankVerdict, judge_job
 
 NOW = 1000.0
@@ -411,6 +412,15 @@ def pairwise(process: ProcessEvidence, processes: list[ProcessEvidence]) -> str:
     outlived = max((alive_until(p) - left_at for p in others if p.found_at < left_at), default=-1.0)
     killed = process.exit is not None and process.exit.signal == SIGKILL
     return "dead" if outlived >= (15.0 if killed else 45.0) else "exited"
+
+
+def test_a_site_judges_by_its_own_numbers() -> None:
+    """Numbers that the configuration changes move the limits, and only those."""
+    numbers = Numbers(killed_behind_seconds=20, left_behind_seconds=90)
+    rows = [(KILL, 19, "exited"), (KILL, 20, "dead"), (TERM, 89, "exited"), (TERM, 90, "dead")]
+    for status, ago, state in rows:
+        process = left(ago, status)
+        assert judge_job([process, running()], NOW, numbers)[process.key].state == state
 
 
 # In 1/16 s: sums and differences are exact, and many processes leave at the same time or almost.

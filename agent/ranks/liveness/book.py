@@ -12,13 +12,14 @@ import msgspec
 from agent.core.clock import Clock
 from agent.core.identity import ProcessKey
 from agent.ranks.liveness.causes import OOM, ExitFacts
-from agent.ranks.liveness.job_line import SHORT_SECONDS, JobLine, LeadExit, Lifetime
+from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime
 from agent.ranks.liveness.lead_exits import class_of, lead_exits
 from agent.ranks.liveness.reboot import RanBefore, line_of
 from agent.ranks.naming.labels import LabelBook
-from agent.ranks.rank.episodes import EPISODE_SECONDS, ended_by, killed_before_teardown
+from agent.ranks.rank.episodes import ended_by, killed_before_teardown
 from agent.ranks.rank.exit_status import ending
 from agent.ranks.rank.job_end import ENDED_BY_SCHEDULER, JobEnd
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 CAUSE_SECONDS = 5.0
@@ -33,10 +34,12 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class LivenessBook:
     """Keeps a JobLine per job. ``refused`` counts lead exits without room, ``facts`` has what exporters know of exits.
 
-    Times are those of the clock that the rank table uses: seconds since this boot.
+    Times are those of the clock that the rank table uses: seconds since this boot. ``numbers`` may change: lead
+    exits that are exported stay as they are.
     """
 
-    def __init__(self, labels: LabelBook) -> None:
+    def __init__(self, labels: LabelBook, numbers: Numbers = NUMBERS) -> None:
+        self.numbers = numbers
         self.jobs: dict[str, JobLine] = {}
         self.refused = 0
         self.facts = ExitFacts()
@@ -69,7 +72,7 @@ class LivenessBook:
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
         """Add a line for each job with ranks that ran when the boot before ended; a line that exists stays."""
         for job_id, ran in jobs.items():
-            self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time()))
+            self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
 
     def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
         """Return the jobs of the processes that run, as the boot file keeps them."""
@@ -113,15 +116,15 @@ class LivenessBook:
         if not exited:
             return
         exits = sorted((p.evidence(key) for key, p in exited.items()), key=lambda p: (p.exited_at, p.key))
-        torn = killed_before_teardown(exits)
+        torn = killed_before_teardown(exits, self.numbers)
         finished = {key for key, process in exited.items() if self._is_finished(process)}
         soft = finished | {exit_.key for exit_ in exits if ended_by(exit_, SIGTERM)}
-        leads = lead_exits(exits, soft)
+        leads = lead_exits(exits, soft, self.numbers)
         known = {lead.process: lead for lead in line.leads}
         for key, process in exited.items():
             lead = known.get(key)
             if lead is None and not process.is_victim:
-                is_lead = key in leads and not _follows_a_restarted(process, line, members)
+                is_lead = key in leads and not self._follows_a_restarted(process, line, members)
                 self._consider(line, key, process, is_lead=is_lead, is_torn=key in torn, now=now)
             elif lead is not None and lead.retracted_at is None and not lead.revised:
                 self._revise(line, lead, process, is_torn=key in torn, now=now)
@@ -143,7 +146,8 @@ class LivenessBook:
         cause = OOM if exit_class == "oom" else self.facts.cause_of(label)
         if not cause and not is_late:
             return
-        lived: Lifetime = "short" if exited_at - started_at(process) < SHORT_SECONDS else "long"
+        is_short = exited_at - started_at(process) < self.numbers.short_seconds
+        lived: Lifetime = "short" if is_short else "long"
         reason, signal, code = ending(process.exit)
         lead = LeadExit(
             label.rank, exited_at, reason, signal, code, exit_class, lived, cause, process.user, process=key
@@ -170,6 +174,15 @@ class LivenessBook:
         is_planned = label is not None and self.facts.is_planned(label)
         return is_planned or (process.verdict is not None and process.verdict.state == "finished")
 
+    def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
+        """Say whether it left soon after a lead exit of another rank whose record is gone."""
+        ranks = {label.rank for label in process.slots or () if label is not None}
+        return any(
+            0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
+            for lead in line.leads
+            if lead.process not in members and lead.rank not in ranks
+        )
+
     def _make_room(self, line: JobLine, now: float) -> bool:
         """On a full node retract the oldest lead exit of the user with most; False if that is this job's user."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
@@ -187,13 +200,3 @@ class LivenessBook:
 def started_at(process: RankProcess) -> float:
     """Return when the process started, in seconds since the boot."""
     return process.found_at if process.facts is None else process.facts.key.start_ticks / _TICKS_PER_SECOND
-
-
-def _follows_a_restarted(process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-    """Say whether it left soon after a lead exit of another rank whose record is gone."""
-    ranks = {label.rank for label in process.slots or () if label is not None}
-    return any(
-        0 < (process.exited_at or 0.0) - lead.exited_at <= EPISODE_SECONDS
-        for lead in line.leads
-        if lead.process not in members and lead.rank not in ranks
-    )

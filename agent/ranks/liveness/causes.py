@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 
 from agent.core.identity import RankLabel
@@ -26,6 +27,7 @@ LOG = frozenset(
 """Root categories of exporter job_log; _SHORTER maps those of one kind to one."""
 CAUSES = HARDWARE | LOG | {OOM}
 MAX_CAUSES, MAX_CAUSE_BYTES = 40, 32
+_XID = re.compile(r"xid_[0-9]{1,3}")
 _SHORTER = {
     "ib_retry_exceeded": "ib_error", "ib_local_protection": "ib_error", "ib_remote_invalid_request": "ib_error",
     "ib_completion_error": "ib_error", "ib_local_access": "ib_error", "ib_async_event": "ib_error",
@@ -37,9 +39,9 @@ _SHORTER = {
 
 
 def cause(word: str) -> str:
-    """Return the cause for a check or a category; empty if it names none."""
+    """Return the cause for a check, a category or ``xid_`` and a number below 1,000; empty if it names none."""
     word = _SHORTER.get(word, word)
-    return word if word in CAUSES else ""
+    return word if word in CAUSES or _XID.fullmatch(word) else ""
 
 
 class ExitFacts:

@@ -22,7 +22,6 @@ MAX_RETRACTED = 6
 """Retracted lead exits of one job on one node; the oldest is dropped first."""
 MAX_LEADS = 3
 """Lead exits of one job on one node that are not retracted."""
-SHORT_SECONDS = 600.0
 """A rank that ended sooner has the label lived="short"."""
 
 

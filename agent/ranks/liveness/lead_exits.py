@@ -7,9 +7,10 @@ from signal import SIGABRT, SIGKILL
 from typing import Literal
 
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.episodes import EPISODE_SECONDS, fatal_reason, is_struck, left_at_of, preceded
+from agent.ranks.rank.episodes import fatal_reason, is_struck, left_at_of, preceded
 from agent.ranks.rank.evidence import ProcessEvidence
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM for a peer
@@ -32,23 +33,25 @@ def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitCl
     return "killed" if status is not None and status.known and status.signal == SIGKILL else "left"
 
 
-def lead_exits(exits: Sequence[ProcessEvidence], soft: Collection[ProcessKey]) -> set[ProcessKey]:
+def lead_exits(
+    exits: Sequence[ProcessEvidence], soft: Collection[ProcessKey], numbers: Numbers = NUMBERS
+) -> set[ProcessKey]:
     """Return the lead exits: of each episode the first, the first soft one and the first struck one.
 
     ``exits``: those of one job here, by time. ``soft``: those by SIGTERM and those of class ok, which show a cancel or
-    an end. An episode ends when no rank has left for EPISODE_SECONDS.
+    an end. An episode ends when no rank has left for ``episode_seconds``.
     """
-    victims = preceded(exits)
+    victims = preceded(exits, numbers)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
-    for episode in _episodes(exits):
+    for episode in _episodes(exits, numbers.episode_seconds):
         leads.update(process.key for process in [p for p in episode if p.key in soft][:1])
         leads.update(process.key for process in [p for p in episode if is_struck(p)][:1])
     return leads
 
 
-def _episodes(exits: Sequence[ProcessEvidence]) -> Iterator[Sequence[ProcessEvidence]]:
+def _episodes(exits: Sequence[ProcessEvidence], seconds: float) -> Iterator[Sequence[ProcessEvidence]]:
     start = 0
     for number in range(1, len(exits) + 1):
-        if number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > EPISODE_SECONDS:
+        if number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > seconds:
             yield exits[start:number]
             start = number

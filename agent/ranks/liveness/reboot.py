@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.ranks.liveness.job_line import SHORT_SECONDS, JobLine, LeadExit, Lifetime
+from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime
 
 
 class RanBefore(msgspec.Struct, frozen=True):
@@ -16,13 +16,13 @@ class RanBefore(msgspec.Struct, frozen=True):
     expected: int = 0
 
 
-def line_of(ran: RanBefore, now: float, now_seconds: float) -> JobLine:
+def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
     """Return the line of a job whose ranks ended with the boot before; its lowest rank is the lead exit.
 
     The exit's time is this boot, later than the true one, so that it does not precede the exits of peers elsewhere.
     """
     booted_seconds = now_seconds - now
-    lived: Lifetime = "short" if booted_seconds - ran.started_seconds < SHORT_SECONDS else "long"
+    lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"
     first = min(ran.ranks, key=lambda rank: (len(rank), rank))
     lead = LeadExit(first, 0.0, "unknown", "", "", "reboot", lived, "", ran.user)
     return JobLine(

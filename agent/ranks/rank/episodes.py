@@ -9,20 +9,16 @@ from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM, S
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.evidence import ProcessEvidence, VerdictReason
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 
-EPISODE_SECONDS = 60.0
-"""Exits this close together are one event; only its first can be its cause."""
 SIMULTANEOUS_SECONDS = 0.1
 """Within this span the order of notifications says nothing: a fatal signal outranks an earlier exit."""
-TEARDOWN_SECONDS = 10.0
-"""A launcher sees a death within its poll (torchrun: 0.1 to 5 s), then ends the other ranks by SIGTERM. A cancel is the
-other way round: SIGTERM, and after Slurm's KillWait SIGKILL."""
 
 _FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
 _LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
 
 
-def killed_before_teardown(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
+def killed_before_teardown(exits: Sequence[ProcessEvidence], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
     """The processes that SIGKILL ended first of their episode, and after which SIGTERM ended one that was there.
 
     ``exits``: in order. An exit by SIGTERM that is simultaneous with the SIGKILL came after it. The first ones of
@@ -30,22 +26,22 @@ def killed_before_teardown(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
     """
     terminated = [p for p in exits if ended_by(p, SIGTERM)]
     others = [p for p in exits if not ended_by(p, SIGTERM)]
-    victims = preceded(others) if terminated else set()
+    victims = preceded(others, numbers) if terminated else set()
     first_killed = set()
     for process in others if terminated else ():
         left_at = left_at_of(process)
         if process.key in victims or process.unproven_since is not None or not ended_by(process, SIGKILL):
             continue
         first = bisect_left(terminated, left_at - SIMULTANEOUS_SECONDS, key=left_at_of)
-        if first and left_at - left_at_of(terminated[first - 1]) <= EPISODE_SECONDS:
+        if first and left_at - left_at_of(terminated[first - 1]) <= numbers.episode_seconds:
             continue
-        end = bisect_right(terminated, left_at + TEARDOWN_SECONDS, key=left_at_of)
+        end = bisect_right(terminated, left_at + numbers.teardown_seconds, key=left_at_of)
         if any(peer.found_at < left_at for peer in terminated[first:end]):
             first_killed.add(process.key)
     return first_killed
 
 
-def preceded(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
+def preceded(exits: Sequence[ProcessEvidence], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
     """The processes that left after another one in the same episode, and so may have been torn down with it.
 
     Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
@@ -58,7 +54,7 @@ def preceded(exits: Sequence[ProcessEvidence]) -> set[ProcessKey]:
         near = bisect_left(left_at, at - SIMULTANEOUS_SECONDS)
         near_struck = bisect_left(struck_at, at - SIMULTANEOUS_SECONDS)
         others = (*exits[max(near - 1, 0) : near + 1], *struck[near_struck : near_struck + 1])
-        if any(_precedes(other, process) for other in others):
+        if any(_precedes(other, process, numbers) for other in others):
             victims.add(process.key)
     return victims
 
@@ -68,14 +64,14 @@ def left_at_of(process: ProcessEvidence) -> float:
     return process.exited_at if process.exited_at is not None else float("inf")
 
 
-def _precedes(other: ProcessEvidence, process: ProcessEvidence) -> bool:
+def _precedes(other: ProcessEvidence, process: ProcessEvidence, numbers: Numbers) -> bool:
     """True when ``other`` left before ``process`` in the same episode, so that ``process`` may be its victim."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
     apart = process.exited_at - other.exited_at
     if abs(apart) <= SIMULTANEOUS_SECONDS:
         return _order(other) < _order(process)
-    return 0 < apart <= EPISODE_SECONDS
+    return 0 < apart <= numbers.episode_seconds
 
 
 def _order(process: ProcessEvidence) -> tuple[bool, float, ProcessKey]:

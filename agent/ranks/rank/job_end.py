@@ -7,15 +7,12 @@ from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTERM
 import msgspec
 
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
 """Ends that somebody meant: the scheduler sent the ranks away, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
 """Ends that excuse no exit which speaks for itself: a script may end well, or ask for a new begin, after a crash."""
-TEARDOWN_BEFORE_SECONDS = 300.0
-"""So long before the epilog the first rank is sent away at most: time to save before a preemption, and KillWait."""
-TEARDOWN_AFTER_SECONDS = 60.0
-"""So long after the epilog began an exit may be seen."""
 _FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
 
 
@@ -27,10 +24,11 @@ class JobEnd(msgspec.Struct, frozen=True):
     ended_seconds: float
     state: str
 
-    def explains(self, exited_seconds: float, status: ExitStatus | None) -> bool:
+    def explains(self, exited_seconds: float, status: ExitStatus | None, numbers: Numbers = NUMBERS) -> bool:
         """True for an exit at this time (epoch seconds) that is no more than the end of the job."""
         late = exited_seconds - self.ended_seconds
-        if not -TEARDOWN_BEFORE_SECONDS <= late <= TEARDOWN_AFTER_SECONDS or exited_seconds < self.started_seconds:
+        is_near = -numbers.end_seconds <= late <= numbers.after_end_seconds
+        if not is_near or exited_seconds < self.started_seconds:
             return False
         is_known = status is not None and status.known
         if self.state in ENDED_BY_SCHEDULER:

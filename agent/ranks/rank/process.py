@@ -14,6 +14,7 @@ from agent.ranks.rank.evidence import ProcessEvidence, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.verdict import RankVerdict
 
@@ -173,11 +174,12 @@ class RankProcess(msgspec.Struct):
         if self.oom_logged and is_open:
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
-    def note_job_end(self, end: JobEnd | None) -> bool:
+    def note_job_end(self, end: JobEnd | None, numbers: Numbers = NUMBERS) -> bool:
         """Note how the scheduler ended its job; True where that changes how its exit is judged."""
         if self.exited_at is None or end is None:
             return False
-        before, self.ended_by_scheduler = self.ended_by_scheduler, end.explains(self.exited_seconds, self.exit)
+        before = self.ended_by_scheduler
+        self.ended_by_scheduler = end.explains(self.exited_seconds, self.exit, numbers)
         return self.ended_by_scheduler != before
 
     def note_progress(self, seconds: float) -> None:

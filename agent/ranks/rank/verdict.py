@@ -16,15 +16,11 @@ from agent.core.identity import ProcessKey
 from agent.ranks.rank.episodes import ended_by, fatal_reason, killed_before_teardown, left_at_of, preceded
 from agent.ranks.rank.evidence import ProcessEvidence, State, VerdictReason
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 
-BLOCKED_SECONDS = 60.0
-"""In D this long without one context switch: longer than a checkpoint's slowest single write should take."""
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
 """So long, and in so many reports of RAS, is a process missed: neighbours of a dead one are for up to 12 s."""
-KILLED_PEERS_SECONDS = 15.0
-LEFT_PEERS_SECONDS = 45.0
-"""Longer than Slurm's KillWait (30 s by default): within it a cancelled job's slow ranks are killed."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 
@@ -48,26 +44,30 @@ class _Job(msgspec.Struct, frozen=True):
     torn_down: Collection[ProcessKey]
     all_left_well: bool
     now: float
+    numbers: Numbers
 
 
-def judge_job(processes: Sequence[ProcessEvidence], now: float) -> dict[ProcessKey, RankVerdict]:
+def judge_job(
+    processes: Sequence[ProcessEvidence], now: float, numbers: Numbers = NUMBERS
+) -> dict[ProcessKey, RankVerdict]:
     """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
     found = sorted(processes, key=lambda p: p.found_at)
     exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (left_at_of(p), p.key))
     job = _Job(
         found_at=[p.found_at for p in found],
         alive_until=list(accumulate((_alive_until(p, now) for p in found), max)),
-        preceded=preceded(exits),
-        torn_down=killed_before_teardown(exits),
+        preceded=preceded(exits, numbers),
+        torn_down=killed_before_teardown(exits, numbers),
         all_left_well=all(p.exited_at is not None and _left_well(p.exit) for p in processes),
         now=now,
+        numbers=numbers,
     )
     return {p.key: _judge(p, job) for p in processes}
 
 
 def _judge(process: ProcessEvidence, job: _Job) -> RankVerdict:
     if process.exited_at is None:
-        return _judge_running(process, job.now)
+        return _judge_running(process, job)
     if process.progress_after_exit_seconds > PROGRESS_SLACK_SECONDS:
         return RankVerdict("unknown", "progress_after_exit")
     if process.finalized:
@@ -79,13 +79,13 @@ def _judge(process: ProcessEvidence, job: _Job) -> RankVerdict:
     return _judge_left(process, job)
 
 
-def _judge_running(process: ProcessEvidence, now: float) -> RankVerdict:
+def _judge_running(process: ProcessEvidence, job: _Job) -> RankVerdict:
     if process.state == "T":  # "t" is a debugger's doing
         return RankVerdict("unresponsive", "stopped")
-    if process.blocked_since is not None and now - process.blocked_since > BLOCKED_SECONDS:
+    if process.blocked_since is not None and job.now - process.blocked_since > job.numbers.blocked_seconds:
         return RankVerdict("unresponsive", "blocked")
     silence = process.silence
-    if silence is None or silence.reports < UNANSWERED_REPORTS or now - silence.since < UNANSWERED_SECONDS:
+    if silence is None or silence.reports < UNANSWERED_REPORTS or job.now - silence.since < UNANSWERED_SECONDS:
         return RankVerdict("alive", "running")
     return RankVerdict("alive", "cut_off") if silence.contradicted else RankVerdict("unresponsive", "unanswered")
 
@@ -100,9 +100,9 @@ def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
     if process.key in job.torn_down:
         return RankVerdict("dead", "killed_before_teardown")
     outlived = _outlived_seconds(process, job)
-    if ended_by(process, SIGKILL) and outlived >= KILLED_PEERS_SECONDS:
+    if ended_by(process, SIGKILL) and outlived >= job.numbers.killed_behind_seconds:
         return RankVerdict("dead", "killed_before_peers")
-    if outlived >= LEFT_PEERS_SECONDS:
+    if outlived >= job.numbers.left_behind_seconds:
         return RankVerdict("dead", "left_before_peers")
     return RankVerdict("exited", "left" if cause is None else "followed")
 
