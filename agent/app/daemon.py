@@ -251,6 +251,7 @@ class Daemon:
         exporters = tuple(running.status() for running in self._supervisor.running.values())
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(
+            age_seconds=self._clock.monotonic() - self._started_at,
             exporters=exporters + broken,
             counts={
                 name: SourceCounts(c.series, c.dropped, c.doubles, c.failures)

@@ -16,6 +16,11 @@ from agent.export.registry import SourceCounts
 from agent.export.usage import ProcessReader, Usage
 
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
+START_AGE = Family(
+    "rankwatch_start_age_seconds",
+    "gauge",
+    "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.",
+)
 SERIES_REFUSED = Family(
     "rankwatch_series_refused_total",
     "counter",
@@ -81,6 +86,7 @@ FAMILIES: tuple[Family, ...] = (
     SERIES_REFUSED,
     *helper_families.FAMILIES,
     LOOP_LAG,
+    START_AGE,
     RELOAD_OK,
     RELOAD_TIME,
     CHECKPOINT_TIME,
@@ -97,6 +103,7 @@ FAMILIES: tuple[Family, ...] = (
 class SelfSnapshot(msgspec.Struct, frozen=True):
     """How the agent fares."""
 
+    age_seconds: float
     exporters: tuple[ExporterStatus, ...]
     counts: Mapping[str, SourceCounts]
     refused: int
@@ -143,6 +150,7 @@ def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric
+    yield START_AGE.single(snapshot.age_seconds)
     yield from process_families.render(usage.own)
     yield from exporter_families.render(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)

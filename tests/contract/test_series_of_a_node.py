@@ -82,6 +82,7 @@ def agents_own(series: dict[str, int]) -> int:
         for name in exporter_names()
     )
     snapshot = SelfSnapshot(
+        age_seconds=90.0,
         exporters=tuple(exporters),
         counts={name: SourceCounts(count, 0, 0, 0) for name, count in [*series.items(), ("agent", 1)]},
         refused=0,

@@ -20,7 +20,7 @@ READ = frozenset(
     {
         "rankwatch_exit_age_seconds", "rankwatch_job_ranks_live", "rankwatch_job_start_age_seconds",
         "rankwatch_job_progress_age_seconds", "rankwatch_job_longest_pause_seconds", "rankwatch_job_ended_age_seconds",
-        "rankwatch_job_expected_ranks", "rankwatch_job_restarts_left", "process_start_time_seconds",
+        "rankwatch_job_expected_ranks", "rankwatch_job_restarts_left", "rankwatch_start_age_seconds",
     }
 )  # fmt: skip
 """The families that rules on deaths read."""
@@ -84,8 +84,12 @@ def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
             for time, page in pages.items()
         }
         for (name, labels), values in {("up", ()): up, ("scrape_duration_seconds", ()): took, **series}.items():
-            job = "rankwatch" if name.startswith("process_") else "rankwatch-liveness"
-            target = (("cluster", site.cluster), ("job", job), ("node", node), ("instance", f"{node}:19028"))
+            target = (
+                ("cluster", site.cluster),
+                ("job", "rankwatch-liveness"),
+                ("node", node),
+                ("instance", f"{node}:19028"),
+            )
             words = ",".join(f"{label}={json.dumps(word)}" for label, word in (*target, *labels))
             yield {"series": f"{name}{{{words}}}", "values": " ".join(_values(values, times))}
 

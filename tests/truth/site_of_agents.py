@@ -60,7 +60,7 @@ class Node:
         self.refuses = False
         self.is_target = True
         self.running: dict[ProcessKey, Rank] = {}
-        self.agent_started = self.clock.time()
+        self.agent_started = self.clock.monotonic()
         self._pid = 100
         self._facts: dict[ProcessKey, ProcessFacts] = {}
         self._before: Mapping[str, RanBefore] = {}
@@ -99,7 +99,7 @@ class Node:
         """Kill the agent and start another one, with its checkpoint or without."""
         section = self.table.dump()
         self.table = RankTable(self.clock, self.name)
-        self.agent_started = self.clock.time()
+        self.agent_started = self.clock.monotonic()
         if checkpoint:
             self.table.load(section)
         for key in self.running:
@@ -119,7 +119,7 @@ class Node:
         self.runs = self.answers = True
         self.clock.booted = self.site.now - 60.0
         self.table = RankTable(self.clock, self.name)
-        self.agent_started = self.clock.time()
+        self.agent_started = self.clock.monotonic()
         if disk:
             self.table.liveness.note_ran_before(self._before, self.clock)
         self.table.tick()
@@ -128,8 +128,8 @@ class Node:
         """What a scrape gets now; None when it fails."""
         if not self.answers:
             return None
-        # promtool begins at 0
-        own: dict[Series, float] = {("process_start_time_seconds", ()): self.agent_started - EPOCH}
+        age = self.clock.monotonic() - self.agent_started
+        own: dict[Series, float] = {("rankwatch_start_age_seconds", ()): age}  # the daemon's, not the table's
         return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
             for metric in families(self.table.snapshot())

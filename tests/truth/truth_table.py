@@ -487,10 +487,10 @@ def kill_wait_by_node(play: Play) -> None:
 
 
 def anew_and_slowly(play: Play) -> None:
-    """A rank crashes; half a minute later the job begins anew on a node of its and another one, which takes minutes."""
+    """A rank crashes; 80 s later the job begins anew on a node of its and another one, which takes minutes."""
     play.ranks[1].exit(SIGSEGV)
     play.job.tear_down()
-    play.run(30.0)
+    play.run(80.0)
     for rank in play.ranks:
         if rank.number == 4:
             play.run(200.0)
@@ -574,7 +574,7 @@ SITUATIONS = (
     Situation(kill_wait_by_node),
     Situation(torchrun_starts_anew),
     Situation(torchrun_gives_up, {"RankDead 1 n0 fail info": Due(715, 745)}),
-    Situation(anew_and_slowly, {"RankDead 1 n0 crash": Due(0, 22, 30)}, idle=1),
+    Situation(anew_and_slowly, {"RankDead 1 n0 crash": Due(0, 22, 80)}, idle=1),
     Situation(preempted_with_a_status, nodes=3),
     Situation(crash_and_one_ended, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
     Situation(power_for_long, {LOST: Due(20, 60)}),

@@ -25,6 +25,7 @@ from agent.export.usage import OwnUsage, ProcessReader, ProcessUsage, Usage
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SNAPSHOT = SelfSnapshot(
+    age_seconds=90.0,
     exporters=(ExporterStatus("process", up=True, present=True, last_success_seconds=5.0),),
     counts={"process": SourceCounts(3, 2, 1, 0)},
     refused=0,
