@@ -13,9 +13,17 @@ from agent.ranks.families import families
 from agent.ranks.health import CHECKS
 from agent.ranks.liveness import book, causes
 from agent.ranks.liveness.causes import ExitFacts
-from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, MAX_RETRACTED, RETRACTED_SECONDS
+from agent.ranks.liveness.job_line import (
+    ENDED_SECONDS,
+    LEAD_SECONDS,
+    MAX_LEADS,
+    MAX_RETRACTED,
+    RETRACTED_SECONDS,
+    JobLine,
+)
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.job_end import JobEnd
+from agent.ranks.rank.process import RankProcess
 from exporters.job_log.catalogue import entries
 
 CRASH = ExitStatus(known=True, signal=SIGSEGV)
@@ -413,6 +421,15 @@ def test_a_planned_exit_is_ok() -> None:
     writer.close()
     job.tick()
     assert job.leads() == {("3", "ok"): SETTLED}
+
+
+def test_a_start_to_come_counts_as_now() -> None:
+    """A damaged checkpoint may give a process a start in a thousand years: the line keeps a time that it can save."""
+    line = JobLine("ann")
+    process = RankProcess(found_at=0.0)
+    process.slots = [RankLabel("7", "0")]
+    line.note_ranks([process], 2.0**63, 50.0)
+    assert line.started_at == 50.0
 
 
 def test_an_exporter_that_has_ended_writes_no_causes() -> None:

@@ -74,7 +74,10 @@ class JobLine(msgspec.Struct):
     leads: tuple[LeadExit, ...] = ()
 
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
-        """Note which ranks run at ``now``, and when the oldest of them started (None if no rank runs)."""
+        """Note which ranks run at ``now``, and when the oldest of them started (None if no rank runs).
+
+        A start to come, of damaged evidence, counts as now.
+        """
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
         count = sum(sum(label is not None for label in p.slots or ()) for p in live)
@@ -82,7 +85,7 @@ class JobLine(msgspec.Struct):
         self.ranks = max(self.ranks, count)
         self.expected = max((p.world_size or 0 for p in live), default=self.expected)
         if live and started_at is not None:
-            self.started_at, self.left_at = started_at, None
+            self.started_at, self.left_at = min(started_at, now), None
         elif self.left_at is None:
             self.left_at = max((p.exited_at for p in members if p.exited_at is not None), default=now)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
+from agent.core.checkpoint import MAX_SECONDS
 from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime
 
 
@@ -12,7 +15,7 @@ class RanBefore(msgspec.Struct, frozen=True):
 
     user: str
     ranks: list[str]
-    started_seconds: float
+    started_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_SECONDS)]
     expected: int = 0
 
 
@@ -27,7 +30,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
     lead = LeadExit(first, 0.0, "unknown", "", "", "reboot", lived, "", ran.user)
     return JobLine(
         share=ran.user,
-        started_at=ran.started_seconds - booted_seconds,
+        started_at=min(ran.started_seconds - booted_seconds, 0.0),
         left_at=0.0,
         ranks=len(ran.ranks),
         expected=ran.expected,
