@@ -4,18 +4,21 @@
 
 The victim's job runs throughout. The other user ends a job per second, makes and removes record files of odd content,
 and keeps 40 connections that ask for changing selections. Every five minutes the agent reloads; every ten one of its
-helpers is killed, as the OOM killer would; in the middle its disk is full for a minute. The shipped scrapes come every
-5 s. The slopes are those of a line through the second half. The clock is not stepped: it is the whole machine's.
+helpers is killed, as the OOM killer would; every seven its wall clock alone jumps by an hour; in the middle its disk is
+full for a minute. The shipped scrapes come every 5 s. The slopes are those of a line through the second half.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -56,6 +59,27 @@ asyncio.run(main())
 """
 
 
+STEP = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+static volatile long *step;
+__attribute__((constructor)) static void start(void) {
+    int file = open(getenv("STEP_FILE"), O_RDONLY);
+    step = mmap(0, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (clock == CLOCK_REALTIME && step && step != MAP_FAILED) now->tv_sec += *step;
+    return result;
+}
+"""
+"""A library that adds the seconds in STEP_FILE to the wall clock of the program that loads it."""
 ODD = (b"", b"\0" * 4096, b"{" * 3000, b'{"header":{}}\n' * 100)
 
 
@@ -107,9 +131,26 @@ def disturb(agent: Agent, node: SharedNode, minute: int, middle: int) -> None:
     if minute % 10 == 2:
         for helper in psutil.Process(agent.pid()).children(recursive=True)[:1]:
             helper.kill()
+    if minute % 7 == 1:
+        with (node.directory / "step").open("r+b") as file:
+            file.write(struct.pack("l", (3600, 0, -3600, 0)[minute // 7 % 4]))
     if minute in (middle, middle + 1):
         fill = "cat /dev/zero >$0" if minute == middle else "rm $0"
         node.node.popen(["sh", "-c", fill, f"{state(node)}/ballast"], stderr=subprocess.DEVNULL).wait(30.0)
+
+
+@contextmanager
+def stepped_clock(node: SharedNode) -> Iterator[None]:
+    """What starts meanwhile has a wall clock of its own, which ``disturb`` sets."""
+    library, step = node.directory / "step.so", node.directory / "step"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=STEP.encode(), check=True)
+    step.write_bytes(bytes(8))
+    for path in (library, step):
+        path.chmod(0o755)
+    os.environ |= {"LD_PRELOAD": str(library), "STEP_FILE": str(step)}
+    yield
+    for name in ("LD_PRELOAD", "STEP_FILE"):
+        del os.environ[name]
 
 
 def state(node: SharedNode) -> Path:
@@ -140,7 +181,10 @@ def main(minutes: int) -> None:
         node.node.popen(["mount", "-t", "tmpfs", "-o", f"size=16m,uid={AGENT}", "none", str(state(node))]).wait(10.0)
         over = threading.Event()
         try:
-            with node.agent() as agent, node.victim() as job:
+            with ExitStack() as stack:
+                with stepped_clock(node):
+                    agent = stack.enter_context(node.agent(storage={"paths": [str(node.logs)]}))
+                job = stack.enter_context(node.victim())
                 scrapes = Scrapes(agent)
                 scrapes.start()
                 threading.Thread(target=churn, args=(node, over), daemon=True).start()

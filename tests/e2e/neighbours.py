@@ -105,15 +105,20 @@ class SharedNode:
         self._programs: list[subprocess.Popen[Any]] = []
 
     @contextmanager
-    def agent(self, *program: str) -> Iterator[Agent]:
-        """The agent, as the service runs with the drop-in for other users; ``program``: what Python runs instead."""
+    def agent(self, *program: str, **exporters: object) -> Iterator[Agent]:
+        """The agent, as the service runs with the drop-in for other users; ``program``: what Python runs instead.
+
+        ``exporters``: sections of its configuration.
+        """
         command = (
             *as_user(AGENT, f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"),
             *(sys.executable, "-B", *(program or ("-m", "agent"))),
         )
-        config = {"exporters": {"inspector": {"paths": [str(self.logs)]}, "ras": {"enabled": False}}}
+        sections = {"inspector": {"paths": [str(self.logs)]}, "ras": {"enabled": False}, **exporters}
         home = self.directory / "agent-home"
-        with Agent(home, config, job_id=JOB, node=self.node, command=command, root=self.directory) as agent:
+        with Agent(
+            home, {"exporters": sections}, job_id=JOB, node=self.node, command=command, root=self.directory
+        ) as agent:
             yield agent
 
     @contextmanager
