@@ -22,6 +22,7 @@ from agent.core.identity import RankLabel
 from agent.ranks import judging
 from agent.ranks.rank.evidence import ProcessEvidence
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.numbers import Numbers
 from agent.ranks.rank.verdict import RankVerdict
 from agent.ranks.table import MAX_PROCESSES
 from exporters.process import ProcessConfig, ProcessExporter
@@ -98,9 +99,9 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of each judgement of a job how many processes it went over."""
     sizes: list[int] = []
 
-    def judge_job(processes: list[ProcessEvidence], now: float) -> dict[ProcessKey, RankVerdict]:
+    def judge_job(processes: list[ProcessEvidence], now: float, numbers: Numbers) -> dict[ProcessKey, RankVerdict]:
         sizes.append(len(processes))
-        return original(processes, now)
+        return original(processes, now, numbers)
 
     original = judging.judge_job
     monkeypatch.setattr(judging, "judge_job", judge_job)
