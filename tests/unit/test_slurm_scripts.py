@@ -369,7 +369,7 @@ def test_an_answer_that_says_nothing_adds_nothing(site: Site, squeue: str) -> No
 def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: str) -> None:
     """A job that is still completing, or a rank that the agent has not seen leave, is asked about a second time."""
     site.answer(squeue, printed)
-    site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 0.5"})
+    site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 4"})
     command = "squeue" if printed is SIGTERMED else "rankwatch"
     wait_until(lambda: site.asked.exists() and command in site.asked.read_text())
     site.answer("CANCELLED None\n", SIGTERMED)
