@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from rules_build import build
+from programs import build
 
 from agent.ranks.rank.numbers import NUMBERS
 
@@ -21,9 +21,8 @@ MAX_EXPRESSION = 25
 """Lines of MAX_COLUMNS that an expression fills as built."""
 SOURCES = {path.name: path.read_text() for path in sorted((NEXT / "sources").glob("*.yml"))}
 BUILT = build.build(SOURCES, build.read_thresholds(NEXT / "thresholds.yml", None))
-RULES: list[dict[str, Any]] = [
-    rule for text in BUILT.values() for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
-]
+GROUPS: dict[str, list[dict[str, Any]]] = {name: yaml.safe_load(text)["groups"] for name, text in BUILT.items()}
+RULES: list[dict[str, Any]] = [rule for groups in GROUPS.values() for group in groups for rule in group["rules"]]
 RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
 RECORDING = re.compile(r"\b\w+:rankwatch_\w+:\w+")
 ids = [rule.get("alert") or rule["record"] for rule in RULES]
@@ -90,3 +89,11 @@ def test_recordings_serve() -> None:
     readers += " ".join(path.read_text() for path in sorted((ROOT / "grafana").glob("*.py")))
     readers += " ".join(path.read_text() for path in sorted((ROOT / "agent").rglob("*.py")))
     assert [name for name in RECORDED if name not in readers] == []
+
+
+@pytest.mark.parametrize("file", sorted((NEXT / "tests").glob("*.yml")), ids=lambda path: path.stem)
+def test_cases_are_evaluated_in_order(file: Path) -> None:
+    """Where a case needs several groups it says in which order: promtool's own is another each time."""
+    case = yaml.safe_load(file.read_text())
+    groups = [group["name"] for rules in case["rule_files"] for group in GROUPS[Path(rules).name]]
+    assert len(groups) == 1 or sorted(case["group_eval_order"]) == sorted(groups)

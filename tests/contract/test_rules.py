@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rules_build import build
+from programs import build
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import json
 import re
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from programs import load_program
 from test_rules import DEPLOY, ROOT, SOURCES, THRESHOLDS, build, rules_of
 
 ALERTMANAGER = ROOT / "deploy" / "alertmanager"
@@ -97,12 +97,7 @@ def test_links_of_alerts_set_variables_of_the_dashboards() -> None:
 @pytest.fixture
 def printer() -> ModuleType:
     """print_alerts.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("print_alerts", ALERTMANAGER / "print_alerts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(ALERTMANAGER / "print_alerts.py")
 
 
 @pytest.fixture

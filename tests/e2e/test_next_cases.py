@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from programs import DEPLOY, build
 from rules import run_promtool, why_no_promtool
-from rules_build import DEPLOY, build
 
 NEXT = DEPLOY / "next"
 CASES = sorted((NEXT / "tests").glob("*.yml"))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
-from rules_build import DEPLOY, build
+from programs import DEPLOY, build
 from site_of_agents import Series, Site
 
 NEXT = DEPLOY / "next"

@@ -15,12 +15,13 @@ Seconds = Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)]
 class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds.
 
-    ``killed_behind_seconds``: a rank that SIGKILL ended is dead when a peer lives so much later.
-    ``left_behind_seconds``: a rank that left in any other way that is no failure is dead when a peer lives so much
-    later; longer than Slurm's KillWait (30 s by default), after which a cancelled job's slow ranks are killed.
+    ``killed_behind_seconds``: a rank that SIGKILL ended is dead when a peer still lives after this time.
+    ``left_behind_seconds``: a rank that left in any other way that is no failure is dead when a peer still lives
+    after this time; longer than Slurm's KillWait (30 s by default), after which the slow ranks of a cancelled job are
+    killed.
     ``episode_seconds``: exits this close together are one event, and only its first can be its cause.
-    ``teardown_seconds``: so soon a launcher ends the other ranks by SIGTERM after a death (torchrun: 0.1 to 5 s). A
-    cancel is the other way round: SIGTERM, and after KillWait SIGKILL.
+    ``teardown_seconds``: after a death a launcher ends the other ranks by SIGTERM within this time (torchrun: 0.1 to
+    5 s). A cancel is the other way round: SIGTERM, and after KillWait SIGKILL.
     ``end_seconds``: the longest time from the first SIGTERM of a cancel, a preemption or a time limit to the end of the
     job: time to save, and KillWait.
     ``after_end_seconds``: the longest time after the end of the job in which its ranks leave.

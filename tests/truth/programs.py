@@ -1,4 +1,4 @@
-"""deploy/prometheus/build.py as a module: it is a program of its own, in no package."""
+"""Programs of deploy/ as modules: they are in no package."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from types import ModuleType
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build", DEPLOY / "build.py")
+def load_program(path: Path) -> ModuleType:
+    """Import the program at this path under its name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -18,4 +19,5 @@ def _load() -> ModuleType:
     return module
 
 
-build = _load()
+build = load_program(DEPLOY / "build.py")
+"""What makes the rules."""
