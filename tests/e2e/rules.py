@@ -28,24 +28,22 @@ def why_no_promtool() -> str | None:
 
 
 GROUPS = [
-    "rankwatch-memory",
-    "rankwatch-liveness",
+    "rankwatch-deaths",
     "rankwatch-hardware",
     "rankwatch-hardware-wear",
-    "rankwatch-hardware-links",
-    "rankwatch-ras",
-    "rankwatch-progress",
+    "rankwatch-hangs-slow",
+    "rankwatch-hangs",
     "rankwatch-lateness",
-    "rankwatch-lateness-long",
     "rankwatch-causes",
-    "rankwatch-bandwidth",
-    "rankwatch-goodput",
-    "rankwatch-goodput-long",
-    "rankwatch-floor",
     "rankwatch-fabric",
-    "rankwatch-usual",
-    "rankwatch-pairs",
-    "rankwatch-pairs-usual",
+    "rankwatch-slow",
+    "rankwatch-goodput",
+    "rankwatch-goodput-low",
+    "rankwatch-lemons",
+    "rankwatch-jobs",
+    "rankwatch-jobs-slow",
+    "rankwatch-agent",
+    "rankwatch-agent-trouble",
 ]
 """The order in which promtool evaluates them: without one it is another each time, and so is what is just not yet."""
 

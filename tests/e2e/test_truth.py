@@ -1,4 +1,4 @@
-"""The table of truth: what happens to jobs, judged by the agents' real code, the rules on trial and promtool."""
+"""The table of truth: what happens to jobs, judged by the agents' real code, the rules and promtool."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import yaml
 from programs import DEPLOY, build
 from site_of_agents import Series, Site
 
-NEXT = DEPLOY / "next"
 JUDGED = {"deaths.yml"}
 """The rule files that the table of truth judges."""
 REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
@@ -33,8 +32,8 @@ Firing = dict[str, str]
 
 def built(interval: int, *, worst_order: bool) -> dict[str, str]:
     """Return rule files for an interval, by name. ``worst_order``: rules see what others gave a round ago."""
-    thresholds = {**build.read_thresholds(NEXT / "thresholds.yml", None), "interval": f"{interval}s"}
-    files = build.build({path.name: path.read_text() for path in (NEXT / "sources").glob("*.yml")}, thresholds)
+    thresholds = {**build.read_thresholds(DEPLOY / "thresholds.yml", None), "interval": f"{interval}s"}
+    files = build.build({path.name: path.read_text() for path in (DEPLOY / "sources").glob("*.yml")}, thresholds)
     return {name: _reversed(text) if worst_order else text for name, text in files.items() if name in JUDGED}
 
 

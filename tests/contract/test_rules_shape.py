@@ -1,4 +1,4 @@
-"""The rules on trial: any ruler can run them, and anybody can read them."""
+"""The shape of the rules: any ruler can run them, and anybody can read them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from programs import build
 from agent.ranks.rank.numbers import NUMBERS
 
 ROOT = Path(__file__).parents[2]
-NEXT = ROOT / "deploy" / "prometheus" / "next"
+DEPLOY = ROOT / "deploy" / "prometheus"
 MAX_LINES, MAX_COLUMNS, MAX_RECORDINGS, MAX_DEPTH = 1300, 120, 90, 2
 """Of all sources together; of one of their lines; of all sources; of recordings below an alert."""
 MAX_EXPRESSION = 25
 """Lines of MAX_COLUMNS that an expression fills as built."""
-SOURCES = {path.name: path.read_text() for path in sorted((NEXT / "sources").glob("*.yml"))}
-BUILT = build.build(SOURCES, build.read_thresholds(NEXT / "thresholds.yml", None))
+SOURCES = {path.name: path.read_text() for path in sorted((DEPLOY / "sources").glob("*.yml"))}
+BUILT = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", None))
 GROUPS: dict[str, list[dict[str, Any]]] = {name: yaml.safe_load(text)["groups"] for name, text in BUILT.items()}
 RULES: list[dict[str, Any]] = [rule for groups in GROUPS.values() for group in groups for rule in group["rules"]]
 RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
@@ -71,7 +71,7 @@ def test_texts_ask_no_database(rule: dict[str, Any]) -> None:
 
 def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     """The agent's defaults are those of the thresholds, and its section `verdict` is read when rules are built."""
-    thresholds = build.read_thresholds(NEXT / "thresholds.yml", None)
+    thresholds = build.read_thresholds(DEPLOY / "thresholds.yml", None)
     defaults = msgspec.to_builtins(NUMBERS)
     shared = defaults.keys() & thresholds.keys()
     assert {"killed_behind_seconds", "left_behind_seconds", "episode_seconds", "end_seconds"} <= shared
@@ -89,11 +89,3 @@ def test_recordings_serve() -> None:
     readers += " ".join(path.read_text() for path in sorted((ROOT / "grafana").glob("*.py")))
     readers += " ".join(path.read_text() for path in sorted((ROOT / "agent").rglob("*.py")))
     assert [name for name in RECORDED if name not in readers] == []
-
-
-@pytest.mark.parametrize("file", sorted((NEXT / "tests").glob("*.yml")), ids=lambda path: path.stem)
-def test_cases_are_evaluated_in_order(file: Path) -> None:
-    """Where a case needs several groups it says in which order: promtool's own is another each time."""
-    case = yaml.safe_load(file.read_text())
-    groups = [group["name"] for rules in case["rule_files"] for group in GROUPS[Path(rules).name]]
-    assert len(groups) == 1 or sorted(case["group_eval_order"]) == sorted(groups)
