@@ -115,7 +115,7 @@ def _trouble() -> list[Panel]:
                     (
                         _as(f"count by (cluster, job_id) ({DEAD})", "dead ranks"),
                         _as(f"count by (cluster, job_id) ({STATE})", "unresponsive ranks"),
-                        _as(f"count by (cluster, job_id) ({SUSPECTS})", "ranks that block a collective"),
+                        _as(f"count by (cluster, job_id) ({SUSPECTS})", "ranks waited for (RAS)"),
                         _as(f"count by (cluster, job_id) ({firing('NodeLost', CLUSTER)})", "lost nodes"),
                         _as(f"count by (cluster, job_id) ({STRUCK})", "ranks on failed hardware"),
                         _as(f"{LIVE} and on (cluster, job_id) {STALLED}", "silent ranks"),
@@ -219,7 +219,7 @@ def _time() -> list[Panel]:
         lines(
             "What the GPUs' time goes into",
             "Share of all jobs' GPU time by class: each minute of a GPU is in exactly one.",
-            *class_shares(CLUSTER),
+            class_shares(CLUSTER),
             unit="percentunit",
             size=HALF,
             most=1,

@@ -24,14 +24,12 @@ MEMORY = "[6h]"
 """Goodput is that of this time, as that of the alert."""
 
 
-def class_shares(selector: str) -> tuple[Query, Query]:
-    """Return queries for the share of the GPUs' time by class, and of that in which ranks wait for the last one."""
+def class_shares(selector: str) -> Query:
+    """Return a query for the share of the GPUs' time by class, and of that in which ranks wait for the last one."""
     all_of = f"sum(sum_over_time({GPUS}{{{selector}}}{WINDOW}))"
     busy = f"sum_over_time({BUSY}{{{selector}}}{WINDOW})"
-    return (
-        Query(f"sum by (class) ({busy})\n  / on () group_left () {all_of}", "{{class}}"),
-        Query(f"clamp_min(1 - sum({busy}) / {all_of}, 0)", "waiting"),
-    )
+    waiting = f'label_replace(clamp_min(1 - sum({busy}) / {all_of}, 0), "class", "waiting", "", "")'
+    return Query(f"sum by (class) ({busy})\n  / on () group_left () {all_of}\n  or {waiting}", "{{class}}")
 
 
 def class_hours(selector: str) -> str:
@@ -61,7 +59,7 @@ def panels() -> list[Panel]:
             "What the GPUs' time goes into",
             "Shares of the GPUs' time, minute by minute: starting, down or restarting, doing again what a crash undid, "
             "writing checkpoints, standing still, waiting for a late rank, work that lasts, unknown.",
-            *class_shares(JOB),
+            class_shares(JOB),
             unit="percentunit",
             size=Size(16),
             most=1,
