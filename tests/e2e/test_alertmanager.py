@@ -120,7 +120,9 @@ def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
 @with_node
 def test_nodes_that_are_lost_together_are_one_page(post: Post) -> None:
     """Three nodes of one domain, with ranks of two jobs, are one notification; another domain is another incident."""
-    rack = [alert("NodeLost", "page", job, domain="rack-7", node=f"n{n}") for job, n in (("21", 1), ("21", 2), ("22", 3))]
+    rack = [
+        alert("NodeLost", "page", job, domain="rack-7", node=f"n{n}") for job, n in (("21", 1), ("21", 2), ("22", 3))
+    ]
     post.send(*rack, alert("NodeLost", "page", "21", domain="rack-8", node="n9"))
     page = post.first("/pagerduty", "domain rack-7").body["payload"]
     other = post.first("/pagerduty", "domain rack-8").body["payload"]
@@ -260,7 +262,11 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
     assert post.suppressed("5") == {("RankDead", "page"): False, ("StragglerRank", "ticket"): True}
     assert post.suppressed("6")[("JobStalled", "page")] is False
     assert not any(post.suppressed("7").values())
-    assert post.suppressed("9") == {("NodeLost", "page"): False, ("RankDead", "page"): False, ("RankDead", "info"): True}
+    assert post.suppressed("9") == {
+        ("NodeLost", "page"): False,
+        ("RankDead", "page"): False,
+        ("RankDead", "info"): True,
+    }
     states = [each for each in post.alertmanager.alerts() if each["labels"]["alertname"] == "RankwatchBlind"]
     assert [each["status"]["inhibitedBy"] for each in states] == [[]]
 
