@@ -18,7 +18,7 @@ from agent.api import Metric
 from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.table import RankTable
@@ -177,7 +177,7 @@ class Node:
         """Return what the agent shows of its ranks and their health."""
         ranks, counted = self.table.snapshot(), health.counted_checks((), ())
         hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
-        return [*rank_families.families(ranks), *health.families(hardware)]
+        return [*rank_families.families(ranks), *liveness_page.families(ranks), *health.families(hardware)]
 
     def scrape_rest(self) -> dict[str, float]:
         """Return what a scrape of the other job gives, which is rarer."""
