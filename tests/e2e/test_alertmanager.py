@@ -1,4 +1,4 @@
-"""The shipped Alertmanager configuration in a real one: which receiver gets what, what silences what, and what people read."""
+"""The shipped Alertmanager configuration in a real one: routes, inhibitions, and what people read."""
 
 from __future__ import annotations
 
