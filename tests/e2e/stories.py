@@ -116,7 +116,8 @@ def crash_again_and_again(stage: Stage, name: str) -> None:
 
     def noted(watch: Watch) -> float:
         try:
-            return watch.prometheus.value(f'min(rank:rankwatch_started_lately:seconds{{job_id="{name}"}})') or 0.0
+            age = f'rankwatch_job_start_age_seconds{{job_id="{name}"}}'
+            return watch.prometheus.value(f"min(timestamp({age}) - {age})") or 0.0
         except OSError:  # it is being disturbed
             return 0.0
 
