@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
@@ -15,6 +16,7 @@ from client_metrics import samples
 from ras_views import RasAgent
 
 from agent.api import Metric
+from agent.app.health_part import causes
 from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
 from agent.ranks import families as rank_families
@@ -24,6 +26,7 @@ from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.table import RankTable
 
 SCRAPE_SECONDS = 5
+TICKS_PER_SECOND = 100
 REST_SLOTS = 3
 """All but liveness is scraped every 15 seconds."""
 LIVENESS, REST = "rankwatch-liveness", "rankwatch"
@@ -78,8 +81,7 @@ class Node:
         self.name = name
         self.late_seconds = late_seconds
         self._clock = _Clock(clock_error_seconds)
-        self.table = RankTable(self._clock, name)
-        self.ledger = HealthLedger(self._clock)
+        self._begin()
         self.processes: dict[tuple[str, int], ProcessKey] = {}
         self.answer: float | None = 0.01
         """How long a scrape takes; None: it is no target any more."""
@@ -99,7 +101,7 @@ class Node:
         self._pid += 1
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job_id, "SLURM_JOB_NAME": name}
         environment |= {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
-        key = ProcessKey(self._pid, self._pid)
+        key = ProcessKey(self._pid, int(monotonic(start_seconds) * TICKS_PER_SECOND))
         self.table.observe_process(ProcessFacts(key, start_seconds, self._pid, "alice", "thread", environment))
         self.processes[(job_id, rank)] = key
 
@@ -134,7 +136,7 @@ class Node:
     def restart_agent(self) -> None:
         """Start the agent anew from its checkpoint: ranks are shown again once they are confirmed."""
         saved, found = self.table.dump(), self.ledger.dump()
-        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
+        self._begin()
         self.table.load(saved)
         self.ledger.load(found)
         for key in self.processes.values():
@@ -143,7 +145,7 @@ class Node:
     def reboot(self) -> None:
         """Come back with nothing: no process, no checkpoint of this boot."""
         self.processes.clear()
-        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
+        self._begin()
 
     def advance(self, now: float) -> None:
         """Go on to ``now``; the table is looked at once a second."""
@@ -175,15 +177,22 @@ class Node:
 
     def liveness(self) -> list[Metric]:
         """Return what the agent shows of its ranks and their health."""
-        ranks, counted = self.table.snapshot(), health.counted_checks((), ())
-        hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
-        return [*rank_families.families(ranks), *health.families(hardware)]
+        known = self._health()
+        return [*rank_families.families(known.ranks), *health.families(known)]
 
     def scrape_rest(self) -> dict[str, float]:
         """Return what a scrape of the other job gives, which is rarer."""
         if self.ras is None or not self.is_up or self.answer is None:
             return {}
         return self._page(self.ras.render(self._ranks()), REST)
+
+    def _begin(self) -> None:
+        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
+        self.table.liveness.facts.hardware = partial(causes, self._health, self.ledger.has_failed)
+
+    def _health(self) -> health.HealthSnapshot:
+        counted = health.counted_checks((), ())
+        return health.HealthSnapshot(self.table.snapshot(), self.ledger.entries(), (), counted, self.ledger.refused)
 
     def _page(self, families: Iterable[Metric], job: str) -> dict[str, float]:
         own = self._target(job)
