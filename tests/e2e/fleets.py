@@ -7,6 +7,7 @@ or no longer holds a series. Each node is scraped at its own instant, up to five
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
@@ -24,9 +25,11 @@ from agent.ranks import health
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.table import RankTable
+from exporters.inspector.families import SEEN_RECORDS
 
 SCRAPE_SECONDS = 5
 TICKS_PER_SECOND = 100
+RECORDS_PER_STEP = 20
 REST_SLOTS = 3
 """All but liveness is scraped every 15 seconds."""
 LIVENESS, REST = "rankwatch-liveness", "rankwatch"
@@ -89,6 +92,8 @@ class Node:
         self.failing: set[int] = set()
         """Scrapes that fail, by their number."""
         self.ras: RasAgent | None = None
+        self.records: Counter[tuple[str, int]] = Counter()
+        """Those of each rank."""
         self.stopped: set[int] = set()
         self._pid = 100
 
@@ -127,7 +132,8 @@ class Node:
         self.ledger.of("kernel_log").latch(NODE, "machine_check")
 
     def progress(self, job_id: str, rank: int, world: int) -> None:
-        """Let a rank complete an operation now."""
+        """Let a rank complete a step's operations now."""
+        self.records[job_id, rank] += RECORDS_PER_STEP
         key = self.processes[(job_id, rank)]
         writer_key = WriterKey(64, key.pid, 0, self.name, key.pid)
         self.table.observe_records(writer_key, [Membership(WORLD, rank, world)], self._clock.time())
@@ -182,9 +188,13 @@ class Node:
 
     def scrape_rest(self) -> dict[str, float]:
         """Return what a scrape of the other job gives, which is rarer."""
-        if self.ras is None or not self.is_up or self.answer is None:
+        if not self.is_up or self.answer is None:
             return {}
-        return self._page(self.ras.render(self._ranks()), REST)
+        records = SEEN_RECORDS.rows()
+        for (job_id, rank), number in self.records.items():
+            records.add((job_id, str(rank)), number)
+        asked = [] if self.ras is None else self.ras.render(self._ranks())
+        return self._page([*asked, records.metric], REST)
 
     def _begin(self) -> None:
         self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
@@ -269,8 +279,13 @@ def values(samples: list[float | None], every: int = 1) -> str:
 def as_test(
     name: str, series: dict[str, list[float | None]], expected: dict[str, str], at_seconds: int
 ) -> dict[str, Any]:
-    """Return a promtool test: these alerts (name: severity) fired in ``at_seconds``, one series each, and no other."""
-    query = 'count by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
+    """Return a promtool test: these alerts (name: severity) fired in ``at_seconds``, and no other.
+
+    Each has one series, or one for each rank that a job waits for.
+    """
+    fired = 'max_over_time(ALERTS{alertstate="firing",why%s""}[1h])'
+    one = f"{fired % '='} or group by (alertname, severity, job_id) ({fired % '!='})"
+    query = f"count by (alertname, severity) ({one})"
     samples = [
         {"labels": f'{{alertname="{alert}",severity="{severity}"}}', "value": 1} for alert, severity in expected.items()
     ]
