@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agents import free_port
 from bench_hardware import tree
 from bench_ras import machines
 from clusters import Cluster, ClusterJob, Peculiarity
 from nodes import wait_until
 from nvml_stub import Node
+from ports import free_port
 from prometheus import Prometheus
 from ras_jobs import WORLD, RasJob
 from watches import DEPLOY, build_rules

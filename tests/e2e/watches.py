@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from agents import free_port
 from alerting import Alertmanager, Inbox, Message, to_inbox
 from clusters import Cluster, ClusterJob
 from nodes import wait_until
+from ports import free_port
 from prometheus import ROOT, Prometheus
 
 DEPLOY = ROOT / "deploy" / "prometheus"
