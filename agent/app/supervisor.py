@@ -21,7 +21,7 @@ from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
-from agent.export.tables import HealthSource, RankSource
+from agent.export.tables import HealthSource, LivenessSource, RankSource
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.table import RankTable
 
@@ -105,7 +105,7 @@ class Supervisor:
         self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health.snapshot, self.ledger.has_failed)
         self.ranks.liveness.facts.hardware = partial(causes, self.health.snapshot, self.ledger.has_failed)
-        self.tables = (RankSource(self.ranks), self.health)
+        self.tables = (RankSource(self.ranks), LivenessSource(self.ranks), self.health)
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.export.exposition import Scrape
 
-LIVENESS = frozenset({"ranks", "health", "jobs", "job_log", "evidence"})
+LIVENESS = frozenset({"liveness"})
 """What the job rankwatch-liveness collects, and the job rankwatch excludes."""
 SHIPPED = frozenset({(None, frozenset[str]()), (LIVENESS, frozenset[str]()), (None, LIVENESS)})
 """`collect[]` and `exclude[]` of a plain scrape and of each job. With format and compression: 12 different renders."""

@@ -1,4 +1,4 @@
-"""The agent's own tables as sources of series: the ranks, and the health of what they stand on."""
+"""The agent's own tables as sources of series: the ranks, their jobs, and the health of what they stand on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from agent.core.metrics import Metric
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.snapshot import RankSnapshot
 from agent.ranks.table import RankTable
 
 RANK_SERIES_CAP = 50_000
+LIVENESS_SERIES_CAP = 10_000
 HEALTH_SERIES_CAP = 50_000
 
 
@@ -37,6 +38,17 @@ class RankSource:
     def families(self, snapshot: RankSnapshot) -> Iterable[Metric]:
         """Render the table."""
         return rank_families.families(snapshot)
+
+
+class LivenessSource(RankSource):
+    """The rank table by job, for rules, called ``liveness``."""
+
+    name = "liveness"
+    series_cap = LIVENESS_SERIES_CAP
+
+    def families(self, snapshot: RankSnapshot) -> Iterable[Metric]:
+        """Render the jobs."""
+        return liveness_page.families(snapshot)
 
 
 class HealthSource:

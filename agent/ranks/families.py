@@ -1,13 +1,12 @@
-"""The rank table as metric families; pure."""
+"""The rank table as metric families for people and dashboards; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from agent.core.metrics import Family, Metric
-from agent.ranks import job_families
+from agent.ranks import communicators, job_families
 from agent.ranks.job_families import state_of
-from agent.ranks.liveness import families as liveness_families
 from agent.ranks.naming import job_owners
 from agent.ranks.rank.exit_status import ending
 from agent.ranks.snapshot import RankSnapshot, RankView
@@ -141,7 +140,7 @@ FAMILIES: tuple[Family, ...] = (
     UNREAD,
     NODE_TIME,
     *job_families.FAMILIES,
-    *liveness_families.FAMILIES,
+    *communicators.FAMILIES,
 )
 
 
@@ -149,7 +148,7 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     """Render the rank table."""
     yield from _ranks(snapshot.ranks)
     yield from job_families.render(snapshot.ranks)
-    yield from liveness_families.render(snapshot.jobs, snapshot.taken_at)
+    yield from communicators.render(snapshot.ranks)
     conflicts = IDENTITY_CONFLICTS.rows()
     conflicts.add(("communicator",), snapshot.conflicts)
     conflicts.add(("owner",), snapshot.owner_conflicts)

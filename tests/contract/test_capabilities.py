@@ -13,7 +13,7 @@ import yaml
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "capabilities.md").read_text()
@@ -75,7 +75,7 @@ def is_there(name: str) -> bool:
 
 def test_metrics_and_alerts_are_there() -> None:
     """Every metric, recorded series and alert that a row names is one that there is."""
-    families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *health.FAMILIES]
+    families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *liveness_page.FAMILIES, *health.FAMILIES]
     families += [family for name in exporter_names() for family in load_spec(name).families]
     metrics = {family.name.removeprefix("rankwatch_") for family in families}
     text = " ".join(row[3] for row in ROWS)

@@ -19,7 +19,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 from exporters.inspector.format.series import SIZE_BOUNDS
 from grafana import build, job, job_goodput, queries
 
@@ -58,7 +58,7 @@ VARIABLE = re.compile(r"\$\{?([a-z_]\w*)")
 @functools.cache
 def known_metrics() -> set[str]:
     """Return the metrics that the agent and its exporters export, and those that the shipped rules record."""
-    families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *health.FAMILIES]
+    families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *liveness_page.FAMILIES, *health.FAMILIES]
     families += [family for name in exporter_names() for family in load_spec(name).families]
     rules = [
         rule

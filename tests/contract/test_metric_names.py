@@ -12,10 +12,11 @@ from agent.core.metrics import Family
 from agent.export import agent_families
 from agent.hardware import gpu_families
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 
 OWNED = [
     *(("agent", family) for family in agent_families.FAMILIES),
+    *(("liveness", family) for family in liveness_page.FAMILIES),
     *(("ranks", family) for family in rank_families.FAMILIES),
     *(("health", family) for family in health.FAMILIES),
     *((name, family) for name in exporter_names() for family in load_spec(name).families),

@@ -13,7 +13,7 @@ from programs import build
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"
@@ -100,7 +100,8 @@ def test_groups_are_evaluated_in_order(file: Path) -> None:
 
 def test_rules_use_metrics_that_exist() -> None:
     """Every metric of ours in a rule is one that the agent declares, and every recorded series one that is recorded."""
-    declared = {family.name for family in (*rank_families.FAMILIES, *health.FAMILIES, *agent_families.FAMILIES)}
+    tables = (*rank_families.FAMILIES, *liveness_page.FAMILIES, *health.FAMILIES, *agent_families.FAMILIES)
+    declared = {family.name for family in tables}
     declared |= {family.name for name in exporter_names() for family in load_spec(name).families}
     recorded = {rule["record"] for rule in RULES if "record" in rule}
     for rule in RULES:

@@ -22,11 +22,13 @@ from nodes import Node, Reply, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.ranks import families as rank_families
+from agent.ranks import liveness_page
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
 """An orderly stop may take this long."""
 WAIT_SECONDS = 10.0
+JOB_FAMILIES = {family.name: family.labels for family in liveness_page.FAMILIES}
 RANK_FAMILIES = {family.name: family.labels for family in rank_families.FAMILIES}
 _TRACEBACK = re.compile(r"^Traceback ", re.MULTILINE)  # an uncaught one; those in a log field stand inside a line
 
@@ -195,11 +197,12 @@ class Agent:
 
     def samples(self, name: str, **labels: str) -> list[Series]:
         """Return the series called ``name`` that have ``labels``."""
-        if name not in RANK_FAMILIES:
+        own = JOB_FAMILIES.get(name) or RANK_FAMILIES.get(name)
+        if own is None:
             return select(self.page(f"?name[]={name}"), name, **labels)
-        if self.job_id is not None and "job_id" in RANK_FAMILIES[name]:
+        if self.job_id is not None and "job_id" in own:
             labels = {"job_id": self.job_id, **labels}
-        return select(self.page("?collect[]=ranks"), name, **labels)
+        return select(self.page(f"?collect[]={'liveness' if name in JOB_FAMILIES else 'ranks'}"), name, **labels)
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the one series with ``labels``, None when there is none."""

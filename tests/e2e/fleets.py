@@ -21,7 +21,7 @@ from agent.app.health_part import causes
 from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.table import RankTable
@@ -184,7 +184,8 @@ class Node:
     def liveness(self) -> list[Metric]:
         """Return what the agent shows of its ranks and their health."""
         known = self._health()
-        return [*rank_families.families(known.ranks), *health.families(known)]
+        of_ranks = [*rank_families.families(known.ranks), *liveness_page.families(known.ranks)]
+        return [*of_ranks, *health.families(known)]
 
     def scrape_rest(self) -> dict[str, float]:
         """Return what a scrape of the other job gives, which is rarer."""

@@ -21,6 +21,7 @@ from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
 from agent.ranks import families as rank_families
+from agent.ranks import liveness_page
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
 UP = (
@@ -136,7 +137,9 @@ class Node:
         up.add(("inspector",), 1)
         self._keep("rankwatch-liveness", UP, second)
         self._keep("rankwatch", UP, second)
-        self._keep("rankwatch-liveness", rank_families.families(self._table.snapshot()), second)
+        ranks = self._table.snapshot()
+        self._keep("rankwatch-liveness", liveness_page.families(ranks), second)
+        self._keep("rankwatch", rank_families.families(ranks), second)
         self._keep("rankwatch", (up.metric, *self._exporter.families(self._exporter.snapshot())), second)
 
     def _keep(self, job: str, families: Iterable[Metric], second: int) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from signal import SIGKILL, SIGTERM
 
 from agent.core.identity import ProcessKey
-from agent.ranks.families import families
 from agent.ranks.liveness.reboot import RanBefore
+from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.job_end import JobEnd

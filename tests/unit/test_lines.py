@@ -17,13 +17,14 @@ from agent.export import agent_families
 from agent.export.exposition import Selection
 from agent.export.lines import KeptHeads, number
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 
 DECLARED = {
     family.name: family
     for families in (
         agent_families.FAMILIES,
         rank_families.FAMILIES,
+        liveness_page.FAMILIES,
         health.FAMILIES,
         *(load_spec(name).families for name in exporter_names()),
     )

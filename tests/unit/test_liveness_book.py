@@ -9,7 +9,6 @@ import pytest
 from rank_table import KILLED, Table, environment, facts
 
 from agent.core.identity import ProcessKey, RankLabel
-from agent.ranks.families import families
 from agent.ranks.health import CHECKS
 from agent.ranks.liveness import book, causes
 from agent.ranks.liveness.causes import ExitFacts
@@ -21,6 +20,7 @@ from agent.ranks.liveness.job_line import (
     RETRACTED_SECONDS,
     JobLine,
 )
+from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.process import RankProcess

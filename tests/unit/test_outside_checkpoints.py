@@ -29,7 +29,7 @@ from agent.hardware.ledger import CheckState, HealthLedger
 from agent.page.document import Configuration, read, write
 from agent.page.front_page import SiteLinks, front_page
 from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import health, liveness_page
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
@@ -180,6 +180,7 @@ def live_on(ranks: RankTable) -> bytes:
         ranks.judge_changed()
         found = ranks.snapshot()
         shown(rank_families.families(found))
+        shown(liveness_page.families(found))
         health = HealthSnapshot(found, (), (), frozenset(), 0)
         document = node_document(
             health, ranks.speeds.view, (), "here", up_seconds=1.0, ready=True, configuration=Configuration()

@@ -15,6 +15,7 @@ from agent.export.exposition import Selection
 from agent.export.registry import Registry
 from agent.export.tables import RankSource
 from agent.ranks import families as rank_families
+from agent.ranks import liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 
 
@@ -28,7 +29,8 @@ def exposition(table: Table) -> set[str]:
     """The table's samples as name{values} value."""
     return {
         f"{s.name}{{{','.join(s.labels.values())}}} {s.value:g}"
-        for s in samples(rank_families.families(table.ranks.snapshot()))
+        for page in (rank_families, liveness_page)
+        for s in samples(page.families(table.ranks.snapshot()))
     }
 
 

@@ -8,7 +8,7 @@ from rank_table import KILLED, WORLD, Table, environment, owned, writer_key
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families
-from agent.ranks.families import families
+from agent.ranks import liveness_page
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import number_of, place_of
 from agent.ranks.rank.owner import Owner
@@ -86,7 +86,9 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
     table.tick(BINDING_SECONDS)
     assert ranks(table) == {"7": 1, "6": 2}
     assert sources(table) == {"communicator"}
-    [expected] = [each for each in families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")]
+    [expected] = [
+        each for each in liveness_page.families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")
+    ]
     assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
 
 
@@ -116,7 +118,8 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
         env = task(0) | {"SLURM_LOCALID": "0"}
         table.add_facts(owned(pid, env, ALICE, parent=50, title=title.format(pid)))
     table.tick(BINDING_SECONDS)
-    shown = samples(rank_families.families(table.ranks.snapshot()))
+    snapshot = table.ranks.snapshot()
+    shown = samples([*rank_families.families(snapshot), *liveness_page.families(snapshot)])
     assert not [each for each in shown if each.name == "rankwatch_job_expected_ranks"]
     assert [each.labels["world_size"] for each in shown if each.name == "rankwatch_job_info"] == [""]
     assert [each.labels["local_rank"] for each in shown if each.name == "rankwatch_rank_info"] == [""] * 4

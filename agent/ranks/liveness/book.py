@@ -15,6 +15,7 @@ from agent.ranks.liveness.causes import OOM, ExitFacts
 from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime
 from agent.ranks.liveness.lead_exits import class_of, lead_exits
 from agent.ranks.liveness.reboot import RanBefore, line_of
+from agent.ranks.naming.job_owners import is_proven
 from agent.ranks.naming.labels import LabelBook
 from agent.ranks.rank.episodes import ended_by, killed_before_teardown
 from agent.ranks.rank.exit_status import ending
@@ -60,6 +61,9 @@ class LivenessBook:
             if label is not None
         ]
         line.note_ranks(processes, min((start for _, start in running), default=None), now)
+        proven = [process for process in processes if is_proven(process)]
+        line.proven |= bool(proven)
+        line.proves_first |= any(label and label.rank == "0" for p in proven for label in p.slots or ())
         progress = (p.progress_seconds for p in processes if p.exited_at is None and p.progress_seconds is not None)
         line.note_progress(max(progress, default=None), now, now_seconds)
         line.retract_returned(running, now)

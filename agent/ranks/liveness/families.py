@@ -49,6 +49,15 @@ ENDED_AGE = Family(
     "1 per job that the scheduler ended",
     "none",
 )
+PROVEN = Family(
+    "rankwatch_job_proven",
+    "gauge",
+    "0 where nothing proves that the processes here are of the job that they name; 1 on the node of a rank 0 that the "
+    "scheduler's cgroup, its parent process or a pod proves. No series on other nodes of a proven job.",
+    ("job_id",),
+    "1 per job",
+    "none",
+)
 EXIT_AGE = Family(
     "rankwatch_exit_age_seconds",
     "gauge",
@@ -60,14 +69,14 @@ EXIT_AGE = Family(
     ("job_id", "rank", "reason", "signal", "code", "class", "lived", "cause", "user"),
     "3 per job with exits, 64 per node, and retracted ones",
 )
-FAMILIES: tuple[Family, ...] = (RANKS_LIVE, START_AGE, PROGRESS_AGE, LONGEST_PAUSE, ENDED_AGE, EXIT_AGE)
+FAMILIES: tuple[Family, ...] = (RANKS_LIVE, START_AGE, PROGRESS_AGE, LONGEST_PAUSE, ENDED_AGE, PROVEN, EXIT_AGE)
 RETRACTED = -1.0
 
 
 def render(jobs: Mapping[str, JobLine], now: float) -> Iterable[Metric]:
     """Render the lines of all jobs, by id, at ``now`` (seconds since the boot)."""
     live, start, progress = RANKS_LIVE.rows(), START_AGE.rows(), PROGRESS_AGE.rows()
-    pause, ended, exits = LONGEST_PAUSE.rows(), ENDED_AGE.rows(), EXIT_AGE.rows()
+    pause, ended, proven, exits = LONGEST_PAUSE.rows(), ENDED_AGE.rows(), PROVEN.rows(), EXIT_AGE.rows()
     for job_id, line in sorted(jobs.items()):
         is_shown = line.left_at is None or now - line.left_at <= ENDED_SECONDS
         if is_shown and line.live is not None:
@@ -80,9 +89,11 @@ def render(jobs: Mapping[str, JobLine], now: float) -> Iterable[Metric]:
             pause.add((job_id,), line.longest_pause)
         if line.end_state and now - line.end_at <= ENDED_SECONDS:
             ended.add((job_id, line.end_state), now - line.end_at)
+        if line.proves_first or not line.proven:
+            proven.add((job_id,), float(line.proves_first))
         ages = {}
         for lead in line.leads:  # the newest of equal labels counts
             ages[lead.labels()] = RETRACTED if lead.retracted_at is not None else now - lead.exited_at
         for labels, age in ages.items():
             exits.add((job_id, *labels), age)
-    return [rows.metric for rows in (live, start, progress, pause, ended, exits)]
+    return [rows.metric for rows in (live, start, progress, pause, ended, proven, exits)]

@@ -22,7 +22,6 @@ MAX_RETRACTED = 6
 """Retracted lead exits of one job on one node; the oldest is dropped first."""
 MAX_LEADS = 3
 """Lead exits of one job on one node that are not retracted."""
-"""A rank that ended sooner has the label lived="short"."""
 
 
 Lifetime = Literal["short", "long"]
@@ -56,6 +55,7 @@ class LeadExit(msgspec.Struct, frozen=True):
 class JobLine(msgspec.Struct):
     """One job. ``share``: its user, whose jobs share one part of the tables. ``live``: live ranks, None if unknown.
 
+    ``proven``: the scheduler proves the job of a rank here; ``proves_first``: that of rank 0.
     ``started_at``: when the oldest rank of its latest run started. ``left_at``: when the last rank left, None while one
     runs. ``ranks``: the most ranks seen here at once. ``expected``: the ranks of the whole job, 0 if not known.
     """
@@ -66,6 +66,8 @@ class JobLine(msgspec.Struct):
     left_at: SavedSeconds | None = None
     ranks: int = 0
     expected: int = 0
+    proven: bool = False
+    proves_first: bool = False
     progress_seconds: SavedSeconds | None = None
     progress_at: SavedSeconds | None = None
     longest_pause: SavedSeconds = 0.0
