@@ -33,7 +33,7 @@ REPEATS = 4
 STAGGER_SECONDS = 1.3
 """Between two accidents, so that they fall at all times between two scrapes."""
 LATENCY_SECONDS = 150.0
-AS_IF_LARGE_AND_OLD = {"page_age_seconds": 0, "page_ranks": 2}
+AS_IF_LARGE_AND_OLD = {"page_lived": "long|short", "page_ranks": 2}
 
 
 def ends() -> None:
