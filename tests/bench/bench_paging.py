@@ -28,7 +28,7 @@ from memory_groups import small_group  # noqa: E402  # likewise
 from paging import site  # noqa: E402  # likewise
 from quiet_jobs import QuietJob  # noqa: E402  # likewise
 
-BATCHES, JOBS_PER_BATCH = 25, 40
+BATCHES, JOBS_PER_BATCH = 100, 10
 REPEATS = 4
 STAGGER_SECONDS = 1.3
 """Between two accidents, so that they fall at all times between two scrapes."""
