@@ -28,12 +28,12 @@ from memory_groups import small_group  # noqa: E402  # likewise
 from paging import site  # noqa: E402  # likewise
 from quiet_jobs import QuietJob  # noqa: E402  # likewise
 
-BATCHES, JOBS_PER_BATCH = 25, 40
+BATCHES, JOBS_PER_BATCH = 100, 10
 REPEATS = 4
 STAGGER_SECONDS = 1.3
 """Between two accidents, so that they fall at all times between two scrapes."""
 LATENCY_SECONDS = 150.0
-AS_IF_LARGE_AND_OLD = {"page_age_seconds": 0, "page_ranks": 2}
+AS_IF_LARGE_AND_OLD = {"page_lived": "long|short", "page_ranks": 2}
 
 
 def ends() -> None:

@@ -24,7 +24,7 @@ from nvml_stub import Node  # noqa: E402  # likewise
 from agent.app.discovery import exporter_names, load_spec  # noqa: E402  # likewise
 from agent.export import agent_families  # noqa: E402  # likewise
 from agent.ranks import families as ranks  # noqa: E402  # likewise
-from agent.ranks import health  # noqa: E402  # likewise
+from agent.ranks import health, liveness_page  # noqa: E402  # likewise
 
 RANKS = 8
 MOST_PER_RANK = 127
@@ -57,7 +57,12 @@ def owners() -> dict[str, str]:
     """Whose each metric is."""
     found = {family.name: name for name in exporter_names() for family in load_spec(name).families}
     found |= {family.name: "nvml" for family in load_spec("nvml").families}  # shares some with amdgpu
-    tables = {"ranks": ranks.FAMILIES, "health": health.FAMILIES, "agent": agent_families.FAMILIES}
+    tables = {
+        "ranks": ranks.FAMILIES,
+        "liveness": liveness_page.FAMILIES,
+        "health": health.FAMILIES,
+        "agent": agent_families.FAMILIES,
+    }
     return found | {family.name: name for name, families in tables.items() for family in families}
 
 

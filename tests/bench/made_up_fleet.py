@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agents import free_port
 from bench_hardware import tree
 from bench_ras import machines
 from clusters import Cluster, ClusterJob, Peculiarity
 from nodes import wait_until
 from nvml_stub import Node
+from ports import free_port
 from prometheus import Prometheus
 from ras_jobs import WORLD, RasJob
 from watches import DEPLOY, build_rules
@@ -32,8 +32,7 @@ from watches import DEPLOY, build_rules
 NODES = 1000
 RANKS_PER_NODE = 8
 NODES_PER_JOB = 16
-SCRAPED_FIRST = ("ranks", "health", "jobs", "job_log", "evidence")
-PAGES = tuple("?" + "&".join(f"{which}[]={name}" for name in SCRAPED_FIRST) for which in ("collect", "exclude"))
+PAGES = ("?collect[]=liveness", "?exclude[]=liveness")
 """As the shipped scrape jobs ask: liveness, and the rest."""
 WARM_UP_SECONDS = 40.0
 """Before the first of two pages, by which counters go on."""
@@ -151,7 +150,7 @@ def renamed(before: str, after: str, node: int, place: Place, local_comms: set[s
         pace = (value - earlier.get(match["name"] + (match["labels"] or ""), value)) / BETWEEN_SECONDS
         if match["name"] in NOW:
             page.times.append(series)
-        elif match["name"].endswith("_total") and pace > 0:
+        elif match["name"].endswith(("_total", "_start_age_seconds")) and pace > 0:
             page.moving.append((series, value, pace))
         else:
             still.append(f"{series} {value}\n")

@@ -30,11 +30,10 @@ from agents import Agent  # noqa: E402  # after the change of the path
 from neighbours import AGENT, MALLORY, SharedNode, as_user, end, operations, shared_node  # noqa: E402  # likewise
 from soak import slope  # noqa: E402  # likewise
 
-PARTS = ["ranks", "health", "jobs", "job_log", "evidence"]
-SCRAPES = ("?" + "&".join(f"collect[]={part}" for part in PARTS), "?" + "&".join(f"exclude[]={part}" for part in PARTS))
+SCRAPES = ("?collect[]=liveness", "?exclude[]=liveness")
 FLOOD = """
 import asyncio, random, sys
-NAMES = "ranks health jobs job_log evidence inspector process ras nvml rdma netdev storage agent".split()
+NAMES = "liveness ranks health jobs job_log evidence inspector process ras nvml rdma netdev storage agent".split()
 async def ask():
     while True:
         try:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-import yaml
 
-from exporters.rdma.families import TELLING, TELLING_OF_DRIVER
+from exporters.rdma.families import COUNTER, HARDWARE_COUNTER, TELLING, TELLING_OF_DRIVER
 
-THRESHOLDS = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/thresholds.yml").read_text())
+RULES = Path(__file__).parents[2] / "deploy/prometheus/rules"
 
 
 @pytest.mark.parametrize(
-    ("threshold", "shown"),
-    [
-        ("link_error_counters", TELLING),
-        ("retransmit_counters", TELLING_OF_DRIVER),
-        ("retransmitted_packets", TELLING_OF_DRIVER),
-        ("sent_packets", TELLING_OF_DRIVER),
-    ],
+    ("family", "shown"), [(COUNTER.name, TELLING), (HARDWARE_COUNTER.name, TELLING_OF_DRIVER)], ids=("link", "driver")
 )
-def test_counters_of_the_rules_are_shown(threshold: str, shown: frozenset[str]) -> None:
-    """Each RDMA counter that an alert's threshold names has a series without asking for all_counters."""
-    names = "".join(THRESHOLDS[threshold].split()).split("|")
-    assert names
-    assert set(names) <= shown
+def test_counters_of_the_rules_are_shown(family: str, shown: frozenset[str]) -> None:
+    """Each RDMA counter that a rule names has a series without asking for all_counters."""
+    rules = "".join(path.read_text() for path in RULES.glob("*.yml"))
+    selectors = re.findall(family + r'\{counter=~"([^"]+)"', rules)
+    assert len(selectors) == rules.count(family)
+    names = {name for each in selectors for name in each.split("|")}
+    assert names <= shown
+    assert len(names) > 1

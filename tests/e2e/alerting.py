@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import yaml
-from agents import free_port
 from nodes import Node, wait_until
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from agents import free_port
 from jobs import ROOT
 from nodes import wait_until
+from ports import free_port
 
 AXE = ROOT / ".cache" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 ANSWER_SECONDS = 60.0

@@ -28,7 +28,7 @@ class Job(Fleet):
         self.hanging: set[int] = set()
         """Ranks that run and do not reach the next collective."""
         self.network = RasNetwork(world)
-        self._records = records
+        self.records = records
         self._steps = int(age_seconds / STEP_SECONDS)
         chance = self.chance.uniform
         super().__init__(*(Node(f"n{number}", chance(0, 4.9), chance(-0.02, 0.02)) for number in range(3)))
@@ -112,5 +112,5 @@ class Job(Fleet):
             self.network.launched[rank] = self._steps + 1
         if len(able) == self.world:
             self._steps += 1
-            for rank, node in self.running.items() if self._records else ():
+            for rank, node in self.running.items() if self.records else ():
                 node.progress(JOB, rank, self.world)

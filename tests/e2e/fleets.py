@@ -7,7 +7,9 @@ or no longer holds a series. Each node is scraped at its own instant, up to five
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
@@ -15,6 +17,7 @@ from client_metrics import samples
 from ras_views import RasAgent
 
 from agent.api import Metric
+from agent.app.health_part import causes
 from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
 from agent.ranks import families as rank_families
@@ -22,8 +25,11 @@ from agent.ranks import health, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.table import RankTable
+from exporters.inspector.families import SEEN_RECORDS
 
 SCRAPE_SECONDS = 5
+TICKS_PER_SECOND = 100
+RECORDS_PER_STEP = 20
 REST_SLOTS = 3
 """All but liveness is scraped every 15 seconds."""
 LIVENESS, REST = "rankwatch-liveness", "rankwatch"
@@ -78,8 +84,7 @@ class Node:
         self.name = name
         self.late_seconds = late_seconds
         self._clock = _Clock(clock_error_seconds)
-        self.table = RankTable(self._clock, name)
-        self.ledger = HealthLedger(self._clock)
+        self._begin()
         self.processes: dict[tuple[str, int], ProcessKey] = {}
         self.answer: float | None = 0.01
         """How long a scrape takes; None: it is no target any more."""
@@ -87,6 +92,8 @@ class Node:
         self.failing: set[int] = set()
         """Scrapes that fail, by their number."""
         self.ras: RasAgent | None = None
+        self.records: Counter[tuple[str, int]] = Counter()
+        """Those of each rank."""
         self.stopped: set[int] = set()
         self._pid = 100
 
@@ -99,7 +106,7 @@ class Node:
         self._pid += 1
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job_id, "SLURM_JOB_NAME": name}
         environment |= {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
-        key = ProcessKey(self._pid, self._pid)
+        key = ProcessKey(self._pid, int(monotonic(start_seconds) * TICKS_PER_SECOND))
         self.table.observe_process(ProcessFacts(key, start_seconds, self._pid, "alice", "thread", environment))
         self.processes[(job_id, rank)] = key
 
@@ -125,7 +132,8 @@ class Node:
         self.ledger.of("kernel_log").latch(NODE, "machine_check")
 
     def progress(self, job_id: str, rank: int, world: int) -> None:
-        """Let a rank complete an operation now."""
+        """Let a rank complete a step's operations now."""
+        self.records[job_id, rank] += RECORDS_PER_STEP
         key = self.processes[(job_id, rank)]
         writer_key = WriterKey(64, key.pid, 0, self.name, key.pid)
         self.table.observe_records(writer_key, [Membership(WORLD, rank, world)], self._clock.time())
@@ -134,7 +142,7 @@ class Node:
     def restart_agent(self) -> None:
         """Start the agent anew from its checkpoint: ranks are shown again once they are confirmed."""
         saved, found = self.table.dump(), self.ledger.dump()
-        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
+        self._begin()
         self.table.load(saved)
         self.ledger.load(found)
         for key in self.processes.values():
@@ -143,7 +151,7 @@ class Node:
     def reboot(self) -> None:
         """Come back with nothing: no process, no checkpoint of this boot."""
         self.processes.clear()
-        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
+        self._begin()
 
     def advance(self, now: float) -> None:
         """Go on to ``now``; the table is looked at once a second."""
@@ -175,15 +183,27 @@ class Node:
 
     def liveness(self) -> list[Metric]:
         """Return what the agent shows of its ranks and their health."""
-        ranks, counted = self.table.snapshot(), health.counted_checks((), ())
-        hardware = health.HealthSnapshot(ranks, self.ledger.entries(), (), counted, self.ledger.refused)
-        return [*rank_families.families(ranks), *liveness_page.families(ranks), *health.families(hardware)]
+        known = self._health()
+        of_ranks = [*rank_families.families(known.ranks), *liveness_page.families(known.ranks)]
+        return [*of_ranks, *health.families(known)]
 
     def scrape_rest(self) -> dict[str, float]:
         """Return what a scrape of the other job gives, which is rarer."""
-        if self.ras is None or not self.is_up or self.answer is None:
+        if not self.is_up or self.answer is None:
             return {}
-        return self._page(self.ras.render(self._ranks()), REST)
+        records = SEEN_RECORDS.rows()
+        for (job_id, rank), number in self.records.items():
+            records.add((job_id, str(rank)), number)
+        asked = [] if self.ras is None else self.ras.render(self._ranks())
+        return self._page([*asked, records.metric], REST)
+
+    def _begin(self) -> None:
+        self.table, self.ledger = RankTable(self._clock, self.name), HealthLedger(self._clock)
+        self.table.liveness.facts.hardware = partial(causes, self._health, self.ledger.has_failed)
+
+    def _health(self) -> health.HealthSnapshot:
+        counted = health.counted_checks((), ())
+        return health.HealthSnapshot(self.table.snapshot(), self.ledger.entries(), (), counted, self.ledger.refused)
 
     def _page(self, families: Iterable[Metric], job: str) -> dict[str, float]:
         own = self._target(job)
@@ -260,8 +280,13 @@ def values(samples: list[float | None], every: int = 1) -> str:
 def as_test(
     name: str, series: dict[str, list[float | None]], expected: dict[str, str], at_seconds: int
 ) -> dict[str, Any]:
-    """Return a promtool test: these alerts (name: severity) fired in ``at_seconds``, one series each, and no other."""
-    query = 'count by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
+    """Return a promtool test: these alerts (name: severity) fired in ``at_seconds``, and no other.
+
+    Each has one series, or one for each rank that a job waits for.
+    """
+    fired = 'max_over_time(ALERTS{alertstate="firing",why%s""}[1h])'
+    one = f"{fired % '='} or group by (alertname, severity, job_id) ({fired % '!='})"
+    query = f"count by (alertname, severity) ({one})"
     samples = [
         {"labels": f'{{alertname="{alert}",severity="{severity}"}}', "value": 1} for alert, severity in expected.items()
     ]

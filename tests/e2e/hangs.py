@@ -28,8 +28,8 @@ WARM_SECONDS = 35.0
 HANG_SECONDS = 365.0
 CLEAR_SECONDS = 75.0
 FIRST_PORT = 28101
-STALLED = "job:rankwatch_communicators_stalled:seconds"
-WATCHED = (STALLED, "job:rankwatch_launch_silence:seconds", "job:rankwatch_launch_silence_before:seconds")
+STALLED = "count by (job_id) (comm:rankwatch_stalled:bool)"
+WATCHED = (STALLED, "job:rankwatch_launch_silence:seconds", "job:rankwatch_launch_pause:max")
 
 Ranks = Mapping[str, str]
 """Suspects: why, by rank."""
@@ -137,7 +137,7 @@ class Hang(NamedTuple):
     nodes: tuple[int, ...]
     begin: Callable[[HungJob], None]
     culprits: Ranks
-    """Who is to be named, and why; none: nobody is to be told."""
+    """The ranks that the page must name, and why; none: no page is due."""
     meanwhile: tuple[tuple[float, Callable[[HungJob], None]], ...] = ()
     end: Callable[[HungJob], None] = HungJob.go_on
     seconds: float = HANG_SECONDS
@@ -184,10 +184,9 @@ class Watcher:
             self.fired.setdefault(job, set()).add(alert)
             if alert == ("CommunicatorStalled", "page"):
                 self.paged.setdefault(job, now)
-        suspects = [each["metric"] for each in self._prometheus.query("rank:rankwatch_suspect:lag")]
-        for each in suspects:
-            if each["job_id"] in self.paged and each["job_id"] in shown[STALLED]:
-                self.named.setdefault(each["job_id"], set()).add((each.get("rank", ""), each["reason"]))
+                if "rank" in each:
+                    self.named.setdefault(job, set()).add((each["rank"], each["why"]))
+        suspects = [each["metric"] for each in self._prometheus.query("rank:rankwatch_suspect:bool")]
         said: dict[str, list[tuple[str, str, str]]] = {each["job_id"]: [] for each in suspects}
         for each in suspects:
             said[each["job_id"]].append((each.get("rank", ""), each["host"], each["reason"]))

@@ -9,9 +9,8 @@ GPUS = 8
 MINUTES = 24 * 60
 WAITING_SHARE = 0.25
 """While it trains, half of the ranks wait in a collective for the others, for half of the time."""
-_RATE = 10.0
-"""Operations a second in which they do."""
-_LATE_SECONDS, _WAITING_SECONDS = 0.010, 0.010 + 2 * WAITING_SHARE / _RATE
+_LATE, _WAITING = 0.9, 0.9 - 2 * WAITING_SHARE
+"""The shares of time that these halves are elsewhere than in the collective."""
 
 Minutes = list[float | None]
 
@@ -59,7 +58,7 @@ def made_day() -> Day:
     live: Minutes = []
     death: Minutes = []
     since: Minutes = []
-    progress: Minutes = []
+    age: Minutes = []
     iteration: Minutes = []
     saving: Minutes = []
     truth: Counter[str] = Counter()
@@ -82,28 +81,25 @@ def made_day() -> Day:
             else:
                 name = {"starts": "not_started", "saves": "checkpointing", "stalls": "stalled"}.get(what, "down")
                 truth[name] += 60.0 * GPUS
-            live.append(None if what == "is dead" else float(GPUS))
+            live.append(0.0 if what == "is dead" else float(GPUS))
             death.append(died if what == "is dead" else None)
-            since.append(None if what == "is dead" else began)
-            progress.append(None if what == "is dead" or worked is None or worked < began else worked)
+            since.append(began)
+            age.append(None if what == "is dead" or worked is None or worked < began else now - worked)
             iteration.append(float(reached) if worked is not None else None)
             saving.append(save_began if "saves" in what else None)
     series = {
-        f"job:rankwatch_ranks_live:count{labels}": live,
+        f"job:rankwatch_ranks_live:sum{labels}": live,
         f"job:rankwatch_ranks_expected:max{labels}": [float(GPUS)] * MINUTES,
-        'job:rankwatch_death:seconds{job_id="7",rank="3",node="a"}': death,
-        f"job:rankwatch_running_since:seconds{labels}": since,
-        f"job:rankwatch_progress:seconds{labels}": progress,
+        'rank:rankwatch_exit:time{job_id="7",rank="3",node="a",class="crash"}': death,
+        f"job:rankwatch_run:time{labels}": since,
+        'rankwatch_job_progress_age_seconds{job_id="7",node="a"}': age,
         'rankwatch_train_iteration{job_id="7",node="a"}': iteration,
         'rankwatch_train_checkpoint_began_timestamp_seconds{job_id="7",node="a"}': saving,
-        'comm_size:rankwatch_recorded_operations:rate1m{job_id="7",comm="c",collective="AllReduce",size="8"}': [_RATE]
-        * MINUTES,
-        'comm:rankwatch_operations:per_record{job_id="7",comm="c"}': [1.0] * MINUTES,
+        'comm_node:rankwatch_operations:per_record{job_id="7",comm="c",node="a"}': [1.0] * MINUTES,
     }
     for rank in range(GPUS):
-        seconds = _WAITING_SECONDS if rank % 2 else _LATE_SECONDS
-        key = f'{{job_id="7",rank="{rank}",comm="c",collective="AllReduce",size="8"}}'
-        series[f"rank:rankwatch_sync_operation:seconds{key}"] = [seconds] * MINUTES
+        key = f'comm_rank:rankwatch_elsewhere:ratio{{job_id="7",comm="c",rank="{rank}",node="a",by="means"}}'
+        series[key] = [_WAITING if rank % 2 else _LATE] * MINUTES
     return Day(series, dict(truth))
 
 

@@ -35,11 +35,9 @@ class Verdict(NamedTuple):
 def judged(made: Made, found: Found) -> Verdict:
     """Compare what was told with the truth."""
     truth = made.truth
-    late: dict[str, float] = {}
-    for (_, rank), first in found.named["StragglerRank"].items():
-        late[f"rank {rank}"] = min(first, late.get(f"rank {rank}", first))
+    late = {f"rank {rank}": first for (rank,), first in found.named["StragglerRank"].items()}
     slow = {f"communicator {comm}": first for (comm,), first in found.named["SlowCommunicator"].items()}
-    pairs = {f"pair {_pair(rank, peer)}": first for (_, rank, peer), first in found.named["SlowPair"].items()}
+    pairs = {f"pair {_pair(rank, peer)}": first for (rank, peer), first in found.named["SlowPair"].items()}
     guilty = {f"rank {rank}" for rank in truth.late} | {f"communicator {comm}" for comm in truth.slow}
     guilty |= {f"pair {_pair(*map(str, truth.pair))}"} if truth.pair else set()
     behind = {f"rank {rank}" for rank in truth.behind} - guilty

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from agents import free_port
 from nodes import Node, wait_until
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 20.0

@@ -12,6 +12,8 @@ from watches import Watch
 ONE_SCRAPE_SECONDS = 6.0
 CUT_SECONDS = 60.0
 CRASHES = 4
+RUN_SECONDS = 75.0
+"""Starts more than 65 s apart count one by one."""
 LEAVE_SECONDS = 90.0
 
 
@@ -36,7 +38,7 @@ def leave(rank: int, code: int) -> Callable[[Stage, str], None]:
 
 
 def crash_and_abort(stage: Stage, name: str) -> None:
-    """A rank crashes, and the others abort for want of it."""
+    """A rank crashes, and the others abort as they miss it."""
     with stage.event(name) as job:
         job.signal_rank(1, signal.SIGSEGV)
         stage.pass_time(1.0)
@@ -90,10 +92,10 @@ def crash_twice(stage: Stage, name: str) -> None:
 
 
 def die_one_by_one(stage: Stage, name: str) -> None:
-    """A rank dies, and another one when everybody has been told."""
+    """A rank dies, and another one after the page, within a minute."""
     send(1, signal.SIGKILL)(stage, name)
     stage.wait_until_told(name)
-    stage.pass_time(20.0)
+    stage.pass_time(10.0)
     stage.jobs[name].signal_rank(3, signal.SIGKILL)
 
 
@@ -111,7 +113,7 @@ def die_again(stage: Stage, name: str) -> None:
 
 
 def crash_again_and_again(stage: Stage, name: str) -> None:
-    """The job crashes as soon as its start was noted, and is started anew after some seconds."""
+    """The job crashes RUN_SECONDS after its start was noted, and is started anew after some seconds."""
     job = stage.jobs[name]
 
     def noted(watch: Watch) -> float:
@@ -126,6 +128,7 @@ def crash_again_and_again(stage: Stage, name: str) -> None:
 
     wait_until_noted(1.0)
     for _ in range(CRASHES):
+        stage.pass_time(RUN_SECONDS)
         with stage.event(name):
             job.signal_rank(1, signal.SIGSEGV)
             job.signal_all(signal.SIGTERM)

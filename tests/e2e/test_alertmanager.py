@@ -1,4 +1,4 @@
-"""The shipped Alertmanager configuration in a real one: who is told, what silences what, and what people read."""
+"""The shipped Alertmanager configuration in a real one: routes, inhibitions, and what people read."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ def test_the_configuration_is_good() -> None:
     [
         ("alertname=RankDead severity=page job_id=7", "page"),
         ("alertname=RankUnhealthy severity=page node=n1", "page"),
-        ("alertname=NodeLost severity=page domain=none", "page"),
+        ("alertname=NodeLost severity=page job_id=7 node=n1", "page"),
         ("alertname=StorageHung severity=page path=/data", "page"),
         ("alertname=StragglerRank severity=ticket job_id=7", "ticket"),
         ("alertname=RankwatchDown severity=ticket node=n1", "ticket"),
         ("alertname=HardwareFailed severity=ticket node=n1", "ticket"),
         ("alertname=RankwatchTargetsGone severity=ticket", "ticket"),
-        ("alertname=JobFailed severity=info job_id=7 end=killed", "info"),
+        ("alertname=RankDead severity=info job_id=7 rank=3 node=n1 class=left", "info"),
+        ("alertname=RankwatchOld severity=ticket node=n1", "ticket"),
         ("alertname=InspectorSilent severity=info node=n1", "info"),
         ("alertname=RankDead severity=shadow job_id=7", "nobody"),
         ("alertname=Watchdog severity=info", "dead-mans-switch"),
@@ -118,15 +119,43 @@ def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
 
 @with_node
 def test_nodes_that_are_lost_together_are_one_page(post: Post) -> None:
-    """Three nodes of one domain are one alert, which is told once as it grows; another domain is another incident."""
-    rack = alert("NodeLost", "page", domain="rack-7")
-    for nodes in ("1 node(s)", "2 node(s)", "3 node(s)"):
-        post.send(rack, said=f": {nodes}")
-    post.send(alert("NodeLost", "page", domain="rack-8"))
+    """Three nodes of one domain, with ranks of two jobs, are one notification; another domain is another incident."""
+    rack = [
+        alert("NodeLost", "page", job, domain="rack-7", node=f"n{n}") for job, n in (("21", 1), ("21", 2), ("22", 3))
+    ]
+    post.send(*rack, alert("NodeLost", "page", "21", domain="rack-8", node="n9"))
     page = post.first("/pagerduty", "domain rack-7").body["payload"]
-    post.first("/pagerduty", "domain rack-8")
-    assert "3 node(s)" in page["summary"]
+    other = post.first("/pagerduty", "domain rack-8").body["payload"]
+    assert (page["group"], page["summary"]) == ("c1: domain rack-7", "c1: NodeLost of 21, and 2 more")
+    assert other["summary"] == "c1: NodeLost of 21"
     assert post.count("/pagerduty", "rack-7") == 1
+
+
+@with_node
+def test_ranks_that_died_together_are_one_page(post: Post) -> None:
+    """Three ranks of one job are one notification, which names each; one that is found later updates the incident."""
+    dead = [alert("RankDead", "page", "31", rank=rank, node=f"n{rank}", **{"class": "fail"}) for rank in "0123"]
+    for each in dead[:3]:
+        post.send(each, said=f", rank {each['rank']}")
+    page = post.first("/pagerduty", "RankDead of 31").body
+    assert page["payload"]["summary"] == "c1: RankDead of 31, rank 0, and 2 more"
+    assert page["payload"]["custom_details"]["also"] == "RankDead of 31, rank 1. RankDead of 31, rank 2. "
+    post.send(dead[3], said=", rank 3")
+    wait_until(lambda: post.count("/pagerduty", "rank 0, and 3 more"), 45.0, "another message")
+    assert post.first("/pagerduty", "rank 0, and 3 more").body["dedup_key"] == page["dedup_key"]
+
+
+@with_node
+def test_the_hardware_of_an_nvlink_domain_is_one_page(post: Post) -> None:
+    """A link that all nodes of a rack report is one notification, and so are its tickets."""
+    nodes = [f"r{number}" for number in range(9)]
+    rack = {"check": "nvlink_down", "cluster_uuid": "5b1b"}
+    for severity, name in (("page", "RankUnhealthy"), ("ticket", "HardwareFailed")):
+        post.send(*(alert(name, severity, node=node, **rack) for node in nodes))
+    page = post.first("/pagerduty", "NVLink domain 5b1b").body["payload"]
+    assert (page["group"], page["summary"]) == ("c1: NVLink domain 5b1b", "c1: RankUnhealthy of r0, and 8 more")
+    ticket = post.first("/slack", "HardwareFailed of r0").body["attachments"][0]
+    assert ticket["title"] == "c1: HardwareFailed of r0, and 8 more"
 
 
 @with_node
@@ -193,9 +222,8 @@ def test_what_is_no_address_is_no_link(post: Post) -> None:
 @pytest.mark.parametrize(
     ("cause", "silenced", "heard"),
     [
-        ("JobRestarting", "RankDead JobFailed JobStalled CommunicatorError", "LibraryVersionSkew"),
+        ("JobRestarting", "RankDead JobStalled CommunicatorError", "LibraryVersionSkew NodeLost"),
         ("RankDead", "RankUnresponsive CommunicatorStalled CommunicatorError JobStalled", "Own"),
-        ("JobFailed", "RankUnresponsive CommunicatorError JobStalled", "RasSilent"),
         ("RankUnresponsive", "CommunicatorStalled JobStalled StragglerRank SlowCommunicator", "RankNeverStarted"),
         ("CommunicatorError", "CommunicatorStalled JobStalled", "LibraryVersionSkew"),
         ("CommunicatorStalled", "JobStalled StragglerRank SlowCommunicator SlowPair RecordsLost", "RankNeverStarted"),
@@ -216,7 +244,7 @@ def test_the_cause_silences_what_follows_from_it(post: Post, cause: str, silence
 
 @with_node
 def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
-    """A page silences the job's tickets and information; on trial, info and other jobs' pages silence no page."""
+    """A page silences the job's tickets and information; on trial, info, lost nodes and other jobs silence no page."""
     post.send(
         alert("RankDead", "page", "5"),
         alert("StragglerRank", "ticket", "5"),
@@ -225,12 +253,20 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
         alert("JobStalled", "page", "6"),
         alert("JobStalled", "info", "7"),
         alert("StragglerRank", "ticket", "7"),
+        alert("NodeLost", "page", "9", node="n9"),
+        alert("RankDead", "page", "9"),
+        alert("RankDead", "info", "9"),
         alert("RankUnhealthy", "page", node="n9"),
         alert("RankwatchBlind", "ticket", node="n9"),
     )
     assert post.suppressed("5") == {("RankDead", "page"): False, ("StragglerRank", "ticket"): True}
     assert post.suppressed("6")[("JobStalled", "page")] is False
     assert not any(post.suppressed("7").values())
+    assert post.suppressed("9") == {
+        ("NodeLost", "page"): False,
+        ("RankDead", "page"): False,
+        ("RankDead", "info"): True,
+    }
     states = [each for each in post.alertmanager.alerts() if each["labels"]["alertname"] == "RankwatchBlind"]
     assert [each["status"]["inhibitedBy"] for each in states] == [[]]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from agents import free_port
 from alerting import Alertmanager, Inbox, to_inbox, why_no_alertmanager
 from nodes import Node, why_no_nodes
+from ports import free_port
 from posts import alert, told
 
 WHY_NOT = why_no_alertmanager() or why_no_nodes()

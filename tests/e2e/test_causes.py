@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from agents import Agent
@@ -112,13 +112,13 @@ def more_work(site: Site, job_id: str, stack: contextlib.ExitStack) -> tuple[Wor
 
 Trouble = Callable[[Site, str, contextlib.ExitStack], tuple[WorkingJob, Callable[[], None]]]
 TROUBLES: dict[str, tuple[Trouble, set[str]]] = {
-    "cpu": (throttled, {"cpu cgroup_limit", "cpu run_queue"}),
-    "memory": (short_of_memory, {"memory page_faults", "memory pressure", "storage disk", "storage io_wait"}),
-    "storage": (slow_disk, {"storage disk", "storage other", "storage io_wait", "data_loader idle"}),
-    "data_loader": (stopped_loader, {"data_loader stopped", "data_loader idle"}),
-    "program": (more_work, {"program", "program gpu_unknown"}),
+    "cpu": (throttled, {"cpu"}),
+    "memory": (short_of_memory, {"memory", "storage"}),
+    "storage": (slow_disk, {"storage", "data_loader"}),
+    "data_loader": (stopped_loader, {"data_loader"}),
+    "program": (more_work, {"program"}),
 }
-"""By cause: what is done, and what else is true of it and may be told too."""
+"""By cause: what is done, and the causes that may be named."""
 
 
 class Watched(NamedTuple):
@@ -128,13 +128,12 @@ class Watched(NamedTuple):
     agent: Agent
 
     def causes(self, job_id: str) -> set[str]:
-        """What is told of the late rank: cause and detail."""
-        found = self.prometheus.query(f'rank:rankwatch_late_cause:seconds{{job_id="{job_id}",rank="{LATE_RANK}"}}')
-        return {f"{each['metric']['cause']} {each['metric'].get('detail', '')}".strip() for each in found}
+        """The causes of the late rank's alerts."""
+        return {each["metric"]["why"] for each in self.fired(job_id) if each["metric"]["rank"] == str(LATE_RANK)}
 
-    def fires(self, job_id: str) -> bool:
-        """Whether somebody would be told that the job waits for a late rank."""
-        return bool(self.prometheus.query(f'ALERTS{{alertname="StragglerRank",alertstate="firing",job_id="{job_id}"}}'))
+    def fired(self, job_id: str) -> list[dict[str, Any]]:
+        """The alerts on late ranks of the job that fire."""
+        return self.prometheus.query(f'ALERTS{{alertname="StragglerRank",alertstate="firing",job_id="{job_id}"}}')
 
 
 @pytest.fixture
@@ -162,7 +161,7 @@ def watched(site: Site) -> Iterator[Watched]:
 
 def wait_for_alerts(watched: Watched, job_ids: list[str]) -> None:
     """Wait until all jobs' alerts fire."""
-    wait_until(lambda: all(map(watched.fires, job_ids)), TOLD_SECONDS, "an alert of each job")
+    wait_until(lambda: all(map(watched.fired, job_ids)), TOLD_SECONDS, "an alert of each job")
 
 
 @pytest.mark.timeout(900)
@@ -182,7 +181,7 @@ def test_each_cause_is_named(site: Site, watched: Watched) -> None:
         print(*sorted(named.items()), sep="\n")  # noqa: T201
         for cause, (_, allowed) in TROUBLES.items():
             told = [named[job_id] for job_id, (own, _) in acts.items() if own == cause]
-            right = [each for each in told if any(word.split()[0] == cause for word in each) and each <= allowed]
+            right = [each for each in told if cause in each and each <= allowed]
             assert len(right) >= RIGHT_SHARE * len(told), (cause, told)
 
 
@@ -206,7 +205,7 @@ def test_a_hog_on_its_cpu_is_named(site: Site, watched: Watched) -> None:
             named = [watched.causes(job_id) for job_id in jobs]
             print(*named, sep="\n")  # noqa: T201
             process.kill()
-        assert sum("cpu run_queue" in each for each in named) >= RIGHT_SHARE * JOBS, named
+        assert sum("cpu" in each for each in named) >= RIGHT_SHARE * JOBS, named
 
 
 @pytest.mark.timeout(600)
@@ -234,6 +233,6 @@ def test_trouble_with_its_gpu_is_named(site: Site, watched: Watched) -> None:
         print(*sorted(named.items()), sep="\n")  # noqa: T201
         for name, causes in named.items():
             if name.startswith("brake"):
-                assert causes == {"gpu_clocks hw_power_brake_slowdown"}, named
+                assert causes == {"gpu_clocks"}, named
             else:
-                assert {each.split()[0] for each in causes} == {"shared_gpu"}, named
+                assert causes == {"shared_gpu"}, named

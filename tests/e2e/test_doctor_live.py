@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from jobs import ROOT
 from nodes import wait_until
+from ports import free_port
 from prometheus import Prometheus, one_target, why_no_prometheus
 from watches import build_rules, prometheus_config
 

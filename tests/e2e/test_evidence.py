@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from jobs import ROOT, SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
+from ports import free_port
 from prometheus import Prometheus, one_target, why_no_prometheus
 from slow_files import hung_directory
 

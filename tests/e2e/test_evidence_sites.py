@@ -15,11 +15,12 @@ from typing import Any
 
 import memory_groups
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from jobs import ROOT
 from machines import Machine
 from nodes import wait_until
 from nvml_stub import XID, Node
+from ports import free_port
 from quiet_jobs import RANK
 from ras_jobs import RasJob, why_no_ras
 from working_job import LATE_RANK, WorkingJob, hashes_per_step

@@ -13,7 +13,7 @@ from exporters.flight_recorder.book import ShownDump
 from exporters.flight_recorder.dump import read_dump
 from exporters.flight_recorder.families import FlightSnapshot, render
 
-RULES = DEPLOY / "rules/flight_recorder.yml"
+RULES = DEPLOY / "rules/hangs.yml"
 PER_NODE = 8
 EXPRESSION = "count by (rank, what) (rank:rankwatch_flight_recorder_behind:sequence)"
 
@@ -55,5 +55,5 @@ def test_who_held_the_others_up(
         "input_series": series_of(scenario),
         "promql_expr_test": [{"expr": EXPRESSION, "eval_time": "1m", "exp_samples": samples}],
     }
-    file = write_case(tmp_path, [test], "15s", [RULES], ["rankwatch-flight-recorder"])
+    file = write_case(tmp_path, [test], "15s", [RULES], ["rankwatch-hangs-slow", "rankwatch-hangs"])
     assert run_promtool(promtool, "test", "rules", file) == ""

@@ -20,14 +20,18 @@ def test_a_made_up_day(tmp_path: Path, promtool: str) -> None:
     """Each class has its share of a day of crashes, saves and stalls within five thousandths, and all is counted."""
     day = made_day()
     assert day.gpu_seconds.keys() == CLASSES
-    true = {f'class="{name}"': (seconds / WHOLE_SECONDS, 0.005) for name, seconds in day.gpu_seconds.items()}
+    counted, busy = "sum(sum_over_time(job:rankwatch_gpus:count[1d]))", "job:rankwatch_gpus_busy:count"
+    shares = {name: f'sum(sum_over_time({busy}{{class="{name}"}}[1d]))' for name in CLASSES - {"waiting"}}
+    shares["waiting"] = f"({counted} - sum(sum_over_time({busy}[1d])))"
+    asked = {f"60 * {shares[name]} - {seconds}": 0.005 for name, seconds in day.gpu_seconds.items()}
+    asked[f"60 * {counted} - {WHOLE_SECONDS}"] = 0.002
     tests = [
         {
-            "expr": f"abs(sum(job:rankwatch_gpu_seconds:total{{{chosen}}}) / {WHOLE_SECONDS} - {share}) < bool {error}",
+            "expr": f"abs({difference}) < bool {error * WHOLE_SECONDS}",
             "eval_time": f"{MINUTES - 1}m",
             "exp_samples": [{"labels": "{}", "value": 1}],
         }
-        for chosen, (share, error) in [*true.items(), ('job_id="7"', (1.0, 0.002))]
+        for difference, error in asked.items()
     ]
     case = {
         "interval": "1m",
@@ -35,6 +39,6 @@ def test_a_made_up_day(tmp_path: Path, promtool: str) -> None:
         "promql_expr_test": tests,
     }
     file = write_case(
-        tmp_path, [case], "1m", [DEPLOY / "rules" / "goodput.yml"], ["rankwatch-goodput", "rankwatch-goodput-long"]
+        tmp_path, [case], "1m", [DEPLOY / "rules" / "goodput.yml"], ["rankwatch-goodput", "rankwatch-goodput-low"]
     )
     assert run_promtool(promtool, "test", "rules", file) == ""

@@ -37,7 +37,7 @@ def fails_and_job_dies(job: Job) -> dict[str, str]:
     job.at(70, job.nodes[0].break_down)
     job.end(78, 1, failed(1))
     job.end_all(78.2, 2, TERMINATED, but=(1,))
-    return {"JobFailed": "page", "HardwareFailed": "ticket"}
+    return {"RankDead": "page", "HardwareFailed": "ticket"}
 
 
 def fails_after_the_job(job: Job) -> dict[str, str]:
@@ -45,7 +45,7 @@ def fails_after_the_job(job: Job) -> dict[str, str]:
     job.end(70, 1, failed(1))
     job.end_all(70.2, 2, TERMINATED, but=(1,))
     job.at(190, job.nodes[0].break_down)
-    return {"JobFailed": "info", "HardwareFailed": "ticket"}
+    return {"RankDead": "info", "HardwareFailed": "ticket"}
 
 
 def failed_before(job: Job) -> dict[str, str]:
@@ -53,7 +53,7 @@ def failed_before(job: Job) -> dict[str, str]:
     job.at(-15, job.nodes[0].break_down)
     job.end(330, 1, failed(1))
     job.end_all(330.2, 2, TERMINATED, but=(1,))
-    return {"JobFailed": "info", "HardwareFailed": "ticket"}
+    return {"RankDead": "info", "HardwareFailed": "ticket"}
 
 
 def fails_as_the_job_ends(job: Job) -> dict[str, str]:

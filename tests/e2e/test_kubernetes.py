@@ -138,7 +138,7 @@ def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
     assert [each["params"] for each in endpoints] == [job["params"] for job in jobs]
     own = tmp_path / "own.yml"
     own.write_text("page_ranks: 77\n")
-    rules = (monitoring(tmp_path / "own", "--thresholds", str(own)) / "rules-liveness.yaml").read_text()
+    rules = (monitoring(tmp_path / "own", "--thresholds", str(own)) / "rules-deaths.yaml").read_text()
     assert ">= 77" in rules
     own.write_text("page_rank: 77\n")
     command = [ROOT / ".venv/bin/python", KUBERNETES / "build.py", "--output", tmp_path / "x", "--thresholds", own]

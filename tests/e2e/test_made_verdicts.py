@@ -11,7 +11,7 @@ from made_verdicts import judged, percentile, share_right, table
 SAID = """  FAILED:
     expr: "min_over_time(x)", time: 15m,
         exp: {asked="yes"} 1E+00
-        got: {alertname="StragglerRank", job_id="4000"} 4.8E+02, {comm="ab", job_id="4001", rank="3"} 6E+02
+        got: {alertname="StragglerRank", job_id="4000"} 4.8E+02, {job_id="4001", rank="3"} 6E+02
 """
 LATE = make("straggler", 1)._replace(truth=Truth(late=frozenset({3}), late_onset=300.0))
 WELL = make("healthy", 1)
@@ -33,34 +33,33 @@ def test_answers_are_read_from_what_promtool_got() -> None:
     """Labels and values are those of the samples that it got, not of those that it was to expect."""
     assert list(answers(SAID)) == [
         ({"alertname": "StragglerRank", "job_id": "4000"}, 480.0),
-        ({"comm": "ab", "job_id": "4001", "rank": "3"}, 600.0),
+        ({"job_id": "4001", "rank": "3"}, 600.0),
     ]
     assert list(answers("exp: {} 1E+00\n got: nil\n")) == []
 
 
-def test_names_are_asked_of_the_first_series_that_there_is() -> None:
-    """A series that no rule records is not asked for; of two the first is."""
-    rules = "- record: comm_rank:rankwatch_blamed:ratio\n- record: comm_rank:rankwatch_straggles:ratio\n"
-    asked = questions(900, rules)
-    assert "comm_rank:rankwatch_straggles:ratio" in asked["StragglerRank names"]
-    assert "SlowPair names" not in asked
+def test_names_are_asked_of_the_alert_or_of_a_recording() -> None:
+    """What an alert's labels name is asked of it, and communicators of the recording while it fires."""
+    asked = questions(900)
+    assert 'ALERTS{alertname="StragglerRank"' in asked["StragglerRank names"]
+    assert "comm_size:rankwatch_slow:ratio and on (job_id) ALERTS" in asked["SlowCommunicator names"]
 
 
 @pytest.mark.parametrize(
     ("made", "found", "missed", "innocents", "seconds"),
     [
         (WELL, NOTHING, [], [], None),
-        (LATE, told("StragglerRank", ("ab", "3"), at=500.0), [], [], 200.0),
-        (LATE, told("StragglerRank", ("ab", "3"), ("cd", "3")), [], [], 700.0),
+        (LATE, told("StragglerRank", ("3",), at=500.0), [], [], 200.0),
+        (LATE, told("StragglerRank", ("3",)), [], [], 700.0),
         (LATE, NOTHING, ["rank 3"], [], None),
-        (LATE, told("StragglerRank", ("ab", "3"), ("ab", "13")), [], ["rank 13"], 700.0),
-        (LATE, told("StragglerRank", ("ab", "3"), at=240.0), [], ["rank 3 before it began"], -60.0),
+        (LATE, told("StragglerRank", ("3",), ("13",)), [], ["rank 13"], 700.0),
+        (LATE, told("StragglerRank", ("3",), at=240.0), [], ["rank 3 before it began"], -60.0),
         (LATE, told("RecordsLost"), ["rank 3"], ["RecordsLost"], None),
         (WELL, told("StragglerRank"), [], ["StragglerRank"], None),
         (SLOW, told("SlowCommunicator", ("ab",)), [], [], 100.0),
         (SLOW, told("SlowCommunicator", ("cd",)), ["communicator ab"], ["communicator cd"], None),
-        (SLOW, told("StragglerRank", ("ab", "4")), ["communicator ab"], ["rank 4"], None),
-        (SLOW, told("StragglerRank", ("ab", "5")), ["communicator ab"], [], None),
+        (SLOW, told("StragglerRank", ("4",)), ["communicator ab"], ["rank 4"], None),
+        (SLOW, told("StragglerRank", ("5",)), ["communicator ab"], [], None),
     ],
 )
 def test_jobs_are_judged(
@@ -76,19 +75,19 @@ def test_too_few_records_may_be_told_of_instead() -> None:
     thin = LATE._replace(truth=LATE.truth._replace(thin=True), losses=Losses(one_slot=True))
     assert judged(thin, told("RecordsLost")).is_right
     assert not judged(thin, NOTHING).is_right
-    assert judged(thin, told("StragglerRank", ("ab", "2"))).innocents == ["rank 2"]
+    assert judged(thin, told("StragglerRank", ("2",))).innocents == ["rank 2"]
 
 
 def test_a_pair_has_no_order() -> None:
     """The two ranks of a slow pair may be named in either order."""
     pair = make("slow pair", 1)._replace(truth=Truth(pair=frozenset({2, 10})))
-    assert judged(pair, told("SlowPair", ("ab", "10", "2"), ("ab", "2", "10"))).is_right
-    assert judged(pair, told("SlowPair", ("ab", "2", "1"))).innocents == ["pair 1-2"]
+    assert judged(pair, told("SlowPair", ("10", "2"), ("2", "10"))).is_right
+    assert judged(pair, told("SlowPair", ("2", "1"))).innocents == ["pair 1-2"]
 
 
 def test_the_table_counts() -> None:
     """A kind has a line with its counts, a job of which something wrong was told one with its seed."""
-    verdicts = [judged(LATE, told("StragglerRank", ("ab", "3"))), judged(LATE, NOTHING), judged(WELL, NOTHING)]
+    verdicts = [judged(LATE, told("StragglerRank", ("3",))), judged(LATE, NOTHING), judged(WELL, NOTHING)]
     text = table(verdicts)
     assert "| straggler | 2 | 1 | 1 | 0 | 0 | 700, 700, 700 |" in text
     assert "| healthy | 1 | 1 | 0 | 0 | 0 | - |" in text

@@ -1,4 +1,4 @@
-"""docs/pages.md: a notification that was captured live, as the shipped templates have PagerDuty and Slack show it."""
+"""docs/pages.md: a notification of RankDead, as the shipped templates have PagerDuty and Slack show it."""
 
 from __future__ import annotations
 

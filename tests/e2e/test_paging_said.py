@@ -10,7 +10,7 @@ import pytest
 from clusters import Peculiarity
 from paging import why_no_pages
 from quiet_jobs import QuietJob
-from situations import JOB_FAILED, RANK_DEAD
+from situations import RANK_DEAD
 from stages import Cast, Disturbance, Situation, Stage, stage
 
 WHY_NOT = why_no_pages()
@@ -20,9 +20,11 @@ pytestmark = [
     pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
 ]
 
-YOUNG = {"page_age_seconds": 0, "page_ranks": 4}
+YOUNG = {"page_lived": "long|short", "page_ranks": 4}
 READ_SECONDS = 60.0
 """Until a log is found to be a job's and Prometheus has what it says: who writes it is asked four times a minute."""
+APART_SECONDS = 4.0
+"""Exits of two nodes that are further apart are not one event."""
 QUIET_SECONDS = 60.0
 """Longer than the death of a rank that others wait for takes to be told."""
 NODES = (0, 1)
@@ -51,7 +53,7 @@ def wait_until_read(stage: Stage, name: str, series: str) -> None:
 
 
 def fail(rank: int, line: str) -> Callable[[Stage, str], None]:
-    """Return the story of a job whose log says why, by one rank, and which aborts whole, with timeouts of all."""
+    """Return the story of a rank that aborts and whose log says why; the others' time is up some seconds later."""
 
     def story(stage: Stage, name: str) -> None:
         job: QuietJob = stage.jobs[name]
@@ -59,10 +61,12 @@ def fail(rank: int, line: str) -> Callable[[Stage, str], None]:
             job.say(each, STARTED)
         stage.pass_time(READ_SECONDS)
         job.say(rank, line.format(rank))
-        for each in range(job.ranks):
-            job.say(each, TIMED_OUT.format(each))
         with stage.event(name):
-            job.signal_all(signal.SIGABRT)
+            job.signal_rank(rank, signal.SIGABRT)
+        stage.pass_time(APART_SECONDS)
+        for each in set(range(job.ranks)) - {rank}:
+            job.say(each, TIMED_OUT.format(each))
+        job.signal_all(signal.SIGABRT)
 
     return story
 
@@ -87,25 +91,34 @@ def kill_in_phase_1(rank: int) -> Callable[[Stage, str], None]:
 
 SITUATIONS: dict[str, Situation] = {
     "mismatch": Situation(
-        "All ranks abort; one's log says that they ran different collectives",
+        "A rank aborts, then the others; its log says that they ran different collectives",
         Cast(NODES, log=OUT),
         fail(2, MISMATCH),
-        (JOB_FAILED,),
-        ("By its own log: collective mismatch of rank 2",),
+        (RANK_DEAD,),
+        (
+            "rank 2 on 10.0.0.11 failed",
+            "Likely cause: collective mismatch.",
+        ),
     ),
     "port": Situation(
-        "All ranks abort; the log of one node says that its port failed",
+        "A rank aborts, then the others; its log says that its port failed",
         Cast(NODES, log=OUT),
         fail(3, PORT_ERROR),
-        (JOB_FAILED,),
-        ("By its own log: port error",),
+        (RANK_DEAD,),
+        (
+            "rank 3 on 10.0.0.11 failed",
+            "Likely cause: ib error.",
+        ),
     ),
     "silent-log": Situation(
-        "All ranks abort; no log says why",
+        "A rank aborts, then the others; no log says why",
         Cast(NODES, log=OUT),
         fail(0, ""),
-        (JOB_FAILED,),
-        ("aborted (SIGABRT), the first",),
+        (RANK_DEAD,),
+        (
+            "rank 0 on 10.0.0.10 failed",
+            "an error of the program",
+        ),
     ),
     "planned": Situation(
         "SIGKILL for a rank as the plan has it (NIXL-EP)", Cast(NODES, job_id="7001", log=EP_LOG), kill_in_phase_1(3)

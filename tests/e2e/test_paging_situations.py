@@ -12,7 +12,7 @@ import yaml
 from memory_groups import NoMemoryGroupError, small_group
 from nodes import wait_until
 from paging import FULL, WATCHES, why_no_pages
-from situations import JOB_FAILED, LOST, NODES, PECULIAR, SITUATIONS
+from situations import LOST, NODES, PECULIAR, RANK_DEAD, SITUATIONS
 from stages import Cast, Disturbance, Situation, Stage, stage
 from stories import run_out_of_memory
 from watches import LOSSY, Watch
@@ -26,18 +26,17 @@ pytestmark = [
     pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
 ]
 
-LARGE_AND_OLD = {"page_age_seconds": 0, "page_ranks": 4}
-"""Jobs of four ranks count as large and old; all else is as shipped, also how long Alertmanager waits."""
+LARGE_AND_OLD = {"page_lived": "long|short", "page_ranks": 4}
+"""Jobs of four ranks are large, young ones count as old; all else is as shipped, also how long Alertmanager waits."""
 TICKETS = {("ticket", "ClockSkew"), ("ticket", "LemonNode"), ("ticket", "RankwatchDown")}
-"""A clock is fast; many jobs lose their first rank on one node; and of the lost node's agent people may be told first:
-that takes 180 s, the loss of a node that nobody waits for 195 s, and Prometheus may be away between."""
+"""A clock is fast, many jobs lose their first rank on one node, and a node is lost."""
 MEMORY = "memory"
 SMALL = Situation(
     "The OOM killer takes a rank, and the launcher ends the other",
     Cast((0, 1), ranks=2),
     run_out_of_memory,
-    (JOB_FAILED,),
-    ("rank 0 on 10.0.0.10 was killed for want of memory",),
+    (RANK_DEAD,),
+    ("rank 0 on 10.0.0.10 was killed by the OOM killer",),
 )
 
 

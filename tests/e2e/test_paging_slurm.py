@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-EVERY_JOB = {"page_age_seconds": 0, "page_ranks": 1}
+EVERY_JOB = {"page_lived": "long|short", "page_ranks": 1}
 WORD_SECONDS = 40.0
 """From a job's end until there is a word on it: KillWait, the epilog's start, its wait, and a busy machine."""
 LIMIT_SECONDS = 150.0
@@ -90,8 +90,8 @@ def wait(_: Site, __: Agent, ___: Run) -> None:
 ROUNDS: tuple[dict[str, Case], ...] = (
     {
         "ok": Case("All ranks leave with status 0", leave, "UNKNOWN"),
-        "exit": Case("Ranks leave with status 7 (srun -K)", leave, "FAILED", ("JobFailed",), ("status 7",), status=7),
-        "crash": Case("A rank crashes by SIGSEGV (srun -K)", crash, "FAILED", ("JobFailed",), ("SIGSEGV", "rank 1")),
+        "exit": Case("Ranks leave with status 7 (srun -K)", leave, "FAILED", ("RankDead",), ("failed",), status=7),
+        "crash": Case("A rank crashes by SIGSEGV (srun -K)", crash, "FAILED", ("RankDead",), ("crashed", "rank 1")),
         "cancelled": Case("scancel; ranks leave with status 1 at SIGTERM", cancel, "CANCELLED", status=1),
     },
     {

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from nodes import wait_until
+from ports import free_port
 from ras_jobs import RasJob, why_no_ras
 
 pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
 ]
 
-THRESHOLDS = {"page_age_seconds": 0, "page_ranks": 2}
+THRESHOLDS = {"page_ranks": 2}
 NODES = 12
 PAGED_SECONDS = 360.0
 BACK_SECONDS = 80.0

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 VERSIONS = ("2.29.7", "2.31.2", VERSION)
-THRESHOLDS = {"page_age_seconds": 0, "page_ranks": 2}
+THRESHOLDS = {"page_ranks": 2}
 NODES = 12
 PAGED_SECONDS = 360.0
 CLEARED_SECONDS = 60.0
@@ -78,7 +78,6 @@ HANGS = {
     ),
     "pause": Hang((11, 8, 10, 9), acts.pause, NOBODY),
 }
-CUT = {"cut-reporter": "10.2.0.19", "cut-standby": "10.3.0.19"}
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -104,10 +103,6 @@ def test_a_hang_is_a_page_that_names_the_culprit_alone(told: dict[str, Told], na
     assert each.paged <= PAGED_SECONDS, each
     assert each.cleared is not None, each
     assert each.cleared <= CLEARED_SECONDS, each
-    if name in CUT:
-        assert f"They are all on {CUT[name]}: that node is cut off from the others" in each.text
-    else:
-        assert "cut off" not in each.text
 
 
 @pytest.mark.parametrize("name", [name for name, hang in HANGS.items() if not hang.culprits])

@@ -13,8 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from nodes import wait_until
+from ports import free_port
 from ras_jobs import RasJob, why_no_ras
 from wire import Connection, Wire, ras_thread_seconds, why_no_wire
 

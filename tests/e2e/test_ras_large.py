@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from lone_rank import LARGE_COMMUNICATORS, LARGE_RANKS
 from nodes import wait_until
+from ports import free_port
 
 MIB = 1024 * 1024
 KINDS = {"report": 0, "padding": 41 * MIB, "nesting": 30 * MIB, "hunger": 30 * MIB}

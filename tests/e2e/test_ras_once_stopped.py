@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from nodes import wait_until
+from ports import free_port
 from ras_jobs import POLL_SECONDS, RasJob, why_no_ras
 
 from exporters.ras.report.hangs import UNHEARD_SECONDS

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from nodes import wait_until
+from ports import free_port
 from ras_jobs import POLL_SECONDS, VERSIONS, WORLD, RasJob, why_no_ras
 
 WHY_NOT = None if "RANKWATCH_TEST_FULL" in os.environ else "only with RANKWATCH_TEST_FULL=1"

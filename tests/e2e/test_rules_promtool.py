@@ -65,7 +65,7 @@ def test_scrape_jobs_share_no_series(tmp_path: Path) -> None:
     before, *pages, after = pages
     assert pages[0] & pages[1] == set()
     assert before & after <= pages[0] | pages[1] <= before | after  # those of helpers come and go
-    assert {"rankwatch_rank_up", "rankwatch_rank_state", "rankwatch_job_expected_ranks"} <= pages[0]
+    assert {"rankwatch_job_ranks_live", "rankwatch_job_expected_ranks"} <= pages[0]
     assert {"rankwatch_exporter_up", "rankwatch_collective_operations_total"} <= pages[1]
 
 

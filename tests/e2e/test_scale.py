@@ -49,8 +49,8 @@ COUNTS_THE_FIRST = {"job:rankwatch_restarts:count"}
 """What MetricsQL has another result for: its changes() counts a series' first sample, too."""
 PAGES = {
     ("RankDead", "killed"),
-    ("JobFailed", "crash"),
-    ("NodeLost", ""),
+    ("RankDead", "crash"),
+    ("NodeLost", "lost"),
     ("RankUnhealthy", ""),
     ("StorageHung", ""),
 }

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, free_port, select
+from agents import Agent, select
 from jobs import ROOT
 from machines import Machine, alive, records
 from nodes import wait_until
+from ports import free_port
 
 FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
 ALIVE = alive(4)

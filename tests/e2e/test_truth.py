@@ -7,9 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from play import EVENT, Due, Play, Situation
 from prometheus import why_no_prometheus
 from rulers import built, firing
-from truth_table import EVENT, SITUATIONS, Due, Play, Situation
+from truth_table import SITUATIONS
 
 REST_SECONDS = 240.0
 """How long a site is watched after all has happened."""
@@ -32,10 +33,11 @@ def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Pa
         rules.append(tmp_path / name)
         rules[-1].write_text(text)
     seen: dict[str, list[float]] = {}
-    for time, alerts in sorted(firing([play.site], rules, tmp_path, interval).items()):
+    for time, alerts in sorted(firing(play.sites, rules, tmp_path, interval).items()):
         for alert in alerts:
             words = [alert.get(label, "") for label in ("alertname", "rank", "node", "class")]
             words.append(alert["severity"].replace("page", ""))
+            words += [alert["job_id"].removeprefix("7"), alert["cluster"].removeprefix("c1")]
             seen.setdefault(" ".join(filter(None, words)), []).append(time - EVENT)
     assert seen.keys() == situation.due.keys()
     for name, due in situation.due.items():

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agents import free_port
 from nodes import wait_until
+from ports import free_port
 from prometheus import ROOT
 
 BINARIES = ROOT / ".cache" / "victoria-metrics" / "trixie" / "usr" / "bin"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from agents import free_port
 from alerting import Alertmanager, Inbox, Message, to_inbox
 from clusters import Cluster, ClusterJob
 from nodes import wait_until
+from ports import free_port
 from prometheus import ROOT, Prometheus
 
 DEPLOY = ROOT / "deploy" / "prometheus"
@@ -184,8 +184,8 @@ def prometheus_config(targets: Path, rules: Path, *alertmanager_ports: int, prox
 def _page(message: Message) -> Page:
     firing = [alert for alert in message.body["alerts"] if alert["status"] == "firing"]
     labels = message.body["groupLabels"]
-    what = next((labels[name] for name in ("job_id", "domain", "node", "alertname") if labels.get(name)), "")
-    about = "/".join(filter(None, (labels.get("cluster"), what)))
+    what = next((labels[name] for name in ("job_id", "domain", "node", "alertname") if labels.get(name)), None)
+    about = "/".join(filter(None, (labels.get("cluster"), what or message.body["commonLabels"]["alertname"])))
     return Page(message.time, message.path.removeprefix("/"), firing, about)
 
 

@@ -19,7 +19,8 @@ READ = frozenset(
     {
         "rankwatch_exit_age_seconds", "rankwatch_job_ranks_live", "rankwatch_job_start_age_seconds",
         "rankwatch_job_progress_age_seconds", "rankwatch_job_longest_pause_seconds", "rankwatch_job_ended_age_seconds",
-        "rankwatch_job_expected_ranks", "rankwatch_job_restarts_left", "rankwatch_start_age_seconds",
+        "rankwatch_job_expected_ranks", "rankwatch_job_restarts_left", "rankwatch_job_proven",
+        "rankwatch_start_age_seconds",
     }
 )  # fmt: skip
 """The families that rules on deaths read."""
@@ -74,23 +75,14 @@ def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
                 if name in READ:
                     series.setdefault((name, labels), {})[int(time)] = value
         up = {int(time): float(page is not None) for time, page in pages.items()}
-        took = {
-            int(time): REFUSED_SECONDS
-            if page is None and site.nodes[node].refuses
-            else TIMEOUT_SECONDS
-            if page is None
-            else 0.01
-            for time, page in pages.items()
-        }
-        for (name, labels), values in {("up", ()): up, ("scrape_duration_seconds", ()): took, **series}.items():
-            target = (
-                ("cluster", site.cluster),
-                ("job", "rankwatch-liveness"),
-                ("node", node),
-                ("instance", f"{node}:19028"),
-            )
-            words = ",".join(f"{label}={json.dumps(word)}" for label, word in (*target, *labels))
-            yield {"series": f"{name}{{{words}}}", "values": " ".join(_values(values, times))}
+        fails = REFUSED_SECONDS if node in site.nodes and site.nodes[node].refuses else TIMEOUT_SECONDS
+        took = {int(time): fails if page is None else 0.01 for time, page in pages.items()}
+        own = {("up", ()): up, ("scrape_duration_seconds", ()): took, **series}
+        for port in ("19028", "19029")[: 1 + (node in site.nodes and site.nodes[node].is_doubled)]:
+            target = {"cluster": site.cluster, "job": "rankwatch-liveness", "node": node, "instance": f"{node}:{port}"}
+            for (name, labels), values in own.items():
+                words = ",".join(f"{label}={json.dumps(word)}" for label, word in {**target, **dict(labels)}.items())
+                yield {"series": f"{name}{{{words}}}", "values": " ".join(_values(values, times))}
 
 
 def _values(values: dict[int, float], times: Iterable[int]) -> Iterable[str]:

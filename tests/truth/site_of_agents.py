@@ -7,6 +7,7 @@ page is rendered.
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from signal import SIGKILL, SIGTERM
@@ -59,6 +60,10 @@ class Node:
         self.runs = True
         self.refuses = False
         self.is_target = True
+        self.is_doubled = False
+        """Two targets are this node."""
+        self.is_old = False
+        """Its agent has no series by job."""
         self.running: dict[ProcessKey, Rank] = {}
         self.agent_started = self.clock.monotonic()
         self._pid = 100
@@ -69,7 +74,9 @@ class Node:
         """Start a process of this rank now."""
         self._pid += 1
         key = ProcessKey(self._pid, int(self.clock.monotonic() * TICKS_PER_SECOND))
-        owner = Owner("job", f"slurm/{rank.job.name}", scheduler="slurm", job_id=rank.job.name, proof="cgroup")
+        owner = Owner("user", str(rank.job.uid))
+        if rank.job.is_proven:
+            owner = Owner("job", f"slurm/{rank.job.name}", scheduler="slurm", job_id=rank.job.name, proof="cgroup")
         self.running[key] = rank
         environment = rank.job.environment(rank.number)
         facts = ProcessFacts(
@@ -128,6 +135,8 @@ class Node:
         """What a scrape gets now; None when it fails."""
         if not self.answers:
             return None
+        if self.is_old:
+            return {}
         age = self.clock.monotonic() - self.agent_started
         own: dict[Series, float] = {("rankwatch_start_age_seconds", ()): age}  # the daemon's, not the table's
         return own | {
@@ -159,18 +168,29 @@ class Rank:
 
 
 class Job:
-    """A job over nodes, as many ranks on each."""
+    """A job over nodes, as many ranks on each. Not ``proven``: its user says that it is the job ``name``."""
 
-    def __init__(self, site: Site, name: str, nodes: Sequence[Node], per_node: int, *, user: str = "ann") -> None:
+    def __init__(
+        self,
+        site: Site,
+        name: str,
+        nodes: Sequence[Node],
+        per_node: int,
+        *,
+        user: str = "ann",
+        proven: bool = True,
+        world: int | None = None,
+    ) -> None:
         self.site = site
         self.name = name
         self.user = user
         self.uid = 1000 + len(user)
         self.progresses = True
-        self.world = per_node * len(nodes)
+        self.is_proven = proven
+        self.world = world or per_node * len(nodes)
         self.restarts: tuple[int, int] | None = None
         """How often torchrun started the ranks anew, and how often it would."""
-        self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(self.world)]
+        self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(per_node * len(nodes))]
 
     def environment(self, rank: int) -> dict[str, str]:
         """What its launcher sets."""
@@ -216,10 +236,18 @@ class Job:
 class Site:
     """Nodes that a Prometheus scrapes every ``interval`` seconds; ``scrapes`` holds what it got, by node and time."""
 
-    def __init__(self, interval: float = 5.0, delay: Callable[[str, float], float] = lambda _node, _time: 0.0) -> None:
+    def __init__(
+        self,
+        interval: float = 5.0,
+        delay: Callable[[str, float], float] = lambda _node, _time: 0.0,
+        cluster: str = "c1",
+    ) -> None:
         self.now = 0.0
         self.interval = interval
-        self.cluster = "c1"
+        self.cluster = cluster
+        self.lost_share = 0.0
+        """The share of all scrapes that fail."""
+        self._dice = random.Random(7)  # noqa: S311  # a scenario, no secret
         self.nodes: dict[str, Node] = {}
         self.scrapes: defaultdict[str, dict[float, dict[Series, float] | None]] = defaultdict(dict)
         self._delay = delay
@@ -228,6 +256,12 @@ class Site:
         """Add a node."""
         self.nodes[name] = Node(self, name, skew, drift)
         return self.nodes[name]
+
+    def rename(self, node: Node, name: str) -> None:
+        """Scrape a node under another name from now on."""
+        del self.nodes[node.name]
+        node.name = name
+        self.nodes[name] = node
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
@@ -263,6 +297,7 @@ class Site:
     def _scrape(self, name: str, time: float) -> Callable[[], None]:
         def scrape() -> None:
             if self.nodes[name].is_target:
-                self.scrapes[name][time] = self.nodes[name].page()
+                is_lost = self._dice.random() < self.lost_share
+                self.scrapes[name][time] = None if is_lost else self.nodes[name].page()
 
         return scrape

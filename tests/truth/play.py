@@ -1,0 +1,103 @@
+"""What happens to a job on a made-up site, and which alerts must fire, from when to when, and nothing else.
+
+Times are seconds after ``EVENT``; ``until`` None: to the end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from signal import SIGTERM
+from types import MappingProxyType
+from typing import NamedTuple
+
+from site_of_agents import Job, Node, Rank, Site
+
+EVENT = 1000.0
+"""When something happens: the job has run for so long."""
+
+
+class Due(NamedTuple):
+    """An alert that must fire: first from ``after`` to ``by``, then without a gap to ``until``; over ``gone`` later."""
+
+    after: float
+    by: float
+    until: float | None = None
+    gone: float = 90.0
+
+
+class Play:
+    """One job on a site whose clocks, scrape delays and lost scrapes are what a seed gives; seed 0: none."""
+
+    def __init__(self, seed: int, situation: Situation, interval: float) -> None:
+        nodes, warm_up = situation.nodes + situation.idle, situation.warm_up
+        dice = random.Random(seed)  # noqa: S311  # a scenario, no secret
+        delays = {f"n{number}": dice.uniform(0.0, 2.0) if seed else 0.0 for number in range(nodes)}
+        self.site = Site(interval, lambda name, _time: delays.get(name, 0.0))
+        self.sites = [self.site]
+        skews = [dice.choice((-3600.0, -90.0, 0.0, 90.0, 3600.0)) if seed else 0.0 for _ in range(nodes)]
+        drifts = [dice.uniform(-5e-5, 5e-5) if seed else 0.0 for _ in range(nodes)]
+        self.nodes: list[Node] = [self.site.node(f"n{n}", skews[n], drifts[n]) for n in range(nodes)]
+        self.site.run(EVENT - warm_up)
+        self.job = Job(self.site, "7", self.nodes[: situation.nodes], situation.per_node)
+        self.site.run(warm_up)
+
+    def add_cluster(self) -> Job:
+        """Let another cluster of Prometheus' have nodes of the same names and a job of the same id, which run well."""
+        other = Site(self.site.interval, cluster="c2")
+        self.sites.append(other)
+        nodes = [other.node(name) for name in self.site.nodes]
+        job = Job(other, "7", nodes, len(self.ranks) // len(nodes), user="bob")
+        other.run(self.site.now)
+        return job
+
+    def borrow(self, node: int, ranks: int = 2, world: int | None = None) -> Job:
+        """Let a user start processes on this node that say that they are ranks of the job."""
+        return Job(self.site, "7", [self.nodes[node]], ranks, user="mallory", proven=False, world=world)
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """The job's ranks by number."""
+        return self.job.ranks
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        for site in self.sites:
+            site.run(seconds)
+
+    def miss(self, *nodes: int, seconds: float = 6.0) -> None:
+        """Let scrapes of these nodes fail for a while; the agents go on."""
+        for number in nodes:
+            self.nodes[number].answers = False
+        self.run(seconds)
+        for number in nodes:
+            self.nodes[number].answers = True
+
+    def remove_target(self, number: int) -> None:
+        """Prometheus scrapes this node no longer."""
+        self.nodes[number].is_target = False
+
+    def begin_anew(self, restarts: tuple[int, int]) -> None:
+        """torchrun starts all ranks, the first time 11 minutes ago: how often it did, and would."""
+        for rank in self.job.running():
+            rank.exit(SIGTERM)
+        self.job.restarts = restarts
+        for rank in self.ranks:
+            rank.start()
+        if restarts[0] == 0:
+            self.run(660.0)
+
+    def hang(self) -> None:
+        """No rank completes an operation any more."""
+        self.job.progresses = False
+
+
+class Situation(NamedTuple):
+    """What happens, on how many nodes of how many ranks, and what must fire: alert, rank, node, class, "info" if so."""
+
+    happens: Callable[[Play], None]
+    due: Mapping[str, Due] = MappingProxyType({})
+    nodes: int = 2
+    per_node: int = 4
+    warm_up: float = EVENT
+    idle: int = 0
