@@ -101,13 +101,15 @@ class Node:
         """Let the node's clock be ahead by so much from now on."""
         self._clock.error_seconds = seconds
 
-    def start(self, job_id: str, rank: int, world: int, start_seconds: float, name: str = "") -> None:
-        """Start a rank (in the table's eyes: find its process)."""
+    def start(
+        self, job_id: str, rank: int, world: int, start_seconds: float, name: str = "", *, epoch: float = 0.0
+    ) -> None:
+        """Start a rank (in the table's eyes: find its process); ``epoch``: when the fleet began, by the wall clock."""
         self._pid += 1
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job_id, "SLURM_JOB_NAME": name}
         environment |= {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
         key = ProcessKey(self._pid, int(monotonic(start_seconds) * TICKS_PER_SECOND))
-        self.table.observe_process(ProcessFacts(key, start_seconds, self._pid, "alice", "thread", environment))
+        self.table.observe_process(ProcessFacts(key, epoch + start_seconds, self._pid, "alice", "thread", environment))
         self.processes[(job_id, rank)] = key
 
     def end(self, job_id: str, rank: int, status: ExitStatus, finalized: bool = False) -> None:
