@@ -75,8 +75,9 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
         with Prometheus(tmp_path / "prometheus", prometheus_config(targets, rules, free_port())) as prometheus:
             made = Site(machine, job, agent, job_id, prometheus)
             # Each group of rules has its own turn: GPUs are counted once a minute.
-            known = "job:rankwatch_gpus:count == 4 and on () job:rankwatch_silence:seconds offset 20s"
-            wait_until(lambda: prometheus.value(f"{known} and on () rankwatch_job_ranks"), 120, "the job")
+            gpus = f'job:rankwatch_gpus:count{{job_id="{job_id}"}} == 4'
+            known = f"{gpus} and on (job_id) job:rankwatch_silence:seconds offset 20s"
+            wait_until(lambda: prometheus.value(f"{known} and on (job_id) rankwatch_job_ranks"), 120, "the job")
             yield made
 
 
