@@ -45,7 +45,7 @@ ASKED_AT = (40.0, 49.0, 57.0, 78.0, 93.0, 115.0, 128.0, 145.0, 165.0)
 """When expressions are compared: before the accidents, and at all stages of what comes of them."""
 ROUNDING_SECONDS = 1e-5
 """VictoriaMetrics keeps 15 digits or so: of a time since 1970, some microseconds are lost."""
-COUNTS_THE_FIRST = {"job:rankwatch_restarts:count"}
+COUNTS_THE_FIRST = {"JobRestarting"}
 """What MetricsQL has another result for: its changes() counts a series' first sample, too."""
 PAGES = {
     ("RankDead", "killed"),
