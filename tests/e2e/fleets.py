@@ -103,7 +103,7 @@ class Node:
         self._pid += 1
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job_id, "SLURM_JOB_NAME": name}
         environment |= {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
-        key = ProcessKey(self._pid, int(monotonic(start_seconds) * TICKS_PER_SECOND))
+        key = ProcessKey(self._pid, int(monotonic(start_seconds - self._clock.error_seconds) * TICKS_PER_SECOND))
         self.table.observe_process(ProcessFacts(key, start_seconds, self._pid, "alice", "thread", environment))
         self.processes[(job_id, rank)] = key
 
