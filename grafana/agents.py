@@ -10,6 +10,8 @@ THIRD = Size(8)
 HALF = Size(12)
 WORST = 12
 LISTED = 64
+TIME = f"rankwatch_node_time_seconds{{{CLUSTER}}}"
+SILENT = f"node:rankwatch_fails:bool{{{CLUSTER}}}"
 OURS = f"and on (cluster, instance) rankwatch_build_info{{{CLUSTER}}}"
 """Keeps series that other programs have, too, to the agents'."""
 
@@ -24,8 +26,8 @@ def _summary() -> list[Panel]:
         stats(
             "Agents",
             "Agents that answer, and nodes whose agent cannot be scraped.",
-            Query(f"count(node:rankwatch_heard:bool{{{CLUSTER}}})", "answer"),
-            Query(f"count(node:rankwatch_silent:seconds{{{CLUSTER}}}) or vector(0)", "silent"),
+            Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
+            Query(f"count({SILENT}) or vector(0)", "silent"),
             unit="none",
             size=QUARTER,
             overrides={"silent": BAD_FROM_ONE},
@@ -74,8 +76,11 @@ def _troubles() -> list[Panel]:
         ),
         rows(
             "Silent agents",
-            "Nodes whose agent cannot be scraped, and for how long.",
-            Query(f"topk({LISTED}, max by (node, cluster) (node:rankwatch_silent:seconds{{{CLUSTER}}}))"),
+            "Nodes whose agent cannot be scraped, and for how long, up to a day.",
+            Query(
+                f"topk({LISTED}, time() - max by (node, cluster) (\n"
+                f"  last_over_time(node:rankwatch_silent:time{{{CLUSTER}}}[1d]) and on (cluster, node) {SILENT}\n))"
+            ),
             columns=("node", "cluster"),
             value="silent",
             unit="s",
@@ -87,9 +92,7 @@ def _troubles() -> list[Panel]:
         rows(
             "Clocks",
             "How far nodes' clocks are ahead of Prometheus', those that differ most first.",
-            Query(
-                f"topk({LISTED}, max by (node, cluster) (abs(node:rankwatch_clock_difference:seconds{{{CLUSTER}}})))"
-            ),
+            Query(f"topk({LISTED}, max by (node, cluster) (abs({TIME} - timestamp({TIME}))))"),
             columns=("node", "cluster"),
             value="difference",
             unit="s",

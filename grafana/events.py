@@ -45,7 +45,7 @@ JOB_EVENTS = [
     _events(
         "Starts",
         "blue",
-        f"1000 * max by (job_id) (job_rank:rankwatch_started:seconds{{{JOB}}})",
+        f"1000 * max by (job_id) (job:rankwatch_run:time{{{JOB}}})",
         "ranks of {{job_id}} were started",
     ),
     _events("First cause by its own log", "yellow", FIRST_CAUSE, "{{category}}, rank {{rank}}"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from grafana.node_links import ACTIVE, FLAGGED_SHARE
 from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
-from grafana.queries import CLUSTER
+from grafana.queries import CLUSTER, bus_bandwidth
 
 QUARTER = Size(6, 4)
 HALF = Size(12)
 WORST = 12
 LISTED = 64
+PAIR = ("job_id", "rank", "node", "peer", "peer_node", "cluster", "alertstate")
 
 
 def panels() -> dict[str, list[Panel]]:
@@ -101,8 +102,8 @@ def _tables() -> list[Panel]:
 
 
 def _nics() -> list[Panel]:
-    port = f"max by (node, device) (device:rankwatch_rdma_link_errors:rate5m{{{CLUSTER}}})"
-    transport = f"max by (node, device) (device:rankwatch_rdma_transport_errors:rate5m{{{CLUSTER}}})"
+    errors = 'max by (node, device) (device:rankwatch_rdma_errors:rate5m{{{}, of="{}"}})'
+    port, transport = (errors.format(CLUSTER, of) for of in ("link", "transport"))
     pauses = _rate("rankwatch_netdev_pause_frames_total", "node, device, direction")
     traffic = _rate("rankwatch_rdma_transmitted_bytes_total", "device")
     return [
@@ -153,7 +154,7 @@ def _gpu_links() -> list[Panel]:
         lines(
             "Errors of NVLinks",
             f"Per second, all kinds together; the {WORST} worst GPUs.",
-            Query(_worst(f"max by (node, gpu) (gpu:rankwatch_nvlink_errors:rate5m{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
+            Query(_worst(f"{_rate('rankwatch_nvlink_errors_total', 'node, gpu')} > 0"), "{{node}} {{gpu}}"),
             unit="cps",
             nothing="none",
             size=HALF,
@@ -166,23 +167,19 @@ def _jobs() -> list[Panel]:
         lines(
             "Bus bandwidth of jobs",
             f"Mean over all collectives of a job; the {WORST} slowest.",
-            Query(f"bottomk({WORST}, job:rankwatch_bus_bandwidth:bytes_per_second{{{CLUSTER}}})", "{{job_id}}"),
+            Query(f"bottomk({WORST}, {bus_bandwidth('job_id, cluster', CLUSTER)})", "{{job_id}} {{cluster}}"),
             unit="Bps",
             size=HALF,
             nothing="no records of Inspector",
         ),
         rows(
             "Slow pairs of ranks",
-            f"Sends and receives that are far slower than those of like pairs; the {LISTED} slowest.",
-            Query(
-                f"bottomk({LISTED}, min by (job_id, rank, node, peer, peer_node, comm, cluster) (\n"
-                f"  job_pair:rankwatch_p2p_slow:ratio{{{CLUSTER}}}\n))"
-            ),
-            columns=("job_id", "rank", "node", "peer", "peer_node", "comm", "cluster"),
-            value="share of the usual",
-            unit="percentunit",
+            "Pairs of which SlowPair tells, also before it fires: messages get far less bandwidth than is usual, or "
+            f"than like pairs get. {LISTED} at most.",
+            Query(f'topk({LISTED}, max by ({", ".join(PAIR)}) (ALERTS{{{CLUSTER}, alertname="SlowPair"}}))'),
+            columns=PAIR,
             size=HALF,
-            sort_by="share of the usual",
+            sort_by="job_id",
             nothing="none",
         ),
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from grafana.cells import grid
-from grafana.job_goodput import COLORS
+from grafana.job_goodput import COLORS, class_hours, class_shares, goodput
+from grafana.node_history import jobs_that_died_first
 from grafana.panels import (
     BAD_FROM_ONE,
     Panel,
@@ -15,15 +16,19 @@ from grafana.panels import (
     rows,
     stats,
 )
-from grafana.queries import CLUSTER, Value, over_time
+from grafana.queries import CLUSTER, Value, firing
 
 QUARTER = Size(6, 4)
 HALF = Size(12)
 LISTED = 64
 CELLS = 1024
-LOST_RANKS = (
-    f"node:rankwatch_ranks_lost:count{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool{{{CLUSTER}}}"
-)
+LIVE = f"job:rankwatch_ranks_live:sum{{{CLUSTER}}}"
+DEAD = f"rank:rankwatch_dead:time{{{CLUSTER}}} and on (cluster, job_id) {LIVE}"
+"""Of jobs that run, or ended less than 15 minutes ago."""
+SUSPECTS = f"max by (cluster, job_id, rank) (rank:rankwatch_suspect:bool{{{CLUSTER}}})"
+STRUCK = f"max by (cluster, job_id, rank) (rank:rankwatch_struck:bool{{{CLUSTER}}})"
+STALLED = f"job:rankwatch_stalled:seconds{{{CLUSTER}}}"
+STATE = f'rankwatch_rank_state{{{CLUSTER}, state="unresponsive"}}'
 
 NODES = {"silent": Value(-1, "purple"), "unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
 
@@ -38,7 +43,7 @@ def panels() -> dict[str, list[Panel]]:
     }
 
 
-def firing(severity: str) -> str:
+def alerts(severity: str) -> str:
     """Return a query for how many alerts of a severity fire."""
     return f'count(ALERTS{{{CLUSTER}, severity="{severity}", alertstate="firing"}}) or vector(0)'
 
@@ -48,8 +53,8 @@ def _summary() -> list[Panel]:
         stats(
             "Open alerts",
             "Alerts that fire now: pages wake somebody, tickets wait for the day.",
-            Query(firing("page"), "pages"),
-            Query(firing("ticket"), "tickets"),
+            Query(alerts("page"), "pages"),
+            Query(alerts("ticket"), "tickets"),
             unit="none",
             size=QUARTER,
             overrides={
@@ -61,17 +66,17 @@ def _summary() -> list[Panel]:
         stats(
             "Jobs",
             "Jobs with live ranks, and those of them that have a dead rank.",
-            Query(f"count(job:rankwatch_up:bool{{{CLUSTER}}})", "run"),
-            Query(f"count(group by (cluster, job_id) ({_gone('dead')}))", "with dead ranks"),
+            Query(f"count({LIVE} > 0)", "run"),
+            Query(f"count(group by (cluster, job_id) ({DEAD}))", "with dead ranks"),
             unit="none",
             size=QUARTER,
             overrides={"with dead ranks": BAD_FROM_ONE},
         ),
         stats(
             "Ranks",
-            "Live ranks of all jobs, and those that are dead.",
-            Query(f"sum(job:rankwatch_ranks_live:count{{{CLUSTER}}})", "live"),
-            Query(f"count({_gone('dead')})", "dead"),
+            "Live ranks of all jobs, and the first that died of each job.",
+            Query(f"sum({LIVE})", "live"),
+            Query(f"count({DEAD})", "dead"),
             unit="none",
             size=QUARTER,
             overrides={"dead": BAD_FROM_ONE},
@@ -79,17 +84,13 @@ def _summary() -> list[Panel]:
         stats(
             "Nodes",
             "Nodes whose agent answers, and those of them on which a check that counts has failed.",
-            Query(f"count(node:rankwatch_heard:bool{{{CLUSTER}}})", "answer"),
+            Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
             Query(f"sum(1 - rankwatch_node_healthy{{{CLUSTER}}})", "unhealthy"),
             unit="none",
             size=QUARTER,
             overrides={"unhealthy": BAD_FROM_ONE},
         ),
     ]
-
-
-def _gone(state: str) -> str:
-    return f'rank:rankwatch_gone:state{{{CLUSTER}, state="{state}"}}'
 
 
 def _trouble() -> list[Panel]:
@@ -106,34 +107,26 @@ def _trouble() -> list[Panel]:
         ),
         rows(
             "Jobs in trouble",
-            "How many ranks of which jobs are dead, on lost nodes, unresponsive, missed by the others (RAS), on failed "
-            "hardware or late, and the live ranks of jobs that complete nothing for longer than ever.",
+            "How many ranks of which jobs died first, are unresponsive, block a collective (RAS), run on failed "
+            "hardware or are late; how many nodes are lost; and the live ranks of jobs that complete nothing for "
+            "longer than they ever paused.",
             Query(
-                _as(f"count by (cluster, job_id) ({_gone('dead')})", "dead")
-                + "\n  or\n"
-                + _as(
-                    f'count by (cluster, job_id) (rank:rankwatch_running:state{{{CLUSTER}, state="unresponsive"}})',
-                    "unresponsive",
+                "\n  or\n".join(
+                    (
+                        _as(f"count by (cluster, job_id) ({DEAD})", "dead ranks"),
+                        _as(f"count by (cluster, job_id) ({STATE})", "unresponsive ranks"),
+                        _as(f"count by (cluster, job_id) ({SUSPECTS})", "ranks waited for (RAS)"),
+                        _as(f"count by (cluster, job_id) ({firing('NodeLost', CLUSTER)})", "lost nodes"),
+                        _as(f"count by (cluster, job_id) ({STRUCK})", "ranks on failed hardware"),
+                        _as(f"{LIVE} and on (cluster, job_id) {STALLED}", "silent ranks"),
+                        _as(f"count by (cluster, job_id) ({firing('StragglerRank', CLUSTER)})", "late ranks"),
+                    )
                 )
-                + "\n  or\n"
-                + _as(f"max by (cluster, job_id) (job:rankwatch_ranks_missing:count{{{CLUSTER}}}) > 0", "missing")
-                + "\n  or\n"
-                + _as(f"sum by (cluster, job_id) ({LOST_RANKS})", "lost with a node")
-                + "\n  or\n"
-                + _as(f"job:rankwatch_unhealthy:count{{{CLUSTER}}}", "on failed hardware")
-                + "\n  or\n"
-                + _as(
-                    f"job:rankwatch_ranks_live:count{{{CLUSTER}}}"
-                    f" and on (cluster, job_id) job:rankwatch_stalled:seconds{{{CLUSTER}}}",
-                    "silent",
-                )
-                + "\n  or\n"
-                + _as(f"count by (cluster, job_id) (rank:rankwatch_late:bool{{{CLUSTER}}})", "late")
             ),
             columns=("job_id", "cluster", "trouble"),
-            value="ranks",
+            value="how many",
             size=HALF,
-            sort_by="ranks",
+            sort_by="how many",
             descending=True,
             nothing="none",
         ),
@@ -154,7 +147,7 @@ def _jobs() -> list[Panel]:
             Query(
                 f"topk({LISTED}, max by ({', '.join(facts)}) (\n"
                 f"  rankwatch_job_info{{{CLUSTER}}} * on (cluster, job_id) group_left ()\n"
-                f"    job:rankwatch_ranks_live:count{{{CLUSTER}}}\n))"
+                f"    ({LIVE} > 0)\n))"
             ),
             columns=facts,
             value="ranks",
@@ -164,9 +157,10 @@ def _jobs() -> list[Panel]:
         ),
         rows(
             "Jobs, by age",
-            f"Since when the {LISTED} oldest jobs run, as their first live rank tells.",
+            f"Since when the {LISTED} oldest jobs run: the start of their youngest run.",
             Query(
-                f"1000 * bottomk({LISTED}, min by (job_id, cluster) (job:rankwatch_running_since:seconds{{{CLUSTER}}}))"
+                f"1000 * bottomk({LISTED}, max by (job_id, cluster) (\n"
+                f"  job:rankwatch_run:time{{{CLUSTER}}} and on (cluster, job_id) {LIVE} > 0\n))"
             ),
             columns=("job_id", "cluster"),
             value="since",
@@ -177,7 +171,7 @@ def _jobs() -> list[Panel]:
         rows(
             "Jobs, by goodput",
             f"Share of the last six hours' GPU time that went into work that lasts; the {LISTED} lowest.",
-            Query(f"bottomk({LISTED}, max by (job_id, cluster) (job:rankwatch_goodput:ratio{{{CLUSTER}}}))"),
+            Query(f"bottomk({LISTED}, {goodput(CLUSTER)})"),
             columns=("job_id", "cluster"),
             value="goodput",
             unit="percentunit",
@@ -196,7 +190,7 @@ def _nodes() -> list[Panel]:
             "agent cannot be scraped.",
             Query(
                 f"min by (node) (rankwatch_node_healthy{{{CLUSTER}}})\n  or\n"
-                f"min by (node) (0 * node:rankwatch_silent:seconds{{{CLUSTER}}} - 1)"
+                f"min by (node) (0 * node:rankwatch_fails:bool{{{CLUSTER}}} - 1)"
             ),
             label="node",
             size=Size(16, 10),
@@ -207,13 +201,13 @@ def _nodes() -> list[Panel]:
         ),
         rows(
             "Nodes that fail again and again",
-            "Points of the last seven days: two for each job that a node's hardware ended first, one for other deaths. "
-            "From five on it is a lemon.",
-            Query(f"topk({LISTED}, max by (node, cluster) (node:rankwatch_lemon_points:sum7d{{{CLUSTER}}}))"),
+            f"On how many jobs of the last seven days a rank here was the first to die, or the node rebooted. The "
+            f"{LISTED} worst; LemonNode counts what looks like hardware twice.",
+            Query(f"topk({LISTED}, {jobs_that_died_first(CLUSTER)})"),
             columns=("node", "cluster"),
-            value="points",
+            value="jobs",
             size=Size(8, 10),
-            sort_by="points",
+            sort_by="jobs",
             descending=True,
             nothing="none",
         ),
@@ -221,17 +215,11 @@ def _nodes() -> list[Panel]:
 
 
 def _time() -> list[Panel]:
-    hours = over_time("increase", f"job:rankwatch_gpu_seconds:total{{{CLUSTER}}}")
     return [
         lines(
             "What the GPUs' time goes into",
-            "Share of all jobs' GPU time by class: each second is in exactly one.",
-            Query(
-                "sum by (class) (rate(job:rankwatch_gpu_seconds:total"
-                f"{{{CLUSTER}}}[$__rate_interval]))\n  / ignoring (class) group_left ()\n"
-                f"sum(rate(job:rankwatch_gpu_seconds:total{{{CLUSTER}}}[$__rate_interval]))",
-                "{{class}}",
-            ),
+            "Share of all jobs' GPU time by class: each minute of a GPU is in exactly one.",
+            class_shares(CLUSTER),
             unit="percentunit",
             size=HALF,
             most=1,
@@ -241,21 +229,12 @@ def _time() -> list[Panel]:
         rows(
             "GPU-hours by class",
             "Hours of all jobs' GPUs in the time that is shown.",
-            Query(f"sum by (class) ({hours}) / 3600"),
+            Query(class_hours(CLUSTER)),
             columns=("class",),
             value="hours",
             unit="short",
-            size=Size(6),
+            size=HALF,
             sort_by="hours",
             descending=True,
-        ),
-        stats(
-            "Mean times, of seven days",
-            "From one interruption of a job to the next, and from an interruption to work again.",
-            Query(f"min(cluster:rankwatch_mttf:seconds{{{CLUSTER}}})", "to an interruption"),
-            Query(f"max(cluster:rankwatch_mttr:seconds{{{CLUSTER}}})", "to recovery"),
-            unit="s",
-            size=Size(6),
-            nothing="no interruption",
         ),
     ]

@@ -11,10 +11,13 @@ from grafana.queries import (
     CLUSTER,
     JOB,
     STATES,
+    bus_bandwidth,
     coverage,
     endings,
     rank_state_code,
+    rank_states_count,
     rate_of,
+    silence,
     worst_rank_states,
 )
 
@@ -43,11 +46,8 @@ LISTED = 32
 HALF = Size(12)
 
 ON_NODES = 'job_id="", node!=""'
-LOST_RANKS = f"node:rankwatch_ranks_unseen:count{{{JOB}}}"
 ALERT = ("alertname", "severity", "alertstate", "node", "domain")
 BEHIND = ("rank", "node", "what", "operation", "description", "process_group")
-PROGRESS = f"max by (rank) (rankwatch_rank_last_progress_timestamp_seconds{{{JOB}}})"
-LIVE = f"max by (rank) (rankwatch_rank_up{{{JOB}}}) == 1"
 
 
 def panels(late_share: float) -> dict[str, list[Panel]]:
@@ -79,7 +79,7 @@ def _summary() -> list[Panel]:
         stats(
             "Ranks",
             "Ranks of the job on all nodes, by state. A rank that lives again elsewhere is not counted as gone.",
-            Query(f"job_state:rankwatch_ranks:count{{{JOB}}}", "{{state}}"),
+            Query(rank_states_count("state", JOB), "{{state}}"),
             unit="none",
             size=Size(7, 4),
             overrides=colors,
@@ -88,7 +88,7 @@ def _summary() -> list[Panel]:
             "Expected and present",
             "Ranks that the job should have (world size, or the communicators' size), and those that live.",
             Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
-            Query(f"job:rankwatch_ranks_live:count{{{JOB}}}", "present"),
+            Query(f"job:rankwatch_ranks_live:sum{{{JOB}}}", "present"),
             unit="none",
             size=Size(5, 4),
         ),
@@ -109,10 +109,10 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Bus bandwidth",
-            "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the share of "
+            "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the present share of "
             "operations with a record, which it rests on.",
-            Query(f"job:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}", "bandwidth"),
-            Query(f"job:rankwatch_coverage:ratio{{{JOB}}}", "coverage"),
+            Query(bus_bandwidth("job_id", JOB), "bandwidth"),
+            Query(coverage(JOB), "coverage"),
             unit="Bps",
             size=Size(4, 4),
             overrides={"coverage": {"unit": "percentunit"}},
@@ -157,13 +157,11 @@ def _events() -> list[Panel]:
         ),
         rows(
             "Alerts",
-            "Alerts of this job, of the nodes it runs on, and of those that were lost under it, pending or firing.",
+            "Alerts of this job and of the nodes it runs on, pending or firing.",
             Query(
                 f"max by ({', '.join(ALERT)}) (\n"
                 f"  ALERTS{{{JOB}}}\n    or\n"
-                f"  ALERTS{{{CLUSTER}, {ON_NODES}}} and on (cluster, node) rankwatch_rank_up{{{JOB}}}\n    or\n"
-                f'  ALERTS{{{CLUSTER}, alertname="NodeLost"}} and on (cluster, domain) (\n'
-                f"    node:rankwatch_lost:bool{{{CLUSTER}}} and on (cluster, node) {LOST_RANKS}\n  )\n"
+                f"  ALERTS{{{CLUSTER}, {ON_NODES}}} and on (cluster, node) rankwatch_rank_up{{{JOB}}}\n"
                 f")"
             ),
             columns=ALERT,
@@ -184,7 +182,7 @@ def _events() -> list[Panel]:
         stats(
             "First cause by its own log",
             "The first line that can be the cause, or, where none can, that it was planned or that others failed.",
-            Query(f"job:rankwatch_log_cause:info{{{JOB}}}", "{{category}}, rank {{rank}} {{host}} {{advice}}"),
+            Query(_by_its_log(), "{{category}}, rank {{rank}} {{host}} {{advice}}"),
             unit="none",
             size=HALF,
             steps=Steps("yellow", {}),
@@ -194,14 +192,27 @@ def _events() -> list[Panel]:
     ]
 
 
+def _by_its_log() -> str:
+    """Return the first line of the job's log that can be the cause; else one that tells of a plan or of others."""
+    first = f"rankwatch_job_log_first_root_info{{{JOB}}}"
+    at = f"rankwatch_job_log_first_root_timestamp_seconds{{{JOB}}}"
+    planned = f'rankwatch_job_log_events_total{{{JOB}, role="planned"}}'
+    cascade = f"rankwatch_job_log_first_cascade_info{{{JOB}}}"
+    return (
+        "max by (category, rank, host, advice) (\n"
+        f"  bottomk(1, {first} * on (cluster, instance, job_id) group_left () {at})\n    or on ()\n"
+        f"  topk(1, max by (category) ({planned}))\n    or on ()\n  topk(1, {cascade})\n)"
+    )
+
+
 def _progress() -> list[Panel]:
     behind = f"max by ({', '.join(BEHIND)}) (rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}})"
     return [
         lines(
             "Since the last operation",
             "Time since the live rank that is furthest ahead, and the one furthest behind, completed an operation.",
-            Query(f"max(rank:rankwatch_silence:seconds{{{JOB}}})", "furthest behind"),
-            Query(f"min(rank:rankwatch_silence:seconds{{{JOB}}})", "furthest ahead"),
+            Query(f"max({silence(JOB)})", "furthest behind"),
+            Query(f"min({silence(JOB)})", "furthest ahead"),
             unit="s",
             nothing=NO_RECORDS,
             size=HALF,
@@ -210,7 +221,7 @@ def _progress() -> list[Panel]:
             "Furthest behind",
             f"The {SHOWN_RANKS} live ranks that have been without a completed operation for longest: the first to fall "
             f"silent when a job hangs.",
-            Query(f"topk({SHOWN_RANKS}, time() - {PROGRESS} and on (rank) {LIVE})"),
+            Query(f"topk({SHOWN_RANKS}, max by (rank) ({silence(JOB)}))"),
             columns=("rank",),
             value="silent for",
             unit="s",
@@ -258,14 +269,16 @@ def _progress() -> list[Panel]:
 
 
 def _records() -> list[Panel]:
+    seen, missing = (f"rankwatch_inspector_{kind}_records_total" for kind in ("seen", "missing"))
+    operations = f"{rate_of(seen, JOB, 'rank')}\n  + {rate_of(missing, JOB, 'rank')}"
     lost = f"sum by (rank) (increase(rankwatch_inspector_missing_records_total{{{JOB}}}[$__range]))"
     return [
         lines(
             "Operations per second of a rank",
-            "Collectives and point-to-point operations, with a record or without, over five minutes. The slowest and "
-            "fastest rank do different work or do not go on together.",
-            Query(f"max(job:rankwatch_fastest_rank_operations:rate5m{{{JOB}}})", "fastest rank"),
-            Query(f"min(job:rankwatch_slowest_rank_operations:rate5m{{{JOB}}})", "slowest rank"),
+            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
+            "different work or do not go on together.",
+            Query(f"max({operations})", "fastest rank"),
+            Query(f"min({operations})", "slowest rank"),
             unit="ops",
             nothing=NO_RECORDS,
             size=HALF,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import Panel, Query, Size, lines, rows, stats
-from grafana.queries import JOB
+from grafana.queries import JOB, WINDOW, over_time
 
 COLORS = {
     "productive": "green",
@@ -18,6 +18,40 @@ COLORS = {
 """Of each class of time."""
 
 
+GPUS = "job:rankwatch_gpus:count"
+BUSY = "job:rankwatch_gpus_busy:count"
+MEMORY = "[6h]"
+"""Goodput is that of this time, as that of the alert."""
+
+
+def class_shares(selector: str) -> Query:
+    """Return a query for the share of the GPUs' time by class, and of that in which ranks wait for the last one."""
+    all_of = f"sum(sum_over_time({GPUS}{{{selector}}}{WINDOW}))"
+    busy = f"sum_over_time({BUSY}{{{selector}}}{WINDOW})"
+    waiting = f'label_replace(clamp_min(1 - sum({busy}) / {all_of}, 0), "class", "waiting", "", "")'
+    return Query(f"sum by (class) ({busy})\n  / on () group_left () {all_of}\n  or {waiting}", "{{class}}")
+
+
+def class_hours(selector: str) -> str:
+    """Return a query for the hours of GPUs by class in the time that is shown: one count is a minute."""
+    all_of = over_time("sum_over_time", f"{GPUS}{{{selector}}}")
+    busy = over_time("sum_over_time", f"{BUSY}{{{selector}}}")
+    waiting = f'label_replace(sum({all_of}) - sum({busy}), "class", "waiting", "", "")'
+    return f"(sum by (class) ({busy})\n  or {waiting}) / 60 > 0.001"
+
+
+def goodput(selector: str) -> str:
+    """Return a query for the share of jobs' GPU time that went into work that lasts, of what is known of MEMORY."""
+    by = "job_id, cluster"
+    known = f"sum by ({by}) (sum_over_time({GPUS}{{{selector}}}{MEMORY}))"
+
+    def of_class(name: str) -> str:
+        busy = f'sum by ({by}) (sum_over_time({BUSY}{{{selector}, class="{name}"}}{MEMORY}))'
+        return f"({busy} or 0 * {known})"
+
+    return f"{of_class('productive')}\n  / ({known} - {of_class('unknown')} > 0)"
+
+
 def panels() -> list[Panel]:
     """Return the row."""
     return [
@@ -25,7 +59,7 @@ def panels() -> list[Panel]:
             "What the GPUs' time goes into",
             "Shares of the GPUs' time, minute by minute: starting, down or restarting, doing again what a crash undid, "
             "writing checkpoints, standing still, waiting for a late rank, work that lasts, unknown.",
-            Query(f"job:rankwatch_time:ratio{{{JOB}}}", "{{class}}"),
+            class_shares(JOB),
             unit="percentunit",
             size=Size(16),
             most=1,
@@ -34,8 +68,8 @@ def panels() -> list[Panel]:
         ),
         rows(
             "GPU hours",
-            "What the GPUs' time went into since the job began, as far as it was watched.",
-            Query(f"sum by (class) (job:rankwatch_gpu_seconds:total{{{JOB}}}) / 3600"),
+            "What the GPUs' time went into, in the time that is shown.",
+            Query(class_hours(JOB)),
             columns=("class",),
             value="hours",
             unit="h",
@@ -45,16 +79,12 @@ def panels() -> list[Panel]:
         ),
         stats(
             "Goodput",
-            "Share of the GPUs' time that went into work that lasts, of what is known; how often the job was "
-            "interrupted, and how long it took on average until it worked again.",
-            Query(f"job:rankwatch_goodput:ratio{{{JOB}}}", "goodput"),
-            Query(f"job:rankwatch_interruptions:total{{{JOB}}}", "interruptions"),
-            Query(
-                f"job:rankwatch_mttr:seconds{{{JOB}}} or 0 * (job:rankwatch_interruptions:total{{{JOB}}} == 0)",
-                "until it worked again",
-            ),
+            "Share of the GPUs' time of the last six hours that went into work that lasts, of what is known; and how "
+            "often the ranks of a node were started anew in the time that is shown.",
+            Query(goodput(JOB), "goodput"),
+            Query(f"max(resets(rankwatch_job_start_age_seconds{{{JOB}}}[$__range]))", "starts anew"),
             unit="percentunit",
             size=Size(4),
-            overrides={"interruptions": {"unit": "none"}, "until it worked again": {"unit": "s"}},
+            overrides={"starts anew": {"unit": "none"}},
         ),
     ]

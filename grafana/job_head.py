@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from grafana.cells import heat
 from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, rows, stats
-from grafana.queries import CLUSTER, JOB
+from grafana.queries import JOB, firing, lateness, silence
 
 SMALL = 128
 """Jobs of at most so many ranks have a row for each rank, larger ones a row for each hundred."""
 SILENT_SECONDS = 60
 """From so long without a completed operation on a rank counts as one that waits."""
 
-ORDER = "cluster, job_id, rank, node"
-FIRST = f"bottomk(1, rank:rankwatch_exit_order:seconds{{{JOB}}})"
-LATE_CAUSE = f"rank:rankwatch_late_cause:seconds{{{JOB}}}"
-BEHIND = f"rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}}"
-SUSPECT = f"rank:rankwatch_suspect:lag{{{JOB}}}"
-LOST = (
-    f"node:rankwatch_lost_since:seconds{{{CLUSTER}}} and on (cluster, node) node:rankwatch_lost:bool{{{CLUSTER}}} "
-    f"and on (cluster, node) node:rankwatch_ranks_lost:count{{{JOB}}}"
+ENDED = (
+    f"rank:rankwatch_dead:time{{{JOB}}}\n    or on (cluster, job_id)\n"
+    f'  (rank:rankwatch_exit:time{{{JOB}, class!="ok"}}\n'
+    f"    > on (cluster, job_id) group_left () job:rankwatch_run:time{{{JOB}}})"
 )
-WAITING = f"count(rank:rankwatch_silence:seconds{{{JOB}}} > {SILENT_SECONDS})"
-UNRESPONSIVE = f'rank:rankwatch_running:state{{{JOB}, state="unresponsive"}}'
+"""Ranks that died first, by when; where none did, the first that left on each node since the run began."""
+LATE = firing("StragglerRank", JOB)
+BEHIND = f"rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}}"
+SUSPECT = f"rank:rankwatch_suspect:bool{{{JOB}}}"
+LOST = (
+    f"max by (cluster, job_id, node) (\n  last_over_time(job_node:rankwatch_silent:time{{{JOB}}}[1d])\n"
+    f'    or rank:rankwatch_exit:time{{{JOB}, class="reboot"}}\n'
+    f") and on (cluster, job_id, node) {firing('NodeLost', JOB)}"
+)
+WAITING = f"count({silence(JOB)} > {SILENT_SECONDS})"
+UNRESPONSIVE = f'rankwatch_rank_state{{{JOB}, state="unresponsive"}}'
 UNHEALTHY = f"rankwatch_rank_unhealthy{{{JOB}}}"
 NOW = {"mappings": [{"type": "value", "options": {"1": {"text": "now", "index": 0}}}], "color": fixed("orange")}
 SINCE = {"unit": "dateTimeFromNow", "color": fixed("red")}
@@ -36,8 +41,8 @@ def panels(late_share: float) -> list[Panel]:
 
 def sentences() -> list[Panel]:
     """Return the panel on top: what is known of the job, a sentence for each."""
-    lost = f"node:rankwatch_ranks_lost:count{{{JOB}}}"
-    trouble = " or ".join((FIRST, lost, LATE_CAUSE, BEHIND, SUSPECT, UNRESPONSIVE, UNHEALTHY))
+    lost = firing("NodeLost", JOB)
+    trouble = " or ".join((f"({ENDED})", lost, LATE, BEHIND, SUSPECT, UNRESPONSIVE, UNHEALTHY))
     return [
         stats(
             "What is known",
@@ -53,17 +58,15 @@ def sentences() -> list[Panel]:
             ),
             Query(f"topk(2, max by (rank) ({SUSPECT}))", "a stalled communicator waits for rank {{rank}}"),
             Query(
-                _in_words("cause", f"1000 * topk(2, max by (rank, node, cause, detail) ({LATE_CAUSE}))"),
-                "late: rank {{rank}} on {{node}}, {{cause}} {{detail}}",
+                _in_words("why", f"topk(2, max by (rank, node, why) ({LATE}))"),
+                "late: rank {{rank}} on {{node}}, {{why}}",
             ),
             Query(f"max by (state) (rankwatch_job_end_info{{{JOB}}})", "by the scheduler: {{state}}"),
             Query(
-                f"job:rankwatch_ranks_live:count{{{JOB}}} unless on (cluster, job_id) ({trouble})",
+                f"job:rankwatch_ranks_live:sum{{{JOB}}} > 0 unless on (cluster, job_id) ({trouble})",
                 "no rank is dead, late or waited for",
             ),
-            Query(
-                f"topk(2, max by (rank, node) (0 * {UNRESPONSIVE} + 1))", "rank {{rank}} on {{node}} does not respond"
-            ),
+            Query(f"topk(2, max by (rank, node) ({UNRESPONSIVE}))", "rank {{rank}} on {{node}} does not respond"),
             Query(
                 _in_words("reason", f"topk(2, max by (rank, node, reason) ({UNHEALTHY}))"),
                 "rank {{rank}} on {{node}} runs on failed hardware: {{reason}}",
@@ -77,8 +80,8 @@ def sentences() -> list[Panel]:
                 "B": SINCE,
                 "C": ORANGE | {"unit": "suffix: ranks"},
                 "D": ORANGE | {"unit": "prefix:collective no. "},
-                "E": ORANGE | {"unit": "suffix: launches behind"},
-                "F": SINCE | {"color": fixed("yellow")},
+                "E": NOW,
+                "F": NOW | {"color": fixed("yellow")},
                 "G": {
                     "mappings": [{"type": "value", "options": {"1": {"text": "ended", "index": 0}}}],
                     "color": fixed("blue"),
@@ -87,22 +90,22 @@ def sentences() -> list[Panel]:
                 "I": NOW,
                 "J": NOW,
             },
-            nothing="no live rank, and none that left lately",
+            nothing="no live rank, and no exit in 15 minutes",
         )
     ]
 
 
 def _how_it_ended() -> str:
     """Return a query for when the first rank ended (ms since the epoch), with its end in words as label ``how``."""
-    ended = f"max by ({ORDER}) (rank:rankwatch_exit:seconds{{{JOB}}})"
-    words = f'label_replace(\n  0 * {FIRST} + on ({ORDER}) group_left () {ended},\n  "how", "ended", "", ""\n)'
+    words = f'label_replace(\n  {ENDED},\n  "how", "ended", "", ""\n)'
     for text, label, pattern in (
         ("exited with code $1", "code", "(.+)"),
         ("was killed by $1", "signal", "(.+)"),
-        ("was killed for want of memory", "reason", "oom_killed"),
+        ("was killed by the OOM killer", "reason", "oom_killed"),
+        ("ran when its node rebooted", "class", "reboot"),
     ):
         words = f'label_replace({words}, "how", "{text}", "{label}", "{pattern}")'
-    return f"1000 * {words}"
+    return f"1000 * bottomk(1, max by (rank, node, how) ({words}))"
 
 
 def _in_words(label: str, query: str) -> str:
@@ -131,7 +134,7 @@ def _over_time(late_share: float) -> list[Panel]:
             "Silence of all ranks over time",
             "Time since each live rank last completed an operation. Jobs of more than "
             f"{SMALL} ranks have a row for each hundred of them, with the one that is silent for longest.",
-            *_by_place("silence:seconds"),
+            *_by_place(silence(JOB)),
             unit="s",
             size=Size(12, 10),
             steps=Steps("green", {20: "light-yellow", SILENT_SECONDS: "yellow", 180: "orange", 600: "red"}),
@@ -141,7 +144,7 @@ def _over_time(late_share: float) -> list[Panel]:
             "Lateness of all ranks over time",
             "Share of the time that a communicator waited for each rank, where it is greatest. Jobs of more than "
             f"{SMALL} ranks have a row for each hundred of them, with the latest one.",
-            *_by_place("lateness:ratio"),
+            *_by_place(lateness(JOB)),
             unit="percentunit",
             size=Size(12, 10),
             steps=Steps("green", {late_share / 4: "light-yellow", late_share / 2: "yellow", late_share: "red"}),
@@ -150,15 +153,20 @@ def _over_time(late_share: float) -> list[Panel]:
     ]
 
 
-def _by_place(metric: str) -> tuple[Query, Query]:
+def _by_place(series: str) -> tuple[Query, Query]:
     """Return two queries, of which one has series: by rank, or by hundreds of ranks in jobs of more than ``SMALL``.
 
     A label ``place`` keeps the ranks' natural order: 2 comes before 10.
     """
-    ranks = f"rank:rankwatch_{metric}{{{JOB}}} unless on (cluster, job_id) hundred:rankwatch_{metric}{{{JOB}}}"
+    is_large = f"on (cluster, job_id) job:rankwatch_ranks_expected:max{{{JOB}}} > {SMALL}"
+    ranks = f"{series} unless {is_large}"
     for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d\\d\\d)")):
         ranks = f'label_replace({ranks}, "place", "{zeros}$1", "rank", "{digits}")'
+    hundreds = f"{series} and {is_large}"
+    for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d{3,})")):
+        hundreds = f'label_replace({hundreds}, "place", "{zeros}$1", "rank", "{digits}\\\\d\\\\d")'
+    hundreds = f'label_replace({hundreds}, "place", "000", "rank", "\\\\d{{1,2}}")'
     return (
         Query(f"max by (place, rank) ({ranks})", "{{rank}}"),
-        Query(f"max by (place, ranks) (hundred:rankwatch_{metric}{{{JOB}}})", "{{ranks}}"),
+        Query(f"max by (place) ({hundreds})", "{{place}}00 to {{place}}99"),
     )

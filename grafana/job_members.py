@@ -40,15 +40,19 @@ def panels() -> list[Panel]:
 def phases() -> list[Panel]:
     """Return the row on a NIXL-EP run."""
     ended = f"max by (node, rank) (rankwatch_nixl_ep_phase_ended{{{JOB}}})"
+    expected = f"max(rankwatch_nixl_ep_expected_ranks{{{JOB}}})"
+    ranks = f"max by (rank) (rankwatch_nixl_ep_phase{{{JOB}}}) unless on (rank) rankwatch_planned_exit{{{JOB}}}"
+    measured = f"rankwatch_nixl_ep_bandwidth_bytes_per_second{{{JOB}}}"
+    unmeasured = f"max by (rank) (rankwatch_nixl_ep_phase_ended{{{JOB}}}) unless on (rank) {measured}"
     return [
         stats(
             "NIXL-EP run",
             "The phase that the launcher saw completed last; ranks that the plan expects, those of them that no log "
             "tells of, and those that have ended a phase without a measurement.",
             Query(f"max(rankwatch_nixl_ep_phase_completed{{{JOB}}})", "phase completed"),
-            Query(f"max(rankwatch_nixl_ep_expected_ranks{{{JOB}}})", "expected"),
-            Query(f"job:rankwatch_ep_ranks_unheard:count{{{JOB}}}", "no log tells of"),
-            Query(f"job:rankwatch_ep_ranks_unmeasured:count{{{JOB}}}", "without a measurement"),
+            Query(expected, "expected"),
+            Query(f"{expected} - count({ranks}) > 0", "no log tells of"),
+            Query(f"count({unmeasured})", "without a measurement"),
             unit="none",
             size=Size(16, 4),
             overrides={"no log tells of": BAD_FROM_ONE, "without a measurement": BAD_FROM_ONE},
@@ -76,8 +80,8 @@ def phases() -> list[Panel]:
         lines(
             "Dispatch and combine bandwidth of a rank",
             "As the ranks measured it last: the mean over them and the slowest, by stage (combined: of both together).",
-            Query(f"job:rankwatch_ep_bandwidth:mean{{{JOB}}}", "mean, {{stage}}"),
-            Query(f"min by (stage) (rankwatch_nixl_ep_bandwidth_bytes_per_second{{{JOB}}})", "slowest, {{stage}}"),
+            Query(f"avg by (stage) ({measured})", "mean, {{stage}}"),
+            Query(f"min by (stage) ({measured})", "slowest, {{stage}}"),
             unit="Bps",
             nothing="no NIXL-EP run",
             size=HALF,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, rows
-from grafana.queries import JOB, most, named, over_time
+from grafana.queries import JOB, WINDOW, bus_bandwidth, firing, lateness, most, named, over_time, ratio
 
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5
@@ -11,35 +11,29 @@ SHOWN_COMMUNICATORS = 5
 SHOWN_PAIRS = 12
 LISTED = 32
 
-BANDWIDTH = f"comm_collective:rankwatch_bus_bandwidth:bytes_per_second{{{JOB}}}"
+BUS_SECONDS = f"comm_collective:rankwatch_bus_seconds:rate5m{{{JOB}}}"
 MEAN_BANDWIDTH = f"rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{JOB}}}"
 MEANS = "operation, message_size, comm_name, comm, ranks"
-LATENESS = f"rank:rankwatch_lateness:ratio{{{JOB}}}"
-SPREAD = f"comm_size:rankwatch_spread:seconds{{{JOB}}}"
-FLOOR = f"comm_size:rankwatch_floor:seconds{{{JOB}}}"
 COMM_SIZE = "comm, collective, size"
 PAIRS = f"rankwatch_p2p_slow_pair_bandwidth_bytes_per_second{{{JOB}}}"
 PAIR = "comm, sender, receiver, size"
-CAUSE = ("rank", "node", "cause", "detail")
+LATE = f"comm_rank:rankwatch_late:ratio{{{JOB}}}"
+CAUSE = ("rank", "node", "why")
 
 
 def bandwidth() -> list[Panel]:
     """Return the panel on bandwidth."""
-    slowest = most(
-        SHOWN_COMMUNICATORS,
-        BANDWIDTH,
-        "comm, collective",
-        over=over_time("avg_over_time", BANDWIDTH),
-        each="collective",
-        least=True,
-    )
+    mean = bus_bandwidth("comm, collective", JOB)
+    slowest = f"bottomk by (collective) ({SHOWN_COMMUNICATORS}, {mean})"
     return [
         lines(
             "Bus bandwidth by communicator and collective",
-            "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of "
-            f"each collective the {SHOWN_COMMUNICATORS} slowest communicators in the time shown. Where Inspector is in "
+            "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of each "
+            f"collective the {SHOWN_COMMUNICATORS} slowest communicators at each time. Where Inspector is in "
             "Prometheus mode: the average over ranks of its own means, by its own sizes.",
-            Query(named(slowest, BANDWIDTH), "{{collective}} {{comm_name}} {{comm}}"),
+            Query(
+                named(slowest, f"rankwatch_collective_seconds_total{{{JOB}}}"), "{{collective}} {{comm_name}} {{comm}}"
+            ),
             Query(
                 f"bottomk by (operation) ({SHOWN_COMMUNICATORS}, avg by ({MEANS}) ({MEAN_BANDWIDTH}))",
                 "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}}",
@@ -53,14 +47,14 @@ def bandwidth() -> list[Panel]:
 
 def late(late_share: float) -> list[Panel]:
     """Return the panels on late ranks; from ``late_share`` of wall time on a rank counts as late."""
-    by_rank = f"max by (rank) ({LATENESS})"
-    latest = f"max by (rank) ({over_time('max_over_time', LATENESS)})"
+    most_late = f"max by (rank) ({over_time('max_over_time', f'comm_rank:rankwatch_lateness:ratio{{{JOB}}}')})"
+    alerts = firing("StragglerRank", JOB)
     return [
         lines(
             "Share of time that others waited for a rank",
             f"Per rank, in the communicator where it is greatest; the {SHOWN_RANKS} greatest in the time "
             "shown. Victims of a late rank may be late elsewhere: see who is named.",
-            Query(most(SHOWN_RANKS, by_rank, "rank", over=latest), "rank {{rank}}"),
+            Query(most(SHOWN_RANKS, f"max by (rank) ({lateness(JOB)})", "rank", over=most_late), "rank {{rank}}"),
             unit="percentunit",
             nothing=NO_RECORDS,
             size=Size(16),
@@ -70,8 +64,8 @@ def late(late_share: float) -> list[Panel]:
         rows(
             "Late ranks now",
             f"Ranks for which a communicator waits more than {late_share:.0%} of the time, far more than for any "
-            "other, minute after minute, and which do not wait for another themselves.",
-            Query(f"topk({LISTED}, max by (rank, comm) (comm_rank:rankwatch_straggles:ratio{{{JOB}}}))"),
+            "other, in the last three minutes, and which do not wait for another themselves.",
+            Query(f"topk({LISTED}, max by (rank, comm) (avg_over_time({LATE}[3m])))"),
             columns=("rank", "comm"),
             value="waited for",
             unit="percentunit",
@@ -82,14 +76,12 @@ def late(late_share: float) -> list[Panel]:
         ),
         rows(
             "Why they are late",
-            "What the late ranks' nodes show of them and not of the job's other ranks, and since when: the process "
-            "(CPU, memory, storage, data loaders), GPU (clocks, errors, others' processes) or NIC; else the program.",
-            Query(f"1000 * topk({LISTED}, max by ({', '.join(CAUSE)}) (rank:rankwatch_late_cause:seconds{{{JOB}}}))"),
+            "What the nodes show of stragglers and not of the job's other ranks: the process (CPU, memory, storage, "
+            "data loader), GPU (clocks, errors, processes of others) or network; else the program.",
+            Query(f"topk({LISTED}, max by ({', '.join(CAUSE)}) ({alerts}))"),
             columns=CAUSE,
-            value="since",
-            unit="dateTimeAsIso",
             size=Size(24, 6),
-            sort_by="since",
+            sort_by="rank",
             links_to_rank=True,
         ),
     ]
@@ -116,28 +108,34 @@ def pairs() -> list[Panel]:
 
 def fabric() -> list[Panel]:
     """Return the panels on the fabric's own time."""
-    slowest = most(
-        SHOWN_COMMUNICATORS, FLOOR, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size"
+    each = "sum by (comm, collective, size) (rate({}{{{}}}{}))"
+    floor, matched = (
+        each.format(f"rankwatch_communicator_{name}_total", JOB, WINDOW)
+        for name in ("floor_seconds", "matched_operations")
     )
-    legend = "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}"
-    same = most(SHOWN_COMMUNICATORS, SPREAD, COMM_SIZE, over=over_time("avg_over_time", FLOOR), each="collective, size")
+    over_nodes = f"min by ({COMM_SIZE}) (rankwatch_communicator_transfer_seconds{{{JOB}}})"
+    slowest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {over_nodes} or {ratio(floor, matched)})"
+    elsewhere = f"comm_rank:rankwatch_elsewhere:ratio{{{JOB}}}"
+    spread = f"topk({SHOWN_COMMUNICATORS}, max by (comm) ({elsewhere}) - min by (comm) ({elsewhere}))"
     return [
         lines(
             "Floor: time of an operation without waiting",
-            "Of operations that waited for nobody, over ten minutes; over nodes by the node with the shortest at "
-            f"any time. A bad link lifts it for everyone. Of each collective and size class the {SHOWN_COMMUNICATORS} "
-            "slowest communicators in the time shown.",
-            Query(named(slowest, FLOOR), legend),
+            "Of operations that waited for no rank; over nodes by the node with the shortest. A bad link lifts it for "
+            f"all ranks. Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
+            Query(
+                named(slowest, f"{over_nodes} or {matched}"),
+                "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}",
+            ),
             unit="s",
             nothing=NO_RECORDS,
             size=Size(12, 10),
         ),
         lines(
-            "Spread: time from the first rank's arrival to the last",
-            "Over five minutes, operation by operation in communicators on one node, else between the ranks' means. A "
-            "late rank widens it; a bad link does not. Of the communicators whose floors are shown beside it.",
-            Query(named(same, FLOOR), legend),
-            unit="s",
+            "Spread: share of time between the first rank's arrival and the last",
+            "How much longer the last rank of a communicator is elsewhere than the first. A late rank widens it; a bad "
+            f"link does not. The {SHOWN_COMMUNICATORS} widest.",
+            Query(named(spread, elsewhere), "{{comm_name}} {{comm}}"),
+            unit="percentunit",
             nothing=NO_RECORDS,
             size=Size(12, 10),
         ),

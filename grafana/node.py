@@ -13,7 +13,6 @@ QUARTER = Size(6, 4)
 LISTED = 32
 
 ALERT = ("alertname", "severity", "alertstate", "job_id", "check", "name", "device", "path")
-LOST = f"node:rankwatch_lost:bool{{{NODE}}}"
 HUNG = f"node_path:rankwatch_storage_failed:bool{{{NODE}}}"
 
 HEALTH = {"unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
@@ -88,13 +87,11 @@ def _summary() -> list[Panel]:
         ),
         rows(
             "Alerts",
-            "Alerts on this node, its domain and its file systems, and those of the jobs that run on it, pending or "
-            "firing.",
+            "Alerts on this node and its file systems, and those of the jobs that run on it, pending or firing.",
             Query(
                 f"max by ({', '.join(ALERT)}) (\n"
                 f"  ALERTS{{{NODE}}}\n    or\n"
                 f'  ALERTS{{{CLUSTER}, job_id!=""}} and on (cluster, job_id) rankwatch_rank_up{{{NODE}}}\n    or\n'
-                f'  ALERTS{{{CLUSTER}, domain!=""}} and on (cluster, domain) {LOST}\n    or\n'
                 f'  ALERTS{{{CLUSTER}, path!=""}} and on (cluster, path) {HUNG}\n'
                 ")"
             ),

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, Steps, rows, stats
-from grafana.queries import NODE, latest
+from grafana.panels import Panel, Query, Size, rows, stats
+from grafana.queries import NODE, firing, latest
 
 LISTED = 32
-LEMON_POINTS = 5
+MEMORY = "[7d]"
+
+
+def _first_deaths(selector: str) -> str:
+    """Return the ranks that were the first to die of their jobs, and those that ran when their node rebooted."""
+    rebooted = f'rank:rankwatch_exit:time{{{selector}, class="reboot"}}'
+    return (
+        f"(present_over_time(rank:rankwatch_dead:time{{{selector}}}{MEMORY}) or present_over_time({rebooted}{MEMORY}))"
+    )
+
+
+def jobs_that_died_first(selector: str) -> str:
+    """Return a query for how many jobs died first on each node, of MEMORY."""
+    return f"count by (node, cluster) (group by (node, cluster, job_id) {_first_deaths(selector)})"
 
 
 def panels() -> list[Panel]:
     """Return the row."""
-    deaths = ("job_id", "user", "kind")
+    deaths = ("job_id", "user", "class", "cause")
+    late = firing("StragglerRank", NODE)
     return [
         stats(
             "Blamed for",
-            "Of the last 30 days, jobs whose first death was here and jobs that waited for a rank here; of the last "
-            f"seven, points: two for each job that its hardware ended first, one for other deaths. From {LEMON_POINTS} "
-            "on it is a lemon.",
-            Query(f"max(node:rankwatch_first_deaths:count30d{{{NODE}}})", "first deaths"),
-            Query(f"max(node:rankwatch_stragglers:count30d{{{NODE}}})", "jobs with late ranks"),
-            Query(f"max(node:rankwatch_lemon_points:sum7d{{{NODE}}})", "points"),
+            "Of the last seven days: jobs of which a rank here was the first to die, or that ran here when the node "
+            "rebooted, and jobs that waited for a rank here.",
+            Query(f"count(group by (cluster, job_id) {_first_deaths(NODE)})", "first deaths"),
+            Query(f"count(group by (cluster, job_id) (present_over_time({late}{MEMORY})))", "jobs with late ranks"),
             unit="none",
             size=Size(8),
-            overrides={"points": {"thresholds": Steps("green", {1: "yellow", LEMON_POINTS: "red"}).build().build()}},
             nothing="nothing",
         ),
         rows(
             "Jobs that died here first",
-            "In the time shown, by what may be to blame: hardware (a crash by a signal that hardware causes, too, "
-            "failed hardware, the node was lost) or other.",
-            Query(f"group by ({', '.join(deaths)}) ({latest(f'node:rankwatch_first_death:info{{{NODE}}}')})"),
+            "In the time shown, with the class of the exit and its cause where checks or the job's log tell.",
+            Query(f"group by ({', '.join(deaths)}) ({latest(f'rank:rankwatch_dead:time{{{NODE}}}')})"),
             columns=deaths,
             size=Size(8),
             sort_by="job_id",
         ),
         rows(
             "Jobs that waited for a rank here",
-            f"In the time shown, {LISTED} at most.",
-            Query(f"topk({LISTED}, group by (job_id) ({latest(f'node:rankwatch_straggler:info{{{NODE}}}')}))"),
-            columns=("job_id",),
+            f"In the time shown, with what held the rank up, {LISTED} at most.",
+            Query(f"topk({LISTED}, group by (job_id, rank, why) ({latest(late)}))"),
+            columns=("job_id", "rank", "why"),
             size=Size(8),
             sort_by="job_id",
         ),

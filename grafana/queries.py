@@ -58,23 +58,55 @@ def code_by(label: str, states: Mapping[str, Value], series: Callable[[str], str
 
 def rank_state_code() -> str:
     """Return a query for the state of each rank of the job; one that lives again elsewhere is not gone."""
-    return code_by("rank", STATES, _rank_state)
+    return _worst_of(_rank_state)
 
 
 def worst_rank_states(count: int) -> str:
     """Return a query for the states, over time, of the ``count`` ranks that were worst in the time that is shown."""
-    worst = f"topk ({count}, {code_by('rank', STATES, lambda state: over_time('max_over_time', _rank_state(state)))})"
+    worst = _worst_of(lambda state: over_time("max_over_time", _rank_state(state)))
+    return f"{rank_state_code()}\n  and on (rank) topk ({count}, {worst})"
 
-    def series(state: str) -> str:
-        # Nearly every rank has a series of a live state: without the others they cost much less.
-        return f"({_rank_state(state)} and on (rank) {worst})" if state in LIVE_STATES else _rank_state(state)
 
-    return f"{code_by('rank', STATES, series)}\n  and on (rank) {worst}"
+def _worst_of(series: Callable[[str], str]) -> str:
+    """Return a query for the worst state of each rank; what it is elsewhere counts where it lives nowhere."""
+    terms = {state: f"{value.code} * ({series(state)} == 1)" for state, value in STATES.items()}
+    live = [terms.pop(state) for state in LIVE_STATES]
+    gone = "\n    or on (cluster, job_id, rank)\n  ("
+    return "max by (rank) (\n  " + "\n    or\n  ".join(live) + gone + "\n    or\n  ".join(terms.values()) + ")\n)"
+
+
+def rank_states_count(by: str, selector: str) -> str:
+    """Return a query for how many ranks there are, by labels ``by``, of which state is one; likewise."""
+    live = f'rankwatch_rank_state{{{selector}, state=~"{"|".join(LIVE_STATES)}"}} == 1'
+    either = f"{live}\n    or on (cluster, job_id, rank)\n  rankwatch_rank_state{{{selector}}} == 1"
+    return f"count by ({by}) (max by (cluster, job_id, rank, state) (\n  {either}\n))"
 
 
 def _rank_state(state: str) -> str:
-    metric = "rankwatch_rank_state" if state in LIVE_STATES else "rank:rankwatch_gone:state"
-    return f'{metric}{{{JOB}, state="{state}"}}'
+    return f'rankwatch_rank_state{{{JOB}, state="{state}"}}'
+
+
+def bus_bandwidth(by: str, selector: str) -> str:
+    """Return a query for the mean bus bandwidth over five minutes by labels ``by``, weighted by time."""
+    moved = f"sum by ({by}) (comm_collective:rankwatch_bus_bytes:rate5m{{{selector}}})"
+    return ratio(moved, f"sum by ({by}) (comm_collective:rankwatch_bus_seconds:rate5m{{{selector}}})")
+
+
+def silence(selector: str) -> str:
+    """Return a query for the time since each live rank last completed an operation, by its node's clock."""
+    progress = f"rankwatch_rank_last_progress_timestamp_seconds{{{selector}}}"
+    runs = f"rankwatch_rank_up{{{selector}}} == 1"
+    return f"max by (cluster, job_id, rank) (time() - {progress} and on (cluster, job_id, rank, node) {runs})"
+
+
+def lateness(selector: str) -> str:
+    """Return a query for the share of time that others waited for each rank, in the communicator where it is most."""
+    return f"max by (cluster, job_id, rank) (clamp_min(comm_rank:rankwatch_lateness:ratio{{{selector}}}, 0))"
+
+
+def firing(alert: str, selector: str) -> str:
+    """Return the series of an alert that fires."""
+    return f'ALERTS{{{selector}, alertname="{alert}", alertstate="firing"}}'
 
 
 def ratio(numerator: str, denominator: str) -> str:

@@ -14,17 +14,17 @@ from grafana.queries import (
     code_by,
     coverage,
     endings,
+    lateness,
     latest,
     rate_of,
     ratio,
 )
 
 TOP = Size(4, 4)
-LIVENESS_INTERVAL = "5s"
-"""As often as liveness is scraped."""
+STATES_INTERVAL = "15s"
+"""As often as states of ranks are scraped."""
 
 COLLECTIVE = "comm, collective"
-LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{RANK}}}"
 LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
 STARTED = f"max({latest(f'rankwatch_rank_start_timestamp_seconds{{{RANK}}}')})"
 LEFT = f"max({latest(f'rankwatch_rank_exit_timestamp_seconds{{{RANK}}}')})"
@@ -92,7 +92,7 @@ def _summary(late_share: float) -> list[Panel]:
         stats(
             "Others wait for it",
             "The share of wall time that a communicator waited for this rank, where it is greatest.",
-            Query(f"max({LATENESS})"),
+            Query(f"max({lateness(RANK)})"),
             unit="percentunit",
             size=TOP,
             steps=Steps("green", {late_share: "red"}),
@@ -108,7 +108,7 @@ def _states() -> list[Panel]:
             Query(_state("node", "rankwatch_rank_state", STATES), "{{node}}"),
             size=Size(12, 5),
             states=STATES,
-        ).interval(LIVENESS_INTERVAL),
+        ).interval(STATES_INTERVAL),
         timeline(
             "Process over time",
             "What the kernel shows for the process's main thread: disk_sleep is blocked on a device or file "
@@ -116,7 +116,7 @@ def _states() -> list[Panel]:
             Query(_state("node", "rankwatch_rank_process_state", PROCESS_STATES), "{{node}}"),
             size=Size(12, 5),
             states=PROCESS_STATES,
-        ).interval(LIVENESS_INTERVAL),
+        ).interval(STATES_INTERVAL),
     ]
 
 

@@ -83,9 +83,8 @@ def lateness(late_share: float) -> list[Panel]:
     return [
         lines(
             "Share of time that others waited for this rank",
-            "By communicator, over five minutes. The victim of a late rank in one communicator comes late in "
-            "the others.",
-            Query(named(f"max by (comm) ({LATENESS})", LATENESS), "{{comm_name}} {{comm}}"),
+            "By communicator. The victim of a late rank in one communicator comes late in the others.",
+            Query(named(f"clamp_min(max by (comm) ({LATENESS}), 0)", LATENESS), "{{comm_name}} {{comm}}"),
             unit="percentunit",
             nothing=NO_RECORDS,
             size=HALF,

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,6 @@ OF_PIPELINE = {
 RAS_SUFFIX = "8"
 SELDOM = {
     "Nodes that fail again and again",
-    "Mean times, of seven days",
     "Exporters that fail",
     "Silent agents",
     "Links lost, by switch",
@@ -88,6 +87,8 @@ OF_RAS = {
 }
 """Panels on what RAS tells: they are asked about a job of which only that is known."""
 RANGE_SECONDS = 120
+ASKED_SECONDS = 120
+"""When promtool is asked, after the first sample."""
 GRAFANA = {
     "$__rate_interval": "20s",
     "$__range": f"{RANGE_SECONDS}s",
@@ -148,75 +149,106 @@ def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
-def test_hundreds_of_ranks_are_in_order(tmp_path: Path) -> None:
-    """Of a large job the worst of each hundred ranks is recorded, ordered by `place`; of a small one nothing is."""
-    ranks = {"5": 1, "99": 9, "100": 3, "199": 2, "4095": 4, "12345": 7}
-    rank = 'rank:rankwatch_lateness:ratio{{job_id="7",rank="{}"}}'
-    series = [{"series": rank.format(number), "values": f"0.{late}x2"} for number, late in ranks.items()]
-    series += [{"series": 'job:rankwatch_ranks_expected:max{job_id="7"}', "values": "12346x2"}]
-    small = 'rank:rankwatch_lateness:ratio{job_id="8",rank="5"}'
-    series += [{"series": small, "values": "0.5x2"}]
-    series += [{"series": 'job:rankwatch_ranks_expected:max{job_id="8"}', "values": "128x2"}]
-    worst = {
-        ("0 to 99", ""): 0.9,
-        ("100 to 199", "001"): 0.3,
-        ("4000 to 4099", "040"): 0.4,
-        ("12300 to 12399", "123"): 0.7,
-    }
-    samples = [
+@pytest.mark.parametrize("title", ["Silence of all ranks over time", "Lateness of all ranks over time"])
+def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
+    """A large job has the worst of each hundred ranks, in order; a small one each of its ranks, in order."""
+    ranks = {"5": 10, "99": 90, "100": 30, "199": 20, "4095": 40, "12345": 70}
+    hundreds = {"000": 90, "001": 30, "040": 40, "123": 70}
+    each = {("007", "7"): 40, ("012", "12"): 30}
+    series = {"Lateness of all ranks over time": lateness, "Silence of all ranks over time": silence}[title]
+    large = [*series("7", ranks), ('job:rankwatch_ranks_expected:max{job_id="7"}', 12346)]
+    small = [*series("7", {"7": 40, "12": 30}), ('job:rankwatch_ranks_expected:max{job_id="7"}', 128)]
+    by_rank, by_hundred = (fill(each.expression, {"job_id": "7", "cluster": ""}) for each in of_panel("job", title))
+    check_answers(tmp_path, large, {by_rank: {}, by_hundred: {f'{{place="{key}"}}': n for key, n in hundreds.items()}})
+    by_places = {f'{{place="{place}", rank="{rank}"}}': number for (place, rank), number in each.items()}
+    check_answers(tmp_path, small, {by_rank: by_places, by_hundred: {}})
+
+
+def lateness(job_id: str, ranks: Mapping[str, int]) -> list[tuple[str, float]]:
+    """Return series of ranks for which others wait, by how long."""
+    return [(f'comm_rank:rankwatch_lateness:ratio{{job_id="{job_id}",rank="{rank}"}}', n) for rank, n in ranks.items()]
+
+
+def silence(job_id: str, ranks: Mapping[str, int]) -> list[tuple[str, float]]:
+    """Return series of live ranks that completed an operation so many seconds before ASKED_SECONDS."""
+    own = 'job_id="{}",node="a",rank="{}"'
+    return [
+        (f"{name}{{{own.format(job_id, rank)}}}", value)
+        for rank, late in ranks.items()
+        for name, value in (
+            ("rankwatch_rank_up", 1),
+            ("rankwatch_rank_last_progress_timestamp_seconds", ASKED_SECONDS - late),
+        )
+    ]
+
+
+@pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
+    """A rank that died on one node and lives on another is alive; of two that are gone the worse state counts."""
+    states = [("0", "a", "dead"), ("0", "b", "alive"), ("1", "a", "dead"), ("2", "a", "exited"), ("2", "b", "dead")]
+    row = 'rankwatch_rank_state{{job_id="7",rank="{}",node="{}",state="{}"}}'
+    [now], [counts] = (of_panel("job", title) for title in ("Ranks now", "Ranks"))
+    variables = {"job_id": "7", "cluster": ""}
+    check_answers(
+        tmp_path,
+        [(row.format(*each), 1) for each in states],
         {
-            "labels": f'hundred:rankwatch_lateness:ratio{{job_id="7",ranks="{name}"'
-            + (f',place="{place}"}}' if place else "}"),
-            "value": late,
-        }
-        for (name, place), late in worst.items()
-    ]
-    expected = {"expr": "hundred:rankwatch_lateness:ratio", "eval_time": "1m", "exp_samples": samples}
-    case = {"name": "hundreds", "interval": "1m", "input_series": series, "promql_expr_test": [expected]}
-    rules = [str(path) for path in RULES if path.name == "many.yml"]
-    (tmp_path / "case.yml").write_text(
-        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [case]})
+            fill(now.expression, variables): {'{rank="0"}': 1, '{rank="1"}': 6, '{rank="2"}': 6},
+            fill(counts.expression, variables): {
+                '{state="alive"}': 1,
+                '{state="dead"}': 2,
+                '{state="exited"}': 1,
+            },
+        },
     )
-    assert run_promtool(promtools()[0], "test", "rules", tmp_path / "case.yml") == ""
 
 
-@pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
-def test_what_is_recorded_of_ranks(tmp_path: Path) -> None:
-    """The slowest and fastest rank by all operations, and how far arrivals lie apart: matched, else by means."""
-    same = 'job_id="7",comm="c",collective="AllReduce",size="1"'
-    other = 'job_id="7",comm="d",collective="AllReduce",size="1"'
-    series = [
-        {"series": f'rankwatch_inspector_seen_records_total{{job_id="7",rank="{rank}"}}', "values": f"0+{step}x10"}
-        for rank, step in ((0, 60), (1, 120))
-    ] + [
-        {"series": f'rankwatch_inspector_missing_records_total{{job_id="7",rank="{rank}"}}', "values": f"0+{step}x10"}
-        for rank, step in ((0, 240), (1, 60))
-    ]
-    series += [
-        {"series": f"rankwatch_communicator_spread_seconds_total{{{same}}}", "values": "0+3x10"},
-        {"series": f"rankwatch_communicator_matched_operations_total{{{same}}}", "values": "0+12x10"},
-    ]
-    series += [
-        {"series": f'rank:rankwatch_sync_operation:seconds{{{labels},rank="{rank}"}}', "values": f"{seconds}x10"}
-        for labels in (same, other)
-        for rank, seconds in ((0, 0.5), (1, 1.25))
-    ]
-    expected = {
-        'job:rankwatch_slowest_rank_operations:rate5m{job_id="7"}': 3,
-        'job:rankwatch_fastest_rank_operations:rate5m{job_id="7"}': 5,
-        f"comm_size:rankwatch_spread:seconds{{{same}}}": 0.25,
-        f"comm_size:rankwatch_spread:seconds{{{other}}}": 0.75,
-    }
+@pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
+def test_time_of_gpus_by_class(tmp_path: Path) -> None:
+    """Minutes of GPUs add up to hours; what a productive minute lacks is waiting; unknown time lowers no goodput."""
+    gpus = 'job:rankwatch_gpus:count{job_id="7"}'
+    busy = 'job:rankwatch_gpus_busy:count{{job_id="7",class="{}"}}'
+    series = [(gpus, "8x59"), (busy.format("productive"), "6x29"), (busy.format("unknown"), "_x29 8x29")]
+    hours, goodput = of_panel("job", "GPU hours")[0], of_panel("job", "Goodput")[0]
+    check_answers(
+        tmp_path,
+        series,
+        {
+            fill(hours.expression, {"job_id": "7", "cluster": "", "__range": "1h"}): {
+                '{class="productive"}': 30 * 6 / 60,
+                '{class="unknown"}': 30 * 8 / 60,
+                '{class="waiting"}': 30 * 2 / 60,
+            },
+            fill(goodput.expression, {"job_id": "7", "cluster": ""}): {'{job_id="7"}': 6 / 8},
+        },
+        seconds=59 * 60,
+    )
+
+
+def of_panel(dashboard: str, title: str) -> list[Target]:
+    """Return the queries of a panel."""
+    return [each for each in targets() if (each.dashboard, each.panel["title"]) == (dashboard, title)]
+
+
+def check_answers(
+    directory: Path,
+    series: Iterable[tuple[str, float | str]],
+    expected: Mapping[str, Mapping[str, float]],
+    seconds: int = ASKED_SECONDS,
+) -> None:
+    """Ask queries of these series after ``seconds``: values that stay, or as promtool has them, one a minute."""
     tests = [
-        {"expr": labels, "eval_time": "8m", "exp_samples": [{"labels": labels, "value": value}]}
-        for labels, value in expected.items()
+        {
+            "expr": query,
+            "eval_time": f"{seconds}s",
+            "exp_samples": [{"labels": labels, "value": value} for labels, value in answer.items()],
+        }
+        for query, answer in expected.items()
     ]
-    case = {"name": "ranks", "interval": "1m", "input_series": series, "promql_expr_test": tests}
-    rules = [str(path) for path in RULES if path.name == "many.yml"]
-    (tmp_path / "case.yml").write_text(
-        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [case]})
-    )
-    assert run_promtool(promtools()[0], "test", "rules", tmp_path / "case.yml") == ""
+    inputs = [{"series": name, "values": value if isinstance(value, str) else f"{value}x9"} for name, value in series]
+    case = {"interval": "1m", "input_series": inputs, "promql_expr_test": tests}
+    (directory / "case.yml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [case]}))
+    assert run_promtool(promtools()[0], "test", "rules", directory / "case.yml") == ""
 
 
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
@@ -237,7 +269,7 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         ) as server,
     ):
         agent.wait_for_states(alive(8))
-        wait_until(lambda: server.query("comm_rank:rankwatch_straggles:ratio"), MAX_SECONDS, "the late rank's blame")
+        wait_until(lambda: server.query("comm_rank:rankwatch_late:ratio"), MAX_SECONDS, "the late rank's blame")
         job.kill(job.pid(int(VICTIM)))
         killed_at = time.time()
         check_variables(server, machine.job_id)

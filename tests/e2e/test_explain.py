@@ -63,7 +63,7 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
     """Provide the site, with all four ranks seen by the rules."""
     targets = tmp_path / "targets"
     targets.mkdir()
-    rules = build_rules(tmp_path, {"page_ranks": 2, "page_age_seconds": 0}, {})
+    rules = build_rules(tmp_path, {"page_ranks": 2, "page_lived": "long|short"}, {})
     machine = Machine(tmp_path)
     dumps = tmp_path / "dumps"
     started = ("--ranks", "4", "--dump-dir", str(dumps), *options)
@@ -75,10 +75,8 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
         with Prometheus(tmp_path / "prometheus", prometheus_config(targets, rules, free_port())) as prometheus:
             made = Site(machine, job, agent, job_id, prometheus)
             # Each group of rules has its own turn: GPUs are counted once a minute.
-            known = "job:rankwatch_gpus:count == 4 and job:rankwatch_progress:seconds offset 20s"
-            wait_until(
-                lambda: prometheus.value(f"{known} and on () job_node:rankwatch_ranks_seen:bool"), 120, "the job"
-            )
+            known = "job:rankwatch_gpus:count == 4 and on () job:rankwatch_silence:seconds offset 20s"
+            wait_until(lambda: prometheus.value(f"{known} and on () rankwatch_job_ranks"), 120, "the job")
             yield made
 
 

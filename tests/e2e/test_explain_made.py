@@ -35,35 +35,42 @@ def during(start: float, end: float, value: float | None = None) -> Value:
     return lambda at: (at if value is None else value) if start <= at < end else None
 
 
-def progress(at: int) -> float:
-    """Progress until the hang, and after the restart."""
-    return float(at - 2 if at < HANG else HANG if at < AGAIN + 30 else at - 2)
+def hung_for(at: int) -> float | None:
+    """Seconds since the last progress: a job that hangs has none, nor has one without ranks or before its first."""
+    if at < HANG or at >= AGAIN + 30:
+        return 2.0
+    return float(at - HANG) if at < DEATH else None
 
 
 def hang(of: str) -> dict[str, Value]:
     """A rank that is late and then does not enter a collective; a watchdog of another ends the job; a restart."""
     whole = (BEGIN, BEGIN + LENGTH)
-    late = f'{of},rank="12",comm="c"'
-    told = f'{of},rank="3",node="n1",reason="signaled",signal="SIGABRT",code=""'
+    told = f'{of},rank="3",node="n1",reason="signaled",signal="SIGABRT",code="",class="fail"'
     made: dict[str, Value] = {
-        f'job_state:rankwatch_ranks:count{{{of},state="alive"}}': during(*whole, 16.0),
-        f"job:rankwatch_running_since:seconds{{{of}}}": lambda at: float(BEGIN if at < AGAIN else AGAIN - 5),
+        f"job:rankwatch_ranks_live:sum{{{of}}}": lambda at: 0.0 if DEATH <= at < AGAIN else 16.0,
+        f"job:rankwatch_run:time{{{of}}}": lambda at: float(BEGIN if at < AGAIN else AGAIN - 5),
         f"job:rankwatch_ranks_expected:max{{{of}}}": during(*whole, 16.0),
         f"job:rankwatch_gpus:count{{{of}}}": during(*whole, 16.0),
-        f"job:rankwatch_progress:seconds{{{of}}}": progress,
-        f"job:rankwatch_communicators_stalled:seconds{{{of}}}": lambda at: (
-            float(at - HANG) if HANG + 300 <= at < DEATH else None
+        f'rankwatch_job_progress_age_seconds{{{of},node="n1"}}': hung_for,
+        f"job:rankwatch_silence:seconds{{{of}}}": hung_for,
+        f"job:rankwatch_launch_silence:seconds{{{of}}}": hung_for,
+        f'ALERTS{{{of},alertname="StragglerRank",rank="12",node="n2",why="gpu_clocks",alertstate="firing",'
+        f'severity="ticket"}}': during(HANG - 300, HANG, 1),
+        f'comm_rank:rankwatch_late:ratio{{{of},rank="12",node="n2",comm="c"}}': during(HANG - 300, HANG, 0.25),
+        f'rank:rankwatch_suspect:bool{{{of},rank="12",host="n2",gpu="4",reason="behind"}}': during(
+            HANG + 300, DEATH, 1
         ),
-        f"comm_rank:rankwatch_straggles:ratio{{{late}}}": during(HANG - 300, HANG, 0.25),
-        f'rank:rankwatch_late_cause:seconds{{{of},rank="12",node="n2",cause="gpu",detail="clock"}}': during(
-            HANG - 200, HANG, HANG - 200.0
+        f'rankwatch_communicator_rank_lag{{{of},rank="12",node="n1",comm="c",collective="AllReduce"}}': during(
+            HANG + 300, DEATH, 3
         ),
-        f'rank:rankwatch_suspect:lag{{{of},rank="12",host="n2",gpu="4",reason="behind"}}': during(HANG + 300, DEATH, 3),
         f'rank:rankwatch_flight_recorder_behind:sequence{{{of},rank="12",node="n2",what="not_begun",'
         f'operation="_allreduce_base",process_group="0",description="dp"}}': during(DEATH + 15, AGAIN, 812),
-        f"job:rankwatch_death:seconds{{{told}}}": during(DEATH + 5, AGAIN, DEATH),
-        f"rank:rankwatch_exit_order:seconds{{{told}}}": during(DEATH + 5, AGAIN, DEATH),
-        f'rank:rankwatch_exit:seconds{{{of},rank="3",node="n1"}}': during(DEATH + 5, AGAIN, DEATH),
+        f"rank:rankwatch_dead:time{{{told}}}": during(DEATH + 5, AGAIN, DEATH),
+        f"rank:rankwatch_exit:time{{{told}}}": during(DEATH + 5, AGAIN, DEATH),
+        f'rankwatch_rank_exit_timestamp_seconds{{{of},rank="3",node="n1"}}': during(DEATH + 5, AGAIN, DEATH),
+        f'ALERTS{{{of},alertname="CommunicatorStalled",alertstate="pending",severity="page"}}': during(
+            HANG + 300, HANG + 315, 1
+        ),
         f'ALERTS{{{of},alertname="CommunicatorStalled",alertstate="firing",severity="page"}}': during(
             HANG + 315, DEATH, 1
         ),
@@ -72,29 +79,31 @@ def hang(of: str) -> dict[str, Value]:
         f'rankwatch_job_info{{{of},name="pretrain",user="alice"}}': during(*whole, 1),
     }
     for node in NODES:
-        made[f'job_node:rankwatch_ranks_seen:bool{{{of},node="{node}"}}'] = during(*whole, 1)
+        made[f'rankwatch_job_ranks{{{of},node="{node}",state="alive"}}'] = during(*whole, 8)
     return made
 
 
 def lost_node(of: str) -> dict[str, Value]:
     """A GPU of a node fails under a rank, and then the node is lost with all eight ranks."""
-    whole = (BEGIN, BEGIN + LENGTH)
     cluster = of.partition(",")[0]
+    lost = f'{of},node="n2",domain="none"'
     made: dict[str, Value] = {
-        f'job_state:rankwatch_ranks:count{{{of},state="alive"}}': during(*whole, 16.0),
-        f"job:rankwatch_running_since:seconds{{{of}}}": during(*whole, BEGIN),
-        f"job:rankwatch_ranks_expected:max{{{of}}}": during(*whole, 16.0),
+        f"job:rankwatch_ranks_live:sum{{{of}}}": during(BEGIN, DEATH + 900, 16.0),
+        f"job:rankwatch_run:time{{{of}}}": during(BEGIN, BEGIN + LENGTH, BEGIN),
+        f"job:rankwatch_ranks_expected:max{{{of}}}": during(BEGIN, BEGIN + LENGTH, 16.0),
         f"job:rankwatch_gpus:count{{{of}}}": during(BEGIN, DEATH + 600, 16.0),
-        f"job:rankwatch_progress:seconds{{{of}}}": lambda at: float(min(at, DEATH)),
-        f"job:rankwatch_node_lost:count{{{of}}}": during(DEATH + 15, DEATH + 900, 1),
-        f'node:rankwatch_lost_since:seconds{{{cluster},node="n2"}}': during(DEATH + 15, DEATH + 900, DEATH + 15),
-        f'node:rankwatch_lost:bool{{{cluster},node="n2",domain="none"}}': during(DEATH + 45, DEATH + 900, 1),
-        f'rank:rankwatch_struck:seconds{{{of},rank="9",node="n2",reason="gpu_xid"}}': during(DEATH - 60, DEATH),
-        f'gpu:rankwatch_fault:seconds{{{cluster},node="n2",gpu="1",pci="0",code="79",meaning="fell off the bus",'
-        f'action="restart the node"}}': during(DEATH - 60, DEATH, DEATH - 62.0),
-        f'ALERTS{{{cluster},alertname="NodeLost",alertstate="firing",severity="page",domain="none"}}': during(
+        f'rankwatch_job_progress_age_seconds{{{of},node="n1"}}': lambda at: float(max(at - DEATH, 0)),
+        f'rankwatch_job_ranks_live{{{of},node="n2"}}': during(BEGIN, DEATH + 5, 8),
+        f"job_node:rankwatch_silent:time{{{lost}}}": during(DEATH + 15, DEATH + 60, DEATH),
+        f'ALERTS{{{lost},alertname="NodeLost",alertstate="pending",severity="page"}}': during(
+            DEATH + 50, DEATH + 60, 1
+        ),
+        f'ALERTS{{{lost},alertname="NodeLost",alertstate="firing",severity="page"}}': during(
             DEATH + 60, DEATH + 900, 1
         ),
+        f'rankwatch_rank_unhealthy{{{of},rank="9",node="n2",reason="gpu_xid"}}': during(DEATH - 60, DEATH, 1),
+        f'rankwatch_gpu_fault_last_timestamp_seconds{{{cluster},node="n2",gpu="1",code="79",role="root",hurts="gpu",'
+        f'meaning="fell off the bus",action="restart the node"}}': during(DEATH - 60, DEATH, DEATH - 62.0),
         f'ALERTS{{{cluster},alertname="RankUnhealthy",alertstate="firing",severity="page",node="n2"}}': during(
             DEATH - 30, DEATH, 1
         ),
@@ -103,9 +112,9 @@ def lost_node(of: str) -> dict[str, Value]:
         ),
     }
     for node, ranks in NODES.items():
-        made[f'job_node:rankwatch_ranks_seen:bool{{{of},node="{node}"}}'] = during(BEGIN, DEATH + 15, 1)
+        made[f'rankwatch_job_ranks{{{of},node="{node}",state="alive"}}'] = during(BEGIN, DEATH + 15, 8)
         for rank in ranks:
-            name = f'rank:rankwatch_started:seconds{{{of},rank="{rank}",node="{node}"}}'
+            name = f'rankwatch_rank_start_timestamp_seconds{{{of},rank="{rank}",node="{node}"}}'
             made[name] = during(BEGIN, DEATH + 15, BEGIN)
     return made
 
@@ -169,27 +178,29 @@ def test_a_hang(prometheus: Prometheus) -> None:
         "rank 12 (n2, GPU 4, pid 1212), by 3 of 4 witnesses",
         "flight recorder | rank 12 | had not begun allreduce no. 812 of group dp",
         "NCCL's RAS | rank 12 | 3 launches behind the others, which wait for it",
-        "NCCL's records | rank 12 | kept the others waiting 25% of the time (gpu: clock)",
+        "NCCL's records | rank 12 | kept the others waiting 25% of the time (gpu clocks)",
     ]
     assert rows(page, "Disagrees") == ["process | rank 3 | crashed (SIGABRT): first to go"]
     when = rows(page, "What happened when (UTC)")
     assert [line.partition(" | ")[2] for line in when] == [
-        "rank 12 | late (gpu: clock) | NCCL's records",
+        "rank 12 | late (gpu clocks) | NCCL's records",
+        "ticket StragglerRank | alerts",
         "last progress | NCCL's records",
         "page CommunicatorStalled | alerts",
         "rank 3 | n1 | crashed (SIGABRT): first to go | process",
         "all ranks are started anew | process",
         "the job works again | NCCL's records",
     ]
-    assert when[1].startswith("08:20:07 | "), "the hang"
-    assert when[3].startswith("08:30:30 | "), "the death"
+    assert when[2].startswith("08:20:07 | "), "the hang"
+    assert when[4].startswith("08:30:30 | "), "the death"
     # 16 GPUs: from 1207 s to the first progress that is seen, 2128 s; 900 s since the checkpoint; late 300 s * 25 %.
     cost = rows(page, "Cost")
     assert re.match(r"4\.09 GPU-hours \| no work done for 15 min 21 s$", cost[0]), cost
     assert cost[1].startswith("4.00 GPU-hours | of work after the last checkpoint")
     assert re.match(r"0\.3[0-9] GPU-hours \| all waited for a late rank", cost[2]), cost
     assert rows(page, "What to do") == [
-        "CommunicatorStalled | http://wiki.example/rankwatch/runbooks#communicatorstalled"
+        "CommunicatorStalled | http://wiki.example/rankwatch/runbooks#communicatorstalled",
+        "StragglerRank | http://wiki.example/rankwatch/runbooks#stragglerrank",
     ]
 
 

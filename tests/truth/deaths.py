@@ -268,9 +268,9 @@ def killed_at_the_sigterm_of_a_peer(play: Play) -> None:
     play.ranks[5].exit(SIGKILL)
 
 
-def crash_of_one_of_a_thousand(play: Play) -> None:
-    """A rank of a job of 1,024 crashes and the launcher ends all others within two seconds."""
-    play.ranks[700].exit(SIGSEGV)
+def crash_of_one_of_many(play: Play) -> None:
+    """A rank of a job of 256 crashes and the launcher ends all others within two seconds."""
+    play.ranks[200].exit(SIGSEGV)
     play.job.tear_down(seconds=2.0)
 
 
@@ -321,5 +321,5 @@ SITUATIONS = (
         {f"RankDead 0 n{n % 2} fail info 9_{n}": Due(12 + 15 * n, 34 + 15 * n) for n in range(20)},
     ),
     Situation(killed_at_the_sigterm_of_a_peer),
-    Situation(crash_of_one_of_a_thousand, {"RankDead 700 n21 crash": Due(0, 22)}, nodes=32, per_node=32),
+    Situation(crash_of_one_of_many, {"RankDead 200 n6 crash": Due(0, 22)}, nodes=8, per_node=32),
 )

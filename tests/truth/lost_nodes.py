@@ -157,13 +157,13 @@ def abort_and_boot(play: Play) -> None:
 
 
 def cut_off_and_abort(play: Play) -> None:
-    """A node is cut off for a minute; all ranks abort 20 s after that began. It is back with its exits."""
+    """A node is cut off for three minutes; all ranks abort 20 s after that began. It is back with its exits."""
     play.nodes[1].answers = False
     play.hang()
     play.run(20.0)
     for rank in play.ranks:
         rank.exit(SIGABRT)
-    play.run(40.0)
+    play.run(160.0)
     play.nodes[1].answers = True
 
 
@@ -283,7 +283,14 @@ SITUATIONS = (
     Situation(back_after(1800.0), {LOST: Due(20, 60, 2090, 400)}),
     Situation(back_after(300.0, disk=False), {LOST: Due(20, 60, 590, 400)}),
     Situation(abort_and_boot, {LOST: Due(20, 60, 200, 1000)}),
-    Situation(cut_off_and_abort, {"RankDead 0 n0 fail info": Due(60, 95), "RankDead 4 n1 fail info": Due(60, 95)}),
+    Situation(
+        cut_off_and_abort,
+        {
+            LOST: Due(20, 60, 180, 240),
+            "RankDead 0 n0 fail info": Due(180, 215),
+            "RankDead 4 n1 fail info": Due(180, 215),
+        },
+    ),
     Situation(long_after_it_began_anew, {LOST: Due(20, 60, 110, 260), "RankDead 1 n0 killed": Due(3890, 3920)}, idle=1),
     Situation(boot_after_it_began_anew, {LOST: Due(20, 60, 110, 260)}, idle=1),
     Situation(renamed),

@@ -73,10 +73,10 @@ def requeued_on_the_same_nodes(play: Play) -> None:
 
 
 def requeued_after_a_crash(play: Play) -> None:
-    """A rank crashes, srun ends the others, and the job is requeued on the same nodes within 20 s."""
+    """A rank crashes, srun ends the others, and the job is requeued on the same nodes after a minute."""
     play.ranks[1].exit(SIGSEGV)
     play.job.tear_down()
-    play.run(18.0)
+    play.run(60.0)
     for rank in play.ranks:
         rank.start()
 
@@ -114,7 +114,7 @@ SITUATIONS = (
     Situation(torchrun_gives_up, {"RankDead 1 n0 fail info": Due(715, 745)}),
     Situation(anew_and_slowly, {"RankDead 1 n0 crash": Due(0, 22, 80)}, idle=1),
     Situation(requeued_on_the_same_nodes),
-    Situation(requeued_after_a_crash, {"RankDead 1 n0 crash": Due(0, 22, 18)}),
+    Situation(requeued_after_a_crash, {"RankDead 1 n0 crash": Due(0, 22, 60)}),
     Situation(death_after_a_restart, {"RankDead 5 n1 killed": Due(680, 710)}),
     Situation(one_rank_begins_anew),
     Situation(restarts_without_its_last_node, {"RankDead 9 n2 crash": Due(0, 22, 20)}, nodes=3),

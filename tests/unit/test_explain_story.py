@@ -39,21 +39,21 @@ def every(start: float, end: float, value: float | None = None) -> tuple[tuple[f
 
 
 LINES: dict[str, list[Line]] = {
-    "job:rankwatch_death:seconds": [Line(DIED, every(DEATH + 5, END, DEATH))],
-    "max(job:rankwatch_progress:seconds": [Line({}, every(START, DEATH) + every(DEATH + 5, END, DEATH))],
-    "max(job:rankwatch_running_since": [Line({}, every(START, END, START))],
+    "bottomk(8, rank:rankwatch_dead:time": [Line(DIED, every(DEATH + 5, END, DEATH))],
+    "max(timestamp(rankwatch_job_progress_age_seconds": [Line({}, every(START, DEATH) + every(DEATH + 5, END, DEATH))],
+    "max(job:rankwatch_run:time": [Line({}, every(START, END, START))],
     "max(job:rankwatch_gpus:count": [Line({}, every(START, END, 16.0))],
 }
 SAMPLES: dict[str, list[Sample]] = {
-    "count by (cluster) (last_over_time(job_state:": [Sample(OF_X, 2.0)],
+    "count by (cluster) (last_over_time(job:rankwatch_ranks_live:": [Sample(OF_X, 2.0)],
     "group by (cluster, node)": [
         Sample({"cluster": "x", "node": "a"}, 1.0),
         Sample({"cluster": "x", "node": "b"}, 1.0),
     ],
     "topk(1, last_over_time(rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice"}, 1.0)],
     "max(max_over_time(job:rankwatch_ranks_expected": [Sample({}, 16.0)],
-    "min(min_over_time(job:rankwatch_running_since": [Sample({}, START)],
-    "bottomk(8, last_over_time(rank:rankwatch_exit_order": [
+    "min(min_over_time(job:rankwatch_run:time": [Sample({}, START)],
+    "bottomk(8, last_over_time(rank:rankwatch_exit:time": [
         Sample(DIED, DEATH),
         Sample({"rank": "4", "node": "a", "reason": "exited", "code": "1"}, DEATH + 9),
     ],
@@ -230,7 +230,9 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
     """They are never told as one; where one is chosen, nodes of the other are known as its own."""
     both = [Sample({"cluster": "x"}, 1.0), Sample({"cluster": "y"}, 1.0)]
     nodes = [Sample({"cluster": "x", "node": "a"}, 1.0), Sample({"cluster": "y", "node": "z"}, 1.0)]
-    asked = Asked({"count by (cluster) (last_over_time(job_state": both, "group by (cluster, node)": nodes}, {})
+    asked = Asked(
+        {"count by (cluster) (last_over_time(job:rankwatch_ranks_live": both, "group by (cluster, node)": nodes}, {}
+    )
     assert ask.job(asked, "7", None, END, 3600.0).clusters == ("x", "y")
     chosen = ask.job(asked, "7", "x", END, 3600.0)
     assert (chosen.clusters, chosen.nodes, chosen.nodes_elsewhere) == (("x",), ("a",), frozenset({"z"}))
@@ -257,16 +259,32 @@ def test_times_of_a_wrong_clock() -> None:
     assert ask.believed(END - ask.OLDEST_SECONDS - 1, END) == END
 
 
-def test_ends_in_order_and_when_they_were() -> None:
-    """What the rules subtract to order ends is added again."""
-    assert ask.end_time({"reason": "oom_killed"}, 940.0) == 1000.0
-    assert ask.end_time({"signal": "SIGSEGV"}, 999.9) == 1000.0
-    assert ask.end_time({"signal": "SIGKILL"}, 1000.0) == 1000.0
+def test_deaths_of_one_episode() -> None:
+    """A time that moves with the scrapes is one death; of two within a minute one was first, a later one is another."""
+    moving = tuple((at, DEATH + at % 2) for at, _ in every(DEATH + 5, DEATH + 60))
+    other = {**DIED, "rank": "4", "node": "b"}
+    late = (*every(DEATH + 15, DEATH + 60, DEATH + 10), *every(DEATH + 900, DEATH + 960, DEATH + 890))
+    lines = {"bottomk(8, rank:rankwatch_dead:time": [Line(other, late), Line(DIED, moving)]}
+    course = ask.course(Asked({}, lines), ask.matcher("7", None), START, END)
+    assert [(each.at - DEATH, each.rank, each.what) for each in course.happened] == [
+        (pytest.approx(0, abs=1), "3", "killed (SIGKILL): first to go"),
+        (10.0, "4", "killed (SIGKILL)"),
+        (890.0, "4", "killed (SIGKILL): first to go"),
+    ]
+    assert [each.end - DEATH for each in course.spans] == [60.0, 60.0, 960.0]
 
 
 def test_every_question_is_bounded() -> None:
     """No question about ranks asks for more than a few series, however many ranks there are; no placeholder is left."""
-    asked = Asked({**SAMPLES, "bottomk(17, min_over_time(node:rankwatch_lost": [Sample({"node": 'n"1'}, DEATH)]}, LINES)
+    asked = Asked(
+        {
+            **SAMPLES,
+            "bottomk(17, min_over_time((max by (cluster, job_id, node) (last_over_time(job_node:": [
+                Sample({"node": 'n"1'}, DEATH)
+            ],
+        },
+        LINES,
+    )
     course = ask.course(asked, ask.matcher('7"', None), START, END)
     incident = incidents(course)[-1]
     details(asked, KnownJob("7"), ask.matcher('7"', None), incident, course)
@@ -293,7 +311,6 @@ def test_what_is_asked_for_exists() -> None:
     """Each recorded series and each metric in a question is recorded by the shipped rules or declared in docs."""
     root = Path(__file__).parents[2]
     source = "".join((root / "agent/cli/explain" / f"{name}.py").read_text() for name in ("ask", "details"))
-    source = source.replace("{what}:seconds", "stalled:seconds")
     rules = "".join(path.read_text() for path in (root / "deploy/prometheus/rules").glob("*.yml"))
     recorded = set(re.findall(r"record: (\S+)", rules)) | set(re.findall(r"alert: (\S+)", rules))
     metrics = (root / "docs/metrics.md").read_text()

@@ -39,7 +39,7 @@ def asking(answers: Answers) -> Callable[[str], list[Sample]]:
 
 
 SITE: Answers = {
-    "rank:rankwatch_gone:state": [
+    "rankwatch_rank_state": [
         of("3", "a", state="dead"),
         of("2", "a", state="dead"),
         of("0", "a", state="alive"),
@@ -53,18 +53,19 @@ SITE: Answers = {
         of("11", "c", 9500.0, pid="110"),
         of("0", "z", 9000.0, pid="5"),
     ],
-    "max by (node, instance, rank) (rank:rankwatch_exit:seconds": [of("2", "a", 9941.0), of("3", "a", 9940.0)],
+    "max by (node, instance, rank) (rank:rankwatch_exit:time": [of("2", "a", 9941.0), of("3", "a", 9940.0)],
     "max by (node, instance, rank) (rankwatch_rank_exit_timestamp": [of("2", "a", 9000.0)],
     "rankwatch_rank_exit_info": [
         of("3", "a", reason="signaled", signal="SIGKILL", code=""),
         of("2", "a", reason="exited", signal="", code="1"),
     ],
     "max by (node, instance, rank) (rankwatch_rank_last_progress": [of("9", "b", 9995.0)],
-    "max by (rank) (comm_rank:rankwatch_straggles": [of("9", "", 0.31)],
-    "rank:rankwatch_late_cause": [of("9", "b", cause="cpu", detail="run_queue")],
+    "max by (rank) (avg_over_time(comm_rank:rankwatch_late": [of("9", "", 0.31)],
+    'ALERTS{job_id="4711", alertname="StragglerRank"': [of("9", "b", why="data_loader")],
     "job:rankwatch_ranks_expected": [Sample({}, 16.0)],
     "rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice", "partition": ""}, 1.0)],
-    "job:rankwatch_bus_bandwidth": [Sample({}, 180e9)],
+    "job:rankwatch_ranks_live": [Sample({}, 4.0)],
+    "sum(comm_collective:rankwatch_bus_bytes": [Sample({}, 180e9)],
     "ALERTS": [Sample({"alertname": "RankDead", "severity": "page", "rank": "3", "node": "a"}, 1.0)],
 }
 
@@ -77,7 +78,7 @@ def test_the_whole_job_in_trouble() -> None:
         "a", "3", "dead", "30", "alice", "0,1", ended=RankEnd(9940.0, "signaled", "SIGKILL")
     )
     assert by_rank["a", "2"].ended == RankEnd(9941.0, "exited", "", 1)
-    assert (by_rank["b", "9"].late_share, by_rank["b", "9"].why) == (0.31, ("cpu: run_queue",))
+    assert (by_rank["b", "9"].late_share, by_rank["b", "9"].why) == (0.31, ("data loader",))
     assert by_rank["c", "11"].state == UNSEEN
     assert ("z", "0") not in by_rank, "it runs on another node now"
     text = told(facts).splitlines()
@@ -104,7 +105,7 @@ def test_without_the_rules() -> None:
 def test_two_clusters_with_a_job_of_one_id() -> None:
     """They are never shown as one job."""
     both = [of("0", "a", state="dead", cluster="x"), of("0", "a", state="alive", cluster="y")]
-    facts = asked(asking({"rank:rankwatch_gone:state": both}), "1", None)
+    facts = asked(asking({"rankwatch_rank_state": both}), "1", None)
     assert facts.ranks == ()
     assert told(facts) == "clusters x, y each have a job 1: choose one by --cluster"
 

@@ -23,9 +23,19 @@ STEP_SECONDS = 5.0
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
 """A time that was seen first so long after it is believed, an older one is a clock's mistake."""
-OOM_ORDER_SECONDS, CRASH_ORDER_SECONDS = 60.0, 0.1
-"""What the rules subtract from the end of a rank that was killed for lack of memory, or crashed, to order ends."""
-_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
+SAME_SECONDS = 5.0
+"""Times that are computed from ages differ by so much at most, from one scrape to the next."""
+MAX_DEATHS = 8
+"""Deaths at one time: the first ones of as many nodes."""
+EPISODE_SECONDS = 60.0
+"""Deaths within so long have one first."""
+GOES_ON_SECONDS = 60
+"""A job that completes operations so long after a death goes on without the rank."""
+WEAK_CATEGORIES = (
+    "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
+    "|watchdog_exception|ib_call_failed|program_error"
+)
+"""What a log can say of a cause, or of what follows from another's failure: it counts where the log has no other."""
 
 
 class Ask(Protocol):
@@ -47,7 +57,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
     """Who the job is. Where several clusters have one of this id and none is chosen: their names alone."""
     back = f"[{math.ceil(seconds)}s]"
     every, chosen = matcher(job_id, None), matcher(job_id, cluster)
-    by_rules = ask.at(f"count by (cluster) (last_over_time(job_state:rankwatch_ranks:count{{{every}}}{back}))", end)
+    by_rules = ask.at(f"count by (cluster) (last_over_time(job:rankwatch_ranks_live:sum{{{every}}}{back}))", end)
     known = by_rules or ask.at(f"count by (cluster) (last_over_time(rankwatch_job_ranks{{{every}}}{back}))", end)
     names = sorted({each.labels.get("cluster", "") for each in known})
     if cluster is not None:
@@ -55,17 +65,18 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
     if len(names) != 1:
         return KnownJob(job_id, tuple(names))
     nodes: dict[str, set[str]] = {}
-    seen = f"last_over_time(job_node:rankwatch_ranks_seen:bool{{{every}}}{back})"
-    for each in ask.at(f"group by (cluster, node) ({seen})", end):
+    seen = "group by (cluster, node) (last_over_time(rankwatch_job_ranks{{{}}}{}))"
+    for each in ask.at(seen.format(every, back), end):
         nodes.setdefault(each.labels.get("cluster", ""), set()).add(each.labels.get("node", ""))
     here = nodes.pop(names[0], set())
     elsewhere = frozenset().union(*nodes.values()) - here
     info = ask.at(f"topk(1, last_over_time(rankwatch_job_info{{{chosen}}}{back}))", end)
     ranks = ask.at(f"max(max_over_time(job:rankwatch_ranks_expected:max{{{chosen}}}{back}))", end)
-    started = ask.at(f"min(min_over_time(job:rankwatch_running_since:seconds{{{chosen}}}{back}))", end)
+    started = ask.at(f"min(min_over_time(job:rankwatch_run:time{{{chosen}}}{back}))", end)
+    ahead = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
     clocks = ask.at(
-        f"last_over_time(node:rankwatch_clock_offset:seconds{back}) and on (cluster, node) "
-        f"last_over_time(job_node:rankwatch_ranks_seen:bool{{{chosen}}}{back})",
+        f"round(max by (cluster, node) (quantile_over_time(0.5, ({ahead})[{math.ceil(seconds)}s:5m])), 0.05) != 0 "
+        f"and on (cluster, node) {seen.format(chosen, back)}",
         end,
     )
     return KnownJob(
@@ -94,22 +105,27 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
         return next((line.points for line in over(expression)), ())
 
     deaths = [
-        *_deaths(over(f"job:rankwatch_death:seconds{{{labels}}}"), step, "first to go"),
-        *_deaths(over(f"job:rankwatch_all_killed:seconds{{{labels}}}"), step, "first of all ranks, which were killed"),
+        *_deaths(over(_first_deaths(labels)), "first to go"),
+        *_deaths(over(_all_killed(labels)), "first of all ranks, which were killed"),
     ]
-    lines = _log(over(f"job:rankwatch_log_root:seconds{{{labels}}}"))
-    late = points(f"max(comm_rank:rankwatch_straggles:ratio{{{labels}}})")
-    silent = [f"max(job:rankwatch_{what}:seconds{{{labels}}})" for what in ("stalled", "communicators_stalled")]
-    running = _timestamps(points(f"max(job:rankwatch_running_since:seconds{{{labels}}})"))
+    lines = _log(over(first_root(labels)))
+    late = points(_late(labels))
+    hung = f'ALERTS{{{labels}, alertname="CommunicatorStalled"}}'
+    silent = [
+        f"max(job:rankwatch_stalled:seconds{{{labels}}})",
+        f"max(job:rankwatch_launch_silence:seconds{{{labels}}} and on (cluster, job_id) {hung})",
+    ]
+    running = _timestamps(points(f"max(job:rankwatch_run:time{{{labels}}})"))
     spans = [
         *(span for span, _ in deaths),
         *(span for span, _ in lines),
         *(Span("late", first, last) for first, last in incident.spans(late, step)),
-        *_held("hardware", points(f"count(rank:rankwatch_struck:seconds{{{labels}}})"), step),
-        *_held("node_lost", points(f"max(job:rankwatch_node_lost:count{{{labels}}})"), step),
-        *_since("unresponsive", points(f"max(job:rankwatch_unresponsive_since:seconds{{{labels}}})"), step),
+        *_held("hardware", points(f"count({struck(labels)})"), step),
+        *_since("node_lost", points(f"min({lost_nodes(labels)})"), step),
+        *_held("unresponsive", points(f"count({UNRESPONSIVE.format(labels)})"), step),
         *(span for each in silent for span in _silent(points(each), step, start)),
     ]
+    age = f"rankwatch_job_progress_age_seconds{{{labels}}}"
     saved = points(f"max(rankwatch_train_checkpoint_last_success_timestamp_seconds{{{labels}}})")
     return Course(
         begin,
@@ -118,11 +134,68 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
         tuple(spans),
         (*(happened for _, happened in (*deaths, *lines)), *_started(running, step)),
         tuple(span.start for span, _ in deaths),
-        _timestamps(points(f"max(job:rankwatch_progress:seconds{{{labels}}})")),
+        _timestamps(points(f"max(timestamp({age}) - {age})")),
         running,
         late,
         tuple(HeldGpus(at, step, count) for at, count in points(f"max(job:rankwatch_gpus:count{{{labels}}})")),
         tuple(sorted({value for _, value in _timestamps(saved)})),
+    )
+
+
+UNRESPONSIVE = 'rankwatch_rank_state{{{}, state="unresponsive"}}'
+"""Ranks that are unresponsive; to be filled with the job's labels."""
+
+
+def _first_deaths(labels: str) -> str:
+    """Deaths that no other explains, unless the job goes on without the rank."""
+    dead = f"rank:rankwatch_dead:time{{{labels}}}"
+    worked = f"time() - job:rankwatch_silence:seconds{{{labels}}} - {GOES_ON_SECONDS}"
+    goes_on = f"{dead} < on (cluster, job_id) group_left () ({worked})"
+    return f"bottomk({MAX_DEATHS}, {dead} unless on (cluster, job_id, rank, node) ({goes_on}))"
+
+
+def _all_killed(labels: str) -> str:
+    """Exits by SIGKILL of a job that nothing else ended, and of which no rank lives."""
+    others = f'rank:rankwatch_exit:time{{{labels}, class!="killed"}}'
+    explained = (f"job:rankwatch_ranks_live:sum{{{labels}}} > 0", others, f"job:rankwatch_ended:time{{{labels}}}")
+    return (
+        f'rank:rankwatch_exit:time{{{labels}, class="killed"}} unless on (cluster, job_id) ({" or ".join(explained)})'
+    )
+
+
+def _late(labels: str) -> str:
+    """The share of time that the job waits for its latest rank, while that is a straggler."""
+    late = f"avg_over_time(comm_rank:rankwatch_late:ratio{{{labels}}}[15m])"
+    return f'max({late} and on (cluster, job_id, rank) ALERTS{{{labels}, alertname="StragglerRank"}})'
+
+
+def first_root(labels: str, back: str = "") -> str:
+    """The first line of the job's log that can be the cause, by when; ``back``: how far back to look for it."""
+
+    def of(which: str) -> str:
+        info = f"rankwatch_job_log_first_root_info{{{labels}, category{which}{quoted(WEAK_CATEGORIES)}}}"
+        at = f"rankwatch_job_log_first_root_timestamp_seconds{{{labels}}}"
+        if back:
+            info, at = f"last_over_time({info}{back})", f"last_over_time({at}{back})"
+        return f"bottomk by (cluster, job_id) (1, {info} * on (cluster, instance, job_id) group_left () {at})"
+
+    return f"max by (cluster, job_id, category, rank, host, advice) ({of('!~')} or on (cluster, job_id) {of('=~')})"
+
+
+def struck(labels: str) -> str:
+    """Failed checks of the hardware under ranks, but for those that had failed when the run began."""
+    before = f"last_over_time(rank:rankwatch_unhealthy_at_start:time{{{labels}}}[1d])"
+    return f"rankwatch_rank_unhealthy{{{labels}}} unless on (cluster, job_id, rank, node, reason) {before}"
+
+
+def lost_nodes(labels: str) -> str:
+    """Lost nodes with ranks of the job, by when they answered last, or when their ranks ended by a reboot."""
+    lost = f'ALERTS{{{labels}, alertname="NodeLost"}}'
+    answers = f"rankwatch_job_ranks_live{{{labels}}}"
+    return (
+        f"max by (cluster, job_id, node) (last_over_time(job_node:rankwatch_silent:time{{{labels}}}[1d])"
+        f' or rank:rankwatch_exit:time{{{labels}, class="reboot"}})'
+        f" and on (cluster, job_id, node) ({lost} unless on (cluster, job_id, node) {answers})"
     )
 
 
@@ -133,13 +206,6 @@ def ended(labels: Mapping[str, str]) -> str:
         0.0, labels.get("reason", "unknown"), labels.get("signal", ""), int(code) if code.isdecimal() else None
     )
     return how_ended(known)
-
-
-def end_time(labels: Mapping[str, str], ordered: float) -> float:
-    """When a rank ended, by the rules' value for the order of ends."""
-    if labels.get("reason") == "oom_killed":
-        return ordered + OOM_ORDER_SECONDS
-    return ordered + CRASH_ORDER_SECONDS if labels.get("signal", "") in _CRASHES else ordered
 
 
 def believed(told: float, seen: float) -> float:
@@ -157,24 +223,29 @@ def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happ
     return [
         Happened(value, "back", "", "", "all ranks are started anew", "verdict")
         for (before, old), (_, value) in itertools.pairwise(running)
-        if value != old and value > before - step
+        if abs(value - old) > SAME_SECONDS and value > before - step
     ]
 
 
-def _deaths(lines: Iterable[Line], step: float, which: str) -> list[tuple[Span, Happened]]:
-    found: dict[tuple[str, str, int], tuple[Span, Happened]] = {}
+def _deaths(lines: Iterable[Line], which: str) -> list[tuple[Span, Happened]]:
+    """Deaths in order of time; ``which``: what is said of the first of an episode."""
+    seen: list[tuple[Span, Line]] = []
     for line in lines:
-        rank, node = line.labels.get("rank", ""), line.labels.get("node", "")
         for at, value in line.points:
-            key = (rank, node, round(value))
-            if key in found:
-                span, happened = found[key]
-                found[key] = (span._replace(end=at), happened)
-                continue
-            when = believed(end_time(line.labels, value), at + step)
-            said = f"{ended(line.labels)}: {which}"
-            found[key] = (Span("died", when, at), Happened(when, "died", rank, node, said, "verdict"))
-    return list(found.values())
+            if seen and seen[-1][1] is line and abs(value - seen[-1][0].start) <= SAME_SECONDS:
+                seen[-1] = (seen[-1][0]._replace(end=min(at, value + OLDEST_SECONDS)), line)
+            else:
+                seen.append((Span("died", min(value, at), at), line))
+    found = []
+    first = -math.inf
+    for span, line in sorted(seen, key=lambda each: each[0].start):
+        said = ended(line.labels)
+        if span.start - first > EPISODE_SECONDS:
+            first = span.start
+            said += f": {which}"
+        rank, node = line.labels.get("rank", ""), line.labels.get("node", "")
+        found.append((span, Happened(span.start, "died", rank, node, said, "verdict")))
+    return found
 
 
 def _log(lines: Iterable[Line]) -> list[tuple[Span, Happened]]:

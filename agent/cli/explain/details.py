@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agent.cli.explain.ask import Ask, end_time, ended
+from agent.cli.explain.ask import UNRESPONSIVE, Ask, ended, first_root, lost_nodes, struck
 from agent.cli.explain.model import Course, Details, Happened, Incident, KnownJob, Said
 from agent.cli.job.facts import quoted
 from agent.core.prometheus import Sample
@@ -28,6 +28,12 @@ ADVICE = {
     "fix_program": "By the job's log a restart alone will not help: the program would fail the same way.",
     "fix_system": "By the job's log a restart alone will not help before the system is mended.",
 }
+_JOB, _BACK = "<job>", "[<back>]"
+_SEEN = "and on (cluster, node) last_over_time(rankwatch_job_ranks{<job>}[<back>])"
+_FAULTS = (
+    'rankwatch_gpu_fault_last_timestamp_seconds{role="root", hurts=~"gpu|link|node", action!="no action needed"} '
+    ">= <start>"
+)
 _EACH_ALERT = "bottomk(64, min by (alertname, severity) (<which>))"
 _PLACE = re.compile("<(job|back|most|start|any)>")
 _Found = tuple[list[Happened], list[Said]]
@@ -86,14 +92,10 @@ def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Co
 
 def _ends(window: _Window) -> _Found:
     """Ranks that ended after the first: part of the story, and no blame."""
-    first = window.ask(
-        f"bottomk({MAX_ENDS}, " + "last_over_time(rank:rankwatch_exit_order:seconds{<job>}[<back>]) >= <start>)"
-    )
-    happened = []
-    for each in first:
-        at = end_time(each.labels, each.value)
-        happened.append(Happened(at, "died", _rank(each), _node(each), ended(each.labels), "verdict"))
-    ends = "last_over_time(rank:rankwatch_exit:seconds{<job>}[<back>]) >= <start>"
+    exits = 'rank:rankwatch_exit:time{<job>, class!="ok"}'
+    first = window.ask(f"bottomk({MAX_ENDS}, last_over_time({exits}[<back>]) >= <start>)")
+    happened = [Happened(each.value, "died", _rank(each), _node(each), ended(each.labels), "verdict") for each in first]
+    ends = "last_over_time(rankwatch_rank_exit_timestamp_seconds{<job>}[<back>]) >= <start>"
     count, last = _value(window.ask(f"count({ends})")), _value(window.ask(f"max({ends})"))
     if count is not None and last is not None and count > len(first):
         what = f"by now {count:.0f} ranks have ended"
@@ -102,10 +104,8 @@ def _ends(window: _Window) -> _Found:
 
 
 def _unresponsive(window: _Window) -> _Found:
-    found = window.ask(
-        "bottomk(<most>, min_over_time("
-        'timestamp(rank:rankwatch_running:state{<job>, state="unresponsive"})[<back>:15s]))'
-    )
+    state = UNRESPONSIVE.format(_JOB)
+    found = window.ask(f"bottomk(<most>, min by (rank, node) (min_over_time(timestamp({state})[<back>:15s])))")
     what = "unresponsive (stopped, blocked in the kernel, or not answering NCCL's RAS)"
     return (
         [
@@ -117,7 +117,8 @@ def _unresponsive(window: _Window) -> _Found:
 
 
 def _hardware(window: _Window) -> _Found:
-    found = window.ask("bottomk(<most>, min_over_time(rank:rankwatch_struck:seconds{<job>}[<back>]))")
+    checks = f"min_over_time(timestamp({struck(_JOB)})[<back>:15s])"
+    found = window.ask(f"bottomk(<most>, min by (rank, node, reason) ({checks}))")
     happened = [
         Happened(
             each.value, "hardware", _rank(each), _node(each), f"check {each.labels.get('reason', '')} fails", "hardware"
@@ -131,10 +132,7 @@ def _hardware(window: _Window) -> _Found:
 
 def _faults(window: _Window) -> _Found:
     """What drivers told of GPUs of the job's nodes; the rank under one is blamed by its checks, not by this."""
-    found = window.ask(
-        "bottomk(<most>, last_over_time(gpu:rankwatch_fault:seconds[<back>]) and on (cluster, node) "
-        "last_over_time(job_node:rankwatch_ranks_seen:bool{<job>}[<back>]))"
-    )
+    found = window.ask(f"bottomk(<most>, min_over_time(({_FAULTS})[<back>:15s]) {_SEEN})")
     happened = []
     for each in found:
         of = each.labels
@@ -145,34 +143,32 @@ def _faults(window: _Window) -> _Found:
 
 
 def _lost_nodes(window: _Window) -> _Found:
-    found = window.ask(
-        "bottomk(<most>, min_over_time(node:rankwatch_lost_since:seconds[<back>]) "
-        "and on (cluster, node) last_over_time(node:rankwatch_lost:bool[<back>]) "
-        "and on (cluster, node) last_over_time(job_node:rankwatch_ranks_seen:bool{<job>}[<back>]))"
-    )
+    found = window.ask(f"bottomk(<most>, min_over_time(({lost_nodes(_JOB)})[<back>:15s]))")
     first = min((each.value for each in found), default=0.0)
     nodes = sorted({_node(each) for each in found if each.value <= first + TOGETHER_SECONDS})
     happened = [Happened(each.value, "node_lost", "", _node(each), "node lost", "verdict") for each in found]
     if not nodes:
         return happened, []
-    started = "last_over_time(rank:rankwatch_started:seconds{<job>, node=~<any>}[<back>])"
-    ranks = window.ask(f"bottomk(<most>, {started})", nodes)
+    started = "last_over_time(rankwatch_rank_start_timestamp_seconds{<job>, node=~<any>}[<back>])"
+    ranks = window.ask(f"bottomk(<most>, min by (rank, node) ({started}))", nodes)
     return happened, _words(ranks[:MAX_SERIES], "verdict", lambda each: "its node was lost")
 
 
 def _late(window: _Window) -> _Found:
-    late = window.ask("topk(<most>, max by (rank) (max_over_time(comm_rank:rankwatch_straggles:ratio{<job>}[<back>])))")
-    since = window.ask(
-        "bottomk(<most>, min by (rank) ("
-        "min_over_time(timestamp(comm_rank:rankwatch_straggles:ratio{<job>})[<back>:15s])))"
+    alerts = 'ALERTS{<job>, alertname="StragglerRank"}'
+    late = window.ask(
+        "topk(<most>, max by (rank) (max_over_time(comm_rank:rankwatch_late:ratio{<job>}[<back>]) "
+        f"and on (cluster, job_id, rank) last_over_time({alerts}[<back>])))"
     )
-    causes: dict[str, list[str]] = {}
-    for each in window.ask("bottomk(<most>, min_over_time(rank:rankwatch_late_cause:seconds{<job>}[<back>]))"):
-        text = ": ".join(filter(None, (each.labels.get("cause", ""), each.labels.get("detail", ""))))
-        causes.setdefault(_rank(each), []).append(text)
-    why = {rank: f" ({', '.join(sorted(set(texts)))})" for rank, texts in causes.items()}
+    since: dict[str, Sample] = {}
+    causes: dict[str, set[str]] = {}
+    for each in window.ask(f"bottomk(<most>, min by (rank, why) (min_over_time(timestamp({alerts})[<back>:15s])))"):
+        since[_rank(each)] = min(each, since.get(_rank(each), each), key=lambda one: one.value)
+        causes.setdefault(_rank(each), set()).add(each.labels.get("why", "").replace("_", " "))
+    why = {rank: f" ({', '.join(sorted(texts))})" for rank, texts in causes.items()}
     happened = [
-        Happened(each.value, "late", _rank(each), "", f"late{why.get(_rank(each), '')}", "records") for each in since
+        Happened(each.value, "late", _rank(each), "", f"late{why.get(_rank(each), '')}", "records")
+        for each in since.values()
     ]
 
     def says(each: Sample) -> str:
@@ -182,22 +178,34 @@ def _late(window: _Window) -> _Found:
 
 
 def _log_words(window: _Window) -> _Found:
-    root = window.ask("last_over_time(job:rankwatch_log_root:seconds{<job>}[<back>])")
+    root = window.ask(first_root(_JOB, _BACK))
     said = _words(root, "job_log", lambda each: f"its log has {each.labels.get('category', '').replace('_', ' ')}")
-    behind = window.ask("topk(<most>, max by (rank) (last_over_time(rank:rankwatch_log_behind:count{<job>}[<back>])))")
+    completed, enqueued = (
+        f'last_over_time(rankwatch_job_log_last_work{{<job>, what="{what}"}}[<back>])'
+        for what in ("completed", "enqueued")
+    )
+    behind = window.ask(
+        f"topk(<most>, max by (rank) (max by (cluster, job_id, group) ({completed}) + 1 "
+        "- on (cluster, job_id, group) group_right () "
+        f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
+    )
     said += _words(behind, "job_log", lambda each: "by the words of watchdogs the others waited for it")
     return [], [each for each in said if each.rank.isdecimal()]
 
 
 def _ras(window: _Window) -> _Found:
-    found = window.ask(
-        "topk(<most>, max by (rank, host, gpu, reason) (last_over_time(rank:rankwatch_suspect:lag{<job>}[<back>])))"
+    suspects = "last_over_time(rank:rankwatch_suspect:bool{<job>}[<back>])"
+    found = window.ask(f"topk(<most>, max by (rank, host, gpu, reason) ({suspects}))")
+    lags = window.ask(
+        "topk(<most>, max by (rank) (last_over_time(rankwatch_communicator_rank_lag{<job>}[<back>]) "
+        f"and on (cluster, job_id, rank) {suspects}))"
     )
+    lag = {_rank(each): each.value for each in lags}
 
     def says(each: Sample) -> str:
         reason = each.labels.get("reason", "")
         return {
-            "behind": f"{each.value:.0f} launches behind the others, which wait for it",
+            "behind": f"{lag.get(_rank(each), 1.0):.0f} launches behind the others, which wait for it",
             "missing": "does not answer RAS, and the others wait for it",
             "left": "left a communicator that the others wait in",
         }.get(reason, reason)
@@ -221,11 +229,8 @@ def _flight_recorder(window: _Window) -> _Found:
 def _alerts(window: _Window) -> tuple[tuple[str, ...], list[Happened]]:
     firing = 'min_over_time(timestamp(ALERTS{<of>, alertstate="firing"})[<back>:15s])'
     of_node = f'alertname=~"{NODE_ALERTS}"'
-    ranks = " and on (cluster, node) last_over_time(job_node:rankwatch_ranks_seen:bool{<job>}[<back>])"
-    lost = " and on (cluster) last_over_time(job:rankwatch_node_lost:count{<job>}[<back>])"
     found = window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", "<job>")))
-    found += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", of_node) + ranks))
-    found += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", 'alertname="NodeLost"') + lost))
+    found += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", of_node) + f" {_SEEN}"))
     happened = []
     for each in found:
         name, severity = each.labels.get("alertname", ""), each.labels.get("severity", "")
@@ -236,13 +241,13 @@ def _alerts(window: _Window) -> tuple[tuple[str, ...], list[Happened]]:
 
 def _advice(window: _Window) -> list[str]:
     found = []
-    for each in window.ask("last_over_time(job:rankwatch_log_root:seconds{<job>}[<back>])"):
+    for each in window.ask(first_root(_JOB, _BACK)):
         text = ADVICE.get(each.labels.get("advice", ""))
         if text is not None:
             found.append(text)
     faults = window.ask(
-        "bottomk(4, last_over_time(gpu:rankwatch_fault:seconds[<back>]) and on (cluster, node) "
-        "last_over_time(rank:rankwatch_struck:seconds{<job>}[<back>]))"
+        f"bottomk(4, min_over_time(({_FAULTS})[<back>:15s]) and on (cluster, node) "
+        "last_over_time(rankwatch_rank_unhealthy{<job>}[<back>]))"
     )
     found += [f"GPU {each.labels.get('gpu', '')} of {_node(each)}: {each.labels.get('action', '')}." for each in faults]
     return sorted(set(found))

@@ -77,9 +77,10 @@ def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     chosen = "" if cluster is None else f", cluster={quoted(cluster)}"
     job = f"job_id={quoted(job_id)}{chosen}"
     [now] = ask("vector(time())")
-    shown = ask(f"rank:rankwatch_gone:state{{{job}}} or rank:rankwatch_running:state{{{job}}}")
-    has_rules = bool(shown)
-    shown = shown or ask(f"rankwatch_rank_state{{{job}}}")
+    # What a rank is elsewhere counts where it lives nowhere.
+    live = f'rankwatch_rank_state{{{job}, state=~"alive|unresponsive"}}'
+    shown = ask(f"{live} or on (cluster, job_id, rank) rankwatch_rank_state{{{job}}}")
+    has_rules = bool(ask(f"job:rankwatch_ranks_live:sum{{{job}}}"))
     info = f"rankwatch_rank_info{{{job}}}"
     # When each was last seen; 0 of those that lived between two steps.
     seen = ask(f"max_over_time(timestamp({info})[{MEMORY}:{STEP}]) or 0 * last_over_time({info}[{MEMORY}])")
@@ -95,7 +96,12 @@ def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
         _ranks(ask, job, shown, seen),
         _whole(ask(f"job:rankwatch_ranks_expected:max{{{job}}} or max(rankwatch_job_expected_ranks{{{job}}})")),
         of_job[0].labels if of_job else None,
-        _first(ask(f"job:rankwatch_bus_bandwidth:bytes_per_second{{{job}}}")),
+        _first(
+            ask(
+                f"sum(comm_collective:rankwatch_bus_bytes:rate5m{{{job}}})"
+                f" / (sum(comm_collective:rankwatch_bus_seconds:rate5m{{{job}}}) > 0)"
+            )
+        ),
         _alerts(ask(f'ALERTS{{{job}, alertstate="firing"}}')),
     )
 
@@ -116,17 +122,19 @@ def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) 
         gpus.setdefault((_key(each), each.labels.get("pid", "")), set()).add(each.labels.get("gpu", ""))
         if each.labels.get("rank", "") not in known:
             states.setdefault(_key(each), UNSEEN)
-    at = {_key(each): each.value for each in ask(_of_rank("rank:rankwatch_exit:seconds", job))}
-    at = {_key(each): each.value for each in ask(_of_rank("rankwatch_rank_exit_timestamp_seconds", job))} | at
+    at = {_key(each): each.value for each in ask(_of_rank("rankwatch_rank_exit_timestamp_seconds", job))}
+    at |= {_key(each): each.value for each in ask(_of_rank("rank:rankwatch_exit:time", job))}  # by Prometheus' clock
     ends = {_key(each): each.labels for each in ask(f"rankwatch_rank_exit_info{{{job}}}")}
     progress = {_key(each): each.value for each in ask(_of_rank("rankwatch_rank_last_progress_timestamp_seconds", job))}
+    straggles = f'ALERTS{{{job}, alertname="StragglerRank", alertstate="firing"}}'
     late: dict[str, float] = {}
-    for each in ask(f"max by (rank) (comm_rank:rankwatch_straggles:ratio{{{job}}})"):
+    for each in ask(
+        f"max by (rank) (avg_over_time(comm_rank:rankwatch_late:ratio{{{job}}}[3m]) and on (rank) {straggles})"
+    ):
         late[each.labels.get("rank", "")] = each.value
     why: dict[RankKey, list[str]] = {}
-    for each in ask(f"rank:rankwatch_late_cause:seconds{{{job}}}"):
-        words = filter(None, (each.labels.get("cause", ""), each.labels.get("detail", "")))
-        why.setdefault(_key(each), []).append(": ".join(words))
+    for each in ask(straggles):
+        why.setdefault(_key(each), []).append(each.labels.get("why", "").replace("_", " "))
 
     def made(key: RankKey, state: str) -> JobRank:
         labels = facts[key].labels if key in facts else {}

@@ -89,7 +89,7 @@ class LivenessBook:
                         ranks[label.job_id].append(label.rank)
                         started[label.job_id] = min(started[label.job_id], process.facts.start_seconds)
         return {
-            job_id: RanBefore(line.share, sorted(ranks[job_id]), started[job_id], line.expected)
+            job_id: RanBefore(line.share, sorted(ranks[job_id]), started[job_id], line.expected, line.proven)
             for job_id, line in self.jobs.items()
             if job_id in ranks
         }

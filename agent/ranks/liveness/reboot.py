@@ -11,12 +11,16 @@ from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime
 
 
 class RanBefore(msgspec.Struct, frozen=True):
-    """A job with ranks that ran on this node; ``started_seconds``: start of the oldest, since the epoch."""
+    """A job with ranks that ran on this node; ``started_seconds``: start of the oldest, since the epoch.
+
+    ``proven``: the scheduler proved the job of one of them.
+    """
 
     user: str
     ranks: list[str]
     started_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_SECONDS)]
     expected: int = 0
+    proven: bool = True
 
 
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
@@ -34,5 +38,6 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
         left_at=0.0,
         ranks=len(ran.ranks),
         expected=ran.expected,
+        proven=ran.proven,
         leads=(lead,),
     )
