@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_clock import FakeClock
 
@@ -105,7 +106,7 @@ async def test_reload_changes_the_numbers_of_verdicts(bench: Bench) -> None:
     await bench.supervisor.begin(bench.plan(a=Config()))
     assert bench.supervisor.ranks.liveness.numbers == NUMBERS
     numbers = Numbers(killed_behind_seconds=20.0)
-    assert await bench.supervisor.apply(replace(bench.plan(a=Config()), numbers=numbers))
+    assert await bench.supervisor.apply(msgspec.structs.replace(bench.plan(a=Config()), numbers=numbers))
     assert bench.supervisor.ranks.liveness.numbers == numbers
     await bench.supervisor.stop()
 
