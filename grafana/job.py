@@ -212,7 +212,7 @@ def _progress() -> list[Panel]:
             "Since the last operation",
             "Time since the live rank that is furthest ahead, and the one furthest behind, completed an operation.",
             Query(f"max({silence(JOB)})", "furthest behind"),
-            Query(f"min({silence(JOB)})", "furthest ahead"),
+            Query(f"max(job:rankwatch_silence:seconds{{{JOB}}})", "furthest ahead"),
             unit="s",
             nothing=NO_RECORDS,
             size=HALF,

@@ -134,7 +134,7 @@ def _over_time(late_share: float) -> list[Panel]:
             "Silence of all ranks over time",
             "Time since each live rank last completed an operation. Jobs of more than "
             f"{SMALL} ranks have a row for each hundred of them, with the one that is silent for longest.",
-            *_by_place(silence(JOB)),
+            *_by_place(silence(JOB), "hundred:rankwatch_silence:seconds"),
             unit="s",
             size=Size(12, 10),
             steps=Steps("green", {20: "light-yellow", SILENT_SECONDS: "yellow", 180: "orange", 600: "red"}),
@@ -144,7 +144,7 @@ def _over_time(late_share: float) -> list[Panel]:
             "Lateness of all ranks over time",
             "Share of the time that a communicator waited for each rank, where it is greatest. Jobs of more than "
             f"{SMALL} ranks have a row for each hundred of them, with the latest one.",
-            *_by_place(lateness(JOB)),
+            *_by_place(lateness(JOB), "hundred:rankwatch_lateness:ratio"),
             unit="percentunit",
             size=Size(12, 10),
             steps=Steps("green", {late_share / 4: "light-yellow", late_share / 2: "yellow", late_share: "red"}),
@@ -153,20 +153,15 @@ def _over_time(late_share: float) -> list[Panel]:
     ]
 
 
-def _by_place(series: str) -> tuple[Query, Query]:
+def _by_place(series: str, of_hundreds: str) -> tuple[Query, Query]:
     """Return two queries, of which one has series: by rank, or by hundreds of ranks in jobs of more than ``SMALL``.
 
     A label ``place`` keeps the ranks' natural order: 2 comes before 10.
     """
-    is_large = f"on (cluster, job_id) job:rankwatch_ranks_expected:max{{{JOB}}} > {SMALL}"
-    ranks = f"{series} unless {is_large}"
+    ranks = f"{series} unless on (cluster, job_id) job:rankwatch_ranks_expected:max{{{JOB}}} > {SMALL}"
     for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d\\d\\d)")):
         ranks = f'label_replace({ranks}, "place", "{zeros}$1", "rank", "{digits}")'
-    hundreds = f"{series} and {is_large}"
-    for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d{3,})")):
-        hundreds = f'label_replace({hundreds}, "place", "{zeros}$1", "rank", "{digits}\\\\d\\\\d")'
-    hundreds = f'label_replace({hundreds}, "place", "000", "rank", "\\\\d{{1,2}}")'
     return (
         Query(f"max by (place, rank) ({ranks})", "{{rank}}"),
-        Query(f"max by (place) ({hundreds})", "{{place}}00 to {{place}}99"),
+        Query(f"max by (place) ({of_hundreds}{{{JOB}}})", "{{place}}00 to {{place}}99"),
     )

@@ -47,7 +47,7 @@ def bandwidth() -> list[Panel]:
 
 def late(late_share: float) -> list[Panel]:
     """Return the panels on late ranks; from ``late_share`` of wall time on a rank counts as late."""
-    most_late = f"max by (rank) ({over_time('max_over_time', f'comm_rank:rankwatch_lateness:ratio{{{JOB}}}')})"
+    most_late = f"max by (rank) ({over_time('max_over_time', f'rank:rankwatch_lateness:ratio{{{JOB}}}')})"
     alerts = firing("StragglerRank", JOB)
     return [
         lines(

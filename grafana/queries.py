@@ -101,7 +101,7 @@ def silence(selector: str) -> str:
 
 def lateness(selector: str) -> str:
     """Return a query for the share of time that others waited for each rank, in the communicator where it is most."""
-    return f"max by (cluster, job_id, rank) (clamp_min(comm_rank:rankwatch_lateness:ratio{{{selector}}}, 0))"
+    return f"clamp_min(rank:rankwatch_lateness:ratio{{{selector}}}, 0)"
 
 
 def firing(alert: str, selector: str) -> str:

@@ -11,7 +11,8 @@ COLLECTIVE = "comm, collective"
 DIRECTION = "comm, direction"
 OPERATIONS = f"rankwatch_collective_operations_total{{{RANK}}}"
 P2P_OPERATIONS = f"rankwatch_p2p_operations_total{{{RANK}}}"
-LATENESS = f"comm_rank:rankwatch_lateness:ratio{{{RANK}}}"
+LATENESS = f"clamp_min(max(rank:rankwatch_lateness:ratio{{{RANK}}}), 0)"
+LATE = f"comm_rank:rankwatch_late:ratio{{{RANK}}}"
 MEANS = "operation, message_size, comm_name, comm, ranks, algo_proto"
 
 
@@ -83,8 +84,9 @@ def lateness(late_share: float) -> list[Panel]:
     return [
         lines(
             "Share of time that others waited for this rank",
-            "By communicator. The victim of a late rank in one communicator comes late in the others.",
-            Query(named(f"clamp_min(max by (comm) ({LATENESS}), 0)", LATENESS), "{{comm_name}} {{comm}}"),
+            "In the communicator where it is greatest; and in those in which it alone is late, and waits for no other.",
+            Query(LATENESS, "most"),
+            Query(named(f"max by (comm) ({LATE})", LATE), "late in {{comm_name}} {{comm}}"),
             unit="percentunit",
             nothing=NO_RECORDS,
             size=HALF,

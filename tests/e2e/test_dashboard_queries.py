@@ -152,24 +152,37 @@ def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("title", ["Silence of all ranks over time", "Lateness of all ranks over time"])
 def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
     """A large job has the worst of each hundred ranks, in order; a small one each of its ranks, in order."""
-    ranks = {"5": 10, "99": 90, "100": 30, "199": 20, "4095": 40, "12345": 70}
-    hundreds = {"000": 90, "001": 30, "040": 40, "123": 70}
-    each = {("007", "7"): 40, ("012", "12"): 30}
-    series = {"Lateness of all ranks over time": lateness, "Silence of all ranks over time": silence}[title]
-    large = [*series("7", ranks), ('job:rankwatch_ranks_expected:max{job_id="7"}', 12346)]
-    small = [*series("7", {"7": 40, "12": 30}), ('job:rankwatch_ranks_expected:max{job_id="7"}', 128)]
-    by_rank, by_hundred = (fill(each.expression, {"job_id": "7", "cluster": ""}) for each in of_panel("job", title))
-    check_answers(tmp_path, large, {by_rank: {}, by_hundred: {f'{{place="{key}"}}': n for key, n in hundreds.items()}})
-    by_places = {f'{{place="{place}", rank="{rank}"}}': number for (place, rank), number in each.items()}
-    check_answers(tmp_path, small, {by_rank: by_places, by_hundred: {}})
+    ranks = {"0": 0.0, "5": 0.1, "99": 0.9, "100": 0.3, "199": 0.2, "4095": 0.4, "12345": 0.7}
+    hundreds = {"000": 0.9, "001": 0.3, "040": 0.4, "123": 0.7}
+    made = {"Lateness of all ranks over time": elsewhere, "Silence of all ranks over time": silence}[title]
+    sizes = [(f'job:rankwatch_ranks_expected:max{{job_id="{job}"}}', size) for job, size in (("7", 12346), ("8", 128))]
+    series = [*sizes, *made("7", ranks), *made("8", {"7": 0.4, "12": 0.0})]
+    by_rank, by_hundred = (each.expression for each in of_panel("job", title))
+    large, small = ({"job_id": job, "cluster": ""} for job in ("7", "8"))
+    check_answers(
+        tmp_path,
+        series,
+        {
+            f"round({fill(by_rank, large)}, 0.1)": {},
+            f"round({fill(by_hundred, large)}, 0.1)": {f'{{place="{key}"}}': n for key, n in hundreds.items()},
+            f"round({fill(by_rank, small)}, 0.1)": {
+                '{place="007", rank="7"}': 0.4,
+                '{place="012", rank="12"}': 0.0,
+            },
+            f"round({fill(by_hundred, small)}, 0.1)": {},
+        },
+        rules="lateness.yml",
+    )
 
 
-def lateness(job_id: str, ranks: Mapping[str, int]) -> list[tuple[str, float]]:
-    """Return series of ranks for which others wait, by how long."""
-    return [(f'comm_rank:rankwatch_lateness:ratio{{job_id="{job_id}",rank="{rank}"}}', n) for rank, n in ranks.items()]
+def elsewhere(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return series of ranks for which others wait, by how long; for one they do not."""
+    own = 'comm_rank:rankwatch_elsewhere:ratio{{job_id="{}",comm="c",node="a",rank="{}"}}'
+    lost = f'comm_node:rankwatch_operations:per_record{{job_id="{job_id}",comm="c",node="a"}}'
+    return [(lost, 1), *((own.format(job_id, rank), 0.05 + late) for rank, late in ranks.items())]
 
 
-def silence(job_id: str, ranks: Mapping[str, int]) -> list[tuple[str, float]]:
+def silence(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
     """Return series of live ranks that completed an operation so many seconds before ASKED_SECONDS."""
     own = 'job_id="{}",node="a",rank="{}"'
     return [
@@ -235,8 +248,12 @@ def check_answers(
     series: Iterable[tuple[str, float | str]],
     expected: Mapping[str, Mapping[str, float]],
     seconds: int = ASKED_SECONDS,
+    rules: str = "",
 ) -> None:
-    """Ask queries of these series after ``seconds``: values that stay, or as promtool has them, one a minute."""
+    """Ask queries of these series after ``seconds``: values that stay, or as promtool has them, one a minute.
+
+    ``rules``: the shipped file of rules whose recordings they ask.
+    """
     tests = [
         {
             "expr": query,
@@ -247,7 +264,9 @@ def check_answers(
     ]
     inputs = [{"series": name, "values": value if isinstance(value, str) else f"{value}x9"} for name, value in series]
     case = {"interval": "1m", "input_series": inputs, "promql_expr_test": tests}
-    (directory / "case.yml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [case]}))
+    files = [str(path) for path in RULES if path.name == rules]
+    whole = {"rule_files": files, "evaluation_interval": "1m", "tests": [case]}
+    (directory / "case.yml").write_text(yaml.safe_dump(whole))
     assert run_promtool(promtools()[0], "test", "rules", directory / "case.yml") == ""
 
 
