@@ -113,13 +113,13 @@ class Supervisor:
         self._ends: set[asyncio.Task[None]] = set()
         self._restore("health ledger", self._checks_section, self.ledger.load)
         self._boot_file = BootFile(state.directory, state.boot_id, self._state_thread)
-        self.ranks.liveness.note_ran_before(self._boot_file.load(clock.time()), clock)
 
     # -- exporters -------------------------------------------------------------------------------------------------
 
     async def begin(self, plan: ExporterPlan, schedule: bool = True) -> None:
         """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
         self._take(plan)
+        self.ranks.liveness.note_ran_before(self._boot_file.load(self._clock.time()), self._clock)
         started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
         self._refused = {name: plan.enabled[name].config for name, running in started.items() if running is None}
         self.broken = frozenset({*plan.broken, *self._refused})

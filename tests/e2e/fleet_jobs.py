@@ -42,10 +42,6 @@ class Job(Fleet):
         """Where a rank runs: half of them on each of two nodes."""
         return self.nodes[rank * 2 // self.world]
 
-    def start(self, seconds: float, rank: int, node: Node) -> None:
-        """Start a rank (anew)."""
-        self.at(seconds, self._start, rank, node, seconds - 1)
-
     def end(self, seconds: float, rank: int, status: ExitStatus, finalized: bool = False) -> None:
         """Let a rank leave."""
         self.at(seconds, self._end, seconds, rank, status, finalized)

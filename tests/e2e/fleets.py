@@ -43,7 +43,6 @@ WARM_SECONDS = 20
 TERMINATED = ExitStatus(known=True, signal=SIGTERM)
 KILLED = ExitStatus(known=True, signal=SIGKILL)
 ABORTED = ExitStatus(known=True, signal=SIGABRT)
-OOM_KILLED = ExitStatus(known=True, signal=SIGKILL, oom=True)
 ENDED_WELL = ExitStatus(known=True)
 UNKNOWN = ExitStatus(known=False)
 
@@ -89,8 +88,6 @@ class Node:
         self.answer: float | None = 0.01
         """How long a scrape takes; None: it is no target any more."""
         self.is_up = True
-        self.failing: set[int] = set()
-        """Scrapes that fail, by their number."""
         self.ras: RasAgent | None = None
         self.records: Counter[tuple[str, int]] = Counter()
         """Those of each rank."""
@@ -101,15 +98,13 @@ class Node:
         """Let the node's clock be ahead by so much from now on."""
         self._clock.error_seconds = seconds
 
-    def start(
-        self, job_id: str, rank: int, world: int, start_seconds: float, name: str = "", *, epoch: float = 0.0
-    ) -> None:
-        """Start a rank (in the table's eyes: find its process); ``epoch``: when the fleet began, by the wall clock."""
+    def start(self, job_id: str, rank: int, world: int, start_seconds: float, name: str = "") -> None:
+        """Start a rank (in the table's eyes: find its process)."""
         self._pid += 1
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job_id, "SLURM_JOB_NAME": name}
         environment |= {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
-        key = ProcessKey(self._pid, int(monotonic(start_seconds) * TICKS_PER_SECOND))
-        self.table.observe_process(ProcessFacts(key, epoch + start_seconds, self._pid, "alice", "thread", environment))
+        key = ProcessKey(self._pid, int(monotonic(start_seconds - self._clock.error_seconds) * TICKS_PER_SECOND))
+        self.table.observe_process(ProcessFacts(key, start_seconds, self._pid, "alice", "thread", environment))
         self.processes[(job_id, rank)] = key
 
     def end(self, job_id: str, rank: int, status: ExitStatus, finalized: bool = False) -> None:
@@ -150,11 +145,6 @@ class Node:
         for key in self.processes.values():
             self.table.confirm(key)
 
-    def reboot(self) -> None:
-        """Come back with nothing: no process, no checkpoint of this boot."""
-        self.processes.clear()
-        self._begin()
-
     def advance(self, now: float) -> None:
         """Go on to ``now``; the table is looked at once a second."""
         self._clock.now = now
@@ -168,14 +158,11 @@ class Node:
         """Return what a scrape gives now, by series."""
         if self.answer is None:
             return {}
-        answers = self.is_up and slot not in self.failing
         found = {
-            series_key("up", self._target(LIVENESS)): float(answers),
-            series_key("scrape_duration_seconds", self._target(LIVENESS)): (
-                TIMEOUT_SECONDS if slot in self.failing else self.answer
-            ),
+            series_key("up", self._target(LIVENESS)): float(self.is_up),
+            series_key("scrape_duration_seconds", self._target(LIVENESS)): self.answer,
         }
-        if answers:
+        if self.is_up:
             found |= self._page(self.liveness(), LIVENESS)
             # a sample's time is its scrape's, here as promtool has it
             found[series_key("rankwatch_node_time_seconds", self._target(LIVENESS))] = (

@@ -157,7 +157,7 @@ class LiveJob:
 
     def _start(self, started_seconds: float) -> None:
         for rank in self.ranks:
-            self._home(rank).start(self.job_id, rank, len(self.ranks), started_seconds, epoch=self._fleet.epoch)
+            self._home(rank).start(self.job_id, rank, len(self.ranks), self._fleet.epoch + started_seconds)
             self._running.add(rank)
 
     def _end(self, rank: int, status: ExitStatus) -> None:

@@ -169,7 +169,7 @@ def test_demo_pages_for_a_killed_rank(demo_with_alerts: Demo) -> None:
     subprocess.run(["bash", "-c", demo.said("kill rank:")], check=True, cwd=ROOT, timeout=30)
     page = f"PAGE: RankDead: Job {demo.job_id}: rank 3 on "
     wait_until(lambda: page in demo.log.read_text(), PAGE_SECONDS, "the page")
-    assert "was killed (SIGKILL); 7 ranks wait for it" in demo.said(page)
+    assert "was killed (SIGKILL); 7 ranks still run" in demo.said(page)
     os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
     assert demo.process.wait(STOP_SECONDS) == 130, demo.log.read_text()[-2000:]
     wait_until(lambda: not demo.group(), 5.0, "the end of every process")

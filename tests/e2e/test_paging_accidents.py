@@ -31,6 +31,7 @@ THRESHOLDS = {
     "stalled_seconds": 50,
     "slow_for": "10s",
     "slow_min_operations": 20,
+    "slow_min_share": 0.001,
 }
 SHORTER = {
     "interval: 30s": "interval: 5s",
@@ -47,6 +48,9 @@ SHORTER = {
     "[6h:4m] offset 15m": "[1h:5s] offset 40s",
     "[6h:4m]": "[1h:5s]",
 }
+
+
+OPTIONS = {"shorter": SHORTER, "ticket_wait": "1m"}
 
 
 def nothing(job: ClusterJob) -> None:
@@ -81,11 +85,11 @@ def kill_agent_and_rank(job: ClusterJob) -> None:
 
 
 def kill_agent_and_ranks(job: ClusterJob) -> None:
-    """The agent of the first node and all ranks there die; the agent comes back."""
-    job.nodes[0].agent.kill9()
-    job.signal_rank(0)
-    job.signal_rank(1)
-    job.nodes[0].agent.start()
+    """The agent of the second node and all ranks there die; the agent comes back."""
+    job.nodes[1].agent.kill9()
+    job.signal_rank(2)
+    job.signal_rank(3)
+    job.nodes[1].agent.start()
 
 
 def lose_first_node(job: ClusterJob) -> None:
@@ -188,7 +192,7 @@ def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Drill
             what = "The OOM killer takes a rank; the other waits"
             accidents["hoarded"] = Accident((0, 1), hoard, ranks=2, job=job, what=what, to_be_told="RankDead (page)")
         directory = tmp_path_factory.mktemp("accidents")
-        yield stack.enter_context(drill(directory, 10, accidents, SETTLE_SECONDS, THRESHOLDS, WATCHES, shorter=SHORTER))
+        yield stack.enter_context(drill(directory, 10, accidents, SETTLE_SECONDS, THRESHOLDS, WATCHES, **OPTIONS))
 
 
 @pytest.fixture(params=WATCHES)

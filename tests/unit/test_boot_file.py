@@ -102,11 +102,13 @@ def test_a_job_that_runs_for_days_is_known_after_a_boot(tmp_path: Path) -> None:
 
 
 def test_what_ran_is_what_runs(tmp_path: Path) -> None:
-    """The jobs to be saved are those with ranks that run, each with its ranks, its user and its size."""
+    """The jobs to be saved are those with ranks that run, each with its ranks, user, size, and whether it is proven."""
     job = Job(ranks=3, world=8)
     job.exit(1, None, after=1.0)
     table = job.table.ranks
-    assert table.liveness.running(table.processes().values()) == {"4711": RanBefore("alice", ["0", "2"], 1.7e9, 8)}
+    assert table.liveness.running(table.processes().values()) == {
+        "4711": RanBefore("alice", ["0", "2"], 1.7e9, 8, proven=False)
+    }
 
 
 def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:

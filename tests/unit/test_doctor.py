@@ -135,6 +135,12 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "no-rules": (watched(rule_groups=0), "rules", "none of rankwatch's rules", "rule_files"),
     "no-alertmanager": (watched(alertmanagers=0), "alertmanager", "no Alertmanager", "alerting"),
     "clock": (watched(clock_ahead_seconds=-3.2), "clock", "3.2 s behind", "chrony"),
+    "numbers": (
+        watched(verdict={"killed_behind_seconds": 20.0, "left_behind_seconds": 45.0}),
+        "rules",
+        "the rules judge by killed_behind_seconds 20, the agent by 15",
+        "build.py --agent",
+    ),
     "unsent": (watched(unsent=3.0), "alertmanager", "could not be sent", "log"),
     "no-prometheus": (watched(error="refused"), "prometheus", "http://p: refused", "address"),
 }
@@ -255,7 +261,7 @@ def test_a_password_on_the_way(url: str, shows: bool) -> None:
 
 def test_rules_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shipped rules that a Prometheus lacks are named, where the package is on this machine."""
-    groups = [{"name": "rankwatch-agent", "rules": [{"name": "a:b"}, {"name": "Down"}]}]
+    groups: list[dict[str, Any]] = [{"name": "rankwatch-agent", "rules": [{"name": "a:b"}, {"name": "Down"}]}]
     answers: dict[str, Any] = {
         "/api/v1/rules": {"groups": groups},
         "/api/v1/alertmanagers": {"activeAlertmanagers": [1]},
@@ -268,6 +274,10 @@ def test_rules_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     text = "groups:\n- name: x\n  rules:\n  - record: a:b\n    expr: c\n  - alert: Down\n  - alert: New\n"
     (tmp_path / "agent.yml").write_text(text)
     assert ask_prometheus("http://p").rules_missing == ("New",)
+    assert ask_prometheus("http://p").verdict == {}
+    description = "It fires. The rules judge by killed_behind_seconds=20 end_seconds=300.5."
+    groups[0]["rules"].append({"name": "Watchdog", "annotations": {"description": description}})
+    assert ask_prometheus("http://p").verdict == {"killed_behind_seconds": 20.0, "end_seconds": 300.5}
     answers["/api/v1/targets"] = {"activeTargets": [{"labels": [], "scrapeUrl": ""}]}
     assert ask_prometheus("http://p").error
 

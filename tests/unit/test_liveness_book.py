@@ -23,6 +23,7 @@ from agent.ranks.liveness.job_line import (
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.job_end import JobEnd
+from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.process import RankProcess
 from exporters.job_log.catalogue import entries
 
@@ -36,11 +37,14 @@ SETTLED = book.CAUSE_SECONDS
 class Job:
     """One job of ranks on a node; each starts when it is added."""
 
-    def __init__(self, ranks: int = 4, job: str = "4711", world: int = 8, user: str = "alice") -> None:
+    def __init__(
+        self, ranks: int = 4, job: str = "4711", world: int = 8, user: str = "alice", scheduler: str = ""
+    ) -> None:
         self.table = Table()
         self.job = job
         self.world = world
         self.user = user
+        self.owner = Owner("job", f"{scheduler}/{job}", scheduler=scheduler, job_id=job) if scheduler else Owner()
         self.keys: dict[int, ProcessKey] = {}
         self.pid = 0
         for rank in range(ranks):
@@ -52,7 +56,7 @@ class Job:
         self.pid += 1
         key = ProcessKey(self.pid, int(self.table.clock.now * 100))
         claim = environment(rank, self.world, self.job)
-        self.table.add_facts(msgspec.structs.replace(facts(self.pid, claim), key=key, user=self.user))
+        self.table.add_facts(msgspec.structs.replace(facts(self.pid, claim), key=key, user=self.user, owner=self.owner))
         self.keys[rank] = key
 
     def exit(self, rank: int, status: ExitStatus | None, after: float = 0.0) -> None:
@@ -90,6 +94,23 @@ def test_ranks_that_live() -> None:
     assert job.shown("job_ranks_live") == {(): 0}
     job.tick(1.0)
     assert job.shown("job_ranks_live") == {}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "first", "expected"),
+    [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})],
+)
+def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
+    """0 says that nothing proves the job here, 1 that its rank 0 is proven, also after the ranks left."""
+    job = Job(ranks=0, scheduler=scheduler)
+    for rank in (first, first + 1):
+        job.start(rank)
+    job.tick(1.0)
+    assert job.shown("job_proven") == expected
+    for rank in (first, first + 1):
+        job.exit(rank, CRASH)
+    job.tick(SETTLED)
+    assert job.shown("job_proven") == expected
 
 
 def test_ranks_that_are_not_seen_are_not_counted_as_gone() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_clock import FakeClock
 
@@ -17,6 +18,7 @@ from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState, HealthLedger
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.table import RankTable
 
 
@@ -96,6 +98,16 @@ async def test_reload_touches_what_changed(bench: Bench) -> None:
     assert await bench.supervisor.apply(bench.plan(a=Config(), b=Config(number=1), d=Config()))
     assert sorted(bench.take()) == ["drain b0", "drain c0", "start b1 from b0", "start d0 from nothing"]
     assert set(bench.supervisor.running) == {"a", "b", "d"}
+    await bench.supervisor.stop()
+
+
+async def test_reload_changes_the_numbers_of_verdicts(bench: Bench) -> None:
+    """Exits are judged by the numbers of the configuration that was taken last."""
+    await bench.supervisor.begin(bench.plan(a=Config()))
+    assert bench.supervisor.ranks.liveness.numbers == NUMBERS
+    numbers = Numbers(killed_behind_seconds=20.0)
+    assert await bench.supervisor.apply(msgspec.structs.replace(bench.plan(a=Config()), numbers=numbers))
+    assert bench.supervisor.ranks.liveness.numbers == numbers
     await bench.supervisor.stop()
 
 

@@ -216,8 +216,6 @@ def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
             )
         elif not watcher.targets[job]:
             yield wrong("prometheus", f"job {job}'s last scrape of this node failed", f"{watcher.url}/targets says why")
-    if not watcher.rule_groups:
-        yield wrong("rules", "none of rankwatch's rules is loaded", "rule_files: deploy/prometheus/rules/*.yml")
     if not watcher.alertmanagers:
         yield wrong("alertmanager", "no Alertmanager is told", "alerting.alertmanagers in prometheus.yml")
     elif watcher.unsent:
@@ -226,6 +224,18 @@ def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
     if ahead is not None and abs(ahead) > CLOCK_SECONDS:
         side = "ahead of" if ahead > 0 else "behind"
         yield wrong("clock", f"this node's clock is {abs(ahead):.1f} s {side} Prometheus'", "run chrony or ntpd")
+
+
+def _rules(facts: Facts) -> Iterator[Diagnosis]:
+    watcher = facts.watcher
+    if watcher is None or watcher.error:
+        return
+    if not watcher.rule_groups:
+        yield wrong("rules", "none of rankwatch's rules is loaded", "rule_files: deploy/prometheus/rules/*.yml")
+    for name, theirs in watcher.verdict.items():
+        if (ours := getattr(facts.verdict, name, theirs)) != theirs:
+            text = f"the rules judge by {name} {theirs:g}, the agent by {ours:g}"
+            yield wrong("rules", text, "build.py --agent, with this configuration")
 
 
 def _prometheus_choices(facts: Facts) -> Iterator[Diagnosis]:
@@ -250,6 +260,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
     _losses,
     _clock,
     _prometheus,
+    _rules,
     _prometheus_choices,
 )
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.core import prometheus
 from agent.page.document import PATH, NodeDocument, read
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ASK_SECONDS = 10.0
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
@@ -61,6 +63,7 @@ class Watcher(NamedTuple):
     unsent: float = 0.0
     clock_ahead_seconds: float | None = None
     rules_missing: tuple[str, ...] = ()
+    verdict: Mapping[str, float] = MappingProxyType({})
     shows_password: bool = False
 
 
@@ -75,6 +78,7 @@ class Facts:
     document: NodeDocument | None = None
     samples: Samples = field(default_factory=dict)
     records: tuple[DumpDirectory, ...] = ()
+    verdict: Numbers = NUMBERS
     nvidia_device: bool = False
     clock_is_kept: bool = True
     watcher: Watcher | None = None
@@ -86,7 +90,8 @@ def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     found, loaded = Facts(config_file=str(path or "")), None
     try:
         loaded = Loaded(read_config(path), str(path)) if path is not None else Loaded("", "(defaults)")
-        found = replace(found, addresses=loaded.config.web.addresses, records=_directories(loaded))
+        config = loaded.config
+        found = replace(found, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
     except ConfigError as error:
         found = replace(found, config_error=str(error))
     try:
@@ -142,6 +147,7 @@ def _samples(text: str) -> Samples:
 
 
 _UNSENT = "increase(prometheus_notifications_errors_total[5m]) > 0"
+_NUMBER = re.compile(r"(\w+_seconds)=([0-9.]*[0-9])")
 _AHEAD = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
 
 
@@ -164,10 +170,17 @@ def ask_prometheus(url: str) -> Watcher:
             unsent=sum(each.value for each in prometheus.samples(url, _UNSENT)),
             clock_ahead_seconds=_of_node(clock, {str(each["labels"]["instance"]) for each in ours}),
             rules_missing=tuple(sorted(_shipped_rules() - loaded)),
+            verdict=_numbers_of(rule for group in groups for rule in group["rules"]),
             shows_password=prometheus.shows_password(url),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         return Watcher(prometheus.shown(url), error=str(error) or type(error).__name__)
+
+
+def _numbers_of(rules: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the numbers by which rules judge exits, as the description of Watchdog has them."""
+    texts = [str(rule["annotations"]["description"]) for rule in rules if rule["name"] == "Watchdog"]
+    return {name: float(value) for text in texts for name, value in _NUMBER.findall(text)}
 
 
 def _shipped_rules() -> set[str]:
