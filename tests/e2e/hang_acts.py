@@ -96,6 +96,11 @@ def end_agent(job: HungJob) -> None:
     job.nodes[REPORTER].agent.kill9()
 
 
+def start_agent(job: HungJob) -> None:
+    """It is back."""
+    job.nodes[REPORTER].agent.start()
+
+
 def missing(place: int) -> dict[str, str]:
     """Return the ranks of a node, as missing."""
     return {str(rank): "missing" for rank in range(RANKS_PER_NODE * place, RANKS_PER_NODE * (place + 1))}

@@ -134,7 +134,7 @@ SITUATIONS: dict[str, Situation] = {
         ("rank 1 on 10.0.0.12 was killed (SIGKILL); 3 ranks still run",),
     ),
     "again": Situation(
-        "SIGKILL for one rank; the job is started anew under its id, and a rank is killed again",
+        "SIGKILL for one rank; the job is started anew under its id, and the rank is killed again",
         Cast(FIRST),
         die_again,
         (RANK_DEAD, RANK_DEAD),

@@ -100,7 +100,7 @@ def die_one_by_one(stage: Stage, name: str) -> None:
 
 
 def die_again(stage: Stage, name: str) -> None:
-    """A rank dies, the job is started anew under its id, and a rank dies again once the page is over."""
+    """A rank dies, the job is started anew under its id, and the rank dies again once the page is over."""
     send(1, signal.SIGKILL)(stage, name)
     stage.wait_until_told(name)
     job = stage.jobs[name]
@@ -108,7 +108,7 @@ def die_again(stage: Stage, name: str) -> None:
     job.start()
     stage.wait_until_over(name)
     stage.site.wait_until_seen(job)
-    send(2, signal.SIGKILL)(stage, name)
+    send(1, signal.SIGKILL)(stage, name)
     stage.wait_until_told(name, 2)
 
 

@@ -69,7 +69,13 @@ HANGS = {
     "restart-both": Hang(
         (8, 9, 10, 11), wait, BEHIND, (restarted(REPORTER, 150), restarted(STANDBY, 152)), seconds=END
     ),
-    "end-and-restart": Hang((5, 4, 7, 6), wait, BEHIND, ((100, acts.end_agent), restarted(STANDBY, 200)), seconds=END),
+    "end-and-restart": Hang(
+        (5, 4, 7, 6),
+        wait,
+        BEHIND,
+        ((100, acts.end_agent), restarted(STANDBY, 200), (220, acts.start_agent)),
+        seconds=END,
+    ),
     "two": Hang((11, 10, 9, 8), two, BEHIND | {str(OTHER): "behind"}, seconds=END),
     "once-stopped": Hang(
         (1, 0, 3, 2),

@@ -29,6 +29,8 @@ PAGED_SECONDS = 360.0
 CLEARED_SECONDS = 60.0
 LATER = 150.0
 """When in a hang the disturbance comes: with the clock begun anew no page would come in time."""
+AWAY_SECONDS = 120.0
+"""A node whose agent is away for 195 s counts as lost."""
 NOBODY: dict[str, str] = {}
 BEHIND = {str(CULPRIT): "behind"}
 
@@ -58,7 +60,9 @@ HANGS = {
     "restarted-agent": Hang(
         (4, 5, 6, 7), acts.wait_for_culprit, BEHIND, ((LATER, partial(acts.restart_agent, REPORTER)),)
     ),
-    "ended-agent": Hang((5, 4, 7, 6), acts.wait_for_culprit, BEHIND, ((LATER, acts.end_agent),)),
+    "ended-agent": Hang(
+        (5, 4, 7, 6), acts.wait_for_culprit, BEHIND, ((LATER, acts.end_agent), (LATER + AWAY_SECONDS, acts.start_agent))
+    ),
     "cut-reporter": Hang(
         (9, 8, 11, 10),
         partial(acts.cut_and_wait, REPORTER),
