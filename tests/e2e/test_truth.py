@@ -20,6 +20,7 @@ SEEDS = range(4) if "RANKWATCH_TEST_FULL" in os.environ else range(1)
 pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("interval", SLOWER)
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)

@@ -130,11 +130,11 @@ def agents_upgraded_one_by_one(play: Play) -> None:
 
 
 def job_dies_while_its_agent_is_away(play: Play) -> None:
-    """An agent is down for 30 s; in that time a rank of its node is killed. The others wait."""
+    """An agent is down for 30 s; in that time a rank of its node is killed, how is not known later. The others wait."""
     play.nodes[1].refuses = True
     play.nodes[1].answers = False
     play.run(10.0)
-    play.ranks[5].exit(SIGKILL)
+    play.ranks[5].exit(known=False)
     play.run(20.0)
     play.nodes[1].answers = True
     play.nodes[1].restart_agent()

@@ -39,7 +39,7 @@ class Play:
         drifts = [dice.uniform(-5e-5, 5e-5) if seed else 0.0 for _ in range(nodes)]
         self.nodes: list[Node] = [self.site.node(f"n{n}", skews[n], drifts[n]) for n in range(nodes)]
         self.site.run(EVENT - warm_up)
-        self.job = Job(self.site, "7", self.nodes[: situation.nodes], situation.per_node)
+        self.job = Job(self.site, "7", self.nodes[: situation.nodes], situation.per_node, proven=situation.proven)
         self.site.run(warm_up)
 
     def add_cluster(self) -> Job:
@@ -93,7 +93,10 @@ class Play:
 
 
 class Situation(NamedTuple):
-    """What happens, on how many nodes of how many ranks, and what must fire: alert, rank, node, class, "info" if so."""
+    """What happens, on how many nodes of how many ranks, and what must fire: alert, rank, node, class, "info" if so.
+
+    ``proven``: the scheduler proves the job of its ranks.
+    """
 
     happens: Callable[[Play], None]
     due: Mapping[str, Due] = MappingProxyType({})
@@ -101,3 +104,4 @@ class Situation(NamedTuple):
     per_node: int = 4
     warm_up: float = EVENT
     idle: int = 0
+    proven: bool = True
