@@ -42,10 +42,10 @@ def power_and_boot(play: Play) -> None:
 
 
 def power_and_new_run(play: Play) -> None:
-    """A node loses power; the scheduler starts the job anew on other nodes two minutes later."""
+    """A node loses power; the scheduler starts the job anew on other nodes three minutes later."""
     play.nodes[1].lose_power()
     play.hang()
-    play.run(100.0)
+    play.run(160.0)
     for rank in play.ranks[:4]:
         rank.exit(SIGTERM)
     play.run(20.0)
@@ -269,7 +269,7 @@ SITUATIONS = (
     Situation(power_and_abort, {LOST: Due(20, 60)}),
     Situation(power_and_late_abort, {LOST: Due(20, 60)}),
     Situation(power_and_boot, {LOST: Due(20, 60)}),
-    Situation(power_and_new_run, {LOST: Due(20, 60, 110, 260)}, nodes=3, per_node=4),
+    Situation(power_and_new_run, {LOST: Due(20, 60, 170, 260)}, nodes=3, per_node=4),
     Situation(crash_then_power, {f"{DEAD} crash": Due(0, 22, 200), LOST: Due(50, 270)}),
     Situation(power_for_long, {LOST: Due(20, 60)}),
     Situation(power_and_diskless_boot, {LOST: Due(20, 60)}),
@@ -291,8 +291,8 @@ SITUATIONS = (
             "RankDead 4 n1 fail info": Due(180, 215),
         },
     ),
-    Situation(long_after_it_began_anew, {LOST: Due(20, 60, 110, 260), "RankDead 1 n0 killed": Due(3890, 3920)}, idle=1),
-    Situation(boot_after_it_began_anew, {LOST: Due(20, 60, 110, 260)}, idle=1),
+    Situation(long_after_it_began_anew, {LOST: Due(20, 60, 170, 260), "RankDead 1 n0 killed": Due(3950, 3980)}, idle=1),
+    Situation(boot_after_it_began_anew, {LOST: Due(20, 60, 170, 260)}, idle=1),
     Situation(renamed),
     Situation(replaced_by_another, {LOST: Due(20, 60)}),
     Situation(two_nodes, {LOST: Due(20, 60), "NodeLost n2": Due(20, 60)}, nodes=4),

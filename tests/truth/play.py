@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from site_of_agents import Job, Node, Rank, Site
 
-EVENT = 1000.0
+EVENT = 660.0
 """When something happens: the job has run for so long."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -62,7 +63,9 @@ def firing(sites: Sequence[Site], rules: list[Path], scratch: Path, step: int = 
     document = {"rule_files": [str(path) for path in rules], "evaluation_interval": f"{step}s", "tests": [test]}
     file = scratch / "site.yml"
     file.write_text(yaml.dump(document, sort_keys=False))
-    output = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    calm = os.environ | {"GOGC": "400"}  # its garbage is a third of its time otherwise
+    command = ["promtool", "test", "rules", str(file)]
+    output = subprocess.run(command, capture_output=True, text=True, check=False, env=calm)
     return dict(_parsed(output.stdout + output.stderr))
 
 
