@@ -49,7 +49,7 @@ HANGS = {
         ((LATER, partial(acts.cut, REPORTER)), (LATER + 15, partial(acts.mend, REPORTER))),
         network=1,
     ),
-    "left": Hang((6, 5, 7, 4), acts.leave_world, {str(LEAVER): "left"}),
+    "left": Hang((6, 5, 7, 4), acts.leave_world, {str(LEAVER): "left"}, seconds=440.0),
     "refused": Hang((1, 0, 3, 2), acts.wait_for_culprit, BEHIND, ((LATER, acts.refuse), (LATER + 30, acts.admit))),
     "deadline": Hang(
         (8, 9, 10, 11),
