@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from jobs import ROOT
 from nodes import Node, Reply, wait_until
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.ranks import families as rank_families
@@ -278,10 +278,3 @@ def select(page: str, name: str, **labels: str) -> list[Series]:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     ]
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback that nobody listens on."""
-    with socket.socket() as any_socket:
-        any_socket.bind(("127.0.0.1", 0))
-        return int(any_socket.getsockname()[1])

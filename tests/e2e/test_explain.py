@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from agents import Agent, free_port
+from agents import Agent
 from jobs import SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
+from ports import free_port
 from prometheus import ROOT, Prometheus, why_no_prometheus
 from watches import build_rules, prometheus_config
 

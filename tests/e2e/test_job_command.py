@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from agents import free_port
 from machines import Machine, alive
 from nodes import wait_until
+from ports import free_port
 from prometheus import ROOT, Prometheus, why_no_prometheus
 from watches import build_rules, prometheus_config
 

@@ -274,6 +274,16 @@ def crash_of_one_of_many(play: Play) -> None:
     play.job.tear_down(seconds=2.0)
 
 
+def abort_and_teardown_elsewhere(play: Play) -> None:
+    """A rank aborts; its launcher ends the ranks of the other node half a second later, and then those of its own."""
+    play.ranks[1].exit(SIGABRT)
+    play.run(0.5)
+    for rank in play.ranks[4:]:
+        rank.exit(SIGTERM)
+    play.run(1.0)
+    play.job.tear_down()
+
+
 DEAD = "RankDead 5 n1"
 SITUATIONS = (
     Situation(crash_and_teardown, {"RankDead 1 n0 crash": Due(0, 22)}),
@@ -322,4 +332,5 @@ SITUATIONS = (
     ),
     Situation(killed_at_the_sigterm_of_a_peer),
     Situation(crash_of_one_of_many, {"RankDead 200 n6 crash": Due(0, 22)}, nodes=8, per_node=32),
+    Situation(abort_and_teardown_elsewhere, {"RankDead 1 n0 fail info": Due(0, 22)}),
 )

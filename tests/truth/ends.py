@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signal import SIGKILL, SIGTERM
+from signal import SIGABRT, SIGKILL, SIGTERM
 
 from play import Play, Situation
 
@@ -163,6 +163,25 @@ def switched_off_at_the_end(play: Play) -> None:
         node.lose_power()
 
 
+def first_rank_leaves_and_others_abort(play: Play) -> None:
+    """Rank 0 leaves with status 0; those of the other node abort two seconds later, as their store is gone."""
+    play.ranks[0].exit()
+    play.run(2.0)
+    for rank in play.ranks[1:4]:
+        rank.exit()
+    for rank in play.ranks[4:]:
+        rank.exit(SIGABRT)
+
+
+def cancel_that_comes_to_one_node_first(play: Play) -> None:
+    """SIGTERM ends the ranks of one node; those of the other abort 1.5 s later, before the cancel comes there."""
+    for rank in play.ranks[:4]:
+        rank.exit(SIGTERM)
+    play.run(1.5)
+    for rank in play.ranks[4:]:
+        rank.exit(SIGABRT)
+
+
 SITUATIONS = (
     Situation(finish),
     Situation(slow_finish),
@@ -185,4 +204,6 @@ SITUATIONS = (
     Situation(job_of_one_rank_ends, nodes=1, per_node=1),
     Situation(ends_node_by_node, nodes=3),
     Situation(switched_off_at_the_end),
+    Situation(first_rank_leaves_and_others_abort),
+    Situation(cancel_that_comes_to_one_node_first),
 )
