@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from site_of_agents import Job, Node, Rank, Site
 
-EVENT = 660.0
-"""When something happens: the job has run for so long."""
+EVENT = 670.0
+"""When something happens, in seconds after the job's start; 10 s after a scrape of 15 s, 0 s after one of 5 s."""
 
 
 class Due(NamedTuple):

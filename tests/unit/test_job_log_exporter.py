@@ -18,7 +18,6 @@ from rank_table import environment, owned
 from agent.api import Admission, Metric, NoData, Owner, RankTable, StateSection
 from exporters.job_log import JobLogConfig, JobLogExporter
 from exporters.job_log import exporter as exporters
-from exporters.job_log.catalogue import entries
 from exporters.job_log.jobs import jobs_of
 from exporters.job_log.reader import LogSection
 
@@ -177,13 +176,3 @@ def test_tasks_are_ranks_where_there_are_as_many(tmp_path: Path) -> None:
         node.ranks.observe_process(owned(5000 + rank, claimed, Owner(), uid=OWNER))
     node.ranks.tick()
     assert jobs_of(node.ranks.snapshot().ranks)["99"].tasks_are_ranks
-
-
-def test_weak_causes_of_the_rules_are_those_of_the_categories() -> None:
-    """The rules let the same categories give way to others as the agent does."""
-    texts = (Path(__file__).parents[2] / "deploy/prometheus/sources/texts.yml").read_text()
-    (line,) = [line for line in texts.splitlines() if line.startswith("  weak_causes: ")]
-    weak = {entry.category for entry in entries() if entry.weak}
-    strong = {entry.category for entry in entries() if entry.role == "root" and not entry.weak}
-    assert set(line.partition(": ")[2].split("|")) == weak
-    assert weak & strong == set()
