@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grafana_foundation_sdk.builders import common, stat, statetimeline, statushistory
-from grafana_foundation_sdk.builders import dashboard as builders
-from grafana_foundation_sdk.models import common as common_models
-from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.builders import common, dashboard as builders, stat, statetimeline, statushistory
+from grafana_foundation_sdk.models import common as common_models, dashboard as models
 
 from grafana.panels import Query, Size, Steps, convert, dress, mapping, rank_link, sort, targets
 from grafana.queries import Value

@@ -6,12 +6,19 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import NamedTuple
 
-from grafana_foundation_sdk.builders import common, prometheus, stat, statetimeline, statushistory, table, timeseries
-from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard as builders,
+    prometheus,
+    stat,
+    statetimeline,
+    statushistory,
+    table,
+    timeseries,
+)
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.variants import Dataquery
-from grafana_foundation_sdk.models import common as common_models
-from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import common as common_models, dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from grafana.queries import Value

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from agent.api import ExporterConfig
 from agent.app.yaml_document import ConfigError, Document
+from agent.core.config_base import ExporterConfig
 from agent.ranks.health import CHECKS, counted_checks
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.web.listen import parse_listen_address

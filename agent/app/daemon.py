@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from agent import __version__
-from agent.api import Roots
 from agent.app.config import Loaded, read_config
 from agent.app.discovery import exporter_names
 from agent.app.first_look import LOOKER, FirstLook
@@ -30,6 +29,7 @@ from agent.core.loop_lag import LoopLag
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
 from agent.export.agent_families import SelfSnapshot, SelfSource
+from agent.export.exporter import Roots
 from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
 from agent.export.helper_families import HelperStatus

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 import exporters
-from agent.api import Spec
+from agent.export.exporter import Spec
 
 
 def exporter_names() -> tuple[str, ...]:

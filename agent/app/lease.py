@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agent.api import Context, Roots
 from agent.core.checkpoint import MAX_SECTION_BYTES, StateFile
 from agent.core.clock import Clock
 from agent.core.guard import Guard
@@ -13,6 +12,7 @@ from agent.core.log import Logger
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.evidence.board import EvidenceBoard
+from agent.export.exporter import Context, Roots
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Answer, Helper, Helpers, HelperSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.api import Roots
 from agent.app.config import Loaded, read_config
+from agent.export.exporter import Roots
 
 
 @dataclass(frozen=True, slots=True)

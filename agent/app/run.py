@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 
-from agent.api import Roots
 from agent.app.config import Loaded
 from agent.app.daemon import Daemon
 from agent.app.once import run_once
@@ -18,6 +17,7 @@ from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
 from agent.core.clock import SystemClock
 from agent.core.log import Logger
+from agent.export.exporter import Roots
 from agent.web.listen import inherited_listeners, parse_listen_address
 
 

@@ -8,7 +8,6 @@ from functools import partial
 
 import msgspec
 
-from agent.api import ExporterConfig, Roots, Spec
 from agent.app.boot_file import BootFile
 from agent.app.config import Loaded
 from agent.app.discovery import exporter_names, load_spec
@@ -19,8 +18,10 @@ from agent.app.past import ShownPast
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
+from agent.core.config_base import ExporterConfig
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
+from agent.export.exporter import Roots, Spec
 from agent.export.tables import HealthSource, LivenessSource, RankSource
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.table import RankTable

@@ -15,7 +15,7 @@ _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
 
 
-def hosts(text: str) -> tuple[str, ...]:
+def expand_hosts(text: str) -> tuple[str, ...]:
     """The names that ``text`` stands for, in its order; ValueError where it is no such text or names too many."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise ValueError("a list of hosts that is too long")
@@ -27,7 +27,7 @@ def hosts(text: str) -> tuple[str, ...]:
 
 def numbers(text: str) -> tuple[int, ...]:
     """The numbers of a list such as ``0-3,7``; ValueError like ``hosts``."""
-    return tuple(int(each) for each in hosts(f"[{text}]")) if text.strip() else ()
+    return tuple(int(each) for each in expand_hosts(f"[{text}]")) if text.strip() else ()
 
 
 def ranges(found: Iterable[int]) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from agent.core.metrics import Metric
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
-from agent.ranks import families as rank_families
-from agent.ranks import health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_page
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.snapshot import RankSnapshot
 from agent.ranks.table import RankTable

@@ -43,7 +43,7 @@ class Pattern(NamedTuple):
         return match["job_id"] if match is not None and "job_id" in self.path.groupindex else None
 
 
-def compiled(text: str) -> Pattern:
+def compiled_path_pattern(text: str) -> Pattern:
     """Read a pattern; ValueError when it cannot be one."""
     parts = text.split("/")[1:]
     if not text.startswith("/") or not all(parts) or {".", "..", "**"} & set(parts) or "\0" in text:

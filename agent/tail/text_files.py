@@ -11,7 +11,7 @@ from typing import NamedTuple
 from agent.tail.file import CHUNK_BYTES, FollowedFile, Position
 from agent.tail.follower import Follower
 from agent.tail.listing import FollowLimits, Skip, Take
-from agent.tail.patterns import PatternListing, compiled
+from agent.tail.patterns import PatternListing, compiled_path_pattern
 
 BACKLOG_BYTES = 16 * 1024 * 1024
 """Of what a file holds when it is found, so much at most is read."""
@@ -61,7 +61,7 @@ class TextFiles:
         wall_clock: Callable[[], float] = time.time,
         keeps_open: Callable[[str], bool] = lambda _path: False,
     ) -> None:
-        self._patterns = [compiled(pattern) for pattern in patterns]
+        self._patterns = [compiled_path_pattern(pattern) for pattern in patterns]
         self._follower = Follower(
             Path("/"),
             lambda _name: True,

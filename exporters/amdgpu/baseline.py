@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from agent.api import CheckState
+from agent.sdk.hardware import CheckState
 from exporters.amdgpu.tree import RawGpu
 
 

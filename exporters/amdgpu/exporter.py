@@ -8,7 +8,9 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Gpu, Metric, NoData, Spec, Subject, gpu_faults
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.hardware import Gpu, Subject, gpu_faults
+from agent.sdk.metrics import Metric
 from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import LoweredSeconds, memory_active

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Family, Metric, Rows, gpu_families
+from agent.sdk.hardware import gpu_families
+from agent.sdk.metrics import Family, Metric, Rows
 from exporters.amdgpu.baseline import View
 from exporters.amdgpu.metrics_table import Table
 from exporters.amdgpu.tree import RawGpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.api import FaultSeen, Told, fault_table, gpu_faults
+from agent.sdk.hardware import FaultSeen, Told, fault_table, gpu_faults
 from exporters.amdgpu.tree import RawGpu
 
 UNCORRECTABLE = "uncorrectable"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import pci_address, pci_path, sysfs
+from agent.sdk.system import pci_address, pci_path, sysfs
 from exporters.amdgpu.metrics_table import Table, read_table
 
 MAX_GPUS = 128

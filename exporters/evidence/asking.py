@@ -6,7 +6,9 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from agent.api import Context, HelperError, HelperSpec, RankView
+from agent.sdk.exporter import Context
+from agent.sdk.helper import HelperError, HelperSpec
+from agent.sdk.ranks import RankView
 from exporters.evidence.alert_messages import MAX_JOBS, AlertsAnswer, AlertsRequest
 from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.facts import user_of

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import evidence_folder as place
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import folder as place, summary as told
 from exporters.evidence.places import Held, evicted
 
 MAX_PART_BYTES = 4 * 1024 * 1024

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import ExporterConfig, evidence_folder
+from agent.sdk.evidence import folder as evidence_folder
+from agent.sdk.exporter import ExporterConfig
 
 Seconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
 

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.api import Context, Metric, NoData, Offered, RankView, Spec, Wanted
-from agent.api import evidence_folder as place
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import Offered, Wanted, folder as place, summary as told
+from agent.sdk.exporter import Context, NoData, Spec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
 from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import RankView
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import summary as told
+from agent.sdk.ranks import RankView
 from exporters.evidence import story
 from exporters.evidence.variables import NAMES
 from exporters.evidence.watch import Occasion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 
 TAKEN = Family(
     "rankwatch_evidence_bundle_timestamp_seconds",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from agent.api import OwnThread
+from agent.sdk.exporter import OwnThread
 from exporters.evidence.processes import node_files, rank_files
 
 MAX_THREADS = 4

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agent.api import evidence_folder as place
+from agent.sdk.evidence import folder as place
 
 MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""

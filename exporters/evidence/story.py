@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.api import RankView
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import summary as told
+from agent.sdk.ranks import RankView
 from exporters.evidence.watch import Change
 
 COMPLETED = "last completed "

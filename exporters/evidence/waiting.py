@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from agent.api import RankView
+from agent.sdk.ranks import RankView
 from exporters.evidence.alert_messages import OpenAlert
 from exporters.evidence.watch import Occasion
 

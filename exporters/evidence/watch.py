@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from agent.api import Pauses, ProcessKey, RankLabel, RankView
+from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 
 MAX_CHANGES_PER_JOB = 512
 """Changes of states that are remembered for the time line, the newest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.api import Pauses, ProcessKey, RankView
+from agent.sdk.ranks import Pauses, ProcessKey, RankView
 from exporters.flight_recorder.pipe import PipeRequest
 from exporters.flight_recorder.places import is_number
 

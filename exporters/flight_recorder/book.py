@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from agent.api import ProcessKey, RankLabel, RankView
+from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from exporters.flight_recorder.dump import DumpSummary
 from exporters.flight_recorder.reading import SETTLED, DumpAnswer, FilePlace
 

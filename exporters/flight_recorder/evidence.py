@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from agent.api import Offered
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import Offered, summary as told
 from exporters.flight_recorder.book import ShownDump
 from exporters.flight_recorder.dump import GroupProgress
 

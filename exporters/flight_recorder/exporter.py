@@ -9,20 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import (
-    Context,
-    ExporterConfig,
-    HelperError,
-    HelperSpec,
-    Metric,
-    NoData,
-    Offered,
-    ProcessKey,
-    RankLabel,
-    RankView,
-    Spec,
-    Wanted,
-)
+from agent.sdk.evidence import Offered, Wanted
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.helper import HelperError, HelperSpec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from exporters.flight_recorder.asking import PIPE_VARIABLE, DumpAsker
 from exporters.flight_recorder.book import DumpBook
 from exporters.flight_recorder.evidence import part

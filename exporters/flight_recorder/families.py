@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.flight_recorder.book import ShownDump
 
 _PER_GROUP = "after a timeout 1 per rank and process group of several ranks, at most 32 per rank; for an hour"

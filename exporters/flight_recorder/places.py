@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.api import ProcessFacts, RankLabel, RankView
+from agent.sdk.ranks import ProcessFacts, RankLabel, RankView
 
 NAMED_BY = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """The variables that name the beginning of the path, which the rank's number follows; the first that is set counts."""

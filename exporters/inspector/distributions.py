@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agent.api import COUNT, SUM, Family, Metric, RankLabel
+from agent.sdk.metrics import COUNT, SUM, Family, Metric
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import DIRECTIONS
 from exporters.inspector.format.records import P2P_SEND
 from exporters.inspector.totals.durations import BOUND_LABELS, MAX_HISTOGRAMS, JobDurations

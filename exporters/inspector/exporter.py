@@ -9,7 +9,10 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, Offered, RankLabel, Spec, Wanted
+from agent.sdk.evidence import Offered, Wanted
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.distributions import DURATIONS, SLOW_PAIRS
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.api import Family
+from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How

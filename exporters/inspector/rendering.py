@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from agent.api import Family, Metric, RankLabel
+from agent.sdk.metrics import Family, Metric
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.distributions import durations, slow_pairs
 from exporters.inspector.families import (
     BUS_BANDWIDTH,

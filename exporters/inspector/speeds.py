@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from agent.api import RankLabel, RankSpeed, WriterKey
+from agent.sdk.ranks import RankLabel, RankSpeed, WriterKey
 from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 

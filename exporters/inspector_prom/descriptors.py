@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from agent.api import ProcessKey, ProcFS
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
 
 MAX_PROCESSES = 256
 """Rank processes looked at in one look."""

@@ -8,18 +8,11 @@ from functools import partial
 
 import msgspec
 
-from agent.api import (
-    Context,
-    ExporterConfig,
-    HelperSpec,
-    Metric,
-    NoData,
-    ProcessKey,
-    ProcFS,
-    RankProcess,
-    RankView,
-    Spec,
-)
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.helper import HelperSpec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import ProcessKey, RankProcess, RankView
+from agent.sdk.system import ProcFS
 from exporters.inspector_prom.descriptors import (
     MAX_FILES,
     MAX_PROCESSES,

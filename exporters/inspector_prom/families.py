@@ -7,7 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from agent.api import Family, Metric, RankLabel, comm_label
+from agent.sdk.metrics import Family, Metric, comm_label
+from agent.sdk.ranks import RankLabel
 from exporters.inspector_prom.text import MeansKind, MeansRow
 
 _KIND = ("comm", "comm_name", "ranks", "nodes", "operation", "message_size", "algo_proto")

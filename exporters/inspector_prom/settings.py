@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.api import atoi, strtoll
+from agent.sdk.files import atoi, strtoll
 
 PLUGIN = "NCCL_PROFILER_PLUGIN"
 ENABLE = "NCCL_INSPECTOR_ENABLE"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from agent.api import ProcFS
+from agent.sdk.system import ProcFS
 
 MAX_BELOW = 512
 """Processes below one batch step that are looked at."""

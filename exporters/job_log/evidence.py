@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import UNKNOWN_RANK, Offered, Wanted
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import Offered, Wanted, summary as told
+from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log.passages import Passage, as_text
 from exporters.job_log.tally import CASCADE, ROOT, FirstEvent, ShownLog
 

@@ -9,18 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import (
-    UNKNOWN_RANK,
-    Context,
-    ExporterConfig,
-    Metric,
-    NoData,
-    Offered,
-    RankLabel,
-    Spec,
-    Wanted,
-    compiled_path_pattern,
-)
+from agent.sdk.evidence import Offered, Wanted
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.files import compiled_path_pattern
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import UNKNOWN_RANK, RankLabel
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
 from exporters.job_log.evidence import log_part
 from exporters.job_log.families import FAMILIES, render

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.job_log.catalogue import advice
 from exporters.job_log.reader import PublishedLogs
 from exporters.job_log.tally import FirstEvent

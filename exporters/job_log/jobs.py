@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agent.api import UNKNOWN_RANK, RankView
+from agent.sdk.ranks import UNKNOWN_RANK, RankView
 
 MAX_RANKS = 1 << 20
 

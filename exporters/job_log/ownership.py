@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agent.api import UNKNOWN_RANK, Outputs, ProcFS
+from agent.sdk.exporter import Outputs
+from agent.sdk.ranks import UNKNOWN_RANK
+from agent.sdk.system import ProcFS
 from exporters.job_log.batch import BatchProcess
 from exporters.job_log.jobs import LoggedJob
 

@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from agent.api import SavedCount, SavedSeconds
+from agent.sdk.exporter import SavedCount, SavedSeconds
 from exporters.job_log.matcher import LogEvent
 
 WINDOW_SECONDS = 60.0

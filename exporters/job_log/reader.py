@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import UNKNOWN_RANK, Clock, FollowedFile, Guard, Outputs, Position, ProcFS, TextFiles, TextLines
+from agent.sdk.exporter import Clock, Guard, Outputs
+from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
+from agent.sdk.ranks import UNKNOWN_RANK
+from agent.sdk.system import ProcFS
 from exporters.job_log.batch import BatchProcess, batch_processes
 from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
@@ -22,9 +25,8 @@ from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 DISCOVER_SECONDS = 2.0
 MAX_DISCOVER_SECONDS = 60.0
 LOOKS_SHARE = 0.02
-"""How much of the time may go into looks: on a large shared directory they become rarer."""
-NEW_RANKS_SECONDS = 10.0
-"""But where there are new ranks the next look is so soon: once they have crashed, nobody holds their logs open."""
+"""Part of the time that looks may take: on a large shared directory they become rarer."""
+NEW_RANKS_SECONDS = 10.0  # a look comes sooner for new ranks: once they crashed, no process holds their logs open
 HOLDERS_SECONDS = 30.0
 """How often all processes are asked whether they hold open what lies on a shared file system."""
 SAVE_SECONDS = 2.5
@@ -34,9 +36,7 @@ FORGET_SECONDS = 900.0
 READ_CPU_SECONDS = 0.1
 """CPU time of one turn's reading: a backlog takes a tenth of a core."""
 READ_BYTES = 64 * 1024 * 1024
-"""More than one turn can read."""
 MAX_CLAIMED = 1024
-"""Files that are read; those beyond are counted."""
 MAX_COLLECTIVE_ENTRIES = 65_536
 """Of what watchdogs said, of all jobs together: about 20 MB. Beyond it the job that has most of them starts anew."""
 

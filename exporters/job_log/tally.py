@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from agent.api import UNKNOWN_RANK, SavedCount, SavedSeconds, saved_sum
+from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
+from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log.catalogue import deduced
 from exporters.job_log.collectives import Collectives, WorkPosition
 from exporters.job_log.jobs import LoggedJob

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, JobEnd, Metric, NoData, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import JobEnd
 from exporters.jobs.families import FAMILIES, JobsSnapshot, render
 from exporters.jobs.records import ScheduledJob
 from exporters.jobs.sources import JobSources

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Metric, clean_label
+from agent.sdk.metrics import Family, Metric, clean_label
 from exporters.jobs.directory import REASONS
 from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 

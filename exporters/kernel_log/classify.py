@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import yaml
 
-from agent.api import Judged, Told, gpu_faults
+from agent.sdk.hardware import Judged, Told, gpu_faults
 from exporters.kernel_log.xid_lines import read_xid
 
 XID = "xid"

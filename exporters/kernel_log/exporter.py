@@ -9,24 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import (
-    NODE,
-    CheckState,
-    Context,
-    ExporterConfig,
-    Family,
-    Metric,
-    NoData,
-    Offered,
-    RankLabel,
-    SavedCount,
-    SavedSeconds,
-    Spec,
-    Subject,
-    Wanted,
-    gpu_faults,
-    saved_sum,
-)
+from agent.sdk.evidence import Offered, Wanted
+from agent.sdk.exporter import Context, ExporterConfig, NoData, SavedCount, SavedSeconds, Spec, saved_sum
+from agent.sdk.hardware import NODE, CheckState, Subject, gpu_faults
+from agent.sdk.metrics import Family, Metric
+from agent.sdk.ranks import RankLabel
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged
 from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors

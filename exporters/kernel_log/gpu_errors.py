@@ -6,7 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Fault, FaultSeen, SavedSeconds, Told, fault_table, gpu_faults
+from agent.sdk.exporter import SavedSeconds
+from agent.sdk.hardware import Fault, FaultSeen, Told, fault_table, gpu_faults
 
 MAX_GPUS = 64
 MAX_PLACES = 256

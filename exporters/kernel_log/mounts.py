@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.api import Roots, sysfs
+from agent.sdk.exporter import Roots
+from agent.sdk.system import sysfs
 
 MAX_BYTES = 8 * 1024 * 1024
 """Of mountinfo; a node with ten thousand mounts has some 2 MB."""

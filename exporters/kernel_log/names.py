@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from agent.api import Checks, HardwareSource, Subject
+from agent.sdk.hardware import Checks, HardwareSource, Subject
 
 DeviceKind: TypeAlias = Literal["gpu", "nic"]
 

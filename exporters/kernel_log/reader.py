@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from agent.api import Guard, Roots
+from agent.sdk.exporter import Guard, Roots
 from exporters.kernel_log.classify import KernelEvent, categories, classify
 from exporters.kernel_log.follower import KernelLogFollower
 from exporters.kernel_log.mounts import read_mounted

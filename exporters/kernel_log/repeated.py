@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from agent.api import Logger
+from agent.sdk.exporter import Logger
 from exporters.kernel_log.classify import KernelEvent, categories, judged
 
 MAX_LOGGED = 10

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from agent.api import Roots, sysfs
+from agent.sdk.exporter import Roots
+from agent.sdk.system import sysfs
 
 _THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
 _USER = re.compile(r"^Uid:\s*(\d{1,10})\s", re.MULTILINE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from agent.api import Told, gpu_faults
+from agent.sdk.hardware import Told, gpu_faults
 
 _COMM = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}"
 _PROCESS = rf"(?:, pid='?(?:\d{{1,10}}|<unknown>)'?)?(?:, name='?{_COMM}'?)?, "

@@ -8,18 +8,10 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.api import (
-    Context,
-    ExporterConfig,
-    JobLines,
-    JobTexts,
-    JobUsers,
-    Metric,
-    NoData,
-    PathPatterns,
-    SavedPositions,
-    Spec,
-)
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.files import JobLines, JobTexts, PathPatterns, SavedPositions
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import JobUsers
 from exporters.madengine.families import FAMILIES, MadSnapshot, ShownTask, render
 from exporters.madengine.patterns import patterns
 from exporters.madengine.site_files import SiteFacts, SiteReader

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Metric, Rows
+from agent.sdk.metrics import Family, Metric, Rows
 from exporters.madengine.perf_csv import PerfRow
 from exporters.madengine.site_files import JobManifest, SiteFacts
 from exporters.madengine.tables import PlacedTable, most_complete, of_nodes

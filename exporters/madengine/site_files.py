@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from agent.api import Clock, FilePlace, FollowedFile, TextFiles, read_changed
+from agent.sdk.exporter import Clock
+from agent.sdk.files import FilePlace, FollowedFile, TextFiles, read_changed
 from exporters.madengine.manifest import MAX_MANIFEST_BYTES, ManifestModel, read_manifest
 from exporters.madengine.perf_csv import MAX_CSV_BYTES, MAX_RESULTS, PerfRow, read_rows
 from exporters.madengine.tables import PlacedTable, ResultTable, node_of, read_table

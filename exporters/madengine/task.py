@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from agent.api import SavedCount, SavedSeconds, saved_sum
+from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.madengine.lines import (
     BarrierTimeout,
     Duration,

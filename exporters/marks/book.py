@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agent.api import FairTable, Family, MarkRequest, Metric, Share
+from agent.sdk.files import FairTable, Share
+from agent.sdk.metrics import Family, Metric
+from agent.sdk.ranks import MarkRequest
 
 MAX_MARKS = 256
 """Of all users of a node; beyond it the oldest of whoever has most gives way."""

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, MarkAnswer, MarkRequest, Metric, NoData, Spec, mark_socket
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import MarkAnswer, MarkRequest, mark as mark_socket
 from exporters.marks.book import MARK, REFUSED, MarkBook, Marks, render
 
 MAX_CONNECTIONS = 8

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Family, sysfs
+from agent.sdk.metrics import Family
+from agent.sdk.system import sysfs
 
 MAX_DEVICES = 128
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Context, ExporterConfig, Metric, NoData, Roots, Spec, SysfsExporter
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
+from agent.sdk.metrics import Metric
 from exporters.netdev import devices, pause
 from exporters.netdev.devices import NetworkDevice, read_devices
 from exporters.netdev.pause import Count, PauseReader

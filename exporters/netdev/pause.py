@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from agent.api import Family, ethtool, netlink
+from agent.sdk.metrics import Family
+from agent.sdk.system import ethtool, netlink
 
 UNSUPPORTED_SECONDS = 3600.0
 """A device that does not tell is asked again after so long: its driver may be another by then."""

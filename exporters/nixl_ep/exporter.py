@@ -10,23 +10,11 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.api import (
-    Context,
-    ExporterConfig,
-    FilePlace,
-    JobLines,
-    JobTexts,
-    JobUsers,
-    Metric,
-    NoData,
-    PathPatterns,
-    RankLabel,
-    RankSnapshot,
-    SavedPositions,
-    Spec,
-    expand_hosts,
-    read_changed,
-)
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.files import FilePlace, JobLines, JobTexts, PathPatterns, SavedPositions, read_changed
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import JobUsers, RankLabel, RankSnapshot
+from agent.sdk.system import expand_hosts
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
 from exporters.nixl_ep.job_run import JobRun, node_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.nixl_ep.job_run import JobRun
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.run import RankRun

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import JobLines, SavedSeconds
+from agent.sdk.exporter import SavedSeconds
+from agent.sdk.files import JobLines
 from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, read_failure, read_step
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.records import read_records

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import SavedCount, SavedSeconds, saved_sum
+from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.records import (
     Bandwidth,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import ExporterConfig
+from agent.sdk.exporter import ExporterConfig
 
 MAX_HANG_SECONDS = 10.0
 """While the driver hangs, a fresh helper gets START_FACTOR times this; the series must not go stale meanwhile."""

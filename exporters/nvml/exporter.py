@@ -7,23 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import (
-    NODE,
-    CheckState,
-    Context,
-    Gpu,
-    HelperFailed,
-    HelperHung,
-    HelperSpec,
-    Metric,
-    NoData,
-    OwnThread,
-    Spec,
-    Subject,
-    gpu_faults,
-    pci_address,
-    pci_path,
-)
+from agent.sdk.exporter import Context, NoData, OwnThread, Spec
+from agent.sdk.hardware import NODE, CheckState, Gpu, Subject, gpu_faults
+from agent.sdk.helper import HelperFailed, HelperHung, HelperSpec
+from agent.sdk.metrics import Metric
+from agent.sdk.system import pci_address, pci_path
 from exporters.nvml.config import NvmlConfig
 from exporters.nvml.families import FAMILIES, NvmlSnapshot, render
 from exporters.nvml.gpus import Gpus, GpuVerdict, Remembered

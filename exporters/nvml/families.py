@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Family, Metric, Rows, gpu_families, gpu_faults, pci_address
+from agent.sdk.hardware import gpu_families, gpu_faults
+from agent.sdk.metrics import Family, Metric, Rows
+from agent.sdk.system import pci_address
 from exporters.nvml import clocks, fields
 from exporters.nvml.fields import GPU_LABELS
 from exporters.nvml.gpus import GpuView

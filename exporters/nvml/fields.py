@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-from agent.api import Family, gpu_families
+from agent.sdk.hardware import gpu_families
+from agent.sdk.metrics import Family
 
 Number = TypeVar("Number", int, float)
 

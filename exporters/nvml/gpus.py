@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import CheckState, FaultSeen, SavedCount, SavedSeconds, fault_table, pci_address, saved_sum
+from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
+from agent.sdk.hardware import CheckState, FaultSeen, fault_table
+from agent.sdk.system import pci_address
 from exporters.nvml import judge
 from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.api import CheckState, Fault, Told, gpu_faults
+from agent.sdk.hardware import CheckState, Fault, Told, gpu_faults
 from exporters.nvml.clocks import HARDWARE_SLOWDOWN
 from exporters.nvml.nvlinks import fabric
 from exporters.nvml.reading import GpuReading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from agent.api import CheckState
+from agent.sdk.hardware import CheckState
 
 LOOKS = 30
 FLAGGED_LOOKS = 15

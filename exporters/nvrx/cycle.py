@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.core.hosts import hosts, numbers
+from agent.core.hosts import expand_hosts, numbers
 
 MAX_CYCLE_BYTES = 256 * 1024
 """Of a file: 10,000 nodes whose names have no ranges take 150 KB."""
@@ -95,8 +95,8 @@ def _cycle(written: _Written) -> Cycle:
         cycle=_number(written.cycle_number),
         started=_seconds(written.cycle_start_time),
         ended=_seconds(written.cycle_end_time) if written.cycle_end_time else None,
-        active=hosts(written.active_nodes),
-        standby=hosts(written.standby_nodes),
+        active=expand_hosts(written.active_nodes),
+        standby=expand_hosts(written.standby_nodes),
         group_ranks=numbers(written.active_ranks),
         generation=_number(written.generation),
     )

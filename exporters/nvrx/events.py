@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import SavedCount, SavedSeconds, saved_sum
+from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.nvrx.lines import (
     HeartbeatTimeout,
     Interruptions,

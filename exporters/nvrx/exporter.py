@@ -8,21 +8,12 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import (
-    Context,
-    ExporterConfig,
-    HelperSpec,
-    JobTexts,
-    JobUsers,
-    Metric,
-    NoData,
-    PathPatterns,
-    ProcFS,
-    RankSnapshot,
-    RankView,
-    SavedPositions,
-    Spec,
-)
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.files import JobTexts, PathPatterns, SavedPositions
+from agent.sdk.helper import HelperSpec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import JobUsers, RankSnapshot, RankView
+from agent.sdk.system import ProcFS
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import JobEvents
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import JobEvents
 from exporters.nvrx.options import LauncherOptions

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from agent.api import Guard, ProcessKey, ProcFS
+from agent.sdk.exporter import Guard
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
 from exporters.nvrx.options import LauncherOptions, read_options
 
 MAX_ANCESTORS = 8

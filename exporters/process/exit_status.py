@@ -10,7 +10,8 @@ import fcntl
 import os
 import struct
 
-from agent.api import ExitStatus, ProcessKey, ProcFS
+from agent.sdk.ranks import ExitStatus, ProcessKey
+from agent.sdk.system import ProcFS
 
 _INFO_BYTES = 64  # PIDFD_INFO_SIZE_VER0
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)

@@ -14,7 +14,10 @@ from signal import SIGKILL
 
 import msgspec
 
-from agent.api import ExitStatus, Logger, OwnThread, ProcessKey, ProcFS, RankTable, label_fields
+from agent.sdk.exporter import Logger, OwnThread
+from agent.sdk.metrics import label_fields
+from agent.sdk.ranks import ExitStatus, ProcessKey, RankTable
+from agent.sdk.system import ProcFS
 from exporters.process.cgroups import oom_now
 from exporters.process.exit_status import from_pidfd, from_zombie
 from exporters.process.oom import OomCount, OomLedger, OomNow

@@ -7,24 +7,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import (
-    Context,
-    ExporterConfig,
-    Family,
-    Metric,
-    NoData,
-    OwnThread,
-    ProcessKey,
-    ProcFS,
-    RankLabel,
-    Spec,
-    label_fields,
-)
+from agent.sdk.exporter import Context, ExporterConfig, NoData, OwnThread, Spec
+from agent.sdk.metrics import Family, Metric, label_fields
+from agent.sdk.ranks import ProcessKey, RankLabel
+from agent.sdk.system import ProcFS
 from exporters.process.exit_status import open_pidfd
 from exporters.process.exits import ExitWatch
 from exporters.process.foreign import FOREIGN
-from exporters.process.gpu_users import GpuUsers, Shown
-from exporters.process.gpu_users import render as render_gpu_users
+from exporters.process.gpu_users import GpuUsers, Shown, render as render_gpu_users
 from exporters.process.scan import Found, Scanner, ScanRequest
 from exporters.process.usage import families as usage_families
 from exporters.process.usage.facts import JobUsage, RankUsage

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Owner, gpu_families
+from agent.sdk.hardware import gpu_families
+from agent.sdk.metrics import Family
+from agent.sdk.ranks import Owner
 
 MPS_SERVER = "nvidia-cuda-mps"
 """The name that the kernel shows of nvidia-cuda-mps-server; the clients that it computes for are listed as well."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from agent.api import Context, Metric, OwnThread, ProcessKey, ProcFS, Rows, Stat
+from agent.sdk.exporter import Context, OwnThread
+from agent.sdk.metrics import Metric, Rows
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS, Stat
 from exporters.process.foreign import FOREIGN, GpuUser, foreign
 from exporters.process.ownership import OwnerSearch
 

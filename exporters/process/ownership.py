@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from agent.api import Owner, OwnerKind, ProcFS, Proof, Roots, Stat
+from agent.sdk.exporter import Roots
+from agent.sdk.ranks import Owner, OwnerKind, Proof
+from agent.sdk.system import ProcFS, Stat
 
 MAX_ANCESTORS = 64
 ROOT_UID = 0

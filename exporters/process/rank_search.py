@@ -8,7 +8,9 @@ from functools import partial
 
 import msgspec
 
-from agent.api import Guard, ProcessKey, ProcFS, Stat, WriterKey, is_record_file
+from agent.sdk.exporter import Guard
+from agent.sdk.ranks import ProcessKey, WriterKey, is_record_file
+from agent.sdk.system import ProcFS, Stat
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""

@@ -11,7 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.api import Guard, OpenFile, Owner, ProcessFacts, ProcessKey, ProcFS, Roots, Stat, WriterKey, is_record_file
+from agent.sdk.exporter import Guard, Roots
+from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, WriterKey, is_record_file
+from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import memory_files, oom_kills, oomd_kills, unified_groups
 from exporters.process.oom import OomKills
 from exporters.process.ownership import OwnerSearch

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agent.api import OpenFile, ProcessKey, ProcFS, Stat, is_record_file
+from agent.sdk.ranks import ProcessKey, is_record_file
+from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.oom import OomCount, OomKills
 
 THREADS_SECONDS = 5.0

@@ -6,7 +6,7 @@ import asyncio
 import pwd
 from collections.abc import Callable
 
-from agent.api import Logger, OwnThread
+from agent.sdk.exporter import Logger, OwnThread
 
 MAX_USERS = 1024
 """Names that are remembered, the oldest gives way; and uids whose names are waited for."""

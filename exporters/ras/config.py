@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import msgspec
 
-from agent.api import ExporterConfig
+from agent.sdk.exporter import ExporterConfig
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS, Configured
 from exporters.ras.local.library import Version
 from exporters.ras.local.settings import parse_address

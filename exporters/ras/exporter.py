@@ -13,7 +13,9 @@ from weakref import WeakSet
 
 import msgspec
 
-from agent.api import Context, Metric, NoData, ProcessKey, Spec
+from agent.sdk.exporter import Context, NoData, Spec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.files import FILE_READER, JobFiles
 from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.asking.jobs import (

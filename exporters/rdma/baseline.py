@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import SavedCount, saved_sum
+from agent.sdk.exporter import SavedCount, saved_sum
 from exporters.rdma.tree import RdmaDevice
 
 ACTIVE = 4

@@ -8,7 +8,9 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from agent.api import CheckState, Context, ExporterConfig, Metric, Nic, NoData, Spec, Subject
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.hardware import CheckState, Nic, Subject
+from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, ignore, judge, learn
 from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
 from exporters.rdma.lldp import MAX_LLDP_BYTES, read_neighbours

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import Family, Metric, Rows
+from agent.sdk.metrics import Family, Metric, Rows
 from exporters.rdma.baseline import Baseline
 from exporters.rdma.resources import RESOURCES, Counts
 from exporters.rdma.switches import Place

@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 
-from agent.api import Family, netlink
+from agent.sdk.metrics import Family
+from agent.sdk.system import netlink
 
 KINDS = frozenset({"pd", "cq", "qp", "cm_id", "mr", "srq"})
 """Protection domains, completion queues, queue pairs, connections by cm, memory regions, shared receive queues."""

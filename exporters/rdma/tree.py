@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import pci_address, pci_path, sysfs
+from agent.sdk.system import pci_address, pci_path, sysfs
 
 MAX_DEVICES = 128
 MAX_PORTS = 16

@@ -9,22 +9,11 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from agent.api import (
-    Context,
-    ExporterConfig,
-    HelperError,
-    HelperSpec,
-    Metric,
-    NoData,
-    Offered,
-    Pauses,
-    ProcessKey,
-    RankLabel,
-    RankView,
-    Spec,
-    Wanted,
-)
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import Offered, Wanted, summary as told
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.helper import HelperError, HelperSpec
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 from exporters.stacks.dump import RESULTS, StackAnswer, StackRequest, take_stack
 from exporters.stacks.families import FAMILIES, StacksSnapshot, render
 from exporters.stacks.frames import Stack, others

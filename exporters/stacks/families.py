@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agent.api import Family, Metric, RankLabel
+from agent.sdk.metrics import Family, Metric
+from agent.sdk.ranks import RankLabel
 
 STACK = Family(
     "rankwatch_rank_stack_info",

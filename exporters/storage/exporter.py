@@ -7,19 +7,11 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import (
-    NODE,
-    CheckState,
-    Context,
-    ExporterConfig,
-    HelperSpec,
-    Levels,
-    Metric,
-    NoData,
-    Spec,
-    Subject,
-    sysfs,
-)
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.hardware import NODE, CheckState, Levels, Subject
+from agent.sdk.helper import HelperSpec
+from agent.sdk.metrics import Metric
+from agent.sdk.system import sysfs
 from exporters.storage.families import FAMILIES, StorageSnapshot, render
 from exporters.storage.probe import FreeSpace, Probe, ProbeRequest
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.storage.probe import Probe
 
 _PATH = ("path",)

@@ -27,12 +27,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from agent.api import Roots  # noqa: E402  # after the change of the path
 from agent.app.daemon import SWITCH_INTERVAL_SECONDS  # noqa: E402
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor  # noqa: E402
 from agent.core.checkpoint import StateFile  # noqa: E402
 from agent.core.clock import SystemClock  # noqa: E402
 from agent.core.log import Logger  # noqa: E402
+from agent.sdk.exporter import Roots  # noqa: E402  # likewise
 from exporters.process import SPEC, ProcessConfig  # noqa: E402
 
 GOAL_SECONDS = 0.3

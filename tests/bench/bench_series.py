@@ -23,8 +23,11 @@ from nvml_stub import Node  # noqa: E402  # likewise
 
 from agent.app.discovery import exporter_names, load_spec  # noqa: E402  # likewise
 from agent.export import agent_families  # noqa: E402  # likewise
-from agent.ranks import families as ranks  # noqa: E402  # likewise
-from agent.ranks import health, liveness_page  # noqa: E402  # likewise
+from agent.ranks import (  # noqa: E402  # likewise
+    families as ranks,  # likewise
+    health,
+    liveness_page,
+)
 
 RANKS = 8
 MOST_PER_RANK = 127

@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from agent.api import Guard, Logger, ProcessKey, Roots  # noqa: E402  # after the change of the path
+from agent.sdk.exporter import Guard, Logger, Roots  # noqa: E402  # likewise
+from agent.sdk.ranks import ProcessKey  # noqa: E402  # likewise
 from exporters.process.scan import Scanner, ScanRequest  # noqa: E402  # likewise
 
 THREADS = 150

@@ -11,10 +11,12 @@ import yaml
 from client_metrics import encode
 from fake_clock import FakeClock
 
-from agent.api import Exporter, Logger, Metric, ProcessFacts, RankTable, Roots
 from agent.app.discovery import load_spec
 from agent.app.lease import Lender
 from agent.core.checkpoint import StateFile
+from agent.sdk.exporter import Exporter, Logger, Roots
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import ProcessFacts, RankTable
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTNAME = "gpu-node-00"

@@ -12,8 +12,7 @@ import yaml
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
-from agent.ranks import families as rank_families
-from agent.ranks import health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_page
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "capabilities.md").read_text()

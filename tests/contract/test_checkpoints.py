@@ -19,12 +19,14 @@ from fake_clock import FakeClock
 from filled import filled, lost, read_again
 
 from agent import __version__
-from agent.api import Logger, Metric, NoData, RankTable, Roots
 from agent.app.discovery import exporter_names, load_spec
 from agent.app.lease import Lender
 from agent.core.checkpoint import StateFile
 from agent.hardware.ledger import Entry
 from agent.ranks.checkpoint import SavedTable
+from agent.sdk.exporter import Logger, NoData, Roots
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import RankTable
 from exporters.amdgpu.baseline import Known
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.context import FileContext

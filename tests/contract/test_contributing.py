@@ -13,7 +13,7 @@ import pytest
 import test_metric_names as names
 from bench import Bench, exposition
 
-from agent.api import NoData
+from agent.sdk.exporter import NoData
 
 GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 

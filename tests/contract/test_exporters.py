@@ -12,11 +12,11 @@ import pytest
 from bench import DATA, Bench, exposition
 from client_metrics import encode, reference
 
-from agent.api import NoData
 from agent.app.discovery import exporter_names, load_spec
 from agent.app.supervisor import RANKS_BYTES
 from agent.core.checkpoint import ENVELOPE_BYTES, MAX_BYTES, MAX_SECTION_BYTES
 from agent.export.exposition import Selection
+from agent.sdk.exporter import NoData
 
 NAMES = exporter_names()
 LONGEST_DRAIN_SECONDS = 45.0

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from bench import DATA, Bench
 
-from agent.api import NoData
 from agent.app.discovery import exporter_names
+from agent.sdk.exporter import NoData
 
 ROOT = Path(__file__).parents[2]
 NAMES = exporter_names()

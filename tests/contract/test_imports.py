@@ -15,7 +15,7 @@ from agent.app.discovery import exporter_names
 ROOT = Path(__file__).parents[2]
 NAMES = exporter_names()
 HELPERS_MAY = ("agent.system.inside.", "agent.core.prometheus.", "agent.core.hosts.", "agent.helper.by_user.")
-"""What a helper's side imports directly: agent.api would load the whole agent there."""
+"""What a helper's side imports directly: agent.sdk would load the whole agent there."""
 THIRD_PARTY = {"h11", "msgspec", "prometheus_client", "psutil", "pynvml", "yaml"}
 MODULES_NEED_A_REASON = {"subprocess", "socket", "multiprocessing", "http", "urllib"}
 CALLS_NEED_A_REASON = re.compile(
@@ -53,11 +53,11 @@ def attributes(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exporter_imports_the_seam_alone(name: str) -> None:
-    """Of the agent an exporter imports agent.api only; besides that itself, the standard library, what we depend on."""
+    """Of the agent an exporter imports agent.sdk only; besides that itself, the standard library, what we depend on."""
     for path, tree in sources(f"exporters/{name}"):
         for module in imports(tree):
             top = module.partition(".")[0]
-            seam = module.startswith(("agent.api.", *HELPERS_MAY))
+            seam = module.startswith(("agent.sdk.", *HELPERS_MAY))
             own = module.startswith(f"exporters.{name}.")
             assert seam or own or top in THIRD_PARTY or top in sys.stdlib_module_names, f"{path}: {module}"
 

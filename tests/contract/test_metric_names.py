@@ -11,8 +11,7 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.core.metrics import Family
 from agent.export import agent_families
 from agent.hardware import gpu_families
-from agent.ranks import families as rank_families
-from agent.ranks import health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_page
 
 OWNED = [
     *(("agent", family) for family in agent_families.FAMILIES),

@@ -13,7 +13,7 @@ FLOORS = {
         ("system", "helper", "hardware", "evidence"),
         ("ranks",),
         ("export",),
-        ("api",),
+        ("sdk",),
         ("web", "page"),
         ("app",),
         ("cli",),

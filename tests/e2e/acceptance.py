@@ -60,8 +60,10 @@ PAGED = r"""
 wait_for 120 "a page, by Debian's Prometheus and Alertmanager" grep 'PAGE: RankDead: Job 77: rank 3 on 127' /tmp/told
 cat /tmp/told
 [ "$(grep -c PAGE /tmp/told)" = 1 ] || fail "not one page"
-rankwatch job 77 --prometheus http://127.0.0.1:9090 | tee /tmp/job || true
-grep -q 'first to go: rank 3 on 127.0.0.1 killed (SIGKILL)' /tmp/job || fail "the job on the terminal does not say it"
+job_names_rank() {
+    rankwatch job 77 --prometheus http://127.0.0.1:9090 | grep 'first to go: rank 3 on 127.0.0.1 killed (SIGKILL)'
+}
+wait_for 30 "the job on the terminal names the rank" job_names_rank
 """
 DEATH = r"""
 kill -9 "$(rankwatch status | awk '$1 == 77 && $2 == 3 { print $4 }')"

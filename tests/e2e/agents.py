@@ -21,8 +21,7 @@ from nodes import Node, Reply, wait_until
 from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.ranks import families as rank_families
-from agent.ranks import liveness_page
+from agent.ranks import families as rank_families, liveness_page
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 5.0

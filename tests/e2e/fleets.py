@@ -16,15 +16,14 @@ from typing import Any
 from client_metrics import samples
 from ras_views import RasAgent
 
-from agent.api import Metric
 from agent.app.health_part import causes
 from agent.core.identity import Membership, ProcessKey, WriterKey
 from agent.hardware.ledger import NODE, HealthLedger
-from agent.ranks import families as rank_families
-from agent.ranks import health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.table import RankTable
+from agent.sdk.metrics import Metric
 from exporters.inspector.families import SEEN_RECORDS
 
 SCRAPE_SECONDS = 5

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from client_metrics import encode
 
-from agent.api import Family, FaultSeen, Metric, Told, gpu_families, gpu_faults
 from agent.hardware.fault_table import GpuFault
 from agent.hardware.ledger import NODE, CheckState, Entry, Finding, Subject
-from agent.ranks import families as rank_families
-from agent.ranks import health
+from agent.ranks import families as rank_families, health
 from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
+from agent.sdk.hardware import FaultSeen, Told, gpu_families, gpu_faults
+from agent.sdk.metrics import Family, Metric
 from exporters.job_log import families as job_log
 from exporters.netdev import pause
 from exporters.nvml.nvlinks import state as nvlink

@@ -9,7 +9,8 @@ from typing import Any
 from client_metrics import encode
 from ras_views import ENDPOINT, VERSION, WELL, families
 
-from agent.api import Admission, ProcessKey, RankLabel
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.asking.reports import Reports
 from exporters.ras.report.json_report import read_json

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.api import Admission, Metric, ProcessKey, RankLabel, RasSilence
+from agent.sdk.metrics import Admission, Metric
+from agent.sdk.ranks import ProcessKey, RankLabel, RasSilence
 from exporters.ras.asking.jobs import JobStanding, LocalProcess, OwnedJob
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_isolated, next_pace, role_of

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from fake_clock import FakeClock
 from fleets import series_key
 
-from agent.api import Admission, Context, Logger, OwnThread, ProcessFacts, ProcessKey, RankTable, Roots, StateSection
 from agent.core.guard import Guard
 from agent.core.metrics import Family, Metric
 from agent.evidence.board import EvidenceBoard
@@ -20,8 +19,10 @@ from agent.export.exporter_families import EXPORTER_UP
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Helpers
-from agent.ranks import families as rank_families
-from agent.ranks import liveness_page
+from agent.ranks import families as rank_families, liveness_page
+from agent.sdk.exporter import Context, Logger, OwnThread, Roots, StateSection
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import ProcessFacts, ProcessKey, RankTable
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
 UP = (

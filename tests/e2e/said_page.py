@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from client_metrics import encode
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.flight_recorder import families as flight_recorder
 from exporters.inspector_prom import families as inspector_prom
 from exporters.madengine import families as madengine

@@ -24,7 +24,7 @@ from nodes import wait_until
 from prometheus import ROOT, Prometheus, why_no_prometheus
 from rules import DEPLOY, RULES
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.inspector.distributions import SLOW_PAIRS
 from exporters.inspector.families import P2P_OPERATIONS, P2P_SECONDS
 

@@ -25,8 +25,7 @@ from nodes import wait_until
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
 from ras_page import BEHIND, LAG, SILENT, ras_page
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
-from said_page import BEHIND as BEHIND_BY_RECORDER
-from said_page import LOADS, WAITS, said_page
+from said_page import BEHIND as BEHIND_BY_RECORDER, LOADS, WAITS, said_page
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
 STRAGGLER, VICTIM = "2", "5"

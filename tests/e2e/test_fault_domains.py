@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rules import DEPLOY, promtools, run_promtool, why_no_promtool, write_case
 
-from agent.api import Told, gpu_faults
+from agent.sdk.hardware import Told, gpu_faults
 
 pytestmark = [
     pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or ""),

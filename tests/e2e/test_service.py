@@ -215,7 +215,8 @@ def test_status_prints_the_ranks(tmp_path: Path) -> None:
 
 HOSTILE = """
 import threading
-from agent.api import ExporterConfig, Family, Spec
+from agent.sdk.exporter import ExporterConfig, Spec
+from agent.sdk.metrics import Family
 
 class Config(ExporterConfig, frozen=True, kw_only=True):
     pass

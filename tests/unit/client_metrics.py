@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import exposition as text
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric as ClientMetric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric as ClientMetric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import CollectorRegistry
 from prometheus_client.samples import Sample

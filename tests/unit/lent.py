@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.api import Admission, Clock, Context, Logger, OwnThread, RankTable, Roots, StateSection
 from agent.core.guard import Guard
 from agent.evidence.board import EvidenceBoard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, Entry, HealthLedger
 from agent.helper.client import Helpers
 from agent.ranks.liveness.causes import ExitFacts
+from agent.sdk.exporter import Clock, Context, Logger, OwnThread, Roots, StateSection
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import RankTable
 
 
 async def stop_all(helpers: Helpers) -> None:

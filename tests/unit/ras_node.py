@@ -16,7 +16,9 @@ from proc_tree import ProcTree
 from rank_table import Table, environment, facts, writer_key
 from ras_server import conversing, served
 
-from agent.api import Admission, Membership, Owner, OwnThread, ProcessKey, StateSection
+from agent.sdk.exporter import OwnThread, StateSection
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import Membership, Owner, ProcessKey
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
 from exporters.ras.protocol.client import Endpoint

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from proc_tree import ProcTree
 
-from agent.api import Guard, Logger, ProcessKey, Roots, WriterKey
 from agent.ranks.rank.environment import KEPT_VARIABLES
+from agent.sdk.exporter import Guard, Logger, Roots
+from agent.sdk.ranks import ProcessKey, WriterKey
 from exporters.process.scan import Found, Scanner, ScanRequest
 
 NCCL_MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.system.process_lines import MAX_CPU_LIST, parse_status
 from exporters.process.usage.affinity import MAX_CPUS, nodes_of, parse_cpus, read_nodes

@@ -14,11 +14,11 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import failed, lent, well
 
-from agent.api import NoData, StateSection, fault_table
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
-from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter
-from exporters.amdgpu import tree as module
+from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.hardware import fault_table
+from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter, tree as module
 from exporters.amdgpu.baseline import Known, View, verdicts
 from exporters.amdgpu.families import AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import Table

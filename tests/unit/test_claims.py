@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.ranks.rank.environment import (
     KEPT_VARIABLES,
     MAX_GROUP_CHARACTERS,
     MAX_LABEL_CHARACTERS,
     Claim,
-    clean,
+    clean_label,
     group_job_id,
     read_claim,
     short_hash,
@@ -118,9 +117,9 @@ def test_group_ids_differ() -> None:
 
 def test_label_bound() -> None:
     """One character more than a label may have is cut, and what cannot be printed is replaced."""
-    assert clean("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
-    assert clean("<!channel> R&D") == "?!channel? R&D"
-    assert clean('a\n"b\x00\u202e') == 'a?"b??'
+    assert clean_label("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
+    assert clean_label("<!channel> R&D") == "?!channel? R&D"
+    assert clean_label('a\n"b\x00\u202e') == 'a?"b??'
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, Loaded, read_config
 from agent.app.supervisor import prepare

@@ -13,12 +13,11 @@ from client_metrics import samples
 from evidence_site import Site
 from rank_table import environment, owned
 
-from agent.api import ProcessKey
 from agent.evidence import folder
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner
-from exporters.evidence import EvidenceExporter, looks
-from exporters.evidence import exporter as module
+from agent.sdk.ranks import ProcessKey
+from exporters.evidence import EvidenceExporter, exporter as module, looks
 from exporters.evidence.watch import Occasion
 
 

@@ -12,11 +12,11 @@ from fake_clock import FakeClock
 from lent import lent
 from rank_table import environment, owned
 
-from agent.api import HelperHung, RankLabel, RankView
 from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.process import RankProcess
-from exporters.evidence import EvidenceConfig
-from exporters.evidence import alerts as helper_side
+from agent.sdk.helper import HelperHung
+from agent.sdk.ranks import RankLabel, RankView
+from exporters.evidence import EvidenceConfig, alerts as helper_side
 from exporters.evidence.alert_messages import (
     MAX_ALERTS,
     MAX_JOBS,

@@ -14,13 +14,14 @@ from lent import lent
 from rank_table import KILLED, environment
 from test_evidence_bundle import summary
 
-from agent.api import NoData, Offered, ProcessKey, Wanted
 from agent.cli.evidence.command import main
 from agent.evidence import folder
 from agent.evidence.summary import Event, Summary, Word
 from agent.ranks.rank.facts import ProcessFacts
-from exporters.evidence import EvidenceConfig, EvidenceExporter, looks
-from exporters.evidence import exporter as module
+from agent.sdk.evidence import Offered, Wanted
+from agent.sdk.exporter import NoData
+from agent.sdk.ranks import ProcessKey
+from exporters.evidence import EvidenceConfig, EvidenceExporter, exporter as module, looks
 from exporters.evidence.bundle import bundle_name
 
 

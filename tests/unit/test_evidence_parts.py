@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import UNKNOWN_RANK, FollowedFile, OwnThread, ProcessKey, RankTable, Wanted, WriterKey
 from agent.app.health_part import IN_SPITE_SECONDS, causes, health_part, struck_ranks
 from agent.core.identity import RankLabel
 from agent.hardware.fault_table import FaultSeen, GpuFault
@@ -23,6 +22,10 @@ from agent.ranks.health import HealthSnapshot
 from agent.ranks.liveness.causes import cause
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankGpu
+from agent.sdk.evidence import Wanted
+from agent.sdk.exporter import OwnThread
+from agent.sdk.files import FollowedFile
+from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey, RankTable, WriterKey
 from exporters.inspector.reading import slot
 from exporters.inspector.reading.last_lines import (
     BLAMED_SHARE,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.evidence import folder
 from exporters.evidence.places import MOST_TIMES, Held, evicted, most_kept

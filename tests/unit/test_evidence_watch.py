@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.api import RankView
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import RankVerdict
+from agent.sdk.ranks import RankView
 from exporters.evidence.watch import MAX_CHANGES_PER_JOB, MAX_JOBS, Occasion, TroubleWatch
 
 SILENCE = 180.0

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import ExitStatus, ProcessKey, ProcFS
+from agent.sdk.ranks import ExitStatus, ProcessKey
+from agent.sdk.system import ProcFS
 from exporters.process.exit_status import from_pidfd, from_zombie
 
 PROC = ProcFS(Path("/proc"))

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from rank_table import environment, owned
 
-from agent.api import RankLabel, RankView
 from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.process import RankProcess
+from agent.sdk.ranks import RankLabel, RankView
 from exporters.flight_recorder.asking import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from flight_dumps import dump, entry, pickled, recorded
 
-from agent.api import RankLabel
+from agent.sdk.ranks import RankLabel
 from exporters.flight_recorder.book import ShownDump
 from exporters.flight_recorder.dump import read_dump
 from exporters.flight_recorder.evidence import APART_SECONDS, FILE, MAX_WORDS, OF_ALL, part

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 from fake_clock import FakeClock
 from flight_dumps import dump, entry, pickled
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lent import lent, stop_all
 from proc_tree import ProcTree
 from rank_table import environment, owned
 
-from agent.api import Admission, Context, ExitStatus, NoData, RankTable
 from agent.helper.by_user import ByUser
 from agent.helper.client import HelperFailed, Helpers
 from agent.ranks.rank.owner import Owner
+from agent.sdk.exporter import Context, NoData
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import ExitStatus, RankTable
 from exporters.flight_recorder import exporter, reading
 from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
 from exporters.flight_recorder.places import paths_of

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from flight_dumps import dump, entry, pickled, recorded
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from exporters.flight_recorder import pickled as module
 from exporters.flight_recorder.pickled import RefusedError, read_pickle

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent.tail.file import FINGERPRINT_BYTES, FollowedFile, Position
 from agent.tail.follower import IDLE_SECONDS, Follower, FollowLimits

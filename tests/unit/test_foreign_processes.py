@@ -12,10 +12,12 @@ from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
 
-from agent.api import Gpu, Owner, ProcFS, RankTable, Roots
 from agent.hardware.inventory import Hardware
-from exporters.process import ProcessConfig, ProcessExporter
-from exporters.process import gpu_users as gpu_users_module
+from agent.sdk.exporter import Roots
+from agent.sdk.hardware import Gpu
+from agent.sdk.ranks import Owner, RankTable
+from agent.sdk.system import ProcFS
+from exporters.process import ProcessConfig, ProcessExporter, gpu_users as gpu_users_module
 from exporters.process.foreign import MAX_USERS, GpuUser, foreign
 from exporters.process.gpu_users import INTERVAL_SECONDS, MAX_ANCESTORS, MAX_NEW, MAX_PROCESSES, Strangers
 from exporters.process.ownership import OwnerSearch

@@ -4,12 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.page.document import Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
-from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, age_text
-from agent.page.front_page import front_page as made_page
+from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, age_text, front_page as made_page
 from agent.page.static import SCRIPT, STYLE
 
 NOW = 1_700_000_000.0

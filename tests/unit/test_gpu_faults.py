@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import Gpu
 from agent.hardware import fault_table
 from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, FaultSeen, add, merged, recent
 from agent.hardware.gpu_faults import MAX_WORD, REPEATED, Fault, Told, checks, codes, judge
 from agent.hardware.inventory import MAX_GPUS, Hardware
 from agent.ranks.health import CHECKS
+from agent.sdk.hardware import Gpu
 
 CATALOG = Path(__file__).parents[1] / "data/xid/catalog.tsv"
 HARDWARE = frozenset({"RESET_GPU", "RESTART_BM"})

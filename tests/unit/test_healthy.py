@@ -11,8 +11,7 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.cli import healthy
-from agent.cli import main as cli
+from agent.cli import healthy, main as cli
 from agent.cli.healthy import CANNOT_TELL, HEALTHY, NOT_HEALTHY, Answer, judge, main
 
 WELL = "# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 1\n"

@@ -21,8 +21,7 @@ import pytest
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 
-from agent.helper import client as helper_module
-from agent.helper import process as helper_process
+from agent.helper import client as helper_module, process as helper_process
 from agent.helper.client import (
     IDLE_SECONDS,
     KILL_SECONDS,
@@ -134,7 +133,9 @@ async def test_a_process_is_bare(bench: Bench) -> None:
     assert sorted(each.partition(":")[0] for each in opened) == ["/dev/null", "pipe", "pipe", "socket", "socket"]
     outcome = await bench.do("say your niceness")
     assert outcome.found == [str(NICENESS), str(outcome.pid)]
-    assert not {"asyncio", "prometheus_client", "agent.api"} & {*(await bench.do("say what is imported")).found}
+    assert not {"asyncio", "prometheus_client", "agent.sdk.exporter"} & {
+        *(await bench.do("say what is imported")).found
+    }
 
 
 async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -456,4 +457,4 @@ def test_a_module_is_imported_without_its_packages_code() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "exporters.ras.report.model" in loaded
-    assert not {"agent.api", "asyncio", "prometheus_client", "exporters.ras.exporter"} & loaded
+    assert not {"agent.sdk.exporter", "asyncio", "prometheus_client", "exporters.ras.exporter"} & loaded

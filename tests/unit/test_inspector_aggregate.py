@@ -5,17 +5,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from agent.api import Group, Membership, WriterKey
+from agent.sdk.metrics import Group
+from agent.sdk.ranks import Membership, WriterKey
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.intake import WriterName, finish_run, take
-from exporters.inspector.totals import aggregate as module
-from exporters.inspector.totals import shared as shared_module
+from exporters.inspector.totals import aggregate as module, shared as shared_module
 from exporters.inspector.totals.accumulators import REORDER, Accumulator, Sequence
 from exporters.inspector.totals.aggregate import (
     MAX_BINDINGS,

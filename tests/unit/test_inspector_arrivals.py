@@ -1,8 +1,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from exporters.inspector.format.series import MAX_TOTAL
 from exporters.inspector.lateness.arrivals import CLOCK_DOUBT_US, CLOCK_TIE_US, Arrivals, judge, latest

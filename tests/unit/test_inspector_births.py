@@ -12,7 +12,7 @@ from test_inspector_exporter import OPERATIONS, SERIES, Bench, shown, view, writ
 from test_inspector_formats import p2p
 from test_inspector_slots import OTHER_SERIES, two_directories, write
 
-from agent.api import RankLabel
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.slot import STALE_SECONDS
 from exporters.inspector.rendering import InspectorSnapshot

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from inspector_records import expected_sums, line
 from odd_values import changed
 from test_inspector_failures import sums_of

@@ -8,7 +8,8 @@ from inspector_records import line
 from test_inspector_exporter import Bench
 from test_inspector_formats import Sink, p2p
 
-from agent.api import COUNT, SUM, RankLabel, WriterKey
+from agent.sdk.metrics import COUNT, SUM
+from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.rendering import InspectorSnapshot, render

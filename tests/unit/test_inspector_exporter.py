@@ -12,19 +12,11 @@ from fake_clock import FakeClock
 from inspector_records import DATA, expected_sums, line
 from lent import lent
 
-from agent.api import (
-    Admission,
-    Membership,
-    NoData,
-    ProcessFacts,
-    ProcessKey,
-    RankLabel,
-    StateSection,
-    WriterKey,
-)
 from agent.ranks.speeds import RankSpeed
-from exporters.inspector import SPEC
-from exporters.inspector import exporter as module
+from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, RankLabel, WriterKey
+from exporters.inspector import SPEC, exporter as module
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.reading.published import Published

@@ -15,8 +15,7 @@ from inspector_records import expected_sums, line
 
 from agent.tail.reader import LineReader
 from exporters.inspector.format.records import Header, Result
-from exporters.inspector.reading import intake, record_files
-from exporters.inspector.reading import reader as module
+from exporters.inspector.reading import intake, reader as module, record_files
 from exporters.inspector.reading.failures import MAX_RETRY_SECONDS, RETRY_SECONDS
 from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.published import Published

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from fake_clock import FakeClock
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from inspector_expected import expected, unpacked
 from inspector_records import DATA, line
 
-from agent.api import WriterKey
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.context import MAX_BATCH_LINES, FileContext
 from exporters.inspector.format.passes import MAX_STEP_US
 from exporters.inspector.format.records import Result

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 from inspector_records import line
 from test_inspector_exporter import OPERATIONS, Bench
 
-from agent.api import Admission
+from agent.sdk.metrics import Admission
 from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.totals.idleness import IDLE_SECONDS, LOOK_SECONDS

@@ -11,7 +11,7 @@ from inspector_records import line
 from test_inspector_exporter import Bench, labelled, shown, view, writer
 from test_inspector_formats import overflowing, p2p
 
-from agent.api import RankLabel
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.reading.reader import BATCH_IDLE_SECONDS
 from exporters.inspector.rendering import InspectorSnapshot

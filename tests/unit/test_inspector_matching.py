@@ -2,10 +2,9 @@ from collections import defaultdict
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from agent.api import WriterKey
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness import matching as module
 from exporters.inspector.lateness.arrivals import Arrivals

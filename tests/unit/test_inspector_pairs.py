@@ -9,7 +9,8 @@ import pytest
 from test_inspector_aggregate import WRITER_KEY
 from test_inspector_formats import Sink, p2p
 
-from agent.api import FairBudget, RankLabel
+from agent.sdk.metrics import FairBudget
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.distributions import SLOW_PAIRS
 from exporters.inspector.format.records import KERNEL_TIMING, P2P_RECV, P2P_SEND, P2PPerf
 from exporters.inspector.reading.published import Published

@@ -6,8 +6,7 @@ import copy
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from exporters.inspector.format.passes import MAX_STEP_US, Run, pieces
 from exporters.inspector.format.records import (

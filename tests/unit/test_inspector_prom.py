@@ -15,11 +15,15 @@ from lent import lent, stop_all
 from proc_tree import ProcTree
 from rank_table import environment, owned
 
-from agent.api import Admission, Context, Gpu, Membership, NoData, ProcessKey, ProcFS, RankTable
 from agent.hardware.inventory import Hardware
 from agent.helper.client import Helpers
 from agent.helper.frames import MAX_PAYLOAD_BYTES
 from agent.ranks.rank.owner import Owner
+from agent.sdk.exporter import Context, NoData
+from agent.sdk.hardware import Gpu
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import Membership, ProcessKey, RankTable
+from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors, exporter
 from exporters.inspector_prom.descriptors import HeldMeans, MeansHolder, by_turns, held_by, writers
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter

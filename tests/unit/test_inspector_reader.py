@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from inspector_records import DATA, expected_sums, line
 
 from exporters.inspector.format.records import Result
-from exporters.inspector.reading import reader as module
-from exporters.inspector.reading import writers as writers_module
+from exporters.inspector.reading import reader as module, writers as writers_module
 from exporters.inspector.reading.ownership import (
     FileState,
     Ownership,

@@ -11,7 +11,8 @@ from fake_clock import FakeClock
 from inspector_records import line
 from proc_tree import ProcTree
 
-from agent.api import Logger, ProcFS
+from agent.sdk.exporter import Logger
+from agent.sdk.system import ProcFS
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reclaim as module

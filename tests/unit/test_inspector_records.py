@@ -3,8 +3,7 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from exporters.inspector.format.records import (
     BROKEN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from test_inspector_exporter import Bench, view, writer
 
-from agent.api import RankLabel
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.totals.inheritance import Inheritance, RankTally
 from exporters.inspector.totals.losses import Tally
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.api import WriterKey
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness import matching
 from exporters.inspector.lateness.matching import Matching

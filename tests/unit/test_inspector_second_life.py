@@ -13,8 +13,9 @@ from lent import lent
 from rank_table import environment, facts
 from test_inspector_exporter import OPERATIONS, shown
 
-from agent.api import ProcessKey, RankTable, StateSection
 from agent.ranks.expiry import ENDED_SECONDS
+from agent.sdk.exporter import StateSection
+from agent.sdk.ranks import ProcessKey, RankTable
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
 RANKS = (1, 2)

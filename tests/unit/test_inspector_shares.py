@@ -11,14 +11,13 @@ import pytest
 from fake_clock import FakeClock
 from inspector_records import line
 
-from agent.api import Admission, Share
-from agent.tail import follower as follower_module
-from agent.tail import left as left_module
+from agent.sdk.files import Share
+from agent.sdk.metrics import Admission
+from agent.tail import follower as follower_module, left as left_module
 from agent.tail.file import FollowedFile, Position
 from agent.tail.left import LeftPositions
 from agent.tail.listing import FollowLimits
-from exporters.inspector.reading import reader as reader_module
-from exporters.inspector.reading import writers as writers_module
+from exporters.inspector.reading import reader as reader_module, writers as writers_module
 from exporters.inspector.reading.ownership import FileState, Ownership
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.turn import Turn

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import Logger, Membership, ProcessFacts, ProcessKey, RankLabel, RankTable, WriterKey
 from agent.ranks.rank.environment import MAX_SETTING_CHARACTERS
+from agent.sdk.exporter import Logger
+from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, RankLabel, RankTable, WriterKey
 from exporters.inspector.reading.silence import MAX_TOLD, RECORDING_VARIABLES, SilenceCause, SilenceWatch, silence_of
 
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"

@@ -14,9 +14,9 @@ from rank_table import writer_key
 from test_inspector_exporter import OPERATIONS, SERIES, Bench
 from test_inspector_formats import overflowing
 
-from agent.api import ProcessFacts, ProcessKey
 from agent.core.clock import Clock
 from agent.ranks.table import RankTable
+from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.ring_sizes import MIN_WATCHED_LINES, ring_sizes
 from exporters.inspector.reading.reader import DirectoryReader

@@ -6,7 +6,7 @@ from statistics import quantiles
 import pytest
 from test_inspector_aggregate import WRITER_KEY, feed, fresh, record
 
-from agent.api import RankLabel
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import TRANSFER
 from exporters.inspector.reading.published import Published
 from exporters.inspector.rendering import InspectorSnapshot, render

@@ -15,9 +15,10 @@ from job_log_jobs import OWNER
 from lent import lent
 from rank_table import environment, owned
 
-from agent.api import Admission, Metric, NoData, Owner, RankTable, StateSection
-from exporters.job_log import JobLogConfig, JobLogExporter
-from exporters.job_log import exporter as exporters
+from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.metrics import Admission, Metric
+from agent.sdk.ranks import Owner, RankTable
+from exporters.job_log import JobLogConfig, JobLogExporter, exporter as exporters
 from exporters.job_log.jobs import jobs_of
 from exporters.job_log.reader import LogSection
 

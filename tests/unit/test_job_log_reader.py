@@ -12,7 +12,9 @@ import pytest
 from fake_clock import FakeClock
 from job_log_jobs import CATALOGUE, OWNER, job
 
-from agent.api import UNKNOWN_RANK, Guard, Logger, OpenFile, Outputs, ProcFS
+from agent.sdk.exporter import Guard, Logger, Outputs
+from agent.sdk.ranks import UNKNOWN_RANK
+from agent.sdk.system import OpenFile, ProcFS
 from exporters.job_log import batch, reader
 from exporters.job_log.jobs import LoggedJob, RankHere
 from exporters.job_log.ownership import ClaimedLog, HeldOutput, claimed, shared_devices

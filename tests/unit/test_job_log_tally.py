@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from job_log_jobs import event, job
 
-from agent.api import UNKNOWN_RANK
+from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log import tally as tallies
 from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob

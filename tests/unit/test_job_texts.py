@@ -11,10 +11,11 @@ from lent import lent
 from proc_tree import ProcTree
 from rank_table import Table, environment, owned
 
-from agent.api import JobTexts, JobUsers
 from agent.export import job_texts
 from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
 from agent.ranks.rank.owner import Owner
+from agent.sdk.files import JobTexts
+from agent.sdk.ranks import JobUsers
 from agent.system import file_holders
 from agent.system.file_holders import writers_of
 from agent.system.procfs import ProcFS

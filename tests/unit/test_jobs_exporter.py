@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from lent import lent
 from odd_values import damaged, shown
 
-from agent.api import NoData, RankTable
-from exporters.jobs import directory as directories
-from exporters.jobs import records, sources
+from agent.sdk.exporter import NoData
+from agent.sdk.ranks import RankTable
+from exporters.jobs import directory as directories, records, sources
 from exporters.jobs.directory import TrustedDirectory
 from exporters.jobs.exporter import JobsConfig, JobsExporter
 from exporters.jobs.families import JobsSnapshot, render

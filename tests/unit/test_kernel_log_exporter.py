@@ -11,11 +11,11 @@ import pytest
 from kernel_log_node import MLX5, XID, Node
 from rank_table import KILLED
 
-from agent.api import ExitStatus, NoData, ProcessKey, Wanted
 from agent.ranks.table import OOM_LOG_SECONDS
-from exporters.kernel_log import exporter as module
-from exporters.kernel_log import follower as follower_module
-from exporters.kernel_log import reader as reader_module
+from agent.sdk.evidence import Wanted
+from agent.sdk.exporter import NoData
+from agent.sdk.ranks import ExitStatus, ProcessKey
+from exporters.kernel_log import exporter as module, follower as follower_module, reader as reader_module
 from exporters.kernel_log.repeated import MAX_LOGGED
 
 OOM = msgspec.structs.replace(KILLED, oom=True)

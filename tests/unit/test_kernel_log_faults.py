@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from kernel_log_node import MLX5, XID, Node
 
-from agent.api import Gpu, NoData
+from agent.sdk.exporter import NoData
+from agent.sdk.hardware import Gpu
 from exporters.kernel_log import exporter as module
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from kernel_log_node import Node
 
-from agent.api import Told, fault_table
-from exporters.kernel_log import gpu_errors as module
-from exporters.kernel_log import reader as reader_module
+from agent.sdk.hardware import Told, fault_table
+from exporters.kernel_log import gpu_errors as module, reader as reader_module
 from exporters.kernel_log.classify import classify, judged
 from exporters.kernel_log.gpu_errors import MAX_PLACES, MAX_USERS, REPEAT_SECONDS, REPEAT_USERS, GpuErrors
 from exporters.kernel_log.reader import EventGroup, grouped

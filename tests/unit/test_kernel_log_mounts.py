@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import Roots
+from agent.sdk.exporter import Roots
 from exporters.kernel_log import mounts as module
 from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted, still_told
 

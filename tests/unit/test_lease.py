@@ -14,7 +14,6 @@ from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
 
-from agent.api import Context, ExporterConfig, Gpu, HelperSpec, Nic, Roots, Spec, Subject
 from agent.app.lease import Lender
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
@@ -23,6 +22,9 @@ from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
 from agent.helper.client import Helper
 from agent.ranks.table import RankTable
+from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
+from agent.sdk.hardware import Gpu, Nic, Subject
+from agent.sdk.helper import HelperSpec
 
 GPU = Gpu(0, "GPU-0", "0000:19:00.0")
 NIC = Nic("mlx5_0", "0000:1a:00.0")

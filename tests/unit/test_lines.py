@@ -6,8 +6,7 @@ from itertools import cycle, islice
 
 import pytest
 from client_metrics import encode, reference, reference_of
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
@@ -16,8 +15,7 @@ from agent.core.metrics import COUNT, SUM, Family, Metric
 from agent.export import agent_families
 from agent.export.exposition import Selection
 from agent.export.lines import KeptHeads, number
-from agent.ranks import families as rank_families
-from agent.ranks import health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_page
 
 DECLARED = {
     family.name: family

@@ -1,8 +1,7 @@
 import socket
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.web.listen import ListenAddress, open_listeners, parse_listen_address
 

@@ -5,8 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.core import log
 from agent.core.repeat_limit import MAX_MESSAGES, REPEATS_PER_USER, REPEATS_PER_WINDOW, WINDOW_SECONDS, RepeatLimit

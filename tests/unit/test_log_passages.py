@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agent.api import Wanted
+from agent.sdk.evidence import Wanted
 from exporters.job_log.catalogue import catalogue
 from exporters.job_log.evidence import log_part
 from exporters.job_log.matcher import MAX_LINE_BYTES, events

@@ -13,9 +13,10 @@ from madengine_runs import Fate, make_task
 from proc_tree import ProcTree
 from rank_table import environment, owned
 
-from agent.api import ExitStatus, NoData, RankTable, StateSection
 from agent.ranks.rank.environment import read_claim
 from agent.ranks.rank.owner import Owner
+from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.ranks import ExitStatus, RankTable
 from exporters.madengine import exporter, lines, perf_csv, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
 from exporters.madengine.lines import BarrierTimeout, Duration, MadLine, Marker, Measured, read_line

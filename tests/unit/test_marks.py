@@ -13,13 +13,13 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
 
-from agent.api import MarkRequest, NoData, RankTable
 from agent.cli.mark import main
 from agent.core.identity import ProcessKey
 from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
 from agent.ranks.rank.facts import ProcessFacts
-from exporters.marks import MarksConfig, MarksExporter
-from exporters.marks import exporter as marks
+from agent.sdk.exporter import NoData
+from agent.sdk.ranks import MarkRequest, RankTable
+from exporters.marks import MarksConfig, MarksExporter, exporter as marks
 from exporters.marks.book import (
     MARKS_PER_MINUTE,
     MAX_MARKS,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporters.netdev import NetdevConfig, NetdevExporter
-from exporters.netdev import devices as module
+from exporters.netdev import NetdevConfig, NetdevExporter, devices as module
 from exporters.netdev.devices import NetworkDevice, read_devices
 from exporters.netdev.exporter import NetdevFound
 

@@ -10,15 +10,13 @@ import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
 from fake_kernel import FakeKernel, refuse, reply
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lent import lent
 
-from agent.api import Roots
+from agent.sdk.exporter import Roots
 from agent.system import netlink
 from agent.system.netlink import Message, attribute, attributes
-from exporters.netdev import NetdevConfig, NetdevExporter
-from exporters.netdev import exporter as exporter_module
+from exporters.netdev import NetdevConfig, NetdevExporter, exporter as exporter_module
 from exporters.netdev.pause import (
     FAILED_SECONDS,
     MAX_COUNT,

@@ -6,8 +6,7 @@ import errno
 
 import pytest
 from fake_kernel import FakeKernel, done, refuse, reply
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.system import netlink
 from agent.system.netlink import DUMP, REQUEST, Message, attribute, attributes, message, messages

@@ -15,8 +15,10 @@ from nixl_ep_runs import make_run
 from proc_tree import ProcTree
 from rank_table import environment, owned
 
-from agent.api import JobLines, NoData, RankTable, StateSection
 from agent.ranks.rank.owner import Owner
+from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.files import JobLines
+from agent.sdk.ranks import RankTable
 from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import (

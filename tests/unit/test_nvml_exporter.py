@@ -19,16 +19,12 @@ from fake_clock import FakeClock
 from lent import children, failed, lent, stop_all
 from nvml_stub import ECC_CORRECTED, ECC_UNCORRECTED, XID, Node
 
-from agent.api import (
-    NODE,
-    HelperFailed,
-    NoData,
-    StateSection,
-    Subject,
-)
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.helper.client import MAX_BACK_OFF_SECONDS, Helpers
+from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.hardware import NODE, Subject
+from agent.sdk.helper import HelperFailed
 from exporters.nvml import exporter as exporter_module
 from exporters.nvml.config import NvmlConfig
 from exporters.nvml.exporter import ABSENT_SECONDS, INTERVAL_SECONDS, REOPEN_SECONDS, NvmlExporter, NvmlFailed

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from agent.api import CheckState, fault_table
+from agent.sdk.hardware import CheckState, fault_table
 from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
 from exporters.nvml.reading import MAX_GPUS, DriverEvent, GpuReading, Link, LookAnswer
 

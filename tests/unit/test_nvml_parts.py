@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lent import well
 
-from agent.api import CheckState
+from agent.sdk.hardware import CheckState
 from exporters.nvml import judge
 from exporters.nvml.clocks import MAX_ELAPSED_SECONDS, ReasonSeconds, active
 from exporters.nvml.fields import FIELDS, plausible

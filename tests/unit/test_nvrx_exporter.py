@@ -15,10 +15,11 @@ from lent import lent, stop_all
 from proc_tree import ProcTree
 from rank_table import environment, owned
 
-from agent.api import Context, ExitStatus, NoData, RankTable, StateSection
 from agent.helper.by_user import ByUser
 from agent.helper.client import Helpers
 from agent.ranks.rank.owner import Owner
+from agent.sdk.exporter import Context, NoData, StateSection
+from agent.sdk.ranks import ExitStatus, RankTable
 from exporters.nvrx import exporter, reading
 from exporters.nvrx.exporter import LINK, LOCAL_SIZE, NvrxConfig, NvrxExporter
 from exporters.nvrx.reading import CycleRequest, read_cycles, read_one

@@ -8,7 +8,9 @@ import pytest
 from proc_tree import ProcTree
 from test_nvrx_exporter import ME, Node
 
-from agent.api import Guard, Logger, NoData, ProcessKey, ProcFS
+from agent.sdk.exporter import Guard, Logger, NoData
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
 from agent.system import procfs
 from exporters.nvrx import exporter
 from exporters.nvrx.launchers import MAX_ANCESTORS, Launchers, StartedRank

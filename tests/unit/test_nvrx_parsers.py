@@ -62,7 +62,7 @@ def heard(*texts: str) -> JobEvents:
 )
 def test_host_ranges(text: str, names: list[str]) -> None:
     """Ranges keep their zeros, brackets hold commas, and several prefixes follow each other."""
-    assert list(hosts.hosts(text)) == names
+    assert list(hosts.expand_hosts(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -71,21 +71,21 @@ def test_host_ranges(text: str, names: list[str]) -> None:
 def test_host_ranges_that_are_none(text: str) -> None:
     """Brackets that do not match, ranges that fall and lists of too many hosts are refused."""
     with pytest.raises(ValueError, match=r"."):
-        hosts.hosts(text)
+        hosts.expand_hosts(text)
 
 
 def test_as_many_hosts_as_there_may_be() -> None:
     """A list may have the most hosts there may be, and not one more, also in parts."""
-    assert len(hosts.hosts(f"n[0-{MAX_HOSTS - 1}]")) == MAX_HOSTS
+    assert len(hosts.expand_hosts(f"n[0-{MAX_HOSTS - 1}]")) == MAX_HOSTS
     with pytest.raises(ValueError, match=r"."):
-        hosts.hosts(f"n[0-{MAX_HOSTS - 1}],m")
+        hosts.expand_hosts(f"n[0-{MAX_HOSTS - 1}],m")
 
 
 def test_brackets_of_a_name_are_bounded() -> None:
     """A name has so many pairs of brackets, and not one more: each costs a pass over all names that it stands for."""
-    assert hosts.hosts("n" + "[1]" * MAX_BRACKETS) == ("n" + "1" * MAX_BRACKETS,)
+    assert hosts.expand_hosts("n" + "[1]" * MAX_BRACKETS) == ("n" + "1" * MAX_BRACKETS,)
     with pytest.raises(ValueError, match="brackets"):
-        hosts.hosts("n[0-9]" + "[1]" * MAX_BRACKETS)
+        hosts.expand_hosts("n[0-9]" + "[1]" * MAX_BRACKETS)
 
 
 def test_names_of_cycle_files() -> None:

@@ -13,10 +13,11 @@ import pytest
 from fake_clock import FakeClock
 from rank_table import environment, facts
 
-from agent.api import ProcFS, Roots
 from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.sdk.exporter import Roots
+from agent.sdk.system import ProcFS
 
 
 @pytest.fixture

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from lent import lent
 from odd_values import AtOnce, changed, damaged, plain, reshaped, shown
 from rank_table import WORLD, environment, facts, writer_key
 
-from agent.api import Exporter, Gpu, RankTable, StateSection, Subject
 from agent.app.node_view import node_document
 from agent.core.checkpoint import StateFile
 from agent.core.identity import Membership
@@ -28,11 +26,13 @@ from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.page.document import Configuration, read, write
 from agent.page.front_page import SiteLinks, front_page
-from agent.ranks import families as rank_families
-from agent.ranks import health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_page
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.sdk.exporter import Exporter, StateSection
+from agent.sdk.hardware import Gpu, Subject
+from agent.sdk.ranks import RankTable
 from exporters.amdgpu.baseline import Known
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter

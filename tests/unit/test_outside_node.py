@@ -13,15 +13,15 @@ from unittest import mock
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from lent import lent
 from odd_values import AtOnce, damaged, plain, reshaped, shown
 from proc_tree import ProcTree, stat_line
 from rank_table import environment
 from test_ras_listeners import library
 
-from agent.api import Exporter, NoData, ProcFS, Roots, StateSection, sysfs
+from agent.sdk.exporter import Exporter, NoData, Roots, StateSection
+from agent.sdk.system import ProcFS, sysfs
 from agent.system.process_lines import parse_stat, parse_status
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter

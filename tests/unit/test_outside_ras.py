@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from odd_values import damaged, shown
 from test_ras_events import JSON, TEXT
 from test_ras_transcripts import transcripts
 
-from agent.api import Admission, ProcessKey
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import memberships, named_here, silences

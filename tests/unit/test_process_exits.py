@@ -17,7 +17,6 @@ from lent import lent
 from proc_tree import ProcTree
 from rank_table import KILLED, OwnedRankTable, environment, facts
 
-from agent.api import Logger, OwnThread, ProcessKey, ProcFS, Roots
 from agent.core.identity import RankLabel
 from agent.ranks import judging
 from agent.ranks.rank.evidence import ProcessEvidence
@@ -25,8 +24,10 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import Numbers
 from agent.ranks.rank.verdict import RankVerdict
 from agent.ranks.table import MAX_PROCESSES
-from exporters.process import ProcessConfig, ProcessExporter
-from exporters.process import exits as exits_module
+from agent.sdk.exporter import Logger, OwnThread, Roots
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
+from exporters.process import ProcessConfig, ProcessExporter, exits as exits_module
 from exporters.process.exits import EXIT_TRIES_SECONDS, JUDGE_PAUSE_SECONDS, ExitWatch
 from exporters.process.scan import Scanner
 

@@ -16,8 +16,10 @@ from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
 
-from agent.api import ProcessKey, ProcFS, RankTable, Roots
 from agent.ranks.table import UNSEEN_SECONDS
+from agent.sdk.exporter import Roots
+from agent.sdk.ranks import ProcessKey, RankTable
+from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exit_status import open_pidfd
 from exporters.process.standing import THREADS_SECONDS

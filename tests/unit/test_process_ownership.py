@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from proc_tree import ProcTree
 
-from agent.api import Owner, ProcFS, Roots
+from agent.sdk.exporter import Roots
+from agent.sdk.ranks import Owner
+from agent.sdk.system import ProcFS
 from exporters.process import ownership
 from exporters.process.ownership import MAX_ANCESTORS, MAX_PODS, Group, OwnerSearch, group_of
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from scanned_node import GPU, NCCL_MAPS, Node
 
-from agent.api import ProcessKey, ProcFS
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
 from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD_SECONDS, YOUNG_SECONDS
 from exporters.process.scan import Found
 

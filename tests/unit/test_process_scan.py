@@ -10,7 +10,8 @@ import pytest
 from call_counts import count_calls
 from scanned_node import Node
 
-from agent.api import OpenFile, ProcessKey, ProcFS, WriterKey
+from agent.sdk.ranks import ProcessKey, WriterKey
+from agent.sdk.system import OpenFile, ProcFS
 from exporters.process import scan
 from exporters.process.cgroups import oom_kills, oom_now
 from exporters.process.oom import OomKills, OomLedger

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from scanned_node import Node
 
-from agent.api import ProcessKey, ProcFS
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
 from exporters.process import standing
 from exporters.process.standing import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scanned_node import Node
 
-from agent.api import ProcessKey
+from agent.sdk.ranks import ProcessKey
 from exporters.process.standing import THREADS_SECONDS
 from exporters.process.usage.children import MAX_PER_RANK
 from exporters.process.usage.facts import GroupTotals, RankUsage

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from proc_tree import stat_line
 
-from agent.api import ProcessKey, Stat
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import Stat
 from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
 from exporters.process.usage.children import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, shares
 from exporters.process.usage.facts import GroupTotals, JobUsage

@@ -15,7 +15,7 @@ from lent import lent
 from proc_tree import ProcTree
 from rank_table import OwnedRankTable
 
-from agent.api import Logger, OwnThread, Roots
+from agent.sdk.exporter import Logger, OwnThread, Roots
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.users import MAX_USERS, UserNames
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from proc_tree import ProcTree, stat_line
 
 from agent.core.identity import ProcessKey

@@ -14,8 +14,7 @@ from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
 from agent.export.registry import Registry
 from agent.export.tables import RankSource
-from agent.ranks import families as rank_families
-from agent.ranks import liveness_page
+from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 
 

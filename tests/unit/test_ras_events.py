@@ -10,8 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from exporters.ras.protocol.events import EVENTS, MAX_LINE_BYTES, MAX_OBJECT_BYTES, OTHER, EventSplitter
 from exporters.ras.show.monitor_families import UNREAD_REASONS

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 from test_ras_hangs import read, reduced
 
-from agent.api import EvidenceBoard, ProcessKey
+from agent.sdk.evidence import EvidenceBoard
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.report.hangs import Watch, watch
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.show import evidence

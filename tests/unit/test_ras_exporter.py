@@ -13,7 +13,9 @@ from client_metrics import samples
 from rank_table import environment
 from ras_node import Node, report
 
-from agent.api import Admission, Membership, NoData, ProcessKey, RankLabel, StateSection
+from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import Membership, ProcessKey, RankLabel
 from exporters.ras import RasConfig
 from exporters.ras.asking import visits as visits_module
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 from client_metrics import samples
 
-from agent.api import ProcessKey
 from agent.core.checkpoint import MAX_SECTION_BYTES
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking import saved as saved_module
 from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.asking.reports import series_of
 from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
-from exporters.ras.report import hangs, job_report
-from exporters.ras.report import model as report_module
+from exporters.ras.report import hangs, job_report, model as report_module
 from exporters.ras.report.hangs import (
     LEFT_SECONDS,
     MAX_SUSPECTS,

@@ -17,8 +17,10 @@ from ras_node import report as node_report
 from ras_reports import report as large_report
 from ras_server import JSON_ANSWERS, answering, conversing, served
 
-from agent.api import Helper, HelperSpec, Logger, OwnThread, ProcessKey
 from agent.helper.client import Helpers
+from agent.sdk.exporter import Logger, OwnThread
+from agent.sdk.helper import Helper, HelperSpec
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking import reached as reached_module
 from exporters.ras.asking.inquiry import MAX_ATTEMPTS, READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.asking.reached import Reach

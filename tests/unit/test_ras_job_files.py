@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import Logger, OwnThread, ProcessKey
 from agent.helper.client import Helpers
+from agent.sdk.exporter import Logger, OwnThread
+from agent.sdk.ranks import ProcessKey
 from agent.system import inside
 from agent.system.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
 from exporters.ras.asking import files

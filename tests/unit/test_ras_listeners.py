@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 from proc_tree import ProcTree
 
-from agent.api import ProcessKey
-from exporters.ras.local import elf_version, job_files, listeners, nccl_conf
-from exporters.ras.local import library as library_module
-from exporters.ras.local import sockets as sockets_module
+from agent.sdk.ranks import ProcessKey
+from exporters.ras.local import (
+    elf_version,
+    job_files,
+    library as library_module,
+    listeners,
+    nccl_conf,
+    sockets as sockets_module,
+)
 from exporters.ras.local.elf_version import MAX_SECTIONS, version_in
 from exporters.ras.local.job_files import FileFacts, FileRequest, read_one
 from exporters.ras.local.listeners import ListenerSearch, Server, Site

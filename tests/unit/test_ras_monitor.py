@@ -12,7 +12,8 @@ import pytest
 from fake_clock import FakeClock
 from ras_server import Serve, answering, served
 
-from agent.api import Logger, ProcessKey
+from agent.sdk.exporter import Logger
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking import monitor
 from exporters.ras.asking.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, Monitors
 from exporters.ras.asking.policy import LAST_RETRY_SECONDS

@@ -13,7 +13,8 @@ from rank_table import environment
 from ras_node import Node, report
 from ras_server import conversing, served
 
-from agent.api import OwnThread, ProcessKey
+from agent.sdk.exporter import OwnThread
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import RasConfig
 from exporters.ras.protocol.client import Endpoint

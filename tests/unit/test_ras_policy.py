@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from agent.api import ProcessKey, RankLabel
+from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras.asking.jobs import JobStanding, LocalProcess, Question, Rules, standings, to_ask
 from exporters.ras.asking.policy import (
     ALERT_SECONDS,

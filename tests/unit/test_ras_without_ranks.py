@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from ras_node import Node
 
-from agent.api import NoData, ProcessKey
+from agent.sdk.exporter import NoData
+from agent.sdk.ranks import ProcessKey
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rank_table import Table
 
-from agent.api import OwnThread, ProcessKey, RasSilence
+from agent.sdk.exporter import OwnThread
+from agent.sdk.ranks import ProcessKey, RasSilence
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
 from exporters.ras.local.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6

@@ -15,12 +15,10 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import failed, lent
 
-from agent.api import NoData, StateSection
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
-from exporters.rdma import RdmaConfig, RdmaExporter
-from exporters.rdma import exporter as exporter_module
-from exporters.rdma import tree as module
+from agent.sdk.exporter import NoData, StateSection
+from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
 from exporters.rdma.baseline import Baseline, judge, learn
 from exporters.rdma.exporter import MAX_IGNORED
 from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render

@@ -7,8 +7,7 @@ import struct
 
 import pytest
 from fake_kernel import FakeKernel, done, refuse, reply
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.system import netlink
 from agent.system.netlink import Message, attribute

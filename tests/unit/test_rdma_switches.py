@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lent import lent
 
-from exporters.rdma import RdmaConfig, RdmaExporter
-from exporters.rdma import switches as module
+from exporters.rdma import RdmaConfig, RdmaExporter, switches as module
 from exporters.rdma.switches import MAX_NAME, SiteFile, Wiring, read_wiring
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"

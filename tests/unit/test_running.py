@@ -9,7 +9,6 @@ from typing import Any, Literal
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import NODE, Context, ExporterConfig, NoData, Roots, Spec
 from agent.app.lease import Lender
 from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.core.checkpoint import StateFile
@@ -17,6 +16,8 @@ from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
 from agent.ranks.table import RankTable
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec
+from agent.sdk.hardware import NODE
 
 
 class Scripted:

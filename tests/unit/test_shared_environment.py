@@ -7,8 +7,7 @@ from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment, owned, writer_key
 
 from agent.core.identity import Membership, RankLabel
-from agent.ranks import families as rank_families
-from agent.ranks import liveness_page
+from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import number_of, place_of
 from agent.ranks.rank.owner import Owner

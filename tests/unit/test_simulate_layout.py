@@ -1,8 +1,7 @@
 """The simulated job's communicators."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.simulate.layout import STEP, SimulatedCommunicator, make_layout
 

@@ -4,8 +4,7 @@ from itertools import pairwise
 from statistics import mean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.simulate.layout import Operation, SimulatedCommunicator, make_layout
 from agent.simulate.physics import Accidents, TimingPlan, bus_factor, make_plan, moved_bytes, step_times, transfer_us

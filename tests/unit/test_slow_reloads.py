@@ -12,7 +12,6 @@ from fake_clock import FakeClock
 from rank_table import environment, facts
 
 import agent.app.daemon as daemon_module
-from agent.api import Context, ExporterConfig, Roots, Spec
 from agent.app.daemon import Daemon
 from agent.app.discovery import exporter_names
 from agent.app.options import Options, load
@@ -21,6 +20,7 @@ from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
+from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
 
 
 class Config(ExporterConfig, frozen=True, kw_only=True):

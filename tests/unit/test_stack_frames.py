@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from exporters.stacks.frames import MAX_FRAMES, MAX_NAME, MAX_TEXT, MAX_THREADS, others, stack_of
 

@@ -19,11 +19,12 @@ from fake_clock import FakeClock
 from lent import lent, stop_all
 from rank_table import KILLED, WORLD, environment, owned, writer_key
 
-from agent.api import EvidenceBoard, Membership, NoData, ProcessKey, RankTable, Roots, Wanted
 from agent.helper.client import HelperHung, Helpers
 from agent.ranks.rank.owner import Owner
-from exporters.stacks import StacksConfig, StacksExporter, dump
-from exporters.stacks import exporter as module
+from agent.sdk.evidence import EvidenceBoard, Wanted
+from agent.sdk.exporter import NoData, Roots
+from agent.sdk.ranks import Membership, ProcessKey, RankTable
+from exporters.stacks import StacksConfig, StacksExporter, dump, exporter as module
 from exporters.stacks.dump import StackAnswer, StackRequest, take_stack
 from exporters.stacks.exporter import AGAIN_SECONDS, MAX_RANKS, MAX_RANKS_PER_JOB, WAITING
 from exporters.stacks.frames import Stack

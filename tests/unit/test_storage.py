@@ -17,11 +17,10 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent, stop_all
 
-from agent.api import NoData
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.helper.client import Helpers
-from exporters.storage import StorageConfig, StorageExporter
-from exporters.storage import probe as module
+from agent.sdk.exporter import NoData
+from exporters.storage import StorageConfig, StorageExporter, probe as module
 from exporters.storage.exporter import ABSENT_SECONDS, DUMP_SECONDS, MAX_PATHS, levels
 from exporters.storage.families import StorageSnapshot, render
 from exporters.storage.probe import FreeSpace, Probe, ProbeRequest, probe

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.api import Context, ExporterConfig, Roots, Spec, Subject
 from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
@@ -20,6 +19,8 @@ from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.table import RankTable
+from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
+from agent.sdk.hardware import Subject
 
 
 class Config(ExporterConfig, frozen=True, kw_only=True):

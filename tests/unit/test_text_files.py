@@ -10,7 +10,7 @@ import pytest
 from agent.tail import patterns, text_files
 from agent.tail.file import MAX_LINE_BYTES
 from agent.tail.listing import FollowLimits, Subdirectory
-from agent.tail.patterns import MAX_PATTERN_PARTS, compiled
+from agent.tail.patterns import MAX_PATTERN_PARTS, compiled_path_pattern
 from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, TextFiles, TextLines
 
 ENOUGH = 1 << 30
@@ -75,7 +75,7 @@ def test_patterns_with_directories_between(tmp_path: Path) -> None:
 def test_what_is_no_pattern(text: str) -> None:
     """A pattern is absolute, of names, without a way up, and has at most one job id."""
     with pytest.raises(ValueError, match=r"not an absolute path|more than"):
-        compiled(text)
+        compiled_path_pattern(text)
 
 
 def test_carriage_returns_end_lines(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_only_ours_are_read(tmp_path: Path) -> None:
 
 def test_a_job_id_is_bounded() -> None:
     """A job id in a name has at most 20 digits."""
-    pattern = compiled("/logs/%j.out")
+    pattern = compiled_path_pattern("/logs/%j.out")
     assert pattern.job_id("/logs/" + "1" * 20 + ".out") == "1" * 20
     assert pattern.job_id("/logs/" + "1" * 21 + ".out") is None
-    assert patterns.compiled("/logs/*.out").job_id("/logs/1.out") is None
+    assert patterns.compiled_path_pattern("/logs/*.out").job_id("/logs/1.out") is None

@@ -11,7 +11,6 @@ import pytest
 from proc_tree import ProcTree
 from rank_table import KILLED, Table, environment, owned
 
-from agent.api import ProcFS, Roots
 from agent.core.identity import RankLabel
 from agent.ranks.families import families
 from agent.ranks.naming.binding import BINDING_SECONDS
@@ -19,6 +18,8 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner
 from agent.ranks.table import RankTable
+from agent.sdk.exporter import Roots
+from agent.sdk.system import ProcFS
 from exporters.process import ownership
 from exporters.process.ownership import OwnerSearch, group_of
 

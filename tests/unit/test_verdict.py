@@ -8,8 +8,7 @@ from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
 from call_counts import count_calls
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.evidence import STATES, ProcessEvidence, RasSilence

@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent.core.log import Logger
-from agent.web import connection
-from agent.web import server as web
+from agent.web import connection, server as web
 from agent.web.listen import ListenAddress
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import ServerLimits, WebServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import read_changed
+from agent.sdk.files import read_changed
 
 ME = os.getuid()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from agent.api import Told
+from agent.sdk.hardware import Told
 from exporters.kernel_log.classify import classify, fails, judged
 from exporters.kernel_log.xid_lines import read_xid
 

@@ -107,13 +107,13 @@ def read_claim(
     if not job_id:
         job_id, scheduler = proven
     name = next((environment[name] for name in _JOB_NAME_VARIABLES if environment.get(name)), "")
-    partition, cluster, nodes, task = (clean(environment.get(each, "")) for each in _TEXT_VARIABLES)
+    partition, cluster, nodes, task = (clean_label(environment.get(each, "")) for each in _TEXT_VARIABLES)
     return Claim(
         rank=rank,
         local_rank="" if local is None else str(local),
         world_size=world_size,
         job_id=job_id or (short_hash("job", rendezvous) if rendezvous else ""),
-        job_name=clean(name),
+        job_name=clean_label(name),
         group=rendezvous or ("" if step is None else f"{STEP}{step}"),
         scheduler=scheduler,
         task=task,
@@ -122,7 +122,7 @@ def read_claim(
         partition=partition,
         cluster=cluster,
         nodes=nodes,
-        restarts=next((clean(environment[each]) for each in _RESTART_VARIABLES if environment.get(each)), ""),
+        restarts=next((clean_label(environment[each]) for each in _RESTART_VARIABLES if environment.get(each)), ""),
         restarts_left=_restarts_left(environment),
         restarted=_number(environment.get(_RESTART_COUNT)),
     )
@@ -148,7 +148,7 @@ def short_hash(prefix: str, text: str) -> str:
     return f"{prefix}-{hashlib.blake2s(text.encode('utf-8', 'replace')).hexdigest()[:_JOB_HASH_DIGITS]}"
 
 
-def clean(text: str) -> str:
+def clean_label(text: str) -> str:
     """Return a job's text as a label value: printable characters, MAX_LABEL_CHARACTERS at most.
 
     Labels stand in pages, and where those are read ``<`` begins what calls or links: Slack's ``<!channel>``, HTML.
@@ -168,7 +168,7 @@ def _rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
 def _job(environment: Mapping[str, str], before: Sequence[str]) -> tuple[str, str]:
     """The job's id and the scheduler that gave it; empty where none is named."""
     for name in (*before, *_JOB_VARIABLES):
-        job_id = clean(environment.get(name, ""))
+        job_id = clean_label(environment.get(name, ""))
         if job_id.lower() not in _NO_RUN_ID:
             return job_id, _JOB_VARIABLES.get(name, "")
     return "", ""

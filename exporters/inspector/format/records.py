@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import comm_label
+from agent.sdk.metrics import comm_label
 
 MAX_RANKS = 1 << 20
 MAX_SIZE_BYTES = (1 << 63) - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from agent.api import strtoll
+from agent.sdk.files import strtoll
 
 DEFAULT_RING_LINES = 1024
 MAX_RING_LINES = (1 << 32) - 1

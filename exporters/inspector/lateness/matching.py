@@ -12,13 +12,13 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.api import FairBudget, Group, WriterKey
+from agent.sdk.metrics import FairBudget, Group
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, Rank
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.arrivals import Arrivals, judge
 
-MAX_MEMBERS = 64
-"""Of a communicator that is matched: more GPUs than this no node has."""
+MAX_MEMBERS = 64  # of a communicator that is matched: no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
 MAX_OPEN = 4096
 """Operations of one kind that wait per member; a file may be read so far before another one's turn comes."""

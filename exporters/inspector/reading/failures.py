@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.api import FollowedFile, Logger
+from agent.sdk.exporter import Logger
+from agent.sdk.files import FollowedFile
 
 RETRY_SECONDS = 1.0
 """After the first error; after each further one in a row twice as long."""

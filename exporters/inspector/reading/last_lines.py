@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.api import FollowedFile, Offered, RankLabel
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import Offered, summary as told
+from agent.sdk.files import FollowedFile
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.totals.inheritance import Place
 
 TAIL_BYTES = 64 * 1024

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain
 from typing import Generic, TypeVar
 
-from agent.api import Clock, Share
+from agent.sdk.exporter import Clock
+from agent.sdk.files import Share
 from exporters.inspector.reading.failures import FileFailures
 from exporters.inspector.reading.record_files import RecordFile, RecordFiles
 

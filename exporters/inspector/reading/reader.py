@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Clock, FollowedFile, Follower, Logger, ShareOf, WriterKey, share_of
+from agent.sdk.exporter import Clock, Logger
+from agent.sdk.files import FollowedFile, Follower, ShareOf, share_of
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.context import FileContext
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.records import Result
@@ -34,8 +36,7 @@ CATCH_UP_SECONDS = 30.0
 cannot be read must not withhold them for good."""
 LOOKS_SHARE = 0.01
 """Part of the time that looks may take: on a large shared directory, and a slow server, they become rarer."""
-TURN_SECONDS = 0.15
-"""How long one turn reads before it reports; the rest waits for the next."""
+TURN_SECONDS = 0.15  # one turn reads at most this long; the rest waits for the next
 READ_BYTES = 128 * 1024
 HOLE = b"\n\n"
 """What the follower leaves of a hole that begins at a line's start: lines may be lost there without a trace."""

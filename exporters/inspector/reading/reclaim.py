@@ -19,7 +19,10 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import Clock, FollowedFile, Logger, Position, ProcFS, is_record_file
+from agent.sdk.exporter import Clock, Logger
+from agent.sdk.files import FollowedFile, Position
+from agent.sdk.ranks import is_record_file
+from agent.sdk.system import ProcFS
 from exporters.inspector.reading.record_files import FileKey
 
 RUN_SECONDS = 5.0

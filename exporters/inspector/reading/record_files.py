@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent.api import FollowedFile, Follower, WriterKey
+from agent.sdk.files import FollowedFile, Follower
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.reading.failures import FileFailures, Trouble
 from exporters.inspector.reading.intake import WriterName
 from exporters.inspector.reading.ownership import (

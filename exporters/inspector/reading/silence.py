@@ -13,7 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from agent.api import Logger, ProcessFacts, ProcessKey, RankLabel, atoi, label_fields, strtoll
+from agent.sdk.exporter import Logger
+from agent.sdk.files import atoi, strtoll
+from agent.sdk.metrics import label_fields
+from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel
 
 GRACE_SECONDS = 60.0
 """A process is not spoken of before: its first record shows that its settings are good."""

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from agent.api import Context, ProcFS, WriterKey
+from agent.sdk.exporter import Context
+from agent.sdk.ranks import WriterKey
+from agent.sdk.system import ProcFS
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.ring_sizes import RingSizes, ring_sizes
 from exporters.inspector.reading.last_lines import ends

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Membership, Position, Share, WriterKey
+from agent.sdk.files import Position, Share
+from agent.sdk.ranks import Membership, WriterKey
 from exporters.inspector.format.records import Result
 from exporters.inspector.format.series import Total
 from exporters.inspector.lateness.matching import SavedBoard

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from agent.api import FairTable, Holdings, Share, WriterKey
+from agent.sdk.files import FairTable, Holdings, Share
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES, RingSizes
 from exporters.inspector.format.series import SeriesKey
 from exporters.inspector.lateness.matching import Credit

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.api import Group, Membership, WriterKey
+from agent.sdk.metrics import Group
+from agent.sdk.ranks import Membership, WriterKey
 from exporters.inspector.format.records import (
     COLLECTIVES,
     KERNEL_TIMING,

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from agent.api import RankLabel
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place, communicators

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple
 
-from agent.api import RankLabel, WriterKey
+from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.format.series import SeriesKey
 
 BOUNDS_US = tuple(digit * 10**power for power in range(1, 7) for digit in (1, 2, 5))

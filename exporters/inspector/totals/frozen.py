@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agent.api import WriterKey
+from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
 from exporters.inspector.lateness.arrivals import Arrivals

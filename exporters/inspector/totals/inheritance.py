@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import RankLabel, WriterKey
+from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
 from exporters.inspector.totals.aggregate import P2P_SERIES

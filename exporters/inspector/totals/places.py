@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent.api import FairBudget, Group
+from agent.sdk.metrics import FairBudget, Group
 
 MAX_COMMUNICATORS = 64
 """Per writer; records of further ones are added up under `other`."""

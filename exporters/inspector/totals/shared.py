@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.api import FairBudget
+from agent.sdk.metrics import FairBudget
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.lateness.matching import Matching
 from exporters.inspector.transfers.pairs import MAX_MEASURED_IN_ALL

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
-from agent.api import FairBudget, Group
+from agent.sdk.metrics import FairBudget, Group
 from exporters.inspector.format.records import CollectivePerf, P2PPerf
 from exporters.inspector.format.series import size_label
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from agent.api import CheckState, Family
+from agent.sdk.hardware import CheckState
+from agent.sdk.metrics import Family
 from exporters.nvml.fields import GPU_LABELS
 from exporters.nvml.reading import Link
 from exporters.nvml.windows import Windows

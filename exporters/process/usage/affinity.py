@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.api import sysfs
+from agent.sdk.system import sysfs
 
 MAX_CPUS = 8192
 """As many as Linux can have (NR_CPUS)."""

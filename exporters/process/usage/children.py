@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 
-from agent.api import ProcessKey, Stat
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import Stat
 
 MAX_PER_RANK = 128
 """Descendants of one rank that are looked at, the oldest: data loaders are some 4 to 32."""

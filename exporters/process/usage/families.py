@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from agent.api import Family, Metric, RankLabel, Rows
+from agent.sdk.metrics import Family, Metric, Rows
+from agent.sdk.ranks import RankLabel
 from exporters.process.usage.facts import JobUsage, RankUsage
 
 _RANK = ("job_id", "rank")

@@ -11,7 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.api import Guard, ProcessKey, ProcFS, Stat
+from agent.sdk.exporter import Guard
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS, Stat
 from exporters.process.usage.affinity import nodes_of, parse_cpus, read_nodes
 from exporters.process.usage.children import ChildrenCpu, shares
 from exporters.process.usage.facts import DELAYACCT, PRESSURE, SCHEDSTAT, WAIT_CHANNEL, GroupTotals, RankUsage

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from agent.api import ProcessKey, Stat
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import Stat
 
 
 class _Seen(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from agent.api import Helper, HelperError, HelperSpec, Logger, OwnThread, ProcessKey
+from agent.sdk.exporter import Logger, OwnThread
+from agent.sdk.helper import Helper, HelperError, HelperSpec
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.local.job_files import FileFacts
 from exporters.ras.local.listeners import ListenerSearch
 

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import Helper, HelperError, HelperSpec, Logger, OwnThread, ProcessKey
+from agent.sdk.exporter import Logger, OwnThread
+from agent.sdk.helper import Helper, HelperError, HelperSpec
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import looks_isolated
 from exporters.ras.asking.reached import Reach
 from exporters.ras.local.listeners import Site

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import ProcessFacts, ProcessKey, RankLabel, RankTable
+from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankTable
 from exporters.ras.asking.policy import Configured, Refusal, Role, refusal, role_of
 from exporters.ras.local.library import Version
 from exporters.ras.local.listeners import Site

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
-from agent.api import Clock, Logger, ProcessKey
+from agent.sdk.exporter import Clock, Logger
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, Wake, retry_seconds
 from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, command, greet
 from exporters.ras.protocol.events import EventSplitter, Unread

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.api import OwnThread, ProcessKey
+from agent.sdk.exporter import OwnThread
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint
 

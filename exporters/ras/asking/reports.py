@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from agent.api import Admission, ProcessKey
+from agent.sdk.metrics import Admission
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.asking.saved import SavedJob, restored, to_save
 from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, watch

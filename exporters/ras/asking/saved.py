@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.api import SavedCount, SavedSeconds
+from agent.sdk.exporter import SavedCount, SavedSeconds
 from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.report.hangs import Watch
 from exporters.ras.report.marks import MARK_BYTES, Marks

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from agent.api import Clock, Membership, OwnThread, ProcessKey, RankTable, RasSilence, comm_label
+from agent.sdk.exporter import Clock, OwnThread
+from agent.sdk.metrics import comm_label
+from agent.sdk.ranks import Membership, ProcessKey, RankTable, RasSilence
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.local.addresses import Addresses, addresses_of
 from exporters.ras.report.model import Report

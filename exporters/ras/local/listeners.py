@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import ProcessKey, ProcFS
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
 from exporters.ras.local.addresses import addresses_in, may_be_named
 from exporters.ras.local.job_files import FileFacts, FileRequest
 from exporters.ras.local.library import Version, mapped_library

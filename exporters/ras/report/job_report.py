@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.api import ProcessKey
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.report.hangs import Watch
 from exporters.ras.report.model import Report
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from agent.api import Family, Metric, Rows, comm_label
+from agent.sdk.metrics import Family, Metric, Rows, comm_label
 from exporters.ras.report.hangs import stalled, suspects
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.report.model import Communicator, NamedRank

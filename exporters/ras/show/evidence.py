@@ -8,8 +8,9 @@ from functools import partial
 
 import msgspec
 
-from agent.api import Offered, Offers, ProcessKey, Wanted, comm_label
-from agent.api import evidence_summary as told
+from agent.sdk.evidence import Offered, Offers, Wanted, summary as told
+from agent.sdk.metrics import comm_label
+from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.report.hangs import Suspect, suspects
 from exporters.ras.report.job_report import JobReport

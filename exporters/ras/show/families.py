@@ -7,14 +7,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.ras.asking.jobs import JobStanding
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.protocol.client import STAGES, Stage
 from exporters.ras.report.job_report import JobReport
 from exporters.ras.show import monitor_families
-from exporters.ras.show.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES
-from exporters.ras.show.communicator_families import render_reports
+from exporters.ras.show.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES, render_reports
 
 UP = Family(
     "rankwatch_ras_up",

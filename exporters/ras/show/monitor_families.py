@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.api import Family, Metric
+from agent.sdk.metrics import Family, Metric
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.protocol.client import Stage
 from exporters.ras.protocol.events import EVENTS, OTHER, Unread

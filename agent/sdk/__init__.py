@@ -1,0 +1,1 @@
+"""What an exporter may import, by purpose: docs are in each module, in the order in which an author needs them."""

@@ -1,0 +1,10 @@
+"""Bundles of evidence on dead ranks.
+
+EvidenceBoard: where exporters offer their part. Wanted: a bundle that waits for parts; Offers, Offered: the parts.
+folder, summary: where bundles lie and what their summary says.
+"""
+
+from __future__ import annotations
+
+from agent.evidence import folder as folder, summary as summary
+from agent.evidence.board import EvidenceBoard as EvidenceBoard, Offered as Offered, Offers as Offers, Wanted as Wanted

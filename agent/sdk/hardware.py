@@ -1,0 +1,21 @@
+"""GPUs and NICs of this node, and their health.
+
+Gpu, Nic: one device. HardwareSource: who found it. Checks, CheckState, Levels: health checks with hysteresis.
+Subject, NODE: what a check is about. fault_table, gpu_faults: what error codes mean; Told: a code as a driver reports
+it; Judged, Fault: its meaning; FaultSeen, FaultsByPci: faults by device. gpu_families: metric families of all GPU
+exporters.
+"""
+
+from __future__ import annotations
+
+from agent.hardware import fault_table as fault_table, gpu_families as gpu_families, gpu_faults as gpu_faults
+from agent.hardware.fault_table import FaultsByPci as FaultsByPci, FaultSeen as FaultSeen
+from agent.hardware.gpu_faults import Fault as Fault, Judged as Judged, Told as Told
+from agent.hardware.inventory import Gpu as Gpu, HardwareSource as HardwareSource, Nic as Nic
+from agent.hardware.ledger import (
+    NODE as NODE,
+    Checks as Checks,
+    CheckState as CheckState,
+    Levels as Levels,
+    Subject as Subject,
+)

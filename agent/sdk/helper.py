@@ -1,0 +1,16 @@
+"""Processes of their own, for calls that can hang.
+
+LendHelper: starts one for an exporter; HelperSpec: what it runs; Helper: calls it. HelperHung, HelperFailed and their
+base HelperError: the three ends of a call that gave no answer.
+"""
+
+from __future__ import annotations
+
+from agent.helper.client import (
+    Helper as Helper,
+    HelperError as HelperError,
+    HelperFailed as HelperFailed,
+    HelperHung as HelperHung,
+    HelperSpec as HelperSpec,
+    LendHelper as LendHelper,
+)

@@ -1,0 +1,15 @@
+"""What an exporter exports.
+
+Family: one metric's name, type, labels, help and cost. COUNT, SUM: how its values add up. Metric: a family with its
+rows. Rows: rows collected under the series limit. comm_label, label_fields, clean_label: text that may become a label
+value. Admission: asks for room for a new series before its counter starts. FairBudget, Group: equal shares of a
+limit.
+"""
+
+from __future__ import annotations
+
+from agent.core.fair_budget import FairBudget as FairBudget, Group as Group
+from agent.core.identity import comm_label as comm_label, label_fields as label_fields
+from agent.core.metrics import COUNT as COUNT, SUM as SUM, Family as Family, Metric as Metric, Rows as Rows
+from agent.core.series_budget import Admission as Admission
+from agent.ranks.rank.environment import clean_label as clean_label

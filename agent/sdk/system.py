@@ -1,0 +1,13 @@
+"""What the kernel says.
+
+ProcFS: /proc; OpenFile, Stat: parts of it. sysfs: small files; pci_address, pci_path: PCI devices. netlink, ethtool:
+network devices. expand_hosts: a scheduler's host list as names.
+"""
+
+from __future__ import annotations
+
+from agent.core.hosts import expand_hosts as expand_hosts
+from agent.system import ethtool as ethtool, netlink as netlink, sysfs as sysfs
+from agent.system.pci import pci_address as pci_address, pci_path as pci_path
+from agent.system.process_lines import Stat as Stat
+from agent.system.procfs import OpenFile as OpenFile, ProcFS as ProcFS
