@@ -48,7 +48,7 @@ def render(ranks: Sequence[RankView]) -> Iterable[Metric]:
 
 
 def _is_place(view: RankView, comm: str, comm_rank: int) -> bool:
-    """True when (comm, comm_rank) is the view's own place, told by order inside a process of several ranks."""
+    """True when (comm, comm_rank) is the place of this rank; in a process of several ranks places go by order."""
     slots = view.process.slots or []
     if len(slots) == 1:
         return True

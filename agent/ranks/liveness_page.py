@@ -1,4 +1,4 @@
-"""The page for rules: jobs on this node as families; pure. Rules read nothing else that must be fresh."""
+"""The liveness page, `collect[]=liveness`: the jobs on this node, for rules that need fresh series. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAMILIES: tuple[Family, ...] = (JOB_EXPECTED, JOB_RESTARTS_LEFT, *liveness_famil
 
 
 def families(snapshot: RankSnapshot) -> Iterable[Metric]:
-    """Render the jobs of the rank table."""
+    """Render the page from the rank table."""
     expected, left_rows = JOB_EXPECTED.rows(), JOB_RESTARTS_LEFT.rows()
     for job_id, members in by_job(snapshot.ranks).items():
         if (left := _restarts_left(members)) is not None:
@@ -55,15 +55,16 @@ def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
-    """What the job's newest processes say, the fewest where they differ; None where none says anything."""
+    """Return what the newest process says, of equally new ones the fewest; None if no process says anything."""
     told = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
     return min(told)[1] if told else None
 
 
 def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
-    """How many ranks the job should have, by who says so, the best first.
+    """Return how many ranks the job should have, by source, the most reliable source first.
 
-    A number of tasks is one of ranks where every task here is one process's; where several share one, so is WORLD_SIZE.
+    WORLD_SIZE does not count ranks if ranks share the environment of their task: then there is no source environment.
+    The number of tasks counts ranks only if each task here is one process.
     """
     is_shared = any(p.has_anothers_environment() for p in live)
     found = {

@@ -205,7 +205,7 @@ def after(drills: dict[str, Drill], request: pytest.FixtureRequest) -> Drill:
     ("job_id", "alert", "words"),
     [
         ("stopped", "RankUnresponsive", ["rank 2 on 10.0.0.11 does not respond", "SIGSTOP"]),
-        ("blinded", "RankDead", ["rank 2 on 10.0.0.15 left the others behind; 3 ranks still run"]),
+        ("blinded", "RankDead", ["rank 2 on 10.0.0.15 exited before the others; 3 ranks still run"]),
         ("halved", "JobStalled", ["Job halved makes no progress"]),
     ],
 )

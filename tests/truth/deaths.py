@@ -1,4 +1,4 @@
-"""Ranks that die while the job runs, and which of them is named."""
+"""Ranks that die while the job runs, and which of them the alerts name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def oom_alone(play: Play) -> None:
 
 
 def status_and_teardown(play: Play) -> None:
-    """A rank leaves with status 7; srun -K ends the others, two of them stay for KillWait."""
+    """A rank exits with status 7; srun -K ends the others, two of which stay until SIGKILL (KillWait)."""
     play.ranks[0].exit(code=7)
     play.job.tear_down(stay={3, 6})
 
@@ -57,19 +57,19 @@ def left_alone(play: Play) -> None:
 
 
 def unknown_end(play: Play) -> None:
-    """One rank is gone, how is not known; the others wait."""
+    """One rank ends in an unknown way; the others wait."""
     play.ranks[5].exit(known=False)
 
 
 def returns_elsewhere(play: Play) -> None:
-    """A rank crashes and is started on another node 40 s later."""
+    """A rank crashes and is restarted on another node 40 s later."""
     play.ranks[1].exit(SIGSEGV)
     play.run(40.0)
     play.ranks[1].start(play.nodes[2])
 
 
 def returns_here(play: Play) -> None:
-    """A rank crashes and is started anew on its node 60 s later."""
+    """A rank crashes and is restarted on its node 60 s later."""
     play.ranks[5].exit(SIGSEGV)
     play.run(60.0)
     play.ranks[5].start()
@@ -175,7 +175,7 @@ def status_alone(play: Play) -> None:
 
 
 def status_of_a_shell(play: Play) -> None:
-    """One rank leaves with status 137, as a shell says of a SIGKILL; the others wait."""
+    """One rank exits with status 137, as a shell does whose child got SIGKILL; the others wait."""
     play.ranks[5].exit(code=137)
 
 
@@ -230,7 +230,7 @@ def two_deaths_on_two_nodes(play: Play) -> None:
 
 
 def two_deaths_a_quarter_of_an_hour_apart(play: Play) -> None:
-    """A rank crashes, and one of another node does 15 minutes later, while the others wait."""
+    """A rank crashes, 15 minutes later one of another node crashes too; the others wait."""
     play.ranks[1].exit(SIGSEGV)
     play.run(900.0)
     play.ranks[5].exit(SIGSEGV)

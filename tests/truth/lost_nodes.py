@@ -15,7 +15,7 @@ def power(play: Play) -> None:
 
 
 def power_and_abort(play: Play) -> None:
-    """A node loses power; its peers raise 12 s later, with records up to the loss."""
+    """A node loses power; the ranks of the other node abort 12 s later."""
     play.nodes[1].lose_power()
     play.hang()
     play.run(12.0)
@@ -24,7 +24,7 @@ def power_and_abort(play: Play) -> None:
 
 
 def power_and_late_abort(play: Play) -> None:
-    """A node loses power; its peers raise after ten minutes."""
+    """A node loses power; the ranks of the other node abort after ten minutes."""
     play.nodes[1].lose_power()
     play.hang()
     play.run(600.0)
@@ -42,7 +42,7 @@ def power_and_boot(play: Play) -> None:
 
 
 def power_and_new_run(play: Play) -> None:
-    """A node loses power; the scheduler starts the job anew on other nodes three minutes later."""
+    """A node loses power; the scheduler restarts the job on other nodes three minutes later."""
     play.nodes[1].lose_power()
     play.hang()
     play.run(160.0)
@@ -71,7 +71,7 @@ def power_for_long(play: Play) -> None:
 
 
 def power_and_diskless_boot(play: Play) -> None:
-    """A node without a disk loses power and is back after ten minutes, knowing nothing, while the job waits."""
+    """A node without a disk loses power and is back after ten minutes without any record of the job, which waits."""
     play.nodes[1].lose_power()
     play.hang()
     play.run(600.0)
@@ -123,7 +123,7 @@ def node_cut_off_shortly(play: Play) -> None:
 
 
 def death_while_a_node_is_lost(play: Play) -> None:
-    """A node loses power; a minute later a rank of another node is killed for memory."""
+    """A node loses power; a minute later the OOM killer ends a rank of another node."""
     play.nodes[1].lose_power()
     play.hang()
     play.run(60.0)
@@ -157,7 +157,7 @@ def abort_and_boot(play: Play) -> None:
 
 
 def cut_off_and_abort(play: Play) -> None:
-    """A node is cut off for three minutes; all ranks abort 20 s after that began. It is back with its exits."""
+    """A node is cut off for three minutes; all ranks abort 20 s after that began. Then its agent shows its exits."""
     play.nodes[1].answers = False
     play.hang()
     play.run(20.0)
@@ -168,14 +168,14 @@ def cut_off_and_abort(play: Play) -> None:
 
 
 def long_after_it_began_anew(play: Play) -> None:
-    """A node loses power and the job begins anew elsewhere; an hour later a rank is killed."""
+    """A node loses power and the job restarts elsewhere; an hour later a rank is killed."""
     power_and_new_run(play)
     play.run(3600.0)
     play.ranks[1].exit(SIGKILL)
 
 
 def boot_after_it_began_anew(play: Play) -> None:
-    """A node loses power, the job begins anew elsewhere, and the node is back with its file of the boot before."""
+    """A node loses power, the job restarts elsewhere, and the node is back with the record of its last boot."""
     power_and_new_run(play)
     play.run(300.0)
     play.nodes[1].boot()
@@ -189,7 +189,7 @@ def renamed(play: Play) -> None:
 
 
 def replaced_by_another(play: Play) -> None:
-    """A node loses power; another machine gets its name two minutes later and knows nothing; the job waits."""
+    """A node loses power; two minutes later a machine without records gets its name; the job waits."""
     play.nodes[1].lose_power()
     play.hang()
     play.run(120.0)
@@ -221,7 +221,7 @@ def killed_then_power(play: Play) -> None:
 
 
 def raise_before_the_silence(play: Play) -> None:
-    """A node's network fails: its peers raise four seconds before its first scrape fails, and it stays away."""
+    """The ranks of one node fail four seconds before the other node loses power."""
     for rank in play.ranks[:4]:
         rank.exit(code=1)
     play.run(4.0)

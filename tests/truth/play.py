@@ -1,6 +1,6 @@
-"""What happens to a job on a made-up site, and which alerts must fire, from when to when, and nothing else.
+"""What happens to a job on a simulated site, and which alerts must fire. No other alert may fire.
 
-Times are seconds after ``EVENT``; ``until`` None: to the end.
+Times are seconds after ``EVENT``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import NamedTuple
 from site_of_agents import Job, Node, Rank, Site
 
 EVENT = 670.0
-"""When something happens, in seconds after the job's start; 10 s after a scrape of 15 s, 0 s after one of 5 s."""
+"""When it happens, in seconds after the job's start: 10 s after a scrape every 15 s, at the time of one every 5 s."""
 
 
 class Due(NamedTuple):
-    """An alert that must fire: first from ``after`` to ``by``, then without a gap to ``until``; over ``gone`` later."""
+    """An alert that must fire. It begins between ``after`` and ``by``, and fires without a gap until ``until``.
+
+    It ends at most ``gone`` seconds after ``until``. ``until`` None: it fires until the end of the test.
+    """
 
     after: float
     by: float
@@ -27,7 +30,7 @@ class Due(NamedTuple):
 
 
 class Play:
-    """One job on a site whose clocks, scrape delays and lost scrapes are what a seed gives; seed 0: none."""
+    """One job on a site. The seed gives clock errors and delays of scrapes; seed 0 gives none."""
 
     def __init__(self, seed: int, situation: Situation, interval: float) -> None:
         nodes, warm_up = situation.nodes + situation.idle, situation.warm_up
@@ -43,7 +46,7 @@ class Play:
         self.site.run(warm_up)
 
     def add_cluster(self) -> Job:
-        """Let another cluster of Prometheus' have nodes of the same names and a job of the same id, which run well."""
+        """Add a second cluster, with nodes of the same names and a job of the same id, which runs well."""
         other = Site(self.site.interval, cluster="c2")
         self.sites.append(other)
         nodes = [other.node(name) for name in self.site.nodes]
@@ -52,7 +55,7 @@ class Play:
         return job
 
     def borrow(self, node: int, ranks: int = 2, world: int | None = None) -> Job:
-        """Let a user start processes on this node that say that they are ranks of the job."""
+        """Let another user start processes on this node that claim to be ranks of the job."""
         return Job(self.site, "7", [self.nodes[node]], ranks, user="mallory", proven=False, world=world)
 
     @property
@@ -74,11 +77,11 @@ class Play:
             self.nodes[number].answers = True
 
     def remove_target(self, number: int) -> None:
-        """Prometheus scrapes this node no longer."""
+        """Remove this node from the targets of Prometheus."""
         self.nodes[number].is_target = False
 
     def begin_anew(self, restarts: tuple[int, int]) -> None:
-        """torchrun starts all ranks, the first time 11 minutes ago: how often it did, and would."""
+        """Let torchrun restart all ranks. ``restarts``: used and allowed. After (0, n) the job runs for 11 minutes."""
         for rank in self.job.running():
             rank.exit(SIGTERM)
         self.job.restarts = restarts
@@ -93,9 +96,10 @@ class Play:
 
 
 class Situation(NamedTuple):
-    """What happens, on how many nodes of how many ranks, and what must fire: alert, rank, node, class, "info" if so.
+    """What happens, on how many nodes with how many ranks each, and which alerts are due.
 
-    ``proven``: the scheduler proves the job of its ranks.
+    A key of ``due`` is alert, rank, node and class, and "info" if it is no page. ``idle``: further nodes, without ranks
+    of the job. ``warm_up``: how long the job has run. ``proven``: the scheduler proves that the ranks are the job's.
     """
 
     happens: Callable[[Play], None]

@@ -1,4 +1,4 @@
-"""The table of truth: all situations. Expectations are those of docs/ends.md."""
+"""All situations, with the alerts that are due. docs/ends.md describes them."""
 
 from __future__ import annotations
 
