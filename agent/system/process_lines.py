@@ -12,6 +12,8 @@ _KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 _EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kernel/exit.c)
 _SIGKILL_BIT = 1 << 8
 _MAX_NUMBER = 1 << 62
+MAX_CPU_LIST = 256
+"""Characters."""
 _MAX_TICKS = 1 << 46
 """Of a time in ticks: 20,000 years of a hundredth of a second; more is none."""
 _SCHEDSTAT = re.compile(r"(\d{1,20}) (\d{1,20}) (\d{1,20})\n?")
@@ -56,7 +58,8 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 class Status(msgspec.Struct, frozen=True, gc=False):
     """Fields of /proc/PID/status. ``namespace_pids`` runs from our pid namespace inwards.
 
-    ``uid``: the real one; ``root``: all four are 0. ``swap_bytes``: of the process; switches: of the thread.
+    ``uid``: the real one; ``root``: all four are 0. ``swap_bytes``: of the process; switches: of the thread. ``cpus``:
+    a list of those that it may run on, 256 characters at most, empty where there is none or it is longer.
     """
 
     uid: int
@@ -64,7 +67,9 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     kill_pending: bool
     context_switches: int
     root: bool = False
+    involuntary_switches: int = 0
     swap_bytes: int = 0
+    cpus: str = ""
 
 
 def parse_stat(text: str) -> Stat | None:
@@ -103,21 +108,27 @@ def parse_status(text: str) -> Status | None:
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
+        involuntary = int(fields["nonvoluntary_ctxt_switches"])
         found = Status(
             uid=int(fields["Uid"].split()[0]),
             namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
             kill_pending=bool(pending & _SIGKILL_BIT),
-            context_switches=sum(
-                int(fields[name]) for name in ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
-            ),
+            context_switches=int(fields["voluntary_ctxt_switches"]) + involuntary,
             root=fields["Uid"].split() == ["0"] * 4,
+            involuntary_switches=involuntary,
             swap_bytes=1024 * int(fields.get("VmSwap", "0").split()[0]),  # a zombie has none
+            cpus=_cpu_list(fields.get("Cpus_allowed_list", "")),
         )
     except (KeyError, ValueError, IndexError):
         return None
-    numbers = (found.uid, *found.namespace_pids, found.context_switches, found.swap_bytes)
+    numbers = (found.uid, *found.namespace_pids, found.context_switches, found.involuntary_switches, found.swap_bytes)
     is_one = found.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
     return found if is_one else None
+
+
+def _cpu_list(text: str) -> str:
+    found = text.strip()
+    return found if len(found) <= MAX_CPU_LIST else ""
 
 
 def parse_schedstat(text: str) -> int | None:

@@ -64,9 +64,13 @@ PIDFD_ERRORS = Family(
 
 
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15."""
+    """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15.
+
+    ``all_values``: involuntary context switches and the CPUs that it may run on, too: 2 more per rank.
+    """
 
     exit_status_ioctl: bool = True
+    all_values: bool = False
 
 
 class ProcessSnapshot(msgspec.Struct, frozen=True):
@@ -142,7 +146,7 @@ class ProcessExporter:
         for label, letter in snapshot.states:
             states.add((*label, PROCESS_STATES.get(letter, "sleeping")), 1.0)
         yield states.metric
-        yield from usage_families.render(snapshot.usages, snapshot.jobs)
+        yield from usage_families.render(snapshot.usages, snapshot.jobs, all_values=self._config.all_values)
         yield PROCESSES_SEEN.single(snapshot.processes)
         yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)
         yield PIDFD_ERRORS.single(snapshot.pidfd_errors)

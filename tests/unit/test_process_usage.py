@@ -59,10 +59,11 @@ def test_numbers_of_the_process(node: Node) -> None:
     """CPU time, memory and faults are the kernel's own numbers, in seconds and bytes."""
     add_rank(node, numbers={UTIME: 3 * TICKS, UTIME + 1: TICKS, RSS: 7, MAJOR_FAULTS: 5})
     path = node.proc.root / "10/status"
+    path.write_text(path.read_text().replace("nonvoluntary_ctxt_switches:\t0", "nonvoluntary_ctxt_switches:\t6"))
     path.write_text(path.read_text() + "VmSwap:\t       3 kB\n")
     found = usage(node)
     assert (found.cpu_seconds, found.resident_bytes, found.major_faults) == (4.0, 7 * PAGE, 5)
-    assert found.swap_bytes == 3072
+    assert (found.swap_bytes, found.involuntary_switches) == (3072, 6)
     assert found.children_cpu_seconds is None
     assert found.blocked == ()
 

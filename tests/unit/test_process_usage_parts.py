@@ -52,12 +52,12 @@ def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
 
 
 def test_swap_and_switches_of_a_status() -> None:
-    """Swapped memory is in bytes, and 0 where a zombie has none; context switches are the sum of both kinds."""
+    """Swapped memory is in bytes, and 0 where a zombie has none; involuntary switches are told from the others."""
     switches = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t3\n"
     text = f"Uid:\t1\t1\t1\t1\nPid:\t7\nSigPnd:\t0\nShdPnd:\t0\n{switches}"
     status = parse_status(text)
     assert status is not None
-    assert (status.swap_bytes, status.context_switches) == (0, 8)
+    assert (status.swap_bytes, status.involuntary_switches, status.context_switches) == (0, 3, 8)
     swapped = parse_status(text + "VmSwap:\t      12 kB\n")
     assert swapped is not None
     assert swapped.swap_bytes == 12288

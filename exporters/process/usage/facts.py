@@ -14,13 +14,15 @@ class RankUsage(msgspec.Struct, frozen=True):
     """What a rank process used and waited for; totals are since its start or since the agent first looked at it.
 
     ``children_cpu_seconds`` None: it had no child. ``blocked``: threads in uninterruptible sleep by what they wait for.
-    ``groups``: the directories of its control groups. ``unread``: the sources that say nothing of it.
+    ``groups``: the directories of its control groups. ``unread``: the sources that say nothing of it. ``cpus``: a list
+    of those that its main thread may run on, ``numa_nodes``: of which nodes they are.
     """
 
     cpu_seconds: float
     resident_bytes: int
     swap_bytes: int
     major_faults: int
+    involuntary_switches: int
     run_queue_wait_seconds: float | None = None
     io_wait_seconds: float | None = None
     children_cpu_seconds: float | None = None
@@ -28,6 +30,8 @@ class RankUsage(msgspec.Struct, frozen=True):
     blocked: tuple[tuple[str, int], ...] = ()
     groups: tuple[str, ...] = ()
     unread: frozenset[str] = frozenset()
+    cpus: str = ""
+    numa_nodes: str = ""
 
 
 class GroupTotals(NamedTuple):

@@ -85,6 +85,14 @@ CHILDREN_STOPPED = Family(
     "1 per live rank with stopped children",
     "max",
 )
+INVOLUNTARY_SWITCHES = Family(
+    "rankwatch_rank_involuntary_context_switches_total",
+    "counter",
+    "Times that the main thread of the rank's process was taken off its CPU while it wanted to run.",
+    _RANK,
+    "1 per live rank, only with all_values",
+    "max",
+)
 PRESSURE_WAITING = Family(
     "rankwatch_job_pressure_waiting_seconds_total",
     "counter",
@@ -105,6 +113,14 @@ THROTTLED = Family(
     "up to 1 per job",
     "sum",
 )
+AFFINITY = Family(
+    "rankwatch_rank_affinity_info",
+    "gauge",
+    "The CPUs that the main thread of the rank's process may run on, as a list (0-15,32), and the NUMA nodes that they "
+    "are of; always 1.",
+    (*_RANK, "cpus", "numa_nodes"),
+    "1 per live rank, only with all_values",
+)
 FAMILIES: tuple[Family, ...] = (
     CPU,
     RUN_QUEUE_WAIT,
@@ -115,16 +131,23 @@ FAMILIES: tuple[Family, ...] = (
     MAJOR_FAULTS,
     BLOCKED_THREADS,
     CHILDREN_STOPPED,
+    INVOLUNTARY_SWITCHES,
+    AFFINITY,
     PRESSURE_WAITING,
     THROTTLED,
 )
 
 
-def render(ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Iterable[JobUsage]) -> Iterable[Metric]:
+def render(
+    ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Iterable[JobUsage], *, all_values: bool
+) -> Iterable[Metric]:
     """Render what each rank used and waited for, and the control groups of each job."""
     page = {family: family.rows() for family in FAMILIES}
     for label, usage in ranks:
         _rank(page, label, usage)
+        if all_values:
+            page[INVOLUNTARY_SWITCHES].add(label, usage.involuntary_switches)
+            page[AFFINITY].add((*label, usage.cpus, usage.numa_nodes), 1)
     for job in jobs:
         waited = job.waited
         for resource, microseconds in (("cpu", waited.cpu), ("memory", waited.memory), ("io", waited.io)):

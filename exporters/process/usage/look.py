@@ -14,6 +14,7 @@ import msgspec
 from agent.sdk.exporter import Guard
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS, Stat
+from exporters.process.usage.affinity import nodes_of, parse_cpus, read_nodes
 from exporters.process.usage.children import ChildrenCpu, shares
 from exporters.process.usage.facts import DELAYACCT, PRESSURE, SCHEDSTAT, WAIT_CHANNEL, GroupTotals, RankUsage
 from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
@@ -63,6 +64,7 @@ class UsageLook:
         self._kept: dict[ProcessKey, _Kept] = {}
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._numa_nodes = read_nodes(sys_root)
 
     def look(self, ranks: Mapping[ProcessKey, SeenRank], children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> Usages:
         """Look at all ranks that run; ``children``: their descendants."""
@@ -107,12 +109,15 @@ class UsageLook:
             resident_bytes=stat.resident_pages * self._page_bytes,
             swap_bytes=0 if status is None else status.swap_bytes,
             major_faults=stat.major_faults,
+            involuntary_switches=0 if status is None else status.involuntary_switches,
             run_queue_wait_seconds=kept.threads.run_queue_ns / 1e9 if kept.threads.counts_run_queue else None,
             io_wait_seconds=kept.threads.io_wait_ticks / ticks if counts_io_wait else None,
             children_cpu_seconds=None if children_ticks is None else children_ticks / ticks,
             children_stopped=sum(child.state == "T" for child in children),
             blocked=blocked,
             groups=paths.throttling,
+            cpus="" if status is None else status.cpus,
+            numa_nodes="" if status is None else nodes_of(parse_cpus(status.cpus), self._numa_nodes),
             unread=frozenset(source for source, silent in unread.items() if silent),
         )
 
