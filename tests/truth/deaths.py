@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM, SIGTRAP
 
 from play import Due, Play, Situation
 from site_of_agents import Job
@@ -284,6 +284,25 @@ def abort_and_teardown_elsewhere(play: Play) -> None:
     play.job.tear_down()
 
 
+def trap_and_late_raise(play: Play) -> None:
+    """A rank is ended by SIGTRAP and its launcher ends those of its node; the others raise eight seconds later."""
+    play.ranks[1].exit(SIGTRAP)
+    play.hang()
+    play.run(8.0)
+    for rank in play.ranks[8:]:
+        rank.exit(code=1)
+    play.job.tear_down()
+
+
+def unknown_end_and_aborts(play: Play) -> None:
+    """A rank is gone, how is not known; those of the other node abort two seconds later."""
+    play.ranks[1].exit(known=False)
+    play.hang()
+    play.run(2.0)
+    for rank in play.ranks[8:]:
+        rank.exit(SIGABRT)
+
+
 DEAD = "RankDead 5 n1"
 SITUATIONS = (
     Situation(crash_and_teardown, {"RankDead 1 n0 crash": Due(0, 22)}),
@@ -332,5 +351,7 @@ SITUATIONS = (
     ),
     Situation(killed_at_the_sigterm_of_a_peer),
     Situation(crash_of_one_of_many, {"RankDead 200 n6 crash": Due(0, 22)}, nodes=8, per_node=32),
+    Situation(trap_and_late_raise, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
+    Situation(unknown_end_and_aborts, {"RankDead 8 n1 fail": Due(0, 22)}, per_node=8),
     Situation(abort_and_teardown_elsewhere, {"RankDead 1 n0 fail info": Due(0, 22)}),
 )
