@@ -226,7 +226,7 @@ def test_kinds_of_events(name: str) -> None:
 
 def test_states_colour_no_rank_numbers() -> None:
     """Where ranks and states stand side by side, names of states are given to values alone: rank 1 is not `alive`."""
-    tables = [panel for [panel] in (each.values for each in PANELS) if panel["targets"][0]["format"] == "table"]
+    tables = [panel for panel in PANELS if panel["targets"][0]["format"] == "table"]
     mapped = [panel for panel in tables if "mappings" in json.dumps(panel["fieldConfig"])]
     assert [panel["title"] for panel in mapped] == ["Nodes by health", "Ranks now"]
     for panel in mapped:
@@ -238,7 +238,7 @@ def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
     """Ranks are made numbers only where every row has one: alerts on a whole job have none."""
     converted = {
         panel["title"]: [each["options"]["conversions"][0]["targetField"] for each in panel["transformations"][:1]]
-        for [panel] in (each.values for each in PANELS)
+        for panel in PANELS
         if panel["type"] == "table" and panel["transformations"][0]["id"] == "convertFieldType"
     }
     assert "Alerts" not in converted
@@ -277,7 +277,7 @@ def test_time_that_is_lost_is_not_green() -> None:
 
 def test_nothing_has_a_reason() -> None:
     """A table or curve panel says something where it is empty, and cells without a value stay empty."""
-    for [panel] in (each.values for each in PANELS):
+    for panel in PANELS:
         config = panel["fieldConfig"]
         if panel["type"] in ("table", "timeseries"):
             assert config["defaults"]["noValue"]
@@ -291,7 +291,7 @@ def test_nothing_has_a_reason() -> None:
 def test_sizes_are_written_for_people() -> None:
     """Legends with a size class have 8 MiB for 8388608 B, for every bound that Inspector's operations have."""
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    sized = [panel for [panel] in (each.values for each in PANELS) if "{{size}} B" in json.dumps(panel["targets"])]
+    sized = [panel for panel in PANELS if "{{size}} B" in json.dumps(panel["targets"])]
     assert len(sized) == 3
     for panel in sized:
         renamed = [each["options"] for each in panel["transformations"]]
