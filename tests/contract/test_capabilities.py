@@ -36,7 +36,7 @@ RULES = [
 def test_every_row_is_there_once() -> None:
     """Rows come in their order, each with one of four states."""
     assert [row[0] for row in ROWS] == IDS
-    assert {row[2] for row in ROWS} == set(STATES)
+    assert {row[2] for row in ROWS} <= set(STATES)
 
 
 def test_totals_are_those_of_the_rows() -> None:
