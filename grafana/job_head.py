@@ -99,9 +99,10 @@ def _how_it_ended() -> str:
     """Return a query for when the first rank ended (ms since the epoch), with its end in words as label ``how``."""
     words = f'label_replace(\n  {ENDED},\n  "how", "ended", "", ""\n)'
     for text, label, pattern in (
-        ("exited with code $1", "code", "(.+)"),
-        ("was killed by $1", "signal", "(.+)"),
-        ("was killed by the OOM killer", "reason", "oom_killed"),
+        ("exited with status $1", "code", "(.+)"),
+        ("killed ($1)", "signal", "(.+)"),
+        ("crashed ($1)", "signal", "(SIG(?:SEGV|BUS|ILL|FPE|TRAP|SYS|ABRT))"),
+        ("killed by the OOM killer", "reason", "oom_killed"),
         ("ran when its node rebooted", "class", "reboot"),
     ):
         words = f'label_replace({words}, "how", "{text}", "{label}", "{pattern}")'

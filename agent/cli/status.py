@@ -14,6 +14,7 @@ import msgspec
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import columns, has_colours, plain, plain_json, rank_set
+from agent.page.describe import how_ended
 from agent.page.document import PATH, NodeDocument, Rank, read
 
 TIMEOUT_SECONDS = 10.0
@@ -132,8 +133,7 @@ def _ask(place: own_agent.AgentPlace) -> NodeDocument:
 
 def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:
     bandwidth, ended, progress = rank.bus_bandwidth_bytes_per_second, rank.ended, rank.last_progress_seconds
-    status = "" if ended is None or ended.code is None else str(ended.code)
-    how = "" if ended is None else " ".join(filter(None, (ended.reason, ended.signal, status)))
+    how = "" if ended is None else how_ended(ended)
     return (
         rank.job_id,
         rank.rank,

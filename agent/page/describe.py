@@ -9,7 +9,7 @@ from agent.core.identity import RankLabel
 from agent.hardware.ledger import CheckState, Entry
 from agent.page.document import MAX_RANKS, GpuOfRank, JobView, Rank, RankEnd
 from agent.ranks import health, job_families
-from agent.ranks.rank.exit_status import ending
+from agent.ranks.rank.exit_status import ending, in_words
 from agent.ranks.snapshot import RankView
 from agent.ranks.speeds import SpeedView
 
@@ -75,14 +75,10 @@ def _trouble(state: str, members: Sequence[Rank], now_seconds: float) -> str:
 
 
 def how_ended(ended: RankEnd | None) -> str:
-    """How a rank ended, after its name: ``killed (SIGKILL)``."""
-    if ended is None or ended.reason == "unknown":
-        return "ended"
-    if ended.reason == "oom_killed":
-        return "killed for lack of memory"
-    if ended.signal:
-        return f"{'killed' if ended.signal in ('SIGKILL', 'SIGTERM', 'SIGINT') else 'crashed'} ({ended.signal})"
-    return f"left with status {ended.code}"
+    """Word how a rank ended, after its name: ``killed (SIGKILL)``."""
+    if ended is None:
+        return in_words("unknown", "", "")
+    return in_words(ended.reason, ended.signal, "" if ended.code is None else str(ended.code))
 
 
 def _held(rank: Rank) -> str:

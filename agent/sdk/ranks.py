@@ -3,9 +3,9 @@
 RankView, RankSnapshot: all ranks, frozen. RankProcess: one rank's process; ProcessKey: its pid and start time.
 RankLabel: job id and rank as labels. ProcessFacts: what /proc said when the process was found. Owner, OwnerKind,
 Proof: who runs it and how that is known. JobUsers: owner names. Membership, UNKNOWN_RANK: a rank in a communicator.
-ExitStatus, JobEnd: how a process and a job ended. RankTable: where exporters write their evidence. WriterKey,
-is_record_file: which process writes a record file. Pauses, RankSpeed, RasSilence: evidence on progress, speed and
-RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
+ExitStatus, ending, in_words, JobEnd: how a process and a job ended. RankTable: where exporters write their evidence.
+WriterKey, is_record_file: which process writes a record file. Pauses, RankSpeed, RasSilence: evidence on progress,
+speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agent.ranks import mark as mark
 from agent.ranks.job_users import JobUsers as JobUsers
 from agent.ranks.mark import MarkAnswer as MarkAnswer, MarkRequest as MarkRequest
 from agent.ranks.rank.evidence import RasSilence as RasSilence
-from agent.ranks.rank.exit_status import ExitStatus as ExitStatus
+from agent.ranks.rank.exit_status import ExitStatus as ExitStatus, ending as ending, in_words as in_words
 from agent.ranks.rank.facts import ProcessFacts as ProcessFacts
 from agent.ranks.rank.job_end import JobEnd as JobEnd
 from agent.ranks.rank.owner import Owner as Owner, OwnerKind as OwnerKind, Proof as Proof

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from agent.sdk.evidence import summary as told
-from agent.sdk.ranks import RankView
+from agent.sdk.ranks import RankView, ending, in_words
 from exporters.evidence.watch import Change
 
 COMPLETED = "last completed "
@@ -39,12 +39,7 @@ def how_ended(view: RankView) -> str:
     process = view.process
     if process.exited_at is None:
         return ""
-    status = process.exit
-    if status is None or not status.known:
-        return "ended, how is not known"
-    if status.oom:
-        return "was killed for want of memory (OOM killer)"
-    return f"was killed by {status.signal_name}" if status.signal else f"exited with code {status.code}"
+    return in_words(*ending(process.exit))
 
 
 def verdict_words(views: Iterable[RankView]) -> list[told.Word]:

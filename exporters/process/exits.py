@@ -16,7 +16,7 @@ import msgspec
 
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.metrics import label_fields
-from agent.sdk.ranks import ExitStatus, ProcessKey, RankTable
+from agent.sdk.ranks import ExitStatus, ProcessKey, RankTable, ending, in_words
 from agent.sdk.system import ProcFS
 from exporters.process.cgroups import oom_now
 from exporters.process.exit_status import from_pidfd, from_zombie
@@ -213,13 +213,7 @@ class ExitWatch:
         return {**label_fields(self._ranks.labels_of(key)), "pid": key.pid, "user": user}
 
     def _tell(self, key: ProcessKey, status: ExitStatus) -> None:
-        who = self._who(key)
-        if not status.known:
-            self._log.info("rank {rank} of job {job_id} left, pid {pid}: its exit status cannot be read", **who)
-        elif status.oom:
-            self._log.info("rank {rank} of job {job_id} was killed by the OOM killer, pid {pid}", **who)
-        elif status.signal:
-            signal = status.signal_name
-            self._log.info("rank {rank} of job {job_id} was killed ({signal}), pid {pid}", signal=signal, **who)
-        else:
-            self._log.info("rank {rank} of job {job_id} left with status {code}, pid {pid}", code=status.code, **who)
+        reason, signal, code = ending(status)
+        how = in_words(reason, signal, code)  # in the message: ends of one kind hold back no line of another
+        fields = {name: value for name, value in (("signal", signal), ("code", code)) if value}
+        self._log.info(f"rank {{rank}} of job {{job_id}} {how}, pid {{pid}}", **fields, **self._who(key))

@@ -200,7 +200,7 @@ def test_fleet_says_where_to_look(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("job", "node", "rank", "how"),
-    [("killed", "killed", "1", "was killed by SIGKILL"), ("crash", "lemon", "1", "was killed by SIGSEGV")],
+    [("killed", "killed", "1", "killed (SIGKILL)"), ("crash", "lemon", "1", "crashed (SIGSEGV)")],
 )
 def test_job_says_who_went_first(site: Site, job: str, node: str, rank: str, how: str) -> None:
     """The sentence on top of Job names the rank that ended first, its node and how."""

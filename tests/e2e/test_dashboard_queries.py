@@ -435,7 +435,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     wait_until(lambda: ask("job", "Ranks now", "rank") == states, 10.0, "their states")
     assert [ask("job", "Ranks now", "rank", cluster=each) for each in (*CLUSTERS, "c")] == [*[states] * 3, {}]
     assert ask("job", "Expected and present", "") == {"": 8}
-    assert ask("job", "What is known", "how") == {"was killed by SIGKILL": pytest.approx(killed_at * 1000, abs=2000)}
+    assert ask("job", "What is known", "how") == {"killed (SIGKILL)": pytest.approx(killed_at * 1000, abs=2000)}
     left = ask("job", "Ranks that left", "rank")
     assert left == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
     assert ask("job", "By flight recorders: who held the others up", "rank") == {BEHIND_BY_RECORDER: 5}

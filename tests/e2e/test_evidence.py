@@ -70,8 +70,8 @@ def slowest_scrape(agent: Agent, seconds: float) -> float:
 @pytest.mark.parametrize(
     ("number", "says"),
     [
-        (signal.SIGKILL, "was killed by SIGKILL"),
-        (signal.SIGSEGV, "was killed by SIGSEGV"),
+        (signal.SIGKILL, "killed (SIGKILL)"),
+        (signal.SIGSEGV, "crashed (SIGSEGV)"),
         (signal.SIGSTOP, "does not respond (stopped)"),
     ],
 )

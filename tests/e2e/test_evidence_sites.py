@@ -101,7 +101,7 @@ def test_the_oom_killer(tmp_path: Path) -> None:
             assert ranks[0].stdin is not None
             ranks[0].stdin.write("grow\n")
             ranks[0].stdin.flush()
-            assert suspects(site.shown_in_time()) == ["rank 0: was killed for want of memory (OOM killer) (verdict)"]
+            assert suspects(site.shown_in_time()) == ["rank 0: killed by the OOM killer (verdict)"]
 
 
 @pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
@@ -164,8 +164,8 @@ def test_what_the_log_says(tmp_path: Path) -> None:
             ranks[1].send_signal(signal.SIGABRT)
             shown = site.shown_in_time()
     line = shown.partition("Time line")[2]
-    assert line.index("the first cause that the job's log names: ") < line.index("was killed by SIGABRT")
-    assert suspects(shown)[0].startswith("rank 1: was killed by SIGABRT (verdict)")
+    assert line.index("the first cause that the job's log names: ") < line.index("crashed (SIGABRT)")
+    assert suspects(shown)[0].startswith("rank 1: crashed (SIGABRT) (verdict)")
     assert "mlx5_3" not in shown
     files = packed(*site.folder.glob("*.tar.gz"))
     [lines] = [text for name, text in files.items() if name.endswith("job_log/lines.txt")]

@@ -30,10 +30,10 @@ def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
         trigger="dead",
         because="rank 3 is dead",
         version="1",
-        ranks=[RankAtTime("3", 103, "dead", at - 20, "was killed by SIGKILL")],
-        words=[Word("3", "verdict", "was killed by SIGKILL", blames=True)],
+        ranks=[RankAtTime("3", 103, "dead", at - 20, "killed (SIGKILL)")],
+        words=[Word("3", "verdict", "killed (SIGKILL)", blames=True)],
         suspects=["3"],
-        timeline=[Event(at - 20, "3", "was killed by SIGKILL", "process")],
+        timeline=[Event(at - 20, "3", "killed (SIGKILL)", "process")],
         parts=[],
         user=user,
     )

@@ -67,7 +67,7 @@ async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture
     await site.look(30)
     [summary] = await site.summaries()
     assert (summary.trigger, summary.suspects, summary.because) == ("dead", ["1"], "rank 1 is dead")
-    assert [(word.rank, word.says) for word in summary.words] == [("1", "was killed by SIGKILL")]
+    assert [(word.rank, word.says) for word in summary.words] == [("1", "killed (SIGKILL)")]
     names = (await site.members()).keys()
     assert {
         "ranks.json",
@@ -82,7 +82,7 @@ async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture
     assert taken.labels["file"].startswith("7-")
     assert await asyncio.to_thread(main, ["--path", str(site.folder), "show", "7"]) == 0
     said = capsys.readouterr().out
-    assert "Suspects\n  rank 1: was killed by SIGKILL (verdict)\n" in said
+    assert "Suspects\n  rank 1: killed (SIGKILL) (verdict)\n" in said
     assert f"rank 0, pid {site.keys[0].pid}, alive" in said
 
 

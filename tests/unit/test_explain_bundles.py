@@ -162,7 +162,7 @@ def test_who_followed_is_not_blamed() -> None:
     """Of the ends in all bundles the first is blamed, by corrected clocks; ends within 0.05 s have no order."""
 
     def ended(node: str, rank: str, since: float) -> Summary:
-        word = Word(rank, "verdict", "was killed by SIGKILL", blames=True)
+        word = Word(rank, "verdict", "killed (SIGKILL)", blames=True)
         return summary(node, ranks=[RankAtTime(rank, 1, "dead", since)], words=[word], suspects=[rank])
 
     made = [ended("a", "3", 1010.0), ended("b", "9", 1000.05), ended("c", "4", 1000.0), ended("d", "5", 1000.06)]

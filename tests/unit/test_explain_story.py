@@ -162,7 +162,7 @@ def test_the_page_of_a_death(server: str, capsys: pytest.CaptureFixture[str]) ->
     assert when == [
         "08:50:00 | last progress | NCCL's records",
         "08:50:00 | rank 3 | a | killed (SIGKILL): first to go | process",
-        "08:50:09 | rank 4 | a | left with status 1 | process",
+        "08:50:09 | rank 4 | a | exited with status 1 | process",
         "08:50:20 | page RankDead | alerts",
     ]
     assert "  2.67 GPU-hours  no work done for 10 min 0 s, and it goes on" in lines
@@ -199,7 +199,7 @@ def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.Captu
 
 def test_bundles_alone(tmp_path: Path) -> None:
     """Where Prometheus has forgotten the job, bundles tell what they know, and the page says what is not known."""
-    word = Word("3", "verdict", "was killed by SIGKILL", blames=True)
+    word = Word("3", "verdict", "killed (SIGKILL)", blames=True)
     made = Summary(1, "70", "b", DEATH, "dead", "rank 3", "1", [RankAtTime("3", 1, "dead", DEATH)], [word], [], [], [])
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(made))
     page, _ = explain(Forgetful(), "70", None, None, END, bundles.read(tmp_path, "70"))

@@ -208,9 +208,9 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
 @pytest.mark.parametrize(
     ("status", "text"),
     [
-        (KILLED, "rank {rank} of job {job_id} was killed ({signal}), pid {pid}"),
-        (FAILED, "rank {rank} of job {job_id} left with status {code}, pid {pid}"),
-        (None, "rank {rank} of job {job_id} left, pid {pid}: its exit status cannot be read"),
+        (KILLED, "rank {rank} of job {job_id} killed (SIGKILL), pid {pid}"),
+        (FAILED, "rank {rank} of job {job_id} exited with status 3, pid {pid}"),
+        (None, "rank {rank} of job {job_id} exited, status unknown, pid {pid}"),
     ],
 )
 async def test_the_log_names_the_rank(

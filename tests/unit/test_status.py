@@ -65,9 +65,9 @@ def test_table() -> None:
     """Ranks stand in the order of the document, each with what is known of it; how one ended stands last."""
     assert table(document()).splitlines() == [
         "JOB   RANK  STATE     PID  USER   GPU  GB/S   LATE  PROGRESS  TROUBLE  ENDED BY",
-        "4711  9     dead      76                            42s ago            signaled SIGSEGV",
+        "4711  9     dead      76                            42s ago            crashed (SIGSEGV)",
         "4711  10    alive     77   alice  3    183.5  31%             gpu_xid",
-        "4712  0     finished                                                   exited 0",
+        "4712  0     finished                                                   exited with status 0",
     ]
 
 

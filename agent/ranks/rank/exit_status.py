@@ -6,6 +6,9 @@ from signal import Signals
 
 import msgspec
 
+CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS", "SIGABRT"})
+"""Signals of a process' own faults."""
+
 
 class ExitStatus(msgspec.Struct, frozen=True):
     """How a process ended. ``known`` False: its status could not be read. ``oom``: the OOM killer sent the signal."""
@@ -38,3 +41,12 @@ def ending(status: ExitStatus | None) -> tuple[str, str, str]:
     if status.signal:
         return ("oom_killed" if status.oom else "signaled"), status.signal_name, ""
     return "exited", "", str(status.code)
+
+
+def in_words(reason: str, signal: str, code: str) -> str:
+    """Word what ``ending`` returns, to stand after a rank: ``killed (SIGKILL)``. Logs, pages and commands use it."""
+    if reason == "oom_killed":
+        return "killed by the OOM killer"
+    if signal:
+        return f"{'crashed' if signal in CRASHES else 'killed'} ({signal})"
+    return f"exited with status {code}" if code else "exited, status unknown"
