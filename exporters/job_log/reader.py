@@ -49,15 +49,10 @@ class LogSection(msgspec.Struct):
 
 
 class PublishedLogs(NamedTuple):
-    """What a turn gave. ``files``: how many there are by what is done with them; the rest counts since the start."""
+    """The result of a turn. ``available``: there is a log of a job here."""
 
     jobs: tuple[ShownLog, ...] = ()
-    files: Mapping[str, int] = {}
     available: bool = False
-    skipped: Mapping[str, int] = {}
-    overlong: int = 0
-    passed_bytes: int = 0
-    lag_bytes: int = 0
     section: bytes = b""
     passages: Mapping[str, tuple[Passage, ...]] = {}
 
@@ -108,7 +103,6 @@ class JobLogReader:
         self._tallies: dict[str, JobTally] = {}
         self._claims: dict[Identity, ClaimedLog] = {}
         self._paths: dict[Identity, str] = {}
-        self._files: dict[str, int] = {}
         self._open_here: frozenset[str] = frozenset()
         self._holders_at = self._discover_at = self._looked_at = float("-inf")
         self._looked_for: frozenset[int] = frozenset()
@@ -200,12 +194,6 @@ class JobLogReader:
         self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
         if self._passages is not None:
             self._passages.keep(self._claims.keys(), jobs.keys())
-        self._files = {
-            "followed": len(self._claims),
-            "of_no_job_here": len(files) - len(found),
-            "read_elsewhere": len(remote),
-            "refused": len(ours) - len(self._claims),
-        }
         self._looked_at = now = self._clock.monotonic()
         self._discover_at = now + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (now - began) / LOOKS_SHARE))
 
@@ -267,12 +255,7 @@ class JobLogReader:
         now = self._clock.time()
         return PublishedLogs(
             jobs=tuple(tally.shown(now) for tally in self._tallies.values()),
-            files=dict(self._files),
             available=bool(self._claims or self._tallies),
-            skipped={name: count for name, count in self._texts.skipped.items() if count},
-            overlong=self._texts.overlong,
-            passed_bytes=self._texts.passed_bytes,
-            lag_bytes=self._texts.lag_bytes(lambda file: file.identity in self._claims),
             section=self._section_if_due(),
             passages={} if self._passages is None else self._passages.of(),
         )

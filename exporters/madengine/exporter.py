@@ -1,4 +1,4 @@
-"""The exporter: follows the output of nodes in a thread, and reads a site's perf.csv, tables and manifests."""
+"""The exporter: follows the output of nodes in a thread, and reads a site's perf.csv and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from exporters.madengine.task import NodeTask, read_name
 
 INTERVAL_SECONDS = 2.0
 SITE_SECONDS = 30.0
-"""How often perf.csv, tables and manifests are looked at."""
+"""How often perf.csv and tables are looked at."""
 MAX_TASKS = 256
 """Of jobs on the node, that are followed."""
 
@@ -34,13 +34,12 @@ class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """``paths``: the output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files.
 
     ``tables``: of several results, in node_N of a job's directory (.../%j/node_*/multi_results*.csv), believed as the
-    site names them; ``manifests``: build_manifest.json of a job of this node (.../madengine_job_%j_node_*/...).
+    site names them.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
     results: Annotated[list[_File], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
     tables: _JobPaths = msgspec.field(default_factory=list)
-    manifests: _JobPaths = msgspec.field(default_factory=list)
 
 
 class SavedTasks(msgspec.Struct):
@@ -78,10 +77,6 @@ class TaskReader:
         saved = SavedTasks(self._texts.positions(), self._tasks)
         return self._texts.available, shown, msgspec.msgpack.encode(saved)
 
-    def owners(self, users: JobUsers) -> frozenset[tuple[int, str]]:
-        """Who owns the output of which job: in a container the job's ranks are another user's."""
-        return frozenset((file.share.uid, job_id) for job_id, file in self._texts.files(users))
-
     def close(self) -> None:
         """Let go of all files."""
         self._texts.close()
@@ -112,7 +107,7 @@ class MadengineExporter:
         self._config = config
         self._tasks: TaskReader | None = None
         self._site: SiteReader | None = None
-        self._facts = SiteFacts()
+        self._facts = SiteFacts({}, ())
         self._facts_at = float("-inf")
         self._shown = MadSnapshot()
 
@@ -123,9 +118,8 @@ class MadengineExporter:
         if self._config.paths:
             saved = ctx.state.restore(SavedTasks, ctx.log) or SavedTasks()
             self._tasks = await self._thread.call(partial(TaskReader, ctx, self._config.paths, saved))
-        config = self._config
-        if config.results or config.tables or config.manifests:
-            self._site = SiteReader(config.results, config.tables, config.manifests, ctx.clock)
+        if self._config.results or self._config.tables:
+            self._site = SiteReader(self._config.results, self._config.tables, ctx.clock)
 
     async def update(self) -> None:
         """Read on; NoData where nothing is configured, or nothing of it is there."""
@@ -142,21 +136,10 @@ class MadengineExporter:
         now = self._ctx.clock.monotonic()
         if self._site is not None and now - self._facts_at >= SITE_SECONDS:
             self._facts_at = now
-            self._facts = await self._thread.call(partial(self._look_at_site, self._site, users))
+            self._facts = await self._thread.call(self._site.look)
         self._shown = MadSnapshot(tasks, self._facts)
         if not available and not any(self._facts):
             raise NoData
-
-    def _look_at_site(self, site: SiteReader, users: JobUsers) -> SiteFacts:
-        """Runs in the thread."""
-        owners = frozenset() if self._tasks is None else self._tasks.owners(users)
-
-        def job_of(uid: int, named: str) -> str:
-            if self._ctx.once or (uid, named) in owners:  # once: recorded data, of jobs that are nobody's
-                return named
-            return users.job_of(uid, named)
-
-        return site.look(job_of)
 
     def snapshot(self) -> MadSnapshot:
         """What the last look gave."""

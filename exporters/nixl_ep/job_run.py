@@ -120,10 +120,6 @@ class JobRun(msgspec.Struct):
             log = self.logs[found.path] = NodeLog(found.generation)
         return log
 
-    def exits(self) -> dict[int, int]:
-        """The exit codes of ranks whose parent told of one, negative ones being signals."""
-        return {rank: code for log in self.logs.values() for rank, code in log.run.exits.items()}
-
     def _take_step(self, line: str) -> None:
         step = read_step(line)
         if step is not None and step.phase is not None:

@@ -1,4 +1,4 @@
-"""The exporter: asks the helper for cycle files; follows lines, and looks for launchers above ranks, in a thread."""
+"""The exporter: asks the helper for cycle files and follows what launchers print in a thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobTexts, PathPatterns, SavedPositions
 from agent.sdk.helper import HelperSpec
 from agent.sdk.metrics import Metric
-from agent.sdk.ranks import JobUsers, RankSnapshot, RankView
-from agent.sdk.system import ProcFS
+from agent.sdk.ranks import JobUsers, RankSnapshot
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import JobEvents
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
-from exporters.nvrx.launchers import Launchers, StartedRank
-from exporters.nvrx.lines import read_line
-from exporters.nvrx.notices import read_notice
-from exporters.nvrx.options import MAX_DIGITS
 from exporters.nvrx.reading import CycleRequest, FoundCycle
 
 INTERVAL_SECONDS = 1.0
@@ -30,15 +25,7 @@ HELPER_SECONDS = 5.0
 """The helper waits for no file system; it answers within its grace."""
 MAX_JOBS = 64
 """Of a node, that are followed."""
-MAX_LOCAL_SIZE = 1024
 LINK = "NVRX_CURRENT_CYCLE_INFO"
-LOCAL_SIZE = "LOCAL_WORLD_SIZE"
-MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
-"""Of these each rank that NVRx starts has one."""
-GROUP_RANK = "GROUP_RANK"
-ASKED_NODES = "PET_NNODES"
-MAX_GROUP_RANKS = 16
-"""Launchers of one job on a node."""
 READER = HelperSpec(
     "nvrx", "exporters.nvrx.reading:read_cycles", list[list[FoundCycle] | None], memory_bytes=64 * 1024 * 1024
 )
@@ -98,11 +85,7 @@ class LauncherLines:
 
 def _take(job: JobEvents, lines: list[str]) -> None:
     for text in lines:
-        line = read_line(text)
-        if line is not None:
-            job.take(line)
-        if notice := read_notice(text):
-            job.note(notice)
+        job.take(text)
 
 
 class NvrxExporter:
@@ -121,42 +104,29 @@ class NvrxExporter:
         self._ctx = ctx
         self._thread = ctx.thread("nvrx")
         self._helper = ctx.helper(READER)
-        ctx.ranks.keep_variables(MARKS | {LOCAL_SIZE, GROUP_RANK, ASKED_NODES})
-        self._launchers = Launchers(ProcFS(ctx.roots.proc), ctx.guard)
+        ctx.ranks.keep_variables(frozenset({LINK}))
         if self._config.paths:
             saved = ctx.state.restore(SavedLines, ctx.log) or SavedLines()
             self._reader = await self._thread.call(partial(LauncherLines, ctx, self._config.paths, saved))
 
     async def update(self) -> None:
-        """Look once; NoData where no rank has a launcher or names a cycle file, and no configured path is there."""
+        """Look once; NoData where no rank names a cycle file and no configured path is there."""
         is_due = self._ctx.clock.monotonic() - self._cycles_at >= CYCLES_SECONDS
         if self._reader is not None or is_due:
             await self._look(self._ctx.ranks.snapshot(), is_due=is_due)
-        if not (self._cycles or self._available or self._shown.launchers or self._shown.group_ranks):
+        if not (self._cycles or self._available):
             raise NoData
 
     async def _look(self, views: RankSnapshot, *, is_due: bool) -> None:
         users = JobUsers(views)
-        progress: dict[str, tuple[float, ...]] = {}
-        running, sizes = set(), {}
-        for view in views.ranks:
-            process, job_id = view.process, view.label.job_id
-            if process.exited_at is None:
-                running.add(job_id)
-                size = local_size(process.facts.environment if process.facts is not None else None)
-                if size:
-                    sizes[job_id] = size
-            if process.progress_seconds is not None:
-                progress[job_id] = (*progress.get(job_id, ()), process.progress_seconds)
-        events = self._shown.events
         if self._reader is not None:
+            progress: dict[str, tuple[float, ...]] = {}
+            for view in views.ranks:
+                if (seconds := view.process.progress_seconds) is not None:
+                    progress[view.label.job_id] = (*progress.get(view.label.job_id, ()), seconds)
             self._available, events, section = await self._thread.call(partial(self._reader.turn, users, progress))
             self._ctx.state.publish(section)
-        launchers, numbers = self._shown.launchers, self._shown.group_ranks
-        if is_due:
-            numbers = group_ranks(views.ranks)
-            launchers = await self._thread.call(partial(self._launchers.look, started_ranks(views.ranks)))
-        self._shown = NvrxSnapshot(self._shown.cycles, frozenset(running), sizes, events, launchers, numbers)
+            self._shown = msgspec.structs.replace(self._shown, events=events)
         if is_due:  # last: a helper that fails costs no lines
             self._cycles_at = self._ctx.clock.monotonic()
             await self._look_at_cycles(users, named_by(views, str(self._ctx.roots.proc)))
@@ -210,47 +180,6 @@ def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
         if path.startswith("/") and len(found) < MAX_JOBS:
             found[job_id] = CycleRequest(path, proc_root, facts.key.pid, facts.uid)
     return found
-
-
-def started_ranks(views: Iterable[RankView]) -> dict[str, StartedRank]:
-    """By job, the live rank of NVRx's that was found first; MAX_JOBS at most."""
-    found: dict[str, StartedRank] = {}
-    for view in sorted(views, key=lambda view: view.process.found_at):
-        facts, job_id, environment = view.process.facts, view.label.job_id, _of_nvrx(view)
-        if (
-            facts is not None
-            and facts.uid is not None
-            and environment
-            and job_id not in found
-            and len(found) < MAX_JOBS
-        ):
-            found[job_id] = StartedRank(facts.key, facts.uid, environment.get(ASKED_NODES, ""))
-    return found
-
-
-def group_ranks(views: Iterable[RankView]) -> dict[str, frozenset[str]]:
-    """By job, the numbers that NVRx's launchers gave this node, of live ranks; MAX_GROUP_RANKS at most."""
-    found: dict[str, frozenset[str]] = {}
-    for view in views:
-        text, numbers = _of_nvrx(view).get(GROUP_RANK, ""), found.get(view.label.job_id, frozenset())
-        is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
-        if is_number and len(numbers) < MAX_GROUP_RANKS:
-            found[view.label.job_id] = numbers | {str(int(text))}
-    return found
-
-
-def _of_nvrx(view: RankView) -> Mapping[str, str]:
-    """The environment of a live rank that NVRx started; empty for all others."""
-    facts = view.process.facts
-    environment = {} if facts is None or view.process.exited_at is not None else facts.environment or {}
-    return environment if MARKS & environment.keys() else {}
-
-
-def local_size(environment: Mapping[str, str] | None) -> int:
-    """How many ranks a node has, by a rank's environment; 0 where that is not known."""
-    text = (environment or {}).get(LOCAL_SIZE, "")
-    size = int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else 0
-    return size if size <= MAX_LOCAL_SIZE else 0
 
 
 SPEC = Spec(

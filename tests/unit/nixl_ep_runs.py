@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-MEAN_US, GBS = 123.4, 45.67
-
 
 class MadeRank(msgspec.Struct):
     """What is true of a rank at the end of the made-up run."""
@@ -19,7 +17,6 @@ class MadeRank(msgspec.Struct):
     combined_gbs: float = 0.0
     dispatch_gbs: float = 0.0
     combine_gbs: float = 0.0
-    mean_us: float = 0.0
 
 
 class MadeRun(NamedTuple):
@@ -110,7 +107,7 @@ def play(ranks: set[int], killed: set[int], truth: dict[int, MadeRank], chance: 
         combined, dispatch, combine = (round(chance.uniform(10, 90), 2) for _ in range(3))
         mean = round(chance.uniform(20, 400), 1)
         found = truth[rank]
-        found.combined_gbs, found.dispatch_gbs, found.combine_gbs, found.mean_us = combined, dispatch, combine, mean
+        found.combined_gbs, found.dispatch_gbs, found.combine_gbs = combined, dispatch, combine
         lines.append(
             (
                 rank,
