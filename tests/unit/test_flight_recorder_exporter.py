@@ -320,20 +320,21 @@ def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> N
 
 def test_what_a_file_makes_of_the_helper(node: Node) -> None:
     """Files that are made to take memory are refused by a helper that has little of it, and it goes on."""
-    (node.inside / "dumps").mkdir(exist_ok=True)
-    for rank, raw in enumerate(
-        (
-            b"](" + b"]" * 2_000_000,
-            b"](" + b"}" * 240_000 + b"e",
-            b"](" + b"M\xff\xff" * 2_000_000,
-            b"{" + b"[" * 1_000_000,
-        )
-    ):
+    ones = b"](" + b"K\x01" * 3000 + b"eq\x00" + b"h\x00" * 3000
+    shared = pickled(dump([entry(input_sizes=["X"])])).replace(b"X\x01\x00\x00\x00X", ones)
+    bombs = [
+        b"](" + b"]" * 2_000_000,
+        b"](" + b"}" * 240_000 + b"e",
+        b"](" + b"M\xff\xff" * 2_000_000,
+        b"{" + b"[" * 1_000_000,
+        shared.replace(b"ueu.", b"uq\x01" + b"h\x01" * 3000 + b"eu."),
+    ]
+    for rank, raw in enumerate(bombs):
         (node.inside / f"dumps/trace_{rank}").write_bytes(raw)
-        node.add_rank(rank)
-    for _ in range(4):
+        node.add_rank(rank, world=len(bombs))
+    for _ in bombs:
         node.look()
-    assert sum(node.results().values()) == 4
+    assert sum(node.results().values()) == len(bombs)
     assert set(node.results()) <= {"too_large", "incomplete", "malformed"}
     assert {(helper.calls["failed"], helper.restarts) for helper in node.helpers.all()} == {(0, 0)}
 
