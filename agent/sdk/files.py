@@ -1,5 +1,6 @@
 """Files that jobs write: found by pattern, followed for each owner with a fair share, and read as lines.
 
+TextExporter: the base of an exporter that follows text files of jobs; SavedTexts: its part of the checkpoint.
 PathPatterns, compiled_path_pattern: where files may lie. JobTexts: follows text files of jobs; JobLines: its new
 lines. TextFiles, TextLines, Follower, FollowedFile: the parts that it is made of. Position, SavedPositions: how far a
 file was read, for the checkpoint. read_changed, FilePlace: a whole small file, read again when it changes. FairTable,
@@ -16,6 +17,7 @@ from agent.export.job_texts import (
     PathPatterns as PathPatterns,
     SavedPositions as SavedPositions,
 )
+from agent.export.text_exporter import SavedTexts as SavedTexts, TextExporter as TextExporter
 from agent.system.whole_file import FilePlace as FilePlace, read_changed as read_changed
 from agent.tail.file import FollowedFile as FollowedFile, Position as Position
 from agent.tail.follower import Follower as Follower

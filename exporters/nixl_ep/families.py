@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
-from exporters.nixl_ep.job_run import JobRun
+from exporters.nixl_ep.job_run import JobRun, SavedRuns
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.run import RankRun
 
@@ -87,7 +87,7 @@ FAMILIES = (BANDWIDTH, PHASE, ENDED, BEGAN, TOOK, EXPECTED, COMPLETED, PLANNED_E
 
 
 class EpSnapshot(msgspec.Struct, frozen=True):
-    """The data of one render. ``runs``: a mapping of jobs to JobRun, encoded. ``now``: its time, epoch seconds.
+    """The data of one render. ``runs``: SavedRuns, encoded. ``now``: its time, epoch seconds.
 
     ``planned``: the ranks that are to leave, by the rank table's names.
     """
@@ -98,13 +98,13 @@ class EpSnapshot(msgspec.Struct, frozen=True):
     now: float = 0.0
 
 
-RUNS_DECODER = msgspec.msgpack.Decoder(dict[str, JobRun])
+_DECODER = msgspec.msgpack.Decoder(SavedRuns)
 
 
 def render(snapshot: EpSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
-    for job_id, run in sorted(RUNS_DECODER.decode(snapshot.runs).items()):
+    for job_id, run in sorted(_DECODER.decode(snapshot.runs).runs.items()):
         for number, rank in sorted(run.ranks().items()):
             _rank(rows, (job_id, str(number)), rank)
         _job(rows, job_id, run, snapshot)

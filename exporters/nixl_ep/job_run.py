@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import SavedSeconds
-from agent.sdk.files import JobLines
+from agent.sdk.files import JobLines, SavedTexts
 from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, read_failure, read_step
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.records import read_records
@@ -133,6 +133,12 @@ class JobRun(msgspec.Struct):
             self.srun_seconds = max(self.srun_seconds, seconds)
         if category := read_failure(line):
             self.failures.add(category)
+
+
+class SavedRuns(SavedTexts):
+    """The checkpoint: what the lines so far mean, by job."""
+
+    runs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobRun] = msgspec.field(default_factory=dict)
 
 
 def node_of(path: str) -> int | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
+from agent.sdk.files import SavedTexts
 from exporters.nvrx.lines import HeartbeatTimeout, LauncherEvent, NvrxLine, Score, ScoreHeading, read_line, read_notice
 
 MAX_TIMEOUTS = 1024
@@ -95,3 +96,9 @@ class JobEvents(msgspec.Struct):
         self.scored += 1
         if self.scored >= SCORED_AT_A_TIME:
             self.heading = ""
+
+
+class SavedLines(SavedTexts):
+    """The checkpoint: what the lines so far add up to, by job."""
+
+    jobs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobEvents] = msgspec.field(default_factory=dict)

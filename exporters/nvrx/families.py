@@ -8,7 +8,7 @@ import msgspec
 
 from agent.sdk.metrics import Family, Metric
 from exporters.nvrx.cycle import Cycle
-from exporters.nvrx.events import JobEvents
+from exporters.nvrx.events import SavedLines
 
 _JOB = ("job_id",)
 _EACH = "1 per job under NVRx"
@@ -75,13 +75,13 @@ FAMILIES = (CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, SCORE)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
-    """The data of one render. ``events``: a mapping of jobs to JobEvents, encoded."""
+    """The data of one render. ``lines``: SavedLines, encoded."""
 
     cycles: Mapping[str, Cycle] = {}
-    events: bytes = b"\x80"
+    lines: bytes = b"\x80"
 
 
-EVENTS_DECODER = msgspec.msgpack.Decoder(dict[str, JobEvents])
+_DECODER = msgspec.msgpack.Decoder(SavedLines)
 
 
 def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
@@ -91,7 +91,7 @@ def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
         rows[CYCLE].add((job_id,), cycle.cycle)
         rows[NODES].add((job_id, "active"), cycle.active)
         rows[NODES].add((job_id, "standby"), cycle.standby)
-    for job_id, job in sorted(EVENTS_DECODER.decode(snapshot.events).items()):
+    for job_id, job in sorted(_DECODER.decode(snapshot.lines).jobs.items()):
         by_name = ((EVENTS, job.events), (NOTICES, job.notices), (RECOVERY, job.recovery_seconds()))
         for family, values in by_name:
             for name, value in values.items():

@@ -35,9 +35,9 @@ from exporters.inspector.totals.inheritance import Inheritance
 from exporters.job_log.reader import LogSection
 from exporters.kernel_log.exporter import Past
 from exporters.madengine.exporter import SavedTasks
-from exporters.nixl_ep.exporter import SavedRuns
+from exporters.nixl_ep.job_run import SavedRuns
 from exporters.nvml.gpus import Remembered
-from exporters.nvrx.exporter import SavedLines
+from exporters.nvrx.events import SavedLines
 from exporters.ras.asking.saved import SavedJob
 from exporters.rdma.baseline import Baseline
 
