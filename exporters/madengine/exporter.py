@@ -10,7 +10,6 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, SavedTexts, TextExporter
 from agent.sdk.ranks import JobUsers, RankSnapshot
 from exporters.madengine.families import FAMILIES, MadSnapshot, ShownTask, render
-from exporters.madengine.patterns import patterns
 from exporters.madengine.site_files import SiteFacts, SiteReader
 from exporters.madengine.task import NodeTask, read_name
 
@@ -58,7 +57,6 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
     async def start(self, ctx: Context) -> None:
         """Take back what was read before; no file is opened yet."""
         await super().start(ctx)
-        patterns()
         self._site = SiteReader(self._config.results, self._config.tables, ctx.clock)
 
     async def update(self) -> None:

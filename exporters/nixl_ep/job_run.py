@@ -11,7 +11,7 @@ import msgspec
 
 from agent.sdk.exporter import SavedSeconds
 from agent.sdk.files import JobLines, SavedTexts
-from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, read_failure, read_step
+from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, is_excuse, read_completed, read_failure
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.records import read_records
 from exporters.nixl_ep.run import Launch, NodeRun, RankRun
@@ -66,7 +66,9 @@ class JobRun(msgspec.Struct):
                 for record in read_records(line):
                     log.run.take(record, found.seconds, plan)
             else:
-                self._take_step(line)
+                completed = read_completed(line)
+                self.completed = self.completed if completed is None else completed
+                self.excused = self.excused or is_excuse(line)
             self._take_failure(line, found.seconds)
 
     def ranks(self) -> dict[int, RankRun]:
@@ -119,13 +121,6 @@ class JobRun(msgspec.Struct):
         if log is None or log.generation != found.generation:
             log = self.logs[found.path] = NodeLog(found.generation)
         return log
-
-    def _take_step(self, line: str) -> None:
-        step = read_step(line)
-        if step is not None and step.phase is not None:
-            self.completed = step.phase
-        elif step is not None:
-            self.excused = True
 
     def _take_failure(self, line: str, seconds: float) -> None:
         if "srun: " in line:

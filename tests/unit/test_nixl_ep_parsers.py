@@ -9,7 +9,7 @@ import pytest
 from nixl_ep_runs import make_run
 
 from exporters.nixl_ep import launcher, plan, records, run
-from exporters.nixl_ep.launcher import LauncherStep, SrunEnd, read_failure, read_step
+from exporters.nixl_ep.launcher import SrunEnd, is_excuse, read_completed, read_failure
 from exporters.nixl_ep.plan import Phase, Plan, read_plan
 from exporters.nixl_ep.records import (
     Bandwidth,
@@ -228,14 +228,6 @@ def test_ranks_of_a_run_are_bounded() -> None:
     assert len(found.failures) == run.MAX_RANKS
 
 
-STEPS = {
-    "Detected completion of phase 1 in /o/nixl-ep-node-0.log": LauncherStep("phase_completed", 1),
-    "Detected completion of phase 10 in /o/nixl-ep-node-0.log": LauncherStep("phase_completed", 10),
-    f"Detected completion of phase {launcher.MAX_PHASE + 1} in x": None,
-    "All NIXL EP launches completed successfully": LauncherStep("all_completed"),
-    "Ignoring provisional NIXL EP planned-rank-removal exit 143": LauncherStep("planned_removal"),
-    "Waiting for phase 1 before starting phase 2...": None,
-}
 FAILURES = {
     "Primary NIXL EP launch exited before phase 0 completed": "primary_exited",
     "python3: can't open file '/x.py': [Errno 2]": "no_script",
@@ -255,8 +247,13 @@ FAILURES = {
 
 def test_steps_of_the_launcher() -> None:
     """The launcher's steps are read with the phase that they name."""
-    for line, expected in STEPS.items():
-        assert read_step(line) == expected
+    line = "Detected completion of phase {} in /o/nixl-ep-node-0.log"
+    phases = {1: 1, 10: 10, launcher.MAX_PHASE: launcher.MAX_PHASE, launcher.MAX_PHASE + 1: None}
+    assert {phase: read_completed(line.format(phase)) for phase in phases} == phases
+    assert read_completed("Waiting for phase 1 before starting phase 2...") is None
+    assert is_excuse("All NIXL EP launches completed successfully")
+    assert is_excuse("Ignoring provisional NIXL EP planned-rank-removal exit 143")
+    assert not is_excuse("Waiting for phase 1 before starting phase 2...")
 
 
 def test_failures_of_the_launcher() -> None:
@@ -288,15 +285,6 @@ def test_srun_that_the_plan_ends() -> None:
         for line in lines:
             found.take(line)
         assert found.is_planned(plan_kills=kills) is is_planned
-
-
-def test_lines_of_srun_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of srun are counted up to a bound."""
-    monkeypatch.setattr(launcher, "MAX_SRUN_LINES", 2)
-    found = SrunEnd()
-    for line in [*TRIPLE, "srun: other"] * 3:
-        found.take(line)
-    assert (found.terminated, found.terminating, found.forced, found.others) == (2, 2, 2, 2)
 
 
 def test_garbage_does_no_harm() -> None:
