@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from agent.sdk.exporter import Clock, Guard, Outputs
+from agent.sdk.exporter import Context, Outputs
 from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
 from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import ProcFS
@@ -60,39 +59,32 @@ class PublishedLogs(NamedTuple):
 class JobLogReader:
     """The files that fit ``patterns`` and those that ranks write to; each is read for the job that it is proven of.
 
-    ``everyone``: all files whose name holds a job id are (a single pass over recorded data). ``admit``: whether there
-    is room for one more series of a job. ``passages``: where lines around events are kept; None: nowhere.
+    ``admit``: whether there is room for one more series of a job. ``passages``: where lines around events are kept.
     """
 
     def __init__(
         self,
+        ctx: Context,
         patterns: Sequence[str],
         catalogue: Catalogue,
-        proc: Path,
-        clock: Clock,
-        hostname: str,
         admit: Callable[[str], bool],
-        guard: Guard,
         section: LogSection,
-        *,
-        everyone: bool = False,
         passages: LogPassages | None = None,
     ) -> None:
+        self._ctx = ctx
+        self._clock = clock = ctx.clock
+        self._everyone = ctx.once  # recorded data: each file whose name has a job id is read
         self._catalogue = catalogue
-        self._proc = proc
+        self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
         self._outputs = Outputs(proc)
-        self._clock = clock
-        self._hostname = hostname
         self._admit = admit
-        self._guard = guard
-        self._everyone = everyone
         self._passages = passages
         self._texts = TextFiles(
             patterns,
             clock.monotonic,
             resume=section.positions,
-            from_beginning=everyone,
+            from_beginning=ctx.once,
             wall_clock=clock.time,
             # A container's file, by way of a process in it: the path is gone as soon as the process is.
             keeps_open=lambda path: path.startswith(f"{proc}/"),
@@ -125,7 +117,7 @@ class JobLogReader:
             claim = self._claims[found.file.identity]
             of = known[claim.job_id]
             if of is not None:
-                self._guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
+                self._ctx.guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
             if time.thread_time() > deadline and not self._everyone:
                 break
         self._bound_collectives()
@@ -157,7 +149,7 @@ class JobLogReader:
         tally = self._tallies.get(job_id)
         if tally is None:
             saved = self._saved.pop(job_id, None)
-            tally = self._tallies[job_id] = JobTally(job_id, self._hostname, self._admit, saved)
+            tally = self._tallies[job_id] = JobTally(job_id, self._ctx.hostname, self._admit, saved)
         return tally
 
     def _jobs_here(self, job_id: str, jobs: Mapping[str, LoggedJob]) -> LoggedJob | None:

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 from job_log_jobs import CATALOGUE, OWNER, job
+from lent import lent
 
-from agent.sdk.exporter import Guard, Logger, Outputs
+from agent.sdk.exporter import Outputs
 from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.job_log import batch, reader
@@ -36,15 +37,11 @@ class Node:
             folder.mkdir(parents=True, exist_ok=True)
         self.clock = FakeClock()
         self.reader = JobLogReader(
+            lent("job_log", self.clock, root, once=everyone),
             [f"{self.logs}/{pattern}" for pattern in patterns or ("*.out", "%j.out")],
             CATALOGUE,
-            self.proc,
-            self.clock,
-            "here",
             lambda _: True,
-            Guard(Logger("test")),
             section or LogSection(),
-            everyone=everyone,
         )
 
     def write(self, name: str, text: str | bytes = LINE, mode: str = "ab") -> Path:

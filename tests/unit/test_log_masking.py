@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporters.job_log.masking import MASKED, masked
+from exporters.job_log.masking import MASKED, MAX_GROWTH, masked, readings
 from exporters.job_log.matcher import MAX_LINE_BYTES
-from exporters.job_log.unsteered import MAX_GROWTH, readings
 
 DATA = Path(__file__).parents[1] / "data"
 KNOWN_LEAKS = 5
