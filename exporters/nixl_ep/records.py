@@ -1,4 +1,4 @@
-"""What the ranks of a NIXL-EP run print. Pure; the text is the job's, so bounded.
+"""Lines of the ranks of a NIXL-EP run. Pure; a job writes the text, so each part is bounded.
 
 Many processes write one file at once: a line may hold several records, and a record may begin anywhere in it.
 """
@@ -6,13 +6,11 @@ Many processes write one file at once: a line may hold several records, and a re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Literal
-
-import msgspec
+from collections.abc import Callable
+from typing import NamedTuple
 
 MAX_LINE_CHARACTERS = 65_536
-"""What lies beyond is not looked at."""
+"""The rest of a line is not read."""
 MAX_RECORDS = 256
 """Of one line."""
 MAX_SET = 4096
@@ -27,34 +25,30 @@ _R = r"([0-9]{1,7})(?![0-9])"
 _RANKS = r"([0-9, ]{0,32768})"
 _SELF = rf"global_rank={_R}, local_rank={_R} -> "
 
-Edge = Literal["start", "end"]
-Stage = Literal["combined", "dispatch", "combine"]
 
-
-class Identity(msgspec.Struct, frozen=True):
+class Identity(NamedTuple):
     """The process that was started as number ``process`` of its launch has this rank."""
 
     process: int
     rank: int
-    local_rank: int
 
 
-class PhaseEdge(msgspec.Struct, frozen=True):
-    """A rank began a phase, or ended it."""
+class PhaseEdge(NamedTuple):
+    """A rank began (``edge`` start) or ended (end) a phase."""
 
     rank: int
-    edge: Edge
+    edge: str
     phase: int
 
 
-class Left(msgspec.Struct, frozen=True):
+class Left(NamedTuple):
     """A rank says that it leaves: as it is removed, killed by the plan, done, or has nothing to do (``no_phase``)."""
 
     rank: int
-    why: Literal["removed", "killed", "done", "no_phase"]
+    why: str
 
 
-class PeersFailed(msgspec.Struct, frozen=True):
+class PeersFailed(NamedTuple):
     """A rank misses others. ``unplanned``: by its own check of the plan."""
 
     rank: int
@@ -62,117 +56,94 @@ class PeersFailed(msgspec.Struct, frozen=True):
     unplanned: bool = False
 
 
-class Bandwidth(msgspec.Struct, frozen=True):
-    """A rank's measurement of one stage."""
+class Bandwidth(NamedTuple):
+    """A rank's measurement of one stage: combined, dispatch or combine."""
 
     rank: int
-    stage: Stage
+    stage: str
     bytes_per_second: float
 
 
 Record = Identity | PhaseEdge | Left | PeersFailed | Bandwidth
-_Made = Callable[["re.Match[str]"], tuple[Record, ...]]
 
 
 def read_records(line: str) -> list[Record]:
-    """The records of a line in their order, MAX_RECORDS at most; those with a number out of bounds are left out."""
+    """Return the first MAX_RECORDS records of a line in order, without those with a number out of bounds."""
     text = line[:MAX_LINE_CHARACTERS]
-    found = [(start, record) for start, made in _found(text) for record in made]
-    return [record for _, record in sorted(found, key=lambda each: each[0])[:MAX_RECORDS]]
-
-
-def _found(text: str) -> Iterator[tuple[int, tuple[Record, ...]]]:
+    found: list[tuple[int, Record]] = []
     for word, pattern, make in _KINDS:
-        if word not in text:
-            continue
-        for found in pattern.finditer(text):
+        for match in pattern.finditer(text) if word in text else ():
             try:
-                yield found.start(), make(found)
+                found += [(match.start(), record) for record in make(match)]
             except ValueError:
                 continue
+    return [record for _, record in sorted(found, key=lambda one: one[0])[:MAX_RECORDS]]
+
+
+def _bounded(text: str, limit: int) -> int:
+    if int(text) > limit:
+        raise ValueError("a number out of bounds")
+    return int(text)
 
 
 def _rank(text: str) -> int:
-    if int(text) >= MAX_RANK:
-        raise ValueError("a rank out of bounds")
-    return int(text)
-
-
-def _phase(text: str) -> int:
-    if int(text) > MAX_PHASE:
-        raise ValueError("a phase out of bounds")
-    return int(text)
+    return _bounded(text, MAX_RANK - 1)
 
 
 def _ranks(text: str) -> tuple[int, ...]:
-    found = sorted({_rank(each) for each in text.replace(",", " ").split()})
-    return tuple(found[:MAX_SET])
+    return tuple(sorted({_rank(each) for each in text.replace(",", " ").split()})[:MAX_SET])
 
 
-def _positive(text: str) -> float:
+def _bandwidth(rank: str, stage: str, text: str) -> Bandwidth:
     number = float(text)
-    if not 0 <= number <= MAX_NUMBER:  # also what is no number at all
+    if not 0 <= number <= MAX_NUMBER:  # NaN, too
         raise ValueError("a measurement out of bounds")
-    return number
+    return Bandwidth(_rank(rank), stage, number * _GB)
 
 
-def _identity(found: re.Match[str]) -> tuple[Record, ...]:
-    return (Identity(_rank(found[1]), _rank(found[2]), _rank(found[3])),)
+def _left(why: str) -> Callable[[re.Match[str]], list[Record]]:
+    return lambda match: [Left(_rank(match[1]), why)]
 
 
-def _edge(found: re.Match[str]) -> tuple[Record, ...]:
-    return (PhaseEdge(_rank(found[1]), "start" if found[3] == "start" else "end", _phase(found[4])),)
-
-
-def _failures(found: re.Match[str]) -> tuple[Record, ...]:
-    return (PeersFailed(_rank(found[1]), _ranks(found[3])),)
-
-
-def _validated(found: re.Match[str]) -> tuple[Record, ...]:
-    return (PeersFailed(_rank(found[1]), _ranks(found[4]), unplanned=True),)
-
-
-def _combined(found: re.Match[str]) -> tuple[Record, ...]:
-    return (Bandwidth(_rank(found[1]), "combined", _positive(found[2]) * _GB),)
-
-
-def _stages(found: re.Match[str]) -> tuple[Record, ...]:
-    rank = _rank(found[1])
-    return (
-        Bandwidth(rank, "dispatch", _positive(found[2]) * _GB),
-        Bandwidth(rank, "combine", _positive(found[3]) * _GB),
-    )
-
-
-def _left(why: Literal["removed", "killed", "done", "no_phase"]) -> _Made:
-    return lambda found: (Left(_rank(found[1]), why),)
-
-
-def _kind(word: str, pattern: str, make: _Made) -> tuple[str, re.Pattern[str], _Made]:
+def _kind(
+    word: str, pattern: str, make: Callable[[re.Match[str]], list[Record]]
+) -> tuple[str, re.Pattern[str], Callable[[re.Match[str]], list[Record]]]:
     return word, re.compile(pattern, re.ASCII), make
 
 
 _KINDS = (
-    _kind(" phase ", rf"{_SELF}(start|end) phase {_R}", _edge),
+    _kind(
+        " phase ",
+        rf"{_SELF}(start|end) phase {_R}",
+        lambda match: [PhaseEdge(_rank(match[1]), match[3], _bounded(match[4], MAX_PHASE))],
+    ),
     _kind(
         "bandwidth: ",
         rf"\[rank {_R}\] Dispatch \+ combine bandwidth: {_N} GB/s",
-        _combined,
+        lambda match: [_bandwidth(match[1], "combined", match[2])],
     ),
     _kind(
         "bandwidth: ",
         rf"\[rank {_R}\] Dispatch bandwidth: {_N} GB/s(?:, avg_t=[^ ]{{1,32}} us)? \| Combine bandwidth: {_N} GB/s",
-        _stages,
+        lambda match: [_bandwidth(match[1], "dispatch", match[2]), _bandwidth(match[1], "combine", match[3])],
     ),
-    _kind("Process ", rf"Process {_R} -> global_rank={_R}, local_rank={_R}", _identity),
+    _kind(
+        "Process ",
+        rf"Process {_R} -> global_rank={_R}, local_rank={_R}",
+        lambda match: [Identity(_rank(match[1]), _rank(match[2]))],
+    ),
     _kind("no plan phases", rf"no plan phases were found for rank {_R} after phase ", _left("no_phase")),
     _kind("being removed", rf"{_SELF}this rank is being removed in this phase", _left("removed")),
     _kind("-> done", rf"{_SELF}done(?=\s|$|global_rank=|\[|Process )", _left("done")),
     _kind("Killing rank", rf"\[rank {_R}\] Killing rank during dispatch/combine", _left("killed")),
-    _kind("rank failures", rf"{_SELF}detected (?:unexpected )?rank failures: \{{{_RANKS}\}}", _failures),
+    _kind(
+        "rank failures",
+        rf"{_SELF}detected (?:unexpected )?rank failures: \{{{_RANKS}\}}",
+        lambda match: [PeersFailed(_rank(match[1]), _ranks(match[3]))],
+    ),
     _kind(
         "AssertionError",
         rf"AssertionError: rank {_R}, local_rank={_R} phase {_R}: unexpected failures \{{{_RANKS}\}}",
-        _validated,
+        lambda match: [PeersFailed(_rank(match[1]), _ranks(match[4]), unplanned=True)],
     ),
 )

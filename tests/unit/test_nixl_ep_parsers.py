@@ -88,7 +88,7 @@ def test_bounds_of_plans() -> None:
 
 
 RECORDS: dict[str, list[Record]] = {
-    "Process 1 -> global_rank=5, local_rank=1": [Identity(1, 5, 1)],
+    "Process 1 -> global_rank=5, local_rank=1": [Identity(1, 5)],
     f"{ME}start phase 0": [PhaseEdge(5, "start", 0)],
     f"{ME}end phase 12": [PhaseEdge(5, "end", 12)],
     f"{ME}end phase 1{ME}end phase 10": [PhaseEdge(5, "end", 1), PhaseEdge(5, "end", 10)],
