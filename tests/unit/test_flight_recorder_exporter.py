@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -10,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_clock import FakeClock
+from exporter_node import ExporterNode
 from flight_dumps import dump, entry, pickled
 from hypothesis import given, strategies as st
-from lent import lent, stop_all
-from proc_tree import ProcTree
-from rank_table import environment, owned
+from rank_table import owned
 
 from agent.helper.by_user import ByUser
-from agent.helper.client import HelperFailed, Helpers
+from agent.helper.client import HelperFailed
 from agent.ranks.rank.owner import Owner
-from agent.sdk.exporter import Context, NoData
+from agent.sdk.exporter import NoData
 from agent.sdk.metrics import Admission
-from agent.sdk.ranks import ExitStatus, RankTable
+from agent.sdk.ranks import ExitStatus
 from exporters.flight_recorder import exporter, reading
 from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
 from exporters.flight_recorder.places import paths_of
@@ -40,42 +37,22 @@ STARTED = 1.7e9
 MakeNode = Callable[..., "Node"]
 
 
-class Node:
-    """A node with ranks of job 4711, whose processes see ``inside`` as their root, and the exporter."""
+class Node(ExporterNode):
+    """A node with ranks of job 4711, whose processes see ``inside`` as their root."""
 
-    def __init__(self, folder: Path, **changed: Any) -> None:
-        self.runner = asyncio.Runner()
-        self.proc = ProcTree(folder / "proc")
+    def __init__(self, folder: Path, **lends: Any) -> None:
+        super().__init__("flight_recorder", folder, lambda: FlightRecorderExporter(FlightRecorderConfig()), **lends)
         self.inside = folder / "inside"
         (self.inside / "dumps").mkdir(parents=True)
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.helpers = Helpers(self.clock)
-        tables = {"ranks": self.ranks, "helper": self.helpers.lend} | changed
-        self.ctx: Context = lent("flight_recorder", self.clock, folder, **tables)
-        self.exporter = FlightRecorderExporter(FlightRecorderConfig())
-        self.runner.run(self.exporter.start(self.ctx))
+        self.start()
 
-    def add_rank(
-        self,
-        rank: int = 0,
-        *,
-        pid: int = 0,
-        job: str = "4711",
-        uid: int = ME,
-        world: int = 4,
-        started: float = STARTED,
-        parent: int = 5,
-    ) -> Any:
+    def add_rank(self, rank: int = 0, *, pid: int = 0, uid: int = ME, parent: int = 5, **more: Any) -> Any:
         """A rank whose environment names its dump."""
         pid = pid or 10 + rank
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
-        given = environment(rank, world=world, job=job, port="1") | {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}
-        facts = owned(pid, given, Owner("user", str(uid)), uid=uid, parent=parent, start_seconds=started)
-        self.ranks.observe_process(facts)
-        self.ranks.tick()
-        return facts.key
+        more = {"world": 4, "start_seconds": STARTED} | more
+        return self.observe(pid, rank, uid, {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}, parent=parent, **more)
 
     def write(self, rank: int = 0, value: dict[str, Any] | None = None, seconds: float = STARTED + 1.0) -> Path:
         """A dump that was written at this time."""
@@ -84,29 +61,13 @@ class Node:
         os.utime(path, (seconds, seconds))
         return path
 
-    def look(self, seconds: float = 5.0) -> dict[str, float]:
-        """Let time pass, look until nothing is pending, and return what is shown, by name and label values."""
-        self.clock.advance(seconds)
-        self.runner.run(self.exporter.update())
-        return self.shown()
-
     def shown(self) -> dict[str, float]:
         """What is shown, without the common beginning of the names."""
-        found = {}
-        for metric in self.exporter.families(self.exporter.snapshot()):
-            for labels, value in zip(metric.labels, metric.values, strict=True):
-                found["/".join((metric.family.name.removeprefix("rankwatch_flight_recorder_"), *labels))] = value
-        return found
+        return {name.removeprefix("flight_recorder_"): value for name, value in super().shown().items()}
 
     def results(self) -> dict[str, float]:
         """What became of files, by result."""
         return {name.partition("/")[2]: value for name, value in self.shown().items() if name.startswith("dumps_total")}
-
-    def end(self) -> None:
-        """Stop all."""
-        self.runner.run(self.exporter.drain())
-        self.runner.run(stop_all(self.helpers))
-        self.runner.close()
 
 
 @pytest.fixture
@@ -287,7 +248,7 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
     node.look()
     node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
     node.clock.advance(20.0)
-    node.add_rank(pid=88, started=STARTED + 20.0)
+    node.add_rank(pid=88, start_seconds=STARTED + 20.0)
     assert node.look() == {"dumps_total/read": 1.0, "dumps_total/earlier_process": 1.0}
     node.write(seconds=STARTED + 30.0)
     assert "enqueued_sequence/4711/0/0" in node.look()
@@ -300,7 +261,7 @@ def test_a_job_that_was_started_anew_with_other_ranks(node: Node) -> None:
     node.look()
     node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
     node.clock.advance(20.0)
-    node.add_rank(1, pid=88, started=STARTED + 20.0)
+    node.add_rank(1, pid=88, start_seconds=STARTED + 20.0)
     assert node.look() == {"dumps_total/read": 1.0}
 
 

@@ -7,16 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from exporter_node import ExporterNode
 from fake_clock import FakeClock
 from lent import lent
 from madengine_runs import Fate, make_task
-from proc_tree import ProcTree
-from rank_table import environment, owned
 
 from agent.ranks.rank.environment import read_claim
-from agent.ranks.rank.owner import Owner
-from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.ranks import ExitStatus, RankTable
+from agent.sdk.exporter import NoData
+from agent.sdk.ranks import ExitStatus
 from exporters.madengine import exporter, lines, results, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
 from exporters.madengine.lines import MadLine, Marker, Measured, MissingNodes, read_line
@@ -197,57 +195,27 @@ def test_job_id_of_madengine() -> None:
     assert (found.job_id, found.scheduler) == ("812", "slurm")
 
 
-class MadNode:
-    """A node with one rank of job 812, root's in a container, and the exporter."""
+class MadNode(ExporterNode):
+    """A node with one rank of job 812, root's in a container."""
 
-    def __init__(self, folder: Path) -> None:
-        self.runner = asyncio.Runner()
-        self.folder = folder
-        self.proc = ProcTree(folder / "proc")
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.ctx = lent("madengine", self.clock, folder, ranks=self.ranks)
-        self.config = MadengineConfig(
-            paths=[f"{folder}/madengine-*_%j_node_*.out", f"{folder}/madengine-*_%j_node_*.err"],
-            results=[f"{folder}/perf.csv"],
-        )
-        self.exporter = MadengineExporter(self.config)
-        facts = owned(10, environment(0, job="812", port="1"), Owner("user", "0"), uid=ME + 1)
-        self.ranks.observe_process(facts)
-        self.ranks.tick()
-        self.key = facts.key
+    def __init__(self, folder: Path, **more: list[str]) -> None:
+        paths = [f"{folder}/madengine-*_%j_node_*.{suffix}" for suffix in ("out", "err")]
+        config = MadengineConfig(paths=paths, results=[f"{folder}/perf.csv"], **more)
+        super().__init__("madengine", folder, lambda: MadengineExporter(config))
+        self.key = self.observe(10, 0, ME + 1, job="812")
 
     def write(self, node_rank: int, fate: Fate) -> None:
         """Write the files of a task, which a process of the job's own user holds open."""
-        made = make_task(node_rank, fate)
-        files = {1: made.out, 2: made.err}
-        paths = {
-            1: self.folder / f"madengine-m_812_node_{node_rank}.out",
-            2: self.folder / f"madengine-m_812_node_{node_rank}.err",
-        }
-        for number, texts in files.items():
-            paths[number].write_text("".join(f"{text}\n" for text in texts))
-        pid = 20 + node_rank
-        self.proc.add(pid, uid=ME, files=paths, cgroup="0::/system.slice/slurmstepd.scope/job_812/step_0\n")
-        (self.proc.root / str(pid) / "fdinfo").mkdir()
-        for number in paths:
-            (self.proc.root / f"{pid}/fdinfo/{number}").write_text("flags:\t0100001\n")
+        made, pid = make_task(node_rank, fate), 20 + node_rank
+        self.proc.add(pid, uid=ME, cgroup="0::/system.slice/slurmstepd.scope/job_812/step_0\n")
+        for number, texts, suffix in ((1, made.out, "out"), (2, made.err, "err")):
+            path = self.folder / f"madengine-m_812_node_{node_rank}.{suffix}"
+            path.write_text("".join(f"{text}\n" for text in texts))
+            self.hold(pid, path, number)
 
-    def start(self) -> None:
-        self.runner.run(self.exporter.start(self.ctx))
-
-    def look(self, seconds: float = 20.0) -> dict[str, float]:
-        """Let time pass, look, and return what is shown, by name and label values."""
-        self.clock.advance(seconds)
-        self.runner.run(self.exporter.update())
-        return {
-            "/".join((metric.family.name.removeprefix("rankwatch_madengine_"), *labels)): value
-            for metric in self.exporter.families(self.exporter.snapshot())
-            for labels, value in zip(metric.labels, metric.values, strict=True)
-        }
-
-    def end(self) -> None:
-        self.runner.run(self.exporter.drain())
+    def shown(self) -> dict[str, float]:
+        """What is shown, without the common beginning of the names."""
+        return {name.removeprefix("madengine_"): value for name, value in super().shown().items()}
 
 
 def test_task_of_a_job_in_a_container(tmp_path: Path) -> None:
@@ -255,7 +223,7 @@ def test_task_of_a_job_in_a_container(tmp_path: Path) -> None:
     node = MadNode(tmp_path)
     node.write(0, "ends")
     node.start()
-    assert node.look() == {
+    assert node.look(20.0) == {
         "task_state/812/0/exited": 1.0,
         "task_exit_code/812/0": 0.0,
         "performance/812/0/m/samples_per_second": 1001.5,
@@ -268,7 +236,7 @@ def test_worker_that_died_silently(tmp_path: Path) -> None:
     node = MadNode(tmp_path)
     node.write(1, "killed")
     node.start()
-    assert node.look() == {"task_state/812/1/running": 1.0}
+    assert node.look(20.0) == {"task_state/812/1/running": 1.0}
     node.ranks.observe_exit(node.key, ExitStatus(known=True, signal=9))
     node.ranks.tick()
     assert node.look(LOST_SECONDS + 1) == {
@@ -283,16 +251,11 @@ def test_tasks_go_on_after_a_restart(tmp_path: Path) -> None:
     node = MadNode(tmp_path)
     node.write(1, "killed")
     node.start()
-    node.look()
-    node.end()
+    node.look(20.0)
     with (tmp_path / "madengine-m_812_node_1.err").open("a") as file:
         file.write(f"{MARK}task script exiting with code 143\n")
-    node.ctx = lent(
-        "madengine", node.clock, tmp_path, ranks=node.ranks, state=StateSection("madengine", node.ctx.state.published)
-    )
-    node.exporter = MadengineExporter(node.config)
-    node.start()
-    shown = node.look()
+    node.restart()
+    shown = node.look(20.0)
     assert shown["task_exit_code/812/1"] == 143.0
     assert shown["contradicted/812/1/exit_code"] == 1.0
     node.end()
@@ -305,7 +268,7 @@ def test_tasks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     node.write(0, "ends")
     node.write(1, "ends")
     node.start()
-    assert len([name for name in node.look() if name.startswith("task_state/")]) == 1
+    assert len([name for name in node.look(20.0) if name.startswith("task_state/")]) == 1
     node.end()
 
 
@@ -314,7 +277,7 @@ def test_results_of_a_site(tmp_path: Path) -> None:
     node = MadNode(tmp_path)
     node.start()
     (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,\n")
-    assert node.look() == {"performance///m/tok": 1.5}
+    assert node.look(20.0) == {"performance///m/tok": 1.5}
     with (tmp_path / "perf.csv").open("a") as file:
         file.write("m,8,,tok,FAILURE,\n")
     assert node.look(60.0) == {}

@@ -11,7 +11,7 @@ from fake_clock import FakeClock
 from test_madengine import MadNode
 
 from exporters.madengine import results, site_files
-from exporters.madengine.exporter import MadengineConfig, MadengineExporter
+from exporters.madengine.exporter import MadengineConfig
 from exporters.madengine.results import PlacedTable, ResultTable, most_complete, node_of, read_table
 from exporters.madengine.site_files import SiteReader
 
@@ -89,13 +89,11 @@ def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_lines_result_comes_first(tmp_path: Path) -> None:
     """Where a task printed a result that its table has too, the printed one is shown."""
-    node = MadNode(tmp_path)
+    node = MadNode(tmp_path, tables=[f"{tmp_path}/%j/node_*/multi_results*.csv"])
     node.write(0, "ends")
     write_table(tmp_path, "812", 0, "m,7,samples_per_second,8\nm,8,tok,8\n")
-    node.config = MadengineConfig(paths=node.config.paths, tables=[f"{tmp_path}/%j/node_*/multi_results*.csv"])
-    node.exporter = MadengineExporter(node.config)
     node.start()
-    shown = node.look()
+    shown = node.look(20.0)
     assert shown["performance/812/0/m/samples_per_second"] == 1001.5
     assert shown["performance/812/0/m/tok"] == 8.0
     node.end()

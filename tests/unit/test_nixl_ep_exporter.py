@@ -9,16 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from exporter_node import ExporterNode
 from fake_clock import FakeClock
 from lent import lent
 from nixl_ep_runs import make_run
-from proc_tree import ProcTree
-from rank_table import environment, owned
 
-from agent.ranks.rank.owner import Owner
-from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.exporter import NoData
 from agent.sdk.files import JobLines
-from agent.sdk.ranks import RankTable
 from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import (
@@ -54,55 +51,31 @@ def edge(rank: int, what: str, phase: int) -> str:
     return f"global_rank={rank}, local_rank={rank} -> {what} phase {phase}"
 
 
-class EpNode:
-    """A node with ranks 0 to 3 of job 4711, which write one log, and the exporter."""
+class EpNode(ExporterNode):
+    """A node with ranks 0 to 3 of job 4711, which write one log."""
 
     def __init__(self, folder: Path, names: str = "out/nixl-ep-node-*.log") -> None:
-        self.runner = asyncio.Runner()
-        self.folder = folder / (os.path.dirname(names).replace("%j", "4711"))
-        self.folder.mkdir()
-        self.log = self.folder / "nixl-ep-node-0.log"
+        config = NixlEpConfig(paths=[f"{folder}/{names}"])
+        super().__init__("nixl_ep", folder, lambda: NixlEpExporter(config))
+        self.run_folder = folder / (os.path.dirname(names).replace("%j", "4711"))
+        self.run_folder.mkdir()
+        self.log = self.run_folder / "nixl-ep-node-0.log"
         self.log.touch()
-        self.proc = ProcTree(folder / "proc")
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.ctx = lent("nixl_ep", self.clock, folder, ranks=self.ranks)
-        self.config = NixlEpConfig(paths=[f"{folder}/{names}"])
-        self.exporter = NixlEpExporter(self.config)
         for rank in range(4):
-            given = owned(10 + rank, environment(rank, port="1"), Owner("user", str(ME)), uid=ME)
-            self.ranks.observe_process(given)
-            self.proc.add(10 + rank, uid=ME, files={1: self.log})
-            (self.proc.root / str(10 + rank) / "fdinfo").mkdir()
-            (self.proc.root / str(10 + rank) / "fdinfo/1").write_text("flags:\t0100001\n")
-        self.ranks.tick()
+            self.observe(10 + rank, rank, ME)
+            self.proc.add(10 + rank, uid=ME)
+            self.hold(10 + rank, self.log)
 
     def say(self, *texts: str) -> None:
         """Add lines to the node's log."""
         with self.log.open("a") as file:
             file.writelines(f"{text}\n" for text in texts)
 
-    def start(self) -> None:
-        self.runner.run(self.exporter.start(self.ctx))
-
-    def look(self, seconds: float = 5.0) -> dict[str, float]:
-        """Let time pass, look, and return what is shown, by name and label values."""
-        self.clock.advance(seconds)
-        self.runner.run(self.exporter.update())
-        return {
-            "/".join((metric.family.name.removeprefix("rankwatch_"), *labels)): value
-            for metric in self.exporter.families(self.exporter.snapshot())
-            for labels, value in zip(metric.labels, metric.values, strict=True)
-        }
-
-    def end(self) -> None:
-        self.runner.run(self.exporter.drain())
-
 
 def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
     """A rank that the plan kills is marked from the start of that phase on, and no other one is."""
     node = EpNode(tmp_path)
-    (node.folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
+    (node.run_folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
     node.start()
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     assert [name for name in node.look() if "planned" in name] == []
@@ -118,7 +91,7 @@ def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
 def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
     """A plan that is being written anew leaves the one before it."""
     node = EpNode(tmp_path)
-    plan = node.folder / "nixl-ep-plan.json"
+    plan = node.run_folder / "nixl-ep-plan.json"
     plan.write_text(json.dumps([[0, 1, 2, -3]]))
     node.start()
     node.say(edge(3, "start", 0))
@@ -145,7 +118,7 @@ def test_plan_that_is_a_link_is_none(tmp_path: Path) -> None:
     """No link is followed to a plan, and nothing but a file is read."""
     node = EpNode(tmp_path)
     (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
-    (node.folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
+    (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
     node.start()
     node.say(edge(3, "start", 0))
     assert [name for name in node.look() if "planned" in name] == []
@@ -170,12 +143,7 @@ def test_runs_go_on_after_a_restart(tmp_path: Path) -> None:
     node.say(edge(0, "start", 2), "global_rank=0, local_rank=0 -> detected rank failures: {3}, cleaning up...")
     before = node.look()
     assert before["nixl_ep_missed_total/4711/3/unknown"] == 1.0
-    node.end()
-    node.ctx = lent(
-        "nixl_ep", node.clock, tmp_path, ranks=node.ranks, state=StateSection("nixl_ep", node.ctx.state.published)
-    )
-    node.exporter = NixlEpExporter(node.config)
-    node.start()
+    node.restart()
     assert node.look() == before
     node.end()
 
@@ -315,11 +283,9 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     """Where ranks know their job's nodes, a node reads its own log, whoever writes it, and no other's."""
     node = EpNode(tmp_path, "%j/nixl-ep-node-*.log")
     node.start()
-    given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "there,here"}
-    node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
-    node.ranks.tick()
+    node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "there,here"})
     node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
-    (node.folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
+    (node.run_folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
     assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4"]
     node.end()
 
@@ -332,9 +298,9 @@ def test_lists_of_nodes_are_read_in_the_thread(tmp_path: Path, monkeypatch: pyte
     node = EpNode(tmp_path)
     node.start()
     for number in range(3):
-        given = environment(0, job=str(number), port=str(number)) | {"SLURM_JOB_NODELIST": "n[0-65535]"}
-        node.ranks.observe_process(owned(20 + number, given, Owner("user", str(ME)), uid=ME))
-    node.ranks.tick()
+        node.observe(
+            20 + number, 0, ME, {"SLURM_JOB_NODELIST": "n[0-65535]"} | {"MASTER_PORT": str(number)}, job=str(number)
+        )
     node.look()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
@@ -347,9 +313,7 @@ def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
     node.start()
     for rank in range(4):
         node.proc.remove(10 + rank)  # they write elsewhere
-    given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "here,there"}
-    node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
-    node.ranks.tick()
+    node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "here,there"})
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     node.say(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(4)))
     assert [name for name in node.look() if "4711" in name] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -10,16 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_clock import FakeClock
-from lent import lent, stop_all
-from proc_tree import ProcTree
-from rank_table import environment, owned
+from exporter_node import ExporterNode
 
 from agent.helper.by_user import ByUser
-from agent.helper.client import Helpers
-from agent.ranks.rank.owner import Owner
-from agent.sdk.exporter import Context, NoData, StateSection
-from agent.sdk.ranks import RankTable
+from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
 from exporters.nvrx.exporter import LINK, NvrxConfig, NvrxExporter
 from exporters.nvrx.reading import CycleRequest, read_cycles, read_one
@@ -36,31 +29,20 @@ RUNNING = {
 EVENT = "x - Cycle: 1 Event: {} Node: n01_7_0 Rank: 1 Time: 2023-11-14 22:13:{:06.3f} UTC"  # 1.7e9 is 22:13:20
 
 
-class Node:
-    """A node with one rank of job 4711, whose process sees ``inside`` as its root, and the exporter."""
+class Node(ExporterNode):
+    """A node with ranks of job 4711, whose processes see ``inside`` as their root."""
 
     def __init__(self, folder: Path, paths: list[str] | None = None) -> None:
-        self.runner = asyncio.Runner()
-        self.proc = ProcTree(folder / "proc")
+        config = NvrxConfig(paths=paths or [])
+        super().__init__("nvrx", folder, lambda: NvrxExporter(config))
         self.inside = folder / "inside"
         (self.inside / "nvrx").mkdir(parents=True)
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.helpers = Helpers(self.clock)
-        self.ctx: Context = lent("nvrx", self.clock, folder, ranks=self.ranks, helper=self.helpers.lend)
-        self.config = NvrxConfig(paths=paths or [])
-        self.exporter = NvrxExporter(self.config)
 
-    def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME, **more: str) -> Any:
+    def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME) -> Any:
         """A rank whose environment names a cycle file."""
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
-        (self.proc.root / str(pid) / "fdinfo").mkdir()
-        given = {LINK: "/nvrx/cycle_info.4700.current"} | more
-        facts = owned(pid, environment(rank, job=job, port="1") | given, Owner("user", str(uid)), uid=uid)
-        self.ranks.observe_process(facts)
-        self.ranks.tick()
-        return facts.key
+        return self.observe(pid, rank, uid, {LINK: "/nvrx/cycle_info.4700.current"}, job=job)
 
     def write(self, number: int = 2, **changed: object) -> Path:
         """A cycle file, with the link to it."""
@@ -70,35 +52,6 @@ class Node:
         link.unlink(missing_ok=True)
         link.symlink_to(path.name)
         return path
-
-    def hold(self, path: Path, flags: str = "0100001", pid: int = 10) -> None:
-        """Have a process hold a file open."""
-        (self.proc.root / str(pid) / "fd/1").symlink_to(path)
-        (self.proc.root / str(pid) / "fdinfo/1").write_text(f"pos:\t0\nflags:\t{flags}\n")
-
-    def look(self, seconds: float = 5.0) -> dict[str, float]:
-        """Let time pass, look, and return what is shown, by name and label values."""
-        self.clock.advance(seconds)
-        self.runner.run(self.exporter.update())
-        found = {}
-        for metric in self.exporter.families(self.exporter.snapshot()):
-            for labels, value in zip(metric.labels, metric.values, strict=True):
-                found["/".join((metric.family.name.removeprefix("rankwatch_"), *labels))] = value
-        return found
-
-    def start(self) -> None:
-        """Have the ranks' variables kept, as before any rank is found."""
-        self.runner.run(self.exporter.start(self.ctx))
-
-    def drain(self) -> None:
-        """Stop the exporter and its helpers."""
-        self.runner.run(self.exporter.drain())
-        self.runner.run(stop_all(self.helpers))
-
-    def end(self) -> None:
-        """Stop all."""
-        self.drain()
-        self.runner.close()
 
 
 def test_cycle_that_a_rank_names(tmp_path: Path) -> None:
@@ -149,7 +102,7 @@ def test_lines_of_the_job(tmp_path: Path) -> None:
     key = node.add_rank()
     with pytest.raises(KeyError):
         (node.look())["nvrx_events_total/4711/failure_detected"]
-    node.hold(log)
+    node.hold(10, log)
     shown = node.look(20.0)
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["recovery_seconds/4711/workers_started"] == pytest.approx(9.5)
@@ -170,9 +123,9 @@ def test_files_that_are_not_the_jobs(tmp_path: Path) -> None:
     node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
     node.start()
     node.add_rank()
-    node.hold(tmp_path / "logs/4711.log", "0100000")
+    node.hold(10, tmp_path / "logs/4711.log", flags="0100000")
     node.add_rank(11, job="4712", uid=ME + 1)
-    node.hold(tmp_path / "logs/4712.log", pid=11)
+    node.hold(11, tmp_path / "logs/4712.log")
     assert [name for name in node.look(20.0) if "total" in name] == []
     node.end()
 
@@ -185,18 +138,12 @@ def test_counts_go_on_after_a_restart(tmp_path: Path) -> None:
     node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
     node.start()
     node.add_rank()
-    node.hold(log)
+    node.hold(10, log)
     node.look()
-    node.drain()
     with log.open("a") as file:
         file.write(f"{EVENT.format('worker_terminated', 22)}\n")
-    node.ctx = lent(
-        "nvrx", node.clock, tmp_path, ranks=node.ranks, helper=node.helpers.lend,
-        state=StateSection("nvrx", node.ctx.state.published),
-    )  # fmt: skip
-    node.exporter = NvrxExporter(node.config)
     (node.proc.root / "10/fd/1").unlink()  # its writer has closed it
-    node.start()
+    node.restart()
     shown = node.look()
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["nvrx_events_total/4711/worker_terminated"] == 1.0
@@ -241,7 +188,7 @@ def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         node.add_rank(pid, job=job)
         log = tmp_path / f"logs/{job}.log"
         log.write_text(f"{EVENT.format('failure_detected', 21)}\n")
-        node.hold(log, pid=pid)
+        node.hold(pid, log)
     shown = node.look(20.0)
     assert len([name for name in shown if name.startswith("nvrx_cycle/")]) == 1
     assert len([name for name in shown if name.startswith("nvrx_events_total/")]) == 1
