@@ -22,7 +22,7 @@ from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ExitStatus
 from exporters.flight_recorder import exporter, reading
 from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
-from exporters.flight_recorder.places import paths_of
+from exporters.flight_recorder.places import is_number, paths_of
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest, read_dumps
 
 ME = os.getuid()
@@ -218,15 +218,11 @@ def test_how_long_a_dump_is_shown(node: Node) -> None:
     assert not node.ranks.snapshot().ranks
     assert "enqueued_sequence/4711/0/0" in node.look(0.0)
     assert node.look(6.0) == {"dumps_total/read": 1.0}
-
-
-def test_an_old_dump_of_a_rank_that_runs(node: Node) -> None:
-    """A rank that still runs after an hour has its dump shown no more, and the file is not read again."""
-    node.add_rank()
-    node.write()
+    node.add_rank(1)  # which still runs after an hour
+    node.write(1)
     node.look()
-    assert node.look(3601.0) == {"dumps_total/read": 1.0}
-    assert node.look() == {"dumps_total/read": 1.0}
+    for seconds in (3601.0, 5.0):
+        assert node.look(seconds) == {"dumps_total/read": 2.0}
 
 
 def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
@@ -248,21 +244,12 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
     node.look()
     node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
     node.clock.advance(20.0)
+    node.add_rank(1, pid=87, start_seconds=STARTED + 20.0)
+    assert node.look() == {"dumps_total/read": 1.0}  # with other ranks here, too
     node.add_rank(pid=88, start_seconds=STARTED + 20.0)
     assert node.look() == {"dumps_total/read": 1.0, "dumps_total/earlier_process": 1.0}
     node.write(seconds=STARTED + 30.0)
     assert "enqueued_sequence/4711/0/0" in node.look()
-
-
-def test_a_job_that_was_started_anew_with_other_ranks(node: Node) -> None:
-    """Dumps of ranks that went elsewhere are not shown with those of the job's next processes."""
-    key = node.add_rank()
-    node.write()
-    node.look()
-    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
-    node.clock.advance(20.0)
-    node.add_rank(1, pid=88, start_seconds=STARTED + 20.0)
-    assert node.look() == {"dumps_total/read": 1.0}
 
 
 def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> None:
@@ -301,23 +288,14 @@ def test_what_a_file_makes_of_the_helper(node: Node) -> None:
 
 
 def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump of so many bytes is read, and not one of one more, of which no more is read than that."""
+    """A dump of MAX_DUMP_BYTES is read, and not one of one more; after DECODING_SECONDS none is begun."""
     path = node.write()
-    request = DumpRequest("1", 0, ME, [str(path)])
-    for bound, result in ((path.stat().st_size, "read"), (path.stat().st_size - 1, "too_large")):
-        monkeypatch.setattr(reading, "MAX_DUMP_BYTES", bound)
-        [answer] = read_dumps([request], b"")
+    size, pending = path.stat().st_size, ("DECODING_SECONDS", -1.0, "pending")
+    for bound, value, result in (("MAX_DUMP_BYTES", size, "read"), ("MAX_DUMP_BYTES", size - 1, "too_large"), pending):
+        monkeypatch.setattr(reading, bound, value)
+        [answer] = read_dumps([DumpRequest("1", 0, ME, [str(path)])], b"")
         assert answer is not None
         assert answer.result == result
-
-
-def test_decoding_is_bounded_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so long no further file is begun: it is read in the next look, before those that were read."""
-    monkeypatch.setattr(reading, "DECODING_SECONDS", -1.0)
-    request = DumpRequest("1", 0, ME, [str(node.write())])
-    [answer] = read_dumps([request], b"")
-    assert answer is not None
-    assert answer.result == "pending"
 
 
 class Helper:
@@ -438,9 +416,9 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
     hangs.set()
 
 
-@pytest.mark.parametrize(
-    ("environment", "paths"),
-    [
+def test_where_dumps_are() -> None:
+    """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
+    for given_, paths in (
         ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "b/r_"}, ["/job/b/r_3"]),
@@ -448,27 +426,17 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
         ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, [f"/c/{name}" for name in OWN] + [SYSTEMS]),
         ({"HOME": "h"}, [SYSTEMS]),
         (None, [SYSTEMS]),
-    ],
-)  # fmt: skip
-def test_where_dumps_are(environment: dict[str, str] | None, paths: list[str]) -> None:
-    """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
-    facts = owned(10, environment, Owner("user", "1"), directory="/job")
-    assert paths_of(facts, "3", "4711", ()) == paths
+    ):
+        assert paths_of(owned(10, given_, Owner("user", "1"), directory="/job"), "3", "4711", ()) == paths
 
 
-@pytest.mark.parametrize(
-    ("job_id", "paths"), [("4711", ["/r/4711/t_3", "/s_3"]), ("..", ["/s_3"]), ("a/b", ["/s_3"]), ("", ["/s_3"])]
-)
-def test_a_sites_own_paths(job_id: str, paths: list[str]) -> None:
+def test_a_sites_own_paths() -> None:
     """A site's prefixes are looked at, too; a job id that is no name of a directory leads nowhere."""
     facts = owned(10, {}, Owner("user", "1"))
-    assert paths_of(facts, "3", job_id, ["/r/%j/t_", "/s_"])[1:] == paths
-
-
-@pytest.mark.parametrize("rank", ["pid-17", "unknown", "12345678"])
-def test_ranks_without_a_number_have_no_dump(node: Node, rank: str) -> None:
-    """A process whose rank nobody knows is not looked at."""
-    assert not exporter.is_number(rank)
+    for job_id in ("4711", "..", "a/b", ""):
+        paths = ["/r/4711/t_3", "/s_3"] if job_id == "4711" else ["/s_3"]
+        assert paths_of(facts, "3", job_id, ["/r/%j/t_", "/s_"])[1:] == paths
+    assert [rank for rank in ("3", "pid-17", "unknown", "1234567", "12345678") if is_number(rank)] == ["3", "1234567"]
 
 
 @given(st.binary(max_size=300))

@@ -128,18 +128,6 @@ def test_an_id_that_two_jobs_here_have_proves_nothing() -> None:
     assert claimed("/x", OWNER, "1", None, jobs, {"1": list(jobs.values())}) is None
 
 
-def test_what_ranks_wrote_before_they_left_is_read(tmp_path: Path) -> None:
-    """Lines of a file that nobody holds open any more count, those that come after a look for files, too."""
-    node = Node(tmp_path, "*.log")
-    path = node.write("mine.txt", "ValueError: x\n")
-    node.run(4000, path)
-    assert sum(counts(node.look()).values()) == 1
-    shutil.rmtree(node.proc / "4000")
-    for number in (2, 3):
-        node.write("mine.txt", "ValueError: x\n")
-        assert sum(counts(node.look()).values()) == number
-
-
 def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> None:
     """A job that wrote nothing for minutes, and says why as it ends: the lines count though nobody holds the file."""
     node = Node(tmp_path, "none/*.log")
@@ -229,17 +217,11 @@ def test_what_is_no_batch_script_of_the_job(tmp_path: Path, title: str, uid: int
     assert counts(node.look()) == {}
 
 
-def test_a_batch_script_of_two_jobs_explains_neither(tmp_path: Path) -> None:
-    """Where two groups of ranks go by one id of Slurm, its script's log is nobody's."""
+def test_an_id_of_two_groups_of_ranks(tmp_path: Path) -> None:
+    """If two groups of ranks go by one id of Slurm, its script's log is that of the script's user, or nobody's."""
     node = Node(tmp_path, "none/*.log")
     slurm_step(node, node.write("slurm.txt", "ValueError: x\n"))
     assert counts(node.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
-
-
-def test_another_users_claim_to_an_id_hides_no_log(tmp_path: Path) -> None:
-    """Where ranks of another user go by the same id of Slurm, the script's log is that of its own user's job."""
-    node = Node(tmp_path, "none/*.log")
-    slurm_step(node, node.write("slurm.txt", "ValueError: x\n"))
     others = job("4711-u7", ids=frozenset({"4711"}), uids=frozenset({OWNER + 1}))
     assert counts(node.look(job(), others)) == {("4711", UNKNOWN_RANK): 1}
 
