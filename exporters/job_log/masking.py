@@ -37,8 +37,7 @@ _VALUE_FIRST = re.compile(
     re.IGNORECASE,
 )
 _OPEN_END = re.compile(
-    rf"(?:{STRONG}|[ _-](?:key|token)){SUFFIX}{QUOTE}{{0,2}}\s{{0,8}}[:=]\s{{0,8}}[|>]?[-+]?\s{{0,8}}$",
-    re.IGNORECASE,
+    rf"(?:{STRONG}|[ _-](?:key|token)){SUFFIX}{QUOTE}{{0,2}}\s{{0,8}}[:=]\s{{0,8}}[|>]?[-+]?\s{{0,8}}$", re.IGNORECASE
 )
 _BEFORE_NAMES = re.compile(r"\s{0,64}")
 _REST_OF_KEY = re.compile(r"\s{0,64}[A-Za-z0-9+/=]{1,128}\s{0,64}")

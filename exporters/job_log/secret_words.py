@@ -61,8 +61,7 @@ _FOR = re.compile(
 )
 _LOOSE = re.compile(r"(?!\.\w|\s{1,2}\w)[^\w\s]{0,4}\s{0,4}[^\w\s]{0,4}(?<!\w)(?=(\S{1,64}))")
 _NAMED = re.compile(
-    rf"[\"']?(?:\s{{0,8}}[:=]\s{{0,8}}[\"']|>)[\w.-]{{0,64}}?(?:{STRONG}|{WEAK}|{SHORT}){SUFFIX}[\"'<]",
-    re.IGNORECASE,
+    rf"[\"']?(?:\s{{0,8}}[:=]\s{{0,8}}[\"']|>)[\w.-]{{0,64}}?(?:{STRONG}|{WEAK}|{SHORT}){SUFFIX}[\"'<]", re.IGNORECASE
 )
 _LISTED = re.compile(r"\s{0,4},\s{0,8}")
 _IS_OPTION = re.compile(r"(?:^|[\s\"'])--?[\w-]*$")

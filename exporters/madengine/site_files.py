@@ -6,11 +6,11 @@ It blocks: for the exporter's own thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from agent.sdk.exporter import Clock
-from agent.sdk.files import FilePlace, FollowedFile, TextFiles, read_changed
+from agent.sdk.files import ChangedFiles, FollowedFile, TextFiles
 from exporters.madengine.results import (
     MAX_CSV_BYTES,
     MAX_RESULTS,
@@ -26,10 +26,6 @@ MAX_TABLES = 128
 """Read in one look: the newest, an equal number of each user."""
 MAX_TABLE_BYTES = 1024 * 1024
 """Some 10,000 results."""
-LOOK_BYTES = 8 * 1024 * 1024
-"""Read in about one look; the other files follow in the next ones."""
-
-T = TypeVar("T")
 
 
 class SiteFacts(NamedTuple):
@@ -37,40 +33,6 @@ class SiteFacts(NamedTuple):
 
     results: Results
     tables: tuple[PlacedTable, ...]
-
-
-class ChangedFiles(Generic[T]):
-    """Contents by path. A file that is half written or too long keeps its last good content."""
-
-    def __init__(self, max_bytes: int, read: Callable[[bytes], T | None]) -> None:
-        self._max_bytes = max_bytes
-        self._read = read
-        self._places: dict[str, FilePlace] = {}
-        self.contents: dict[str, T] = {}
-
-    def look(self, paths: Mapping[str, int | None]) -> None:
-        """Read these files and forget all others. By path: the user (uid) who must own the file, None for any."""
-        for path in self._places.keys() - paths.keys():
-            self._forget(path)
-        room = LOOK_BYTES
-        for path, uid in paths.items():
-            if room <= 0:
-                break
-            try:
-                changed = read_changed(path, self._max_bytes, self._places.get(path), uid)
-            except OSError:
-                self._forget(path)
-                continue
-            if changed is not None:
-                self._places[path], raw = changed
-                room -= len(raw)
-                content = self._read(raw) if len(raw) <= self._max_bytes else None
-                if content is not None:
-                    self.contents[path] = content
-
-    def _forget(self, path: str) -> None:
-        self._places.pop(path, None)
-        self.contents.pop(path, None)
 
 
 class SiteReader:

@@ -13,13 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
-from exporters.madengine.lines import (
-    Marker,
-    Measured,
-    MissingNodes,
-    as_label,
-    read_line,
-)
+from exporters.madengine.lines import Marker, Measured, MissingNodes, as_label, read_line
 from exporters.madengine.patterns import read_failure
 
 LOST_SECONDS = 60.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
-from agent.sdk.files import FilePlace, JobLines, JobTexts, PathPatterns, TextExporter, read_changed
+from agent.sdk.files import ChangedFiles, JobLines, JobTexts, PathPatterns, TextExporter
 from agent.sdk.ranks import JobUsers, RankLabel, RankSnapshot
 from agent.sdk.system import expand_hosts
 from exporters.nixl_ep.binding import StartedGroup, bind
@@ -131,7 +131,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
     def __init__(self, config: NixlEpConfig) -> None:
         super().__init__("nixl_ep", config.paths, SavedRuns, EpSnapshot(), render)
         self._plans: dict[str, Plan] = {}
-        self._read: dict[str, FilePlace] = {}
+        self._files = ChangedFiles(MAX_PLAN_BYTES, read_plan)
         self._full: frozenset[str] = frozenset()
         self._planned: frozenset[tuple[str, str]] = frozenset()
 
@@ -154,7 +154,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(views).items()}
         texts.claim = partial(is_ours, {job_id: place for job_id, place in nodes.items() if place is not None})
         found = texts.turn(users)
-        self._read_plans(texts, users)
+        self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, users))
         self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())
         self.keep(found, users)
         ranks = local_ranks(views)
@@ -172,26 +172,17 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
 
     def forget(self, here: frozenset[str]) -> None:
         """Forget all jobs but those here."""
-        for known in (self.saved.runs, self._plans, self._read):
+        for known in (self.saved.runs, self._plans):
             for job_id in known.keys() - here:
                 del known[job_id]
 
     def _read_plans(self, texts: JobTexts, users: JobUsers) -> None:
         """Read the plan beside the file of each job that was written last; of the same user as that file."""
         newest = dict(sorted(texts.files(users), key=lambda one: one[1].written_ns))
-        for job_id, file in newest.items():
-            path = os.path.join(os.path.dirname(file.path), PLAN)
-            read = partial(self._read_plan, job_id, path, file.share.uid)
-            self.ctx.guard.attempt("a plan of NIXL-EP", read, path=path)
-
-    def _read_plan(self, job_id: str, path: str, uid: int) -> None:
-        try:
-            changed = read_changed(path, MAX_PLAN_BYTES, self._read.get(job_id), uid)
-        except OSError:
-            return
-        plan = None if changed is None else read_plan(changed[1])
-        if changed is not None and plan is not None:  # else half written: the one before stays
-            self._read[job_id], self._plans[job_id] = changed[0], plan
+        paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
+        self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
+        plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}
+        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # one that is gone stays
 
 
 SPEC = Spec(

@@ -35,12 +35,7 @@ BEGAN = Family(
     "max",
 )
 TOOK = Family(
-    "rankwatch_nixl_ep_phase_seconds",
-    "gauge",
-    "How long the phase took that the rank ended last.",
-    _RANK,
-    _EACH,
-    "max",
+    "rankwatch_nixl_ep_phase_seconds", "gauge", "How long the phase took that the rank ended last.", _RANK, _EACH, "max"
 )
 EXPECTED = Family(
     "rankwatch_nixl_ep_expected_ranks",

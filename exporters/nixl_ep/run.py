@@ -11,14 +11,7 @@ import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.nixl_ep.plan import Plan
-from exporters.nixl_ep.records import (
-    Bandwidth,
-    Identity,
-    Left,
-    PeersFailed,
-    PhaseEdge,
-    Record,
-)
+from exporters.nixl_ep.records import Bandwidth, Identity, Left, PeersFailed, PhaseEdge, Record
 
 MAX_RANKS = 4096
 """Of one run; those beyond are left out."""

@@ -239,10 +239,7 @@ def test_worker_that_died_silently(tmp_path: Path) -> None:
     assert node.look(20.0) == {"task_state/812/1/running": 1.0}
     node.ranks.observe_exit(node.key, ExitStatus(known=True, signal=9))
     node.ranks.tick()
-    assert node.look(LOST_SECONDS + 1) == {
-        "task_state/812/1/lost": 1.0,
-        "contradicted/812/1/lost": 1.0,
-    }
+    assert node.look(LOST_SECONDS + 1) == {"task_state/812/1/lost": 1.0, "contradicted/812/1/lost": 1.0}
     node.end()
 
 

@@ -10,6 +10,7 @@ import pytest
 from fake_clock import FakeClock
 from test_madengine import MadNode
 
+from agent.system import whole_file
 from exporters.madengine import results, site_files
 from exporters.madengine.exporter import MadengineConfig
 from exporters.madengine.results import PlacedTable, ResultTable, most_complete, node_of, read_table
@@ -76,7 +77,7 @@ def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         os.utime(path, (100 + number, 100 + number))
     reader = SiteReader([], [f"{tmp_path}/%j/node_*/*.csv"], FakeClock())
     assert [one.node_rank for one in reader.look().tables] == [1, 2]
-    monkeypatch.setattr(site_files, "LOOK_BYTES", 1)
+    monkeypatch.setattr(whole_file, "LOOK_BYTES", 1)
     slow = SiteReader([], [f"{tmp_path}/%j/node_*/*.csv"], FakeClock())
     assert [one.node_rank for one in slow.look().tables] == [2]
     assert [one.node_rank for one in slow.look().tables] == [1, 2]

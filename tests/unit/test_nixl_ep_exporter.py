@@ -16,6 +16,7 @@ from nixl_ep_runs import make_run
 
 from agent.sdk.exporter import NoData
 from agent.sdk.files import JobLines
+from agent.system import whole_file
 from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import (
@@ -106,7 +107,7 @@ def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
 def test_plan_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is asked for as a file of the log's own user."""
     asked: list[object] = []
-    monkeypatch.setattr(exporter, "read_changed", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(whole_file, "read_changed", lambda *given: asked.append(given[-1]))
     node = EpNode(tmp_path)
     node.start()
     node.look()

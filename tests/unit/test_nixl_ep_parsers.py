@@ -11,15 +11,7 @@ from nixl_ep_runs import make_run
 from exporters.nixl_ep import launcher, plan, records, run
 from exporters.nixl_ep.launcher import SrunEnd, is_excuse, read_completed, read_failure
 from exporters.nixl_ep.plan import Phase, Plan, read_plan
-from exporters.nixl_ep.records import (
-    Bandwidth,
-    Identity,
-    Left,
-    PeersFailed,
-    PhaseEdge,
-    Record,
-    read_records,
-)
+from exporters.nixl_ep.records import Bandwidth, Identity, Left, PeersFailed, PhaseEdge, Record, read_records
 from exporters.nixl_ep.run import Launch, NodeRun, is_leaving
 
 PHASES = [[0, 1, 2, 3], [*range(8)], [0, 1, 2, 3, 4, -6, 7], [*range(8)]]
