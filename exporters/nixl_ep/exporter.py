@@ -14,7 +14,6 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import ChangedFiles, JobLines, JobTexts, PathPatterns, TextExporter
 from agent.sdk.ranks import JobUsers, RankLabel, RankSnapshot
 from agent.sdk.system import expand_hosts
-from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
 from exporters.nixl_ep.job_run import JobRun, SavedRuns, node_of
 from exporters.nixl_ep.plan import MAX_PLAN_BYTES, Plan, read_plan
@@ -25,6 +24,8 @@ MAX_JOBS = 8
 """Of a node, that are followed."""
 PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
+SLACK_SECONDS = 1.0
+"""A launch is logged after its start; clocks of processes may differ by this much."""
 BY_INDEX = frozenset({"local_index", "title"})
 """Sources of a rank's name that are not the run's number."""
 FILE_CLOCK_SECONDS = 10.0
@@ -115,14 +116,24 @@ def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[L
 
 
 def numbers_of(launches: Sequence[Launch], own: Sequence[LocalRank]) -> dict[tuple[int, int], int]:
-    """The run's number of each local rank, by when it was started, as far as it is known."""
+    """The run's number of each local rank whose launch is known, by when it was started.
+
+    Each rank's environment names its task's rank, so the rank table counts ranks in the order of their starts; the run
+    numbers them in another. Ranks that one parent started are of the last launch of their number that the log had
+    after their start. ``launches``: of this node alone, in order.
+    """
     groups: defaultdict[int, list[LocalRank]] = defaultdict(list)
-    for rank in sorted(own, key=lambda each: each.order):
+    for rank in sorted(own, key=lambda one: one.order):
         groups[rank.parent_pid].append(rank)
-    return bind(
-        launches,
-        [StartedGroup(members[0].started, tuple(each.order for each in members)) for members in groups.values()],
-    )
+    found: dict[tuple[int, int], int] = {}
+    free = list(launches)
+    for group in sorted(groups.values(), key=lambda ranks: ranks[0].started, reverse=True):
+        since, numbers = group[0].started - SLACK_SECONDS, list(range(len(group)))
+        fitting = [one for one in free if one.seconds >= since and sorted(one.ranks) == numbers]
+        if fitting:
+            free = free[: free.index(fitting[-1])]
+            found.update((rank.order, fitting[-1].ranks[number]) for number, rank in enumerate(group))
+    return found
 
 
 class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):

@@ -18,12 +18,13 @@ from agent.sdk.exporter import NoData
 from agent.sdk.files import JobLines
 from agent.system import whole_file
 from exporters.nixl_ep import exporter, job_run
-from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import (
     FILE_CLOCK_SECONDS,
+    SLACK_SECONDS,
     LocalRank,
     NixlEpConfig,
     NixlEpExporter,
+    numbers_of,
     place_in,
     planned_names,
 )
@@ -324,9 +325,15 @@ def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
 def test_launches_and_groups() -> None:
     """Each group is of the last launch of its size that was seen after it was started; later groups come first."""
     first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})
-    both = [StartedGroup(99.0, ("a", "b")), StartedGroup(199.0, ("c", "d"))]
-    assert bind([first, second], both) == {"a": 1, "b": 0, "c": 3, "d": 2}
-    assert bind([first], both) == {"a": 1, "b": 0}
-    assert bind([first, second], both[1:]) == {"c": 3, "d": 2}
-    assert bind([first, second], [StartedGroup(99.0, ("a",))]) == {}
-    assert bind([Launch(100.0, {1: 1, 2: 0})], both) == {}
+    early = [local("0", pid, parent=7, started=99.0) for pid in (1, 2)]
+    late = [local("0", pid, parent=8, started=199.0) for pid in (3, 4)]
+    for launches, ranks, numbers in (
+        ([first, second], early + late, {1: 1, 2: 0, 3: 3, 4: 2}),
+        ([first], early + late, {1: 1, 2: 0}),
+        ([first, second], late, {3: 3, 4: 2}),
+        ([first, second], early[:1], {}),
+        ([Launch(100.0, {1: 1, 2: 0})], early + late, {}),
+        ([first], [one._replace(started=100.0 + SLACK_SECONDS) for one in early], {1: 1, 2: 0}),
+        ([first], [one._replace(started=100.1 + SLACK_SECONDS) for one in early], {}),
+    ):
+        assert numbers_of(launches, ranks) == {(pid, pid): number for pid, number in numbers.items()}
