@@ -14,6 +14,7 @@ from exporter_node import ExporterNode
 from agent.helper.by_user import ByUser
 from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
+from exporters.nvrx.events import JobEvents
 from exporters.nvrx.exporter import LINK, NvrxConfig, NvrxExporter
 from exporters.nvrx.reading import CycleRequest, read_cycles, read_one
 
@@ -112,6 +113,25 @@ def test_lines_of_the_job(tmp_path: Path) -> None:
     assert "recovery_seconds/4711/progress" not in node.look()
     process.note_progress(1.7e9 + 14.0)
     assert (node.look())["recovery_seconds/4711/progress"] == pytest.approx(13.0)
+    node.end()
+
+
+def test_an_error_costs_the_lines_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that raise an error cost those of their file in this look; other files and later lines count."""
+    (tmp_path / "logs").mkdir()
+    node = Node(tmp_path, [f"{tmp_path}/logs/*_%j.log"])
+    node.start()
+    node.add_rank()
+    logs = [tmp_path / f"logs/{name}_4711.log" for name in ("a", "b")]
+    for number, (log, text) in enumerate(zip(logs, ("poison", EVENT.format("failure_detected", 21)), strict=True)):
+        log.write_text(f"{text}\n")
+        node.hold(10, log, number + 1)
+    real = JobEvents.take
+    monkeypatch.setattr(JobEvents, "take", lambda job, text: real(job, {"poison": None}.get(text, text)))
+    assert node.look(20.0)["nvrx_events_total/4711/failure_detected"] == 1.0
+    with logs[0].open("a") as file:
+        file.write(f"{EVENT.format('failure_detected', 22)}\n")
+    assert node.look()["nvrx_events_total/4711/failure_detected"] == 2.0
     node.end()
 
 
