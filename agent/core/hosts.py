@@ -25,11 +25,6 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a list such as ``0-3,7``; ValueError like ``hosts``."""
-    return tuple(int(each) for each in expand_hosts(f"[{text}]")) if text.strip() else ()
-
-
 def ranges(found: Iterable[int]) -> str:
     """The list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
     parts: list[list[int]] = []

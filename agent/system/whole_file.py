@@ -1,10 +1,15 @@
-"""A small file of a job or a site, read whole when it has changed. Blocking."""
+"""Small files of jobs or a site, read whole when they change. Blocking."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
+LOOK_BYTES = 8 * 1024 * 1024
+"""Read in about one look; the other files follow in the next ones."""
+T = TypeVar("T")
 FilePlace = tuple[int, int, int]
 """Which file it was and when: inode, size, and time of the last change in nanoseconds."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -29,3 +34,37 @@ def read_changed(
         return place, raw
     finally:
         os.close(fd)
+
+
+class ChangedFiles(Generic[T]):
+    """Contents by path. A file that is half written or too long keeps its last good content."""
+
+    def __init__(self, max_bytes: int, read: Callable[[bytes], T | None]) -> None:
+        self._max_bytes = max_bytes
+        self._read = read
+        self._places: dict[str, FilePlace] = {}
+        self.contents: dict[str, T] = {}
+
+    def look(self, paths: Mapping[str, int | None]) -> None:
+        """Read these files and forget all others. By path: the user (uid) who must own the file, None for any."""
+        for path in self._places.keys() - paths.keys():
+            self._forget(path)
+        room = LOOK_BYTES
+        for path, uid in paths.items():
+            if room <= 0:
+                break
+            try:
+                changed = read_changed(path, self._max_bytes, self._places.get(path), uid)
+            except OSError:
+                self._forget(path)
+                continue
+            if changed is not None:
+                self._places[path], raw = changed
+                room -= len(raw)
+                content = self._read(raw) if len(raw) <= self._max_bytes else None
+                if content is not None:
+                    self.contents[path] = content
+
+    def _forget(self, path: str) -> None:
+        self._places.pop(path, None)
+        self.contents.pop(path, None)

@@ -73,13 +73,13 @@ class FollowedFile:
     ``size_bytes`` is the size last seen, ``from_start`` whether reading began at the first byte; ``caught_up`` is
     False only while a resumed file has lines that were there when it was found again. ``share`` says whose it is, as it
     was first found; ``shared`` whether others than its user may write to it or replace it. ``written_ns`` is its
-    modification time, or when it was seen if that time is still to come. ``passed_bytes``: how many bytes were left
-    out where reading began (again). ``returns_end_lines``: a carriage return ends a line too, and is read as a newline.
+    modification time, or when it was seen if that time is still to come. ``returns_end_lines``: a carriage return ends
+    a line too, and is read as a newline.
     """
 
     __slots__ = (
         "caught_up", "descriptor", "device", "drained", "fingerprint", "from_start", "generation", "grown_at", "inode",
-        "modified_ns", "offset", "passed_bytes", "path", "returns_end_lines", "scanned", "share", "shared",
+        "modified_ns", "offset", "path", "returns_end_lines", "scanned", "share", "shared",
         "size_at_start", "size_bytes", "start_at_end", "tail", "unlinked", "written_by", "written_ns",
     )  # fmt: skip
 
@@ -99,7 +99,6 @@ class FollowedFile:
         self.written_by = -1  # the modification time that written_ns is of
         self.from_start = True
         self.start_at_end = False
-        self.passed_bytes = 0
         self.returns_end_lines = False
         self.caught_up = True
         self.drained = False  # nothing whole is left at this size and modification time

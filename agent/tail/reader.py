@@ -136,7 +136,6 @@ class LineReader:
         if file.start_at_end:
             size_bytes = min(file.size_at_start, file.size_bytes)
             start = end_of_lines(descriptor, size_bytes, returns_end_lines=file.returns_end_lines)
-            file.passed_bytes += max(0, start - file.offset)
             file.offset = max(start, file.offset)
             file.start_at_end = False
             file.from_start = file.offset == 0

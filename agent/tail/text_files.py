@@ -26,7 +26,7 @@ class TextLines(NamedTuple):
     """What one read gave: whole lines, each with a newline at its end, also where it ended in a carriage return.
 
     ``job_id`` is the one in the file's name, None without; ``uid`` is the file's owner. ``generation`` changes when the
-    file was begun anew. ``overlong``: lines of more than 1 MiB that were left out before these.
+    file was begun anew.
     """
 
     file: FollowedFile
@@ -34,7 +34,6 @@ class TextLines(NamedTuple):
     job_id: str | None
     uid: int
     data: bytes
-    overlong: int
 
     def lines(self) -> list[bytes]:
         """The lines without their ends, each cut to MAX_TEXT_BYTES; empty ones are left out."""
@@ -45,8 +44,7 @@ class TextFiles:
     """The files that fit ``patterns`` (absolute; ``*`` within one name, ``%j``: the job id) and those named in a look.
 
     ``resume``: positions of an earlier life. What a file holds when it is found is read from its last BACKLOG_BYTES on;
-    ``from_beginning``: all of it. ``skipped`` counts files and directories refused, by reason; ``passed_bytes`` and
-    ``overlong`` what was not read. ``keeps_open``: see Follower. ValueError for a pattern that is none. No OSError
+    ``from_beginning``: all of it. ``keeps_open``: see Follower. ValueError for a pattern that is none. No OSError
     leaves this class.
     """
 
@@ -74,9 +72,6 @@ class TextFiles:
             backlog_bytes=None if from_beginning else BACKLOG_BYTES,
             keeps_open=keeps_open,
         )
-        self.skipped = self._follower.skipped
-        self.overlong = 0
-        self.passed_bytes = 0
         self._queue: deque[FollowedFile] = deque()
 
     @property
@@ -115,10 +110,6 @@ class TextFiles:
                 budget_bytes -= max(1, len(found.data))
                 yield found
 
-    def lag_bytes(self, is_ours: Callable[[FollowedFile], bool] = lambda _file: True) -> int:
-        """Bytes that were not read yet, of all files or of ours."""
-        return sum(self._follower.lag_bytes(file) for file in self._follower.files() if is_ours(file))
-
     def head(self, file: FollowedFile) -> bytes:
         """Up to 4 KiB from the front of a file; empty when it cannot be read."""
         return self._follower.head(file)
@@ -144,12 +135,9 @@ class TextFiles:
 
     def _read(self, file: FollowedFile) -> TextLines | None:
         chunk = self._follower.read(file, PIECE_BYTES)
-        self.passed_bytes += file.passed_bytes
-        file.passed_bytes = 0
         if chunk is None:
             return None
-        self.overlong += chunk.overlong
-        return TextLines(file, file.generation, self.job_id(file), file.share.uid, chunk.data, chunk.overlong)
+        return TextLines(file, file.generation, self.job_id(file), file.share.uid, chunk.data)
 
 
 def _in_turns(files: Iterable[FollowedFile]) -> list[FollowedFile]:

@@ -41,7 +41,6 @@ POINT_TO_POINT = frozenset(["send", "recv", "recvAnySource"])
 """Their numbers count apart from those of collectives, in each rank by itself."""
 ALIKE = frozenset(["all_reduce", "broadcast", "_broadcast_oop", "reduce", "_all_gather_base", "_reduce_scatter_base"])
 """Operations that all ranks must call with the same type and the same number of elements."""
-_FORGET = frozenset(["frames", "nccl_comm_state"])
 _NAME = re.compile(rf"[\w.:/-]{{1,{MAX_NAME_CHARACTERS}}}", re.ASCII)
 _RANKS = re.compile(r"\[[0-9, ]*\]", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -133,7 +132,7 @@ def _decoded(raw: bytes) -> _Dump:
         if is_json:
             dump = msgspec.json.decode(raw, type=_Dump, strict=False)
         else:
-            dump = msgspec.convert(read_pickle(raw, _FORGET), _Dump, strict=False)
+            dump = msgspec.convert(read_pickle(raw), _Dump, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         cut = is_json and not raw.rstrip().endswith(b"}")
         raise RefusedError("incomplete" if cut else "malformed", str(error)[:MAX_NAME_CHARACTERS]) from None

@@ -77,7 +77,6 @@ class FlightRecorderExporter:
         self._look_at = self._alone_until = float("-inf")
         self._shown = FlightSnapshot()
         self._asker = DumpAsker(config.silence_seconds)
-        self._asks: Counter[str] = Counter()
 
     async def start(self, ctx: Context) -> None:
         """Prepare; no file is touched yet."""
@@ -97,8 +96,8 @@ class FlightRecorderExporter:
             try:
                 await self._look()
             finally:  # what the book holds is true whether or not the helper answered
-                self._shown = FlightSnapshot(self._book.shown(), dict(self._book.counts), dict(self._asks))
-        if not self._book.counts and not self._asks:
+                self._shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
+        if not self._book.counts:
             raise NoData
 
     def snapshot(self) -> FlightSnapshot:
@@ -151,14 +150,10 @@ class FlightRecorderExporter:
     async def _ask(self, views: Iterable[RankView], now: float) -> None:
         """Have silent ranks write a dump, which a later look finds."""
         requests = self._asker.due(views, str(self._ctx.roots.proc), now, self._ctx.clock.monotonic())
-        if not requests:
-            return
-        try:
-            self._asks.update(await self._pipes.call(requests, ASK_SECONDS))
-        except HelperError:
-            self._asks["unanswered"] += len(requests)
-            raise
-        self._pipes.rest()
+        if requests:
+            results: list[AskResult] = await self._pipes.call(requests, ASK_SECONDS)
+            self._ctx.log.info("asked silent ranks for dumps", results=dict(Counter(results)))
+            self._pipes.rest()
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
         """The dumps to ask for: those read longest ago first, and of these one of each user after the other."""

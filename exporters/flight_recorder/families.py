@@ -46,39 +46,27 @@ DUMPS = Family(
     ("result",),
     "1 per result seen",
 )
-ASKS = Family(
-    "rankwatch_flight_recorder_asks_total",
-    "counter",
-    "Ranks of silent jobs that were asked for a dump by their pipe, by what became of it: asked, no_pipe, no_reader, "
-    "other_user, not_permitted, full, unanswered.",
-    ("result",),
-    "1 per result seen, where asking is switched on",
-    "sum",
-)
-FAMILIES = (ENQUEUED, UNFINISHED, WRITTEN, DUMPS, ASKS)
+FAMILIES = (ENQUEUED, UNFINISHED, WRITTEN, DUMPS)
 
 
 class FlightSnapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs."""
+    """The data of one render."""
 
     dumps: tuple[ShownDump, ...] = ()
     counts: Mapping[str, int] = {}
-    asks: Mapping[str, int] = {}
 
 
 def render(snapshot: FlightSnapshot) -> Iterable[Metric]:
-    """The families of a snapshot."""
-    enqueued, unfinished, written, dumps, asks = (family.rows() for family in FAMILIES)
+    """Return the families of a snapshot."""
+    rows = {family: family.rows() for family in FAMILIES}
     for dump in snapshot.dumps:
-        written.add(dump.label, dump.written)
+        rows[WRITTEN].add(dump.label, dump.written)
         for group in dump.summary.groups:
             if group.enqueued is not None:
-                enqueued.add((*dump.label, group.name), group.enqueued)
+                rows[ENQUEUED].add((*dump.label, group.name), group.enqueued)
             if (call := group.waits) is not None:
                 which = (call.operation, call.dtype, call.elements, call.state)
-                unfinished.add((*dump.label, group.name, group.description, *which), call.sequence)
+                rows[UNFINISHED].add((*dump.label, group.name, group.description, *which), call.sequence)
     for result, count in snapshot.counts.items():
-        dumps.add((result,), count)
-    for result, count in snapshot.asks.items():
-        asks.add((result,), count)
-    return [found.metric for found in (enqueued, unfinished, written, dumps, asks)]
+        rows[DUMPS].add((result,), count)
+    return [one.metric for one in rows.values()]

@@ -155,6 +155,8 @@ def _read(reading: _Reading) -> DumpAnswer | None:
         summary = read_dump(raw, reading.request.rank)
     except RefusedError as refused:
         return DumpAnswer(refused.reason, place)
+    except MemoryError:
+        return DumpAnswer("too_large", place)
     return _believed(reading.request, summary, place)
 
 

@@ -73,16 +73,12 @@ class JobLogExporter:
         section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
         self._reader = await self._thread.call(
             lambda: JobLogReader(
+                ctx,
                 self._config.paths,
                 catalogue(self._config.progress),
-                ctx.roots.proc,
-                ctx.clock,
-                ctx.hostname,
                 self._admit,
-                ctx.guard,
                 section,
-                everyone=ctx.once,
-                passages=LogPassages() if self._config.lines_in_evidence else None,
+                LogPassages() if self._config.lines_in_evidence else None,
             )
         )
         ctx.evidence.offer(self._part)

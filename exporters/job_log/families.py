@@ -94,84 +94,39 @@ CHECKPOINT_BEGAN = Family(
     "1 per job that saves a checkpoint",
     "max",
 )
-FILES = Family(
-    "rankwatch_job_log_files",
-    "gauge",
-    "Logs found, by what is done with them: followed, of_no_job_here, read_elsewhere (by the node of their writer), "
-    "refused.",
-    ("state",),
-    "4 per node",
-)
-SKIPPED = Family(
-    "rankwatch_job_log_skipped_total",
-    "counter",
-    "Files and directories that were left out of a look, by reason.",
-    ("reason",),
-    "1 per reason seen",
-)
-OVERLONG = Family("rankwatch_job_log_overlong_lines_total", "counter", "Lines of more than 1 MiB, which were not read.")
-PASSED = Family(
-    "rankwatch_job_log_passed_bytes_total",
-    "counter",
-    "Bytes of logs that were already there when a log was found and were not read: all but the last 16 MiB.",
-)
-LAG = Family("rankwatch_job_log_lag_bytes", "gauge", "Bytes of the logs followed that were not read yet.")
 FAMILIES = (
     EVENTS, FIRST_ROOT, FIRST_CASCADE, FIRST_ROOT_SECONDS, LAST_WORK, ITERATION, ITERATION_SECONDS, CHECKPOINT_LAST,
-    CHECKPOINT_SECONDS, CHECKPOINT_BEGAN, FILES, SKIPPED, OVERLONG, PASSED, LAG,
+    CHECKPOINT_SECONDS, CHECKPOINT_BEGAN,
 )  # fmt: skip
+_OF_TRAINING = {
+    ITERATION: "iteration",
+    ITERATION_SECONDS: "iteration_seconds",
+    CHECKPOINT_LAST: "checkpoint_ended",
+    CHECKPOINT_SECONDS: "checkpoint_seconds",
+    CHECKPOINT_BEGAN: "checkpoint_began",
+}
 
 
 def render(found: PublishedLogs) -> Iterable[Metric]:
-    """Turn what was published into families."""
-    yield from _of_events(found)
-    yield from _of_training(found)
-    files, skipped = FILES.rows(), SKIPPED.rows()
-    for state, count in found.files.items():
-        files.add((state,), count)
-    for reason, count in found.skipped.items():
-        skipped.add((reason,), count)
-    yield files.metric
-    yield skipped.metric
-    yield OVERLONG.single(found.overlong)
-    yield PASSED.single(found.passed_bytes)
-    yield LAG.single(found.lag_bytes)
-
-
-def _of_events(found: PublishedLogs) -> Iterable[Metric]:
-    events, work, seconds = EVENTS.rows(), LAST_WORK.rows(), FIRST_ROOT_SECONDS.rows()
-    roots, cascades = FIRST_ROOT.rows(), FIRST_CASCADE.rows()
+    """Return the families of what was published."""
+    rows = {family: family.rows() for family in FAMILIES}
     for job in found.jobs:
         for (rank, category, role), count in job.events.items():
-            events.add((job.job_id, rank, category, role), count)
+            rows[EVENTS].add((job.job_id, rank, category, role), count)
         if job.root is not None:
-            roots.add((*_labels(job.job_id, job.root), advice().get(job.root.category, "")), 1.0)
-            seconds.add((job.job_id,), job.root.seconds)
+            rows[FIRST_ROOT].add((*_labels(job.job_id, job.root), advice().get(job.root.category, "")), 1.0)
+            rows[FIRST_ROOT_SECONDS].add((job.job_id,), job.root.seconds)
         if job.cascade is not None:
-            cascades.add(_labels(job.job_id, job.cascade), 1.0)
+            rows[FIRST_CASCADE].add(_labels(job.job_id, job.cascade), 1.0)
         for one in job.positions:
-            work.add((job.job_id, one.rank, one.group, "enqueued"), one.enqueued)
-            work.add((job.job_id, one.rank, one.group, "completed"), one.completed)
-    for rows in (events, roots, cascades, seconds, work):
-        yield rows.metric
+            rows[LAST_WORK].add((job.job_id, one.rank, one.group, "enqueued"), one.enqueued)
+            rows[LAST_WORK].add((job.job_id, one.rank, one.group, "completed"), one.completed)
+        for family, name in _OF_TRAINING.items():
+            value: float | None = getattr(job.progress, name)
+            if value is not None:
+                rows[family].add((job.job_id,), value)
+    return [one.metric for one in rows.values()]
 
 
 def _labels(job_id: str, first: FirstEvent) -> tuple[str, ...]:
     return job_id, first.category, first.rank, first.host
-
-
-def _of_training(found: PublishedLogs) -> Iterable[Metric]:
-    told = {
-        ITERATION: "iteration",
-        ITERATION_SECONDS: "iteration_seconds",
-        CHECKPOINT_LAST: "checkpoint_ended",
-        CHECKPOINT_SECONDS: "checkpoint_seconds",
-        CHECKPOINT_BEGAN: "checkpoint_began",
-    }
-    for family, name in told.items():
-        rows = family.rows()
-        for job in found.jobs:
-            value: float | None = getattr(job.progress, name)
-            if value is not None:
-                rows.add((job.job_id,), value)
-        yield rows.metric

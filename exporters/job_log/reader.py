@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from agent.sdk.exporter import Clock, Guard, Outputs
+from agent.sdk.exporter import Context, Outputs
 from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
 from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import ProcFS
@@ -49,15 +48,10 @@ class LogSection(msgspec.Struct):
 
 
 class PublishedLogs(NamedTuple):
-    """What a turn gave. ``files``: how many there are by what is done with them; the rest counts since the start."""
+    """The result of a turn. ``available``: there is a log of a job here."""
 
     jobs: tuple[ShownLog, ...] = ()
-    files: Mapping[str, int] = {}
     available: bool = False
-    skipped: Mapping[str, int] = {}
-    overlong: int = 0
-    passed_bytes: int = 0
-    lag_bytes: int = 0
     section: bytes = b""
     passages: Mapping[str, tuple[Passage, ...]] = {}
 
@@ -65,39 +59,32 @@ class PublishedLogs(NamedTuple):
 class JobLogReader:
     """The files that fit ``patterns`` and those that ranks write to; each is read for the job that it is proven of.
 
-    ``everyone``: all files whose name holds a job id are (a single pass over recorded data). ``admit``: whether there
-    is room for one more series of a job. ``passages``: where lines around events are kept; None: nowhere.
+    ``admit``: whether there is room for one more series of a job. ``passages``: where lines around events are kept.
     """
 
     def __init__(
         self,
+        ctx: Context,
         patterns: Sequence[str],
         catalogue: Catalogue,
-        proc: Path,
-        clock: Clock,
-        hostname: str,
         admit: Callable[[str], bool],
-        guard: Guard,
         section: LogSection,
-        *,
-        everyone: bool = False,
         passages: LogPassages | None = None,
     ) -> None:
+        self._ctx = ctx
+        self._clock = clock = ctx.clock
+        self._everyone = ctx.once  # recorded data: each file whose name has a job id is read
         self._catalogue = catalogue
-        self._proc = proc
+        self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
         self._outputs = Outputs(proc)
-        self._clock = clock
-        self._hostname = hostname
         self._admit = admit
-        self._guard = guard
-        self._everyone = everyone
         self._passages = passages
         self._texts = TextFiles(
             patterns,
             clock.monotonic,
             resume=section.positions,
-            from_beginning=everyone,
+            from_beginning=ctx.once,
             wall_clock=clock.time,
             # A container's file, by way of a process in it: the path is gone as soon as the process is.
             keeps_open=lambda path: path.startswith(f"{proc}/"),
@@ -108,7 +95,6 @@ class JobLogReader:
         self._tallies: dict[str, JobTally] = {}
         self._claims: dict[Identity, ClaimedLog] = {}
         self._paths: dict[Identity, str] = {}
-        self._files: dict[str, int] = {}
         self._open_here: frozenset[str] = frozenset()
         self._holders_at = self._discover_at = self._looked_at = float("-inf")
         self._looked_for: frozenset[int] = frozenset()
@@ -131,7 +117,7 @@ class JobLogReader:
             claim = self._claims[found.file.identity]
             of = known[claim.job_id]
             if of is not None:
-                self._guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
+                self._ctx.guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
             if time.thread_time() > deadline and not self._everyone:
                 break
         self._bound_collectives()
@@ -163,7 +149,7 @@ class JobLogReader:
         tally = self._tallies.get(job_id)
         if tally is None:
             saved = self._saved.pop(job_id, None)
-            tally = self._tallies[job_id] = JobTally(job_id, self._hostname, self._admit, saved)
+            tally = self._tallies[job_id] = JobTally(job_id, self._ctx.hostname, self._admit, saved)
         return tally
 
     def _jobs_here(self, job_id: str, jobs: Mapping[str, LoggedJob]) -> LoggedJob | None:
@@ -200,12 +186,6 @@ class JobLogReader:
         self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
         if self._passages is not None:
             self._passages.keep(self._claims.keys(), jobs.keys())
-        self._files = {
-            "followed": len(self._claims),
-            "of_no_job_here": len(files) - len(found),
-            "read_elsewhere": len(remote),
-            "refused": len(ours) - len(self._claims),
-        }
         self._looked_at = now = self._clock.monotonic()
         self._discover_at = now + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (now - began) / LOOKS_SHARE))
 
@@ -267,12 +247,7 @@ class JobLogReader:
         now = self._clock.time()
         return PublishedLogs(
             jobs=tuple(tally.shown(now) for tally in self._tallies.values()),
-            files=dict(self._files),
             available=bool(self._claims or self._tallies),
-            skipped={name: count for name, count in self._texts.skipped.items() if count},
-            overlong=self._texts.overlong,
-            passed_bytes=self._texts.passed_bytes,
-            lag_bytes=self._texts.lag_bytes(lambda file: file.identity in self._claims),
             section=self._section_if_due(),
             passages={} if self._passages is None else self._passages.of(),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -24,7 +23,7 @@ _STEPS: dict[str, Step] = {
 }
 _N = r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?"
 _MARKER = re.compile(
-    r"\[DEBUG\] (\S{1,64}) Node ([0-9]{1,6}) \([^()]{1,255}\): "
+    r"\[DEBUG\] \S{1,64} Node ([0-9]{1,6}) \([^()]{1,255}\): "
     r"(?:(task script started|about to run madengine)|"
     r"(madengine exited|task script exiting) with code ([0-9]{1,3}))\s*$",
     re.ASCII,
@@ -33,18 +32,13 @@ _PERFORMANCE = re.compile(
     rf"performance:\s{{1,8}}({_N})(?:,?\s{{0,8}}/[A-Za-z]{{1,16}}\s{{0,8}},?|,)?\s{{1,8}}([^\s,]+)"
 )
 _TRAINED = re.compile(rf"\b(train_samples_per_second)['\"]?\s{{0,8}}[:=]\s{{0,8}}({_N})", re.ASCII)
-_DURATION = re.compile(rf"\btest_duration:\s{{0,8}}({_N})s?\b", re.ASCII)
-_BARRIER = re.compile(
-    r"TCP barrier timeout on (?:master: accepted=([0-9]{1,6})/([0-9]{1,6})\b|worker rank=([0-9]{1,6})\b)", re.ASCII
-)
+_BARRIER = re.compile(r"TCP barrier timeout on master: accepted=([0-9]{1,6})/([0-9]{1,6})\b", re.ASCII)
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """A step of a node's task. ``at``: epoch seconds, None where its time is none; ``code`` of the last two steps."""
+    """A step of a node's task. ``code``: of the last two steps."""
 
-    node_rank: int
     step: Step
-    at: float | None
     code: int | None = None
 
 
@@ -55,23 +49,13 @@ class Measured(msgspec.Struct, frozen=True):
     value: float
 
 
-class Duration(msgspec.Struct, frozen=True):
-    """How long the test took, in seconds."""
+class MissingNodes(msgspec.Struct, frozen=True):
+    """The master gave up the barrier before the run; so many nodes had not come."""
 
-    seconds: float
-
-
-class BarrierTimeout(msgspec.Struct, frozen=True):
-    """Nodes did not find each other: the master's word (``missing``: how many did not come), or a worker's.
-
-    ``node_rank``: the worker's, None of the master.
-    """
-
-    node_rank: int | None
-    missing: int | None = None
+    count: int
 
 
-MadLine = Marker | Measured | Duration | BarrierTimeout
+MadLine = Marker | Measured | MissingNodes
 
 
 def read_line(line: str) -> MadLine | None:
@@ -86,32 +70,27 @@ def read_line(line: str) -> MadLine | None:
 
 def _marker(text: str) -> Marker | None:
     found = _MARKER.search(text)
-    if found is None or int(found[2]) >= MAX_NODES:
+    if found is None or int(found[1]) >= MAX_NODES:
         return None
-    code = None if found[5] is None else int(found[5])
+    code = None if found[4] is None else int(found[4])
     if code is not None and code > MAX_CODE:
         return None
-    return Marker(int(found[2]), _STEPS[found[3] or found[4]], _seconds(found[1]), code)
+    return Marker(_STEPS[found[2] or found[3]], code)
 
 
-def _barrier(text: str) -> BarrierTimeout | None:
+def _barrier(text: str) -> MissingNodes | None:
     found = _BARRIER.search(text)
     if found is None:
         return None
-    if found[3] is not None:
-        return BarrierTimeout(int(found[3])) if int(found[3]) < MAX_NODES else None
     missing = int(found[2]) - int(found[1])
-    return BarrierTimeout(None, missing) if 0 <= missing < MAX_NODES else None
+    return MissingNodes(missing) if 0 <= missing < MAX_NODES else None
 
 
-def _measured(text: str) -> Measured | Duration | None:
+def _measured(text: str) -> Measured | None:
     if "performance:" in text and (found := _PERFORMANCE.search(text)) is not None:
         return _result(found[2], found[1])
     if "train_samples_per_second" in text and (found := _TRAINED.search(text)) is not None:
         return _result(found[1], found[2])
-    if "test_duration:" in text and (found := _DURATION.search(text)) is not None:
-        seconds = float(found[1])
-        return Duration(seconds) if 0 <= seconds <= MAX_NUMBER else None
     return None
 
 
@@ -123,11 +102,3 @@ def _result(metric: str, number: str) -> Measured | None:
 def as_label(text: str) -> str:
     """A job's word as a label's value: printable, MAX_METRIC_CHARACTERS at most."""
     return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_METRIC_CHARACTERS])
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else moment.timestamp()

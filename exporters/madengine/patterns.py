@@ -1,66 +1,43 @@
-"""What a line of a run's output means to madengine, by patterns.yml. Pure, but for reading that file once."""
+"""Lines that fail a run by madengine's rules. Pure; the lists are madengine's."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
-from pathlib import Path
-
-import msgspec
-import yaml
 
 MAX_LINE_CHARACTERS = 4096
-"""What lies beyond is not looked at."""
+"""The rest of a line is not read."""
 
-
-class FailurePattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of a line that fails a run."""
-
-    name: str
-    contains: str
-    examples: list[str]
-
-
-class BenignPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A line that fails no run: it holds a part, or fits a regular expression."""
-
-    contains: str = ""
-    pattern: str = ""
-    examples: list[str]
-
-
-class PatternFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole of patterns.yml."""
-
-    failures: list[FailurePattern]
-    benign: list[BenignPattern]
-
-
-@cache
-def patterns() -> PatternFile:
-    """The patterns in their order."""
-    text = Path(__file__).with_name("patterns.yml").read_text()
-    return msgspec.convert(yaml.safe_load(text), PatternFile)
-
-
-@cache
-def _benign() -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...]]:
-    found = patterns().benign
-    words = tuple(each.contains for each in found if each.contains)
-    return words, tuple(re.compile(each.pattern, re.ASCII) for each in found if each.pattern)
-
-
-@cache
-def _failures() -> tuple[tuple[str, str], ...]:
-    return tuple((each.contains, each.name) for each in patterns().failures)
+FAILURES = (
+    "OutOfMemoryError", "HIP out of memory", "CUDA out of memory", "RuntimeError:", "AssertionError:", "ValueError:",
+    "SystemExit", "failed (exitcode:", "Traceback (most recent call last)", "FAILED", "Exception:", "ImportError:",
+    "ModuleNotFoundError:",
+)  # fmt: skip
+BENIGN = (
+    "Failed to establish connection to the metrics exporter agent",
+    "RpcError: Running out of retries to initialize the metrics agent",
+    "Metrics will not be exported",
+    "FutureWarning",
+    "Opened result file:",
+    "SQLite3 generation ::",
+    "rocpd_op:",
+    "rpd_tracer:",
+    "RuntimeError: Console script timeout",
+    "rocEnvTool/console.py",
+    "rocEnvTool/rocenv_tool.py",
+    "Found error pattern",
+    "[rocprofv3]",
+)
+"""A line with one of these fails no run."""
+_BENIGN = re.compile(
+    r"^(?:[EW][0-9]{8}.{0,256}generateRocpd\.cpp|W[0-9]{8}.{0,256}simple_timer\.cpp|E[0-9]{8}.{0,256}tool\.cpp)",
+    re.ASCII,
+)
 
 
 def read_failure(line: str) -> str:
-    """The name of the failure that a line tells of; empty for nearly all, and for benign ones."""
+    """Return the words by which a line fails a run; empty for nearly all lines, and for benign ones."""
     text = line[:MAX_LINE_CHARACTERS]
-    name = next((name for word, name in _failures() if word in text), "")
-    if not name:
+    failure = next((words for words in FAILURES if words in text), "")
+    if not failure or _BENIGN.search(text) or any(words in text for words in BENIGN):
         return ""
-    words, expressions = _benign()
-    is_benign = any(word in text for word in words) or any(each.search(text) for each in expressions)
-    return "" if is_benign else name
+    return failure

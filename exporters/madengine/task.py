@@ -13,14 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
-from exporters.madengine.lines import (
-    BarrierTimeout,
-    Duration,
-    Marker,
-    Measured,
-    as_label,
-    read_line,
-)
+from exporters.madengine.lines import Marker, Measured, MissingNodes, as_label, read_line
 from exporters.madengine.patterns import read_failure
 
 LOST_SECONDS = 60.0
@@ -45,10 +38,8 @@ class TaskFile(msgspec.Struct, frozen=True):
 
 
 class Barrier(msgspec.Struct):
-    """Time-outs of the barrier, by side, and how many nodes the master missed last."""
+    """Nodes that had not come when the master last gave up the barrier."""
 
-    master: SavedCount = 0
-    worker: SavedCount = 0
     missing: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
@@ -62,7 +53,6 @@ class NodeTask(msgspec.Struct):
     step: Literal["", "started", "running", "returned", "exited"] = ""
     code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
     seconds: SavedSeconds = 0.0
-    test_seconds: SavedSeconds | None = None
     results: dict[_Text, float] = {}
     failures: dict[_Text, SavedCount] = {}
     barrier: Barrier = msgspec.field(default_factory=Barrier)
@@ -76,10 +66,8 @@ class NodeTask(msgspec.Struct):
         elif isinstance(found, Measured):
             if len(self.results) < MAX_METRICS:
                 self.results.setdefault(found.metric, found.value)
-        elif isinstance(found, Duration):
-            self.test_seconds = found.seconds
-        elif isinstance(found, BarrierTimeout):
-            self._take_barrier(found)
+        elif isinstance(found, MissingNodes):
+            self.barrier.missing = found.count
         if is_output and (failure := read_failure(line)):
             self.failures[failure] = saved_sum(self.failures.get(failure, 0))
 
@@ -109,18 +97,10 @@ class NodeTask(msgspec.Struct):
 
     def _take_marker(self, marker: Marker) -> None:
         if marker.step == "started" and self.step:  # a requeued job's; else its output came first
-            self.code, self.test_seconds = None, None
-            self.results, self.failures, self.barrier = {}, {}, Barrier()
+            self.code, self.results, self.failures, self.barrier = None, {}, {}, Barrier()
         self.step = marker.step
         if marker.step == "exited":
             self.code = marker.code
-
-    def _take_barrier(self, found: BarrierTimeout) -> None:
-        if found.node_rank is None:
-            self.barrier.master = saved_sum(self.barrier.master)
-            self.barrier.missing = found.missing
-        else:
-            self.barrier.worker = saved_sum(self.barrier.worker)
 
 
 def read_name(path: str) -> TaskFile | None:

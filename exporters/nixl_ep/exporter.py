@@ -6,18 +6,16 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
-from agent.sdk.files import FilePlace, JobLines, JobTexts, PathPatterns, SavedPositions, read_changed
-from agent.sdk.metrics import Metric
+from agent.sdk.files import ChangedFiles, JobLines, JobTexts, PathPatterns, TextExporter
 from agent.sdk.ranks import JobUsers, RankLabel, RankSnapshot
 from agent.sdk.system import expand_hosts
-from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
-from exporters.nixl_ep.job_run import JobRun, node_of
+from exporters.nixl_ep.job_run import JobRun, SavedRuns, node_of
 from exporters.nixl_ep.plan import MAX_PLAN_BYTES, Plan, read_plan
 from exporters.nixl_ep.run import Launch, is_leaving
 
@@ -26,6 +24,8 @@ MAX_JOBS = 8
 """Of a node, that are followed."""
 PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
+SLACK_SECONDS = 1.0
+"""A launch is logged after its start; clocks of processes may differ by this much."""
 BY_INDEX = frozenset({"local_index", "title"})
 """Sources of a rank's name that are not the run's number."""
 FILE_CLOCK_SECONDS = 10.0
@@ -36,13 +36,6 @@ class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
     """``paths``: the logs of nodes (nixl-ep-node-N.log) and what launchers print; the plan lies beside them."""
 
     paths: PathPatterns = msgspec.field(default_factory=list)
-
-
-class SavedRuns(msgspec.Struct):
-    """What the checkpoint keeps: where reading stands, and what the lines so far say, by job."""
-
-    positions: SavedPositions = []
-    runs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobRun] = {}
 
 
 class LocalRank(NamedTuple):
@@ -57,83 +50,6 @@ class LocalRank(NamedTuple):
     runs: bool = True
 
 
-class EpTurn(NamedTuple):
-    """What a turn of the reader gave."""
-
-    available: bool
-    runs: bytes
-    section: bytes
-    plans: dict[str, Plan]
-    planned: frozenset[tuple[str, str]]
-
-
-class RunReader:
-    """The runs by job. Belongs to the exporter's thread."""
-
-    def __init__(self, ctx: Context, paths: list[str], saved: SavedRuns) -> None:
-        self._texts = JobTexts(ctx, paths, saved.positions)
-        self._guard = ctx.guard
-        self._once = ctx.once
-        self._place = partial(place_in, hostname=ctx.hostname)
-        self._runs = saved.runs
-        self._plans: dict[str, Plan] = {}
-        self._read: dict[str, FilePlace] = {}
-
-    def turn(self, users: JobUsers, ranks: Sequence[LocalRank], nodes: Mapping[str, str]) -> EpTurn:
-        """Read on in the plans and the logs; ``nodes``: by job, its nodes as its user's environment has them."""
-        places = {job_id: place for job_id, text in nodes.items() if (place := self._place(text)) is not None}
-        self._texts.claim = partial(is_ours, places)
-        found = self._texts.turn(users)
-        self._read_plans(users)
-        full = {job_id for job_id, run in self._runs.items() if run.is_full()}
-        for lines in found:
-            if lines.job_id not in full and (lines.job_id in self._runs or len(self._runs) < MAX_JOBS):
-                self._guard.attempt("lines of NIXL-EP", partial(self._take, lines), path=lines.path)
-        if not self._once:
-            here = users.jobs()
-            for known in (self._runs, self._plans):
-                for job_id in known.keys() - here:
-                    del known[job_id]
-        planned = frozenset(
-            name
-            for job_id, run in self._runs.items()
-            for name in planned_names(job_id, run, self._plans.get(job_id), ranks)
-        )
-        saved = SavedRuns(self._texts.positions(), self._runs)
-        return EpTurn(
-            self._texts.available,
-            msgspec.msgpack.encode(self._runs),
-            msgspec.msgpack.encode(saved),
-            dict(self._plans),
-            planned,
-        )
-
-    def close(self) -> None:
-        """Let go of all files."""
-        self._texts.close()
-
-    def _take(self, lines: JobLines) -> None:
-        run = self._runs.setdefault(lines.job_id, JobRun())
-        run.take(lines, self._plans.get(lines.job_id))
-
-    def _read_plans(self, users: JobUsers) -> None:
-        """Read the plan beside the file of each job that was written last; of the same user as that file."""
-        newest = sorted(self._texts.files(users), key=lambda each: each[1].written_ns)
-        for job_id, file in dict(newest).items():
-            path = os.path.join(os.path.dirname(file.path), PLAN)
-            read = partial(self._read_plan, job_id, path, file.share.uid)
-            self._guard.attempt("a plan of NIXL-EP", read, path=path)
-
-    def _read_plan(self, job_id: str, path: str, uid: int) -> None:
-        try:
-            found = read_changed(path, MAX_PLAN_BYTES, self._read.get(job_id), uid)
-        except OSError:
-            return
-        plan = None if found is None else read_plan(found[1])
-        if found is not None and plan is not None:  # else half written: the one before stays
-            self._read[job_id], self._plans[job_id] = found[0], plan
-
-
 def nodes_of(views: RankSnapshot) -> dict[str, str]:
     """By job, its nodes in Slurm's short form, where a rank's environment tells them; MAX_JOBS at most."""
     found: dict[str, str] = {}
@@ -143,6 +59,22 @@ def nodes_of(views: RankSnapshot) -> dict[str, str]:
         if nodes and (view.label.job_id in found or len(found) < MAX_JOBS):
             found[view.label.job_id] = nodes
     return found
+
+
+def local_ranks(views: RankSnapshot) -> list[LocalRank]:
+    """The ranks of this node whose processes are known."""
+    return [
+        LocalRank(
+            *view.label,
+            view.process.source,
+            facts.parent_pid,
+            (facts.key.start_ticks, facts.key.pid),
+            facts.start_seconds,
+            view.process.exited_at is None,
+        )
+        for view in views.ranks
+        if (facts := view.process.facts) is not None
+    ]
 
 
 def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
@@ -184,69 +116,84 @@ def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[L
 
 
 def numbers_of(launches: Sequence[Launch], own: Sequence[LocalRank]) -> dict[tuple[int, int], int]:
-    """The run's number of each local rank, by when it was started, as far as it is known."""
+    """The run's number of each local rank whose launch is known, by when it was started.
+
+    Each rank's environment names its task's rank, so the rank table counts ranks in the order of their starts; the run
+    numbers them in another. Ranks that one parent started are of the last launch of their number that the log had
+    after their start. ``launches``: of this node alone, in order.
+    """
     groups: defaultdict[int, list[LocalRank]] = defaultdict(list)
-    for rank in sorted(own, key=lambda each: each.order):
+    for rank in sorted(own, key=lambda one: one.order):
         groups[rank.parent_pid].append(rank)
-    return bind(
-        launches,
-        [StartedGroup(members[0].started, tuple(each.order for each in members)) for members in groups.values()],
-    )
+    found: dict[tuple[int, int], int] = {}
+    free = list(launches)
+    for group in sorted(groups.values(), key=lambda ranks: ranks[0].started, reverse=True):
+        since, numbers = group[0].started - SLACK_SECONDS, list(range(len(group)))
+        fitting = [one for one in free if one.seconds >= since and sorted(one.ranks) == numbers]
+        if fitting:
+            free = free[: free.index(fitting[-1])]
+            found.update((rank.order, fitting[-1].ranks[number]) for number, rank in enumerate(group))
+    return found
 
 
-class NixlEpExporter:
+class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
     """See the package."""
 
     def __init__(self, config: NixlEpConfig) -> None:
-        self._config = config
-        self._shown = EpSnapshot()
+        super().__init__("nixl_ep", config.paths, SavedRuns, EpSnapshot(), render)
+        self._plans: dict[str, Plan] = {}
+        self._files = ChangedFiles(MAX_PLAN_BYTES, read_plan)
+        self._full: frozenset[str] = frozenset()
+        self._planned: frozenset[tuple[str, str]] = frozenset()
 
     async def start(self, ctx: Context) -> None:
-        """Take back what was read before; no file is touched yet."""
-        self._ctx = ctx
-        self._thread = ctx.thread("nixl_ep")
-        self._reader: RunReader | None = None
-        if self._config.paths:
-            ctx.ranks.keep_variables(frozenset({NODES}))
-            saved = ctx.state.restore(SavedRuns, ctx.log) or SavedRuns()
-            self._reader = await self._thread.call(partial(RunReader, ctx, self._config.paths, saved))
+        """Take back what was read before; no file is opened yet."""
+        ctx.ranks.keep_variables(frozenset({NODES}))
+        await super().start(ctx)
 
     async def update(self) -> None:
-        """Read on; NoData where no path is configured or none is there."""
-        if self._reader is None:
-            raise NoData
-        views = self._ctx.ranks.snapshot()
-        ranks = [
-            LocalRank(
-                *view.label,
-                view.process.source,
-                view.process.facts.parent_pid,
-                (view.process.facts.key.start_ticks, view.process.facts.key.pid),
-                view.process.facts.start_seconds,
-                view.process.exited_at is None,
-            )
-            for view in views.ranks
-            if view.process.facts is not None
-        ]
-        turn = await self._thread.call(partial(self._reader.turn, JobUsers(views), ranks, nodes_of(views)))
-        self._ctx.state.publish(turn.section)
-        self._ctx.exits.set_planned(frozenset(RankLabel(*name) for name in turn.planned))
-        self._shown = EpSnapshot(turn.runs, turn.plans, turn.planned, self._ctx.clock.time())
-        if not turn.available:
+        """Read on; NoData if no path is configured or none is there."""
+        views = self.ctx.ranks.snapshot()
+        available = await self.follow(views, JobUsers(views))
+        self.ctx.exits.set_planned(frozenset(RankLabel(*name) for name in self._planned))
+        self.shown = EpSnapshot(self.section, dict(self._plans), self._planned, self.ctx.clock.time())
+        if not available:
             raise NoData
 
-    def snapshot(self) -> EpSnapshot:
-        """What the last look gave."""
-        return self._shown
+    def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
+        """Read on in the plans and the logs, and see which ranks are to leave."""
+        nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(views).items()}
+        texts.claim = partial(is_ours, {job_id: place for job_id, place in nodes.items() if place is not None})
+        found = texts.turn(users)
+        self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, users))
+        self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())
+        self.keep(found, users)
+        ranks = local_ranks(views)
+        self._planned = frozenset(
+            name
+            for job_id, run in self.saved.runs.items()
+            for name in planned_names(job_id, run, self._plans.get(job_id), ranks)
+        )
 
-    def families(self, snapshot: EpSnapshot) -> Iterable[Metric]:
-        """Render; pure."""
-        return render(snapshot)
+    def take(self, lines: JobLines) -> None:
+        """Take in lines of a job's run; MAX_JOBS are followed."""
+        runs = self.saved.runs
+        if lines.job_id not in self._full and (lines.job_id in runs or len(runs) < MAX_JOBS):
+            runs.setdefault(lines.job_id, JobRun()).take(lines, self._plans.get(lines.job_id))
 
-    async def drain(self) -> None:
-        """Let go of the files."""
-        if self._reader is not None:
-            await self._thread.call(self._reader.close)
+    def forget(self, here: frozenset[str]) -> None:
+        """Forget all jobs but those here."""
+        for known in (self.saved.runs, self._plans):
+            for job_id in known.keys() - here:
+                del known[job_id]
+
+    def _read_plans(self, texts: JobTexts, users: JobUsers) -> None:
+        """Read the plan beside the file of each job that was written last; of the same user as that file."""
+        newest = dict(sorted(texts.files(users), key=lambda one: one[1].written_ns))
+        paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
+        self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
+        plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}
+        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # one that is gone stays
 
 
 SPEC = Spec(

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import SavedSeconds
-from agent.sdk.files import JobLines
-from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, read_failure, read_step
+from agent.sdk.files import JobLines, SavedTexts
+from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, is_excuse, read_completed, read_failure
 from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.records import read_records
 from exporters.nixl_ep.run import Launch, NodeRun, RankRun
@@ -66,7 +66,9 @@ class JobRun(msgspec.Struct):
                 for record in read_records(line):
                     log.run.take(record, found.seconds, plan)
             else:
-                self._take_step(line)
+                completed = read_completed(line)
+                self.completed = self.completed if completed is None else completed
+                self.excused = self.excused or is_excuse(line)
             self._take_failure(line, found.seconds)
 
     def ranks(self) -> dict[int, RankRun]:
@@ -120,23 +122,18 @@ class JobRun(msgspec.Struct):
             log = self.logs[found.path] = NodeLog(found.generation)
         return log
 
-    def exits(self) -> dict[int, int]:
-        """The exit codes of ranks whose parent told of one, negative ones being signals."""
-        return {rank: code for log in self.logs.values() for rank, code in log.run.exits.items()}
-
-    def _take_step(self, line: str) -> None:
-        step = read_step(line)
-        if step is not None and step.phase is not None:
-            self.completed = step.phase
-        elif step is not None:
-            self.excused = True
-
     def _take_failure(self, line: str, seconds: float) -> None:
         if "srun: " in line:
             self.srun.take(line)
             self.srun_seconds = max(self.srun_seconds, seconds)
         if category := read_failure(line):
             self.failures.add(category)
+
+
+class SavedRuns(SavedTexts):
+    """The checkpoint: what the lines so far mean, by job."""
+
+    runs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobRun] = msgspec.field(default_factory=dict)
 
 
 def node_of(path: str) -> int | None:

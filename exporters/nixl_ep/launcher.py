@@ -7,15 +7,11 @@ nothing else.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 import msgspec
 
 MAX_LINE_CHARACTERS = 4096
 MAX_PHASE = 1 << 20
-MAX_SRUN_LINES = 65_536
-
-Step = Literal["phase_completed", "all_completed", "planned_removal"]
 
 CATEGORIES = (
     "primary_exited",
@@ -47,31 +43,22 @@ _FAILURES: tuple[tuple[str, str], ...] = (
 )
 """In this order, and the first that fits counts: the later ones are said of most failures too."""
 
-_STEPS: tuple[tuple[Step, re.Pattern[str]], ...] = (
-    ("phase_completed", re.compile(r"Detected completion of phase ([0-9]{1,7})(?![0-9])", re.ASCII)),
-    ("all_completed", re.compile(r"All NIXL EP launches completed successfully()")),
-    ("planned_removal", re.compile(r"Ignoring provisional NIXL EP planned-rank-removal exit 143()")),
-)
+_COMPLETED = re.compile(r"Detected completion of phase ([0-9]{1,7})(?![0-9])", re.ASCII)
+_EXCUSES = ("All NIXL EP launches completed successfully", "Ignoring provisional NIXL EP planned-rank-removal exit 143")
 _TERMINATED = re.compile(r"srun: error: [\w.\[\],-]{1,4096}: tasks? [0-9,-]{1,4096}: Terminated\s*$", re.ASCII)
 _TERMINATING = "srun: Terminating StepId="
 _FORCED = "srun: Force Terminated StepId="
 
 
-class LauncherStep(msgspec.Struct, frozen=True):
-    """A step of the launcher; ``phase`` is that which it names, if any."""
+def read_completed(line: str) -> int | None:
+    """Return the phase that a line reports as completed; None for most lines."""
+    match = _COMPLETED.search(line[:MAX_LINE_CHARACTERS])
+    return int(match[1]) if match is not None and int(match[1]) <= MAX_PHASE else None
 
-    step: Step
-    phase: int | None = None
 
-
-def read_step(line: str) -> LauncherStep | None:
-    """The step that a line tells of; None for most."""
-    text = line[:MAX_LINE_CHARACTERS]
-    for step, pattern in _STEPS:
-        found = pattern.search(text)
-        if found is not None and (not found[1] or int(found[1]) <= MAX_PHASE):
-            return LauncherStep(step, int(found[1]) if found[1] else None)
-    return None
+def is_excuse(line: str) -> bool:
+    """Whether the launcher says that srun's end was planned."""
+    return any(words in line[:MAX_LINE_CHARACTERS] for words in _EXCUSES)
 
 
 def read_failure(line: str) -> str:
@@ -81,12 +68,12 @@ def read_failure(line: str) -> str:
 
 
 class SrunEnd(msgspec.Struct):
-    """The lines of ``srun`` seen so far: those of a planned end, by kind, and how many there are of others."""
+    """Lines of ``srun``: those of a planned end, by kind, and ``others``."""
 
-    terminated: int = 0
-    terminating: int = 0
-    forced: int = 0
-    others: int = 0
+    terminated: bool | int = False  # a number: of an earlier version
+    terminating: bool | int = False
+    forced: bool | int = False
+    others: bool | int = False
 
     def take(self, line: str) -> None:
         """Take in a line; those that are not srun's are passed over."""
@@ -94,13 +81,13 @@ class SrunEnd(msgspec.Struct):
         if "srun: " not in text:
             return
         if _TERMINATED.search(text):
-            self.terminated = min(self.terminated + 1, MAX_SRUN_LINES)
+            self.terminated = True
         elif _TERMINATING in text:
-            self.terminating = min(self.terminating + 1, MAX_SRUN_LINES)
+            self.terminating = True
         elif _FORCED in text:
-            self.forced = min(self.forced + 1, MAX_SRUN_LINES)
+            self.forced = True
         else:
-            self.others = min(self.others + 1, MAX_SRUN_LINES)
+            self.others = True
 
     def is_planned(self, *, plan_kills: bool) -> bool:
         """Whether these lines are a planned end: the plan kills ranks, and there is each of the three and no other."""

@@ -1,4 +1,4 @@
-"""What the ranks of a NIXL-EP run print. Pure; the text is the job's, so bounded.
+"""Lines of the ranks of a NIXL-EP run. Pure; a job writes the text, so each part is bounded.
 
 Many processes write one file at once: a line may hold several records, and a record may begin anywhere in it.
 """
@@ -6,13 +6,11 @@ Many processes write one file at once: a line may hold several records, and a re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Literal
-
-import msgspec
+from collections.abc import Callable
+from typing import NamedTuple
 
 MAX_LINE_CHARACTERS = 65_536
-"""What lies beyond is not looked at."""
+"""The rest of a line is not read."""
 MAX_RECORDS = 256
 """Of one line."""
 MAX_SET = 4096
@@ -20,207 +18,132 @@ MAX_SET = 4096
 MAX_RANK = 1 << 20
 MAX_PHASE = 1 << 20
 MAX_NUMBER = 1e12
-_GB, _US = 1e9, 1e-6
+_GB = 1e9
 
 _N = r"([+-]?(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})(?:[eE][+-]?[0-9]{1,3})?|[+-]?inf|nan)"
 _R = r"([0-9]{1,7})(?![0-9])"
 _RANKS = r"([0-9, ]{0,32768})"
 _SELF = rf"global_rank={_R}, local_rank={_R} -> "
-_GROUPS = re.compile(r"worker ([0-9]{1,7}) \(exit code (-?[0-9]{1,5})\)")
-
-Edge = Literal["start", "end"]
-Stage = Literal["combined", "dispatch", "combine"]
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(NamedTuple):
     """The process that was started as number ``process`` of its launch has this rank."""
 
     process: int
     rank: int
-    local_rank: int
 
 
-class PhaseEdge(msgspec.Struct, frozen=True):
-    """A rank began a phase, or ended it."""
+class PhaseEdge(NamedTuple):
+    """A rank began (``edge`` start) or ended (end) a phase."""
 
     rank: int
-    edge: Edge
+    edge: str
     phase: int
 
 
-class Left(msgspec.Struct, frozen=True):
+class Left(NamedTuple):
     """A rank says that it leaves: as it is removed, killed by the plan, done, or has nothing to do (``no_phase``)."""
 
     rank: int
-    why: Literal["removed", "killed", "done", "no_phase"]
+    why: str
 
 
-class PeersFailed(msgspec.Struct, frozen=True):
-    """A rank misses others. ``why`` is ``detected``, or what the check of a plan found: ``unexpected``, ``missing``."""
+class PeersFailed(NamedTuple):
+    """A rank misses others. ``unplanned``: by its own check of the plan."""
 
     rank: int
     ranks: tuple[int, ...]
-    why: Literal["detected", "unexpected", "missing"] = "detected"
-    phase: int | None = None
+    unplanned: bool = False
 
 
-class Bandwidth(msgspec.Struct, frozen=True):
-    """A measurement of a rank: bytes per second, and seconds: the mean and, where they are told, least and most."""
+class Bandwidth(NamedTuple):
+    """A rank's measurement of one stage: combined, dispatch or combine."""
 
     rank: int
-    stage: Stage
+    stage: str
     bytes_per_second: float
-    mean_seconds: float | None = None
-    min_seconds: float | None = None
-    max_seconds: float | None = None
 
 
-class SendReceive(msgspec.Struct, frozen=True):
-    """Seconds that a rank's stage took to send and to receive."""
-
-    rank: int
-    stage: Stage
-    send_seconds: float
-    receive_seconds: float
-
-
-class WorkersFailed(msgspec.Struct, frozen=True):
-    """The parent's word: numbers of processes of its launch, each with its exit code (negative: the signal)."""
-
-    workers: tuple[tuple[int, int], ...]
-
-
-Record = Identity | PhaseEdge | Left | PeersFailed | Bandwidth | SendReceive | WorkersFailed
-_Made = Callable[["re.Match[str]"], tuple[Record, ...]]
+Record = Identity | PhaseEdge | Left | PeersFailed | Bandwidth
 
 
 def read_records(line: str) -> list[Record]:
-    """The records of a line in their order, MAX_RECORDS at most; those with a number out of bounds are left out."""
+    """Return the first MAX_RECORDS records of a line in order, without those with a number out of bounds."""
     text = line[:MAX_LINE_CHARACTERS]
-    found = [(start, record) for start, made in _found(text) for record in made]
-    return [record for _, record in sorted(found, key=lambda each: each[0])[:MAX_RECORDS]]
-
-
-def _found(text: str) -> Iterator[tuple[int, tuple[Record, ...]]]:
+    found: list[tuple[int, Record]] = []
     for word, pattern, make in _KINDS:
-        if word not in text:
-            continue
-        for found in pattern.finditer(text):
+        for match in pattern.finditer(text) if word in text else ():
             try:
-                yield found.start(), make(found)
+                found += [(match.start(), record) for record in make(match)]
             except ValueError:
                 continue
+    return [record for _, record in sorted(found, key=lambda one: one[0])[:MAX_RECORDS]]
+
+
+def _bounded(text: str, limit: int) -> int:
+    if int(text) > limit:
+        raise ValueError("a number out of bounds")
+    return int(text)
 
 
 def _rank(text: str) -> int:
-    if int(text) >= MAX_RANK:
-        raise ValueError("a rank out of bounds")
-    return int(text)
-
-
-def _phase(text: str) -> int:
-    if int(text) > MAX_PHASE:
-        raise ValueError("a phase out of bounds")
-    return int(text)
+    return _bounded(text, MAX_RANK - 1)
 
 
 def _ranks(text: str) -> tuple[int, ...]:
-    found = sorted({_rank(each) for each in text.replace(",", " ").split()})
-    return tuple(found[:MAX_SET])
+    return tuple(sorted({_rank(each) for each in text.replace(",", " ").split()})[:MAX_SET])
 
 
-def _positive(text: str) -> float:
+def _bandwidth(rank: str, stage: str, text: str) -> Bandwidth:
     number = float(text)
-    if not 0 <= number <= MAX_NUMBER:  # also what is no number at all
+    if not 0 <= number <= MAX_NUMBER:  # NaN, too
         raise ValueError("a measurement out of bounds")
-    return number
+    return Bandwidth(_rank(rank), stage, number * _GB)
 
 
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else _positive(text) * _US
+def _left(why: str) -> Callable[[re.Match[str]], list[Record]]:
+    return lambda match: [Left(_rank(match[1]), why)]
 
 
-def _identity(found: re.Match[str]) -> tuple[Record, ...]:
-    return (Identity(_rank(found[1]), _rank(found[2]), _rank(found[3])),)
-
-
-def _edge(found: re.Match[str]) -> tuple[Record, ...]:
-    return (PhaseEdge(_rank(found[1]), "start" if found[3] == "start" else "end", _phase(found[4])),)
-
-
-def _failures(found: re.Match[str]) -> tuple[Record, ...]:
-    return (PeersFailed(_rank(found[1]), _ranks(found[3])),)
-
-
-def _validated(found: re.Match[str]) -> tuple[Record, ...]:
-    why: Literal["unexpected", "missing"] = "unexpected" if found[4].startswith("unexpected") else "missing"
-    return (PeersFailed(_rank(found[1]), _ranks(found[5]), why, _phase(found[3])),)
-
-
-def _combined(found: re.Match[str]) -> tuple[Record, ...]:
-    rank, bandwidth = _rank(found[1]), _positive(found[2]) * _GB
-    return (Bandwidth(rank, "combined", bandwidth, _seconds(found[3]), _seconds(found[4]), _seconds(found[5])),)
-
-
-def _stages(found: re.Match[str]) -> tuple[Record, ...]:
-    rank = _rank(found[1])
-    return (
-        Bandwidth(rank, "dispatch", _positive(found[2]) * _GB, _seconds(found[3])),
-        Bandwidth(rank, "combine", _positive(found[4]) * _GB, _seconds(found[5])),
-    )
-
-
-def _send_receive(found: re.Match[str]) -> tuple[Record, ...]:
-    rank = _rank(found[1])
-    first, second, third, fourth = (_positive(found[group]) * _US for group in (2, 3, 4, 5))
-    return (SendReceive(rank, "dispatch", first, second), SendReceive(rank, "combine", third, fourth))
-
-
-def _workers(found: re.Match[str]) -> tuple[Record, ...]:
-    return (WorkersFailed(tuple((_rank(worker), int(code)) for worker, code in _GROUPS.findall(found[0])[:MAX_SET])),)
-
-
-def _left(why: Literal["removed", "killed", "done", "no_phase"]) -> _Made:
-    return lambda found: (Left(_rank(found[1]), why),)
-
-
-def _kind(word: str, pattern: str, make: _Made) -> tuple[str, re.Pattern[str], _Made]:
+def _kind(
+    word: str, pattern: str, make: Callable[[re.Match[str]], list[Record]]
+) -> tuple[str, re.Pattern[str], Callable[[re.Match[str]], list[Record]]]:
     return word, re.compile(pattern, re.ASCII), make
 
 
 _KINDS = (
-    _kind(" phase ", rf"{_SELF}(start|end) phase {_R}", _edge),
     _kind(
-        "bandwidth: ",
-        rf"\[rank {_R}\] Dispatch \+ combine bandwidth: {_N} GB/s, avg_t={_N} us, min_t={_N} us, max_t={_N} us",
-        _combined,
+        " phase ",
+        rf"{_SELF}(start|end) phase {_R}",
+        lambda match: [PhaseEdge(_rank(match[1]), match[3], _bounded(match[4], MAX_PHASE))],
     ),
     _kind(
         "bandwidth: ",
-        rf"\[rank {_R}\] Dispatch bandwidth: {_N} GB/s(?:, avg_t={_N} us)? \| "
-        rf"Combine bandwidth: {_N} GB/s(?:, avg_t={_N} us)?",
-        _stages,
+        rf"\[rank {_R}\] Dispatch \+ combine bandwidth: {_N} GB/s",
+        lambda match: [_bandwidth(match[1], "combined", match[2])],
     ),
     _kind(
-        "send/recv time: ",
-        rf"\[rank {_R}\] Dispatch send/recv time: {_N} \+ {_N} us \| Combine send/recv time: {_N} \+ {_N} us",
-        _send_receive,
+        "bandwidth: ",
+        rf"\[rank {_R}\] Dispatch bandwidth: {_N} GB/s(?:, avg_t=[^ ]{{1,32}} us)? \| Combine bandwidth: {_N} GB/s",
+        lambda match: [_bandwidth(match[1], "dispatch", match[2]), _bandwidth(match[1], "combine", match[3])],
     ),
-    _kind("Process ", rf"Process {_R} -> global_rank={_R}, local_rank={_R}", _identity),
+    _kind(
+        "Process ",
+        rf"Process {_R} -> global_rank={_R}, local_rank={_R}",
+        lambda match: [Identity(_rank(match[1]), _rank(match[2]))],
+    ),
     _kind("no plan phases", rf"no plan phases were found for rank {_R} after phase ", _left("no_phase")),
     _kind("being removed", rf"{_SELF}this rank is being removed in this phase", _left("removed")),
     _kind("-> done", rf"{_SELF}done(?=\s|$|global_rank=|\[|Process )", _left("done")),
     _kind("Killing rank", rf"\[rank {_R}\] Killing rank during dispatch/combine", _left("killed")),
-    _kind("rank failures", rf"{_SELF}detected (?:unexpected )?rank failures: \{{{_RANKS}\}}", _failures),
     _kind(
-        "AssertionError",
-        rf"AssertionError: rank {_R}, local_rank={_R} phase {_R}: "
-        rf"(unexpected failures|missing expected failures) \{{{_RANKS}\}}",
-        _validated,
+        "rank failures",
+        rf"{_SELF}detected (?:unexpected )?rank failures: \{{{_RANKS}\}}",
+        lambda match: [PeersFailed(_rank(match[1]), _ranks(match[3]))],
     ),
     _kind(
-        "Worker processes failed",
-        r"RuntimeError: Worker processes failed: (?:worker [0-9]{1,7} \(exit code -?[0-9]{1,5}\)(?:, )?){1,4096}",
-        _workers,
+        "AssertionError",
+        rf"AssertionError: rank {_R}, local_rank={_R} phase {_R}: unexpected failures \{{{_RANKS}\}}",
+        lambda match: [PeersFailed(_rank(match[1]), _ranks(match[4]), unplanned=True)],
     ),
 )

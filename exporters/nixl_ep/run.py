@@ -11,16 +11,7 @@ import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.nixl_ep.plan import Plan
-from exporters.nixl_ep.records import (
-    Bandwidth,
-    Identity,
-    Left,
-    PeersFailed,
-    PhaseEdge,
-    Record,
-    SendReceive,
-    WorkersFailed,
-)
+from exporters.nixl_ep.records import Bandwidth, Identity, Left, PeersFailed, PhaseEdge, Record
 
 MAX_RANKS = 4096
 """Of one run; those beyond are left out."""
@@ -31,14 +22,9 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
 class StageTimes(msgspec.Struct, frozen=True):
-    """One stage of a rank as measured last; seconds, bytes per second; None where it was not given."""
+    """One stage of a rank as measured last."""
 
     bytes_per_second: SavedSeconds | None = None
-    mean_seconds: SavedSeconds | None = None
-    min_seconds: SavedSeconds | None = None
-    max_seconds: SavedSeconds | None = None
-    send_seconds: SavedSeconds | None = None
-    receive_seconds: SavedSeconds | None = None
 
 
 class RankRun(msgspec.Struct):
@@ -65,16 +51,11 @@ class Launch(msgspec.Struct):
 
 
 class NodeRun(msgspec.Struct):
-    """What one log of a node says.
-
-    ``failures``: reports of missed ranks, by rank and whether the plan has it so. ``exits``: exit codes of ranks by the
-    word of who started them; a negative one is a signal.
-    """
+    """One log of a node. ``failures``: reports of missed ranks, by rank and whether the plan has it so."""
 
     ranks: dict[_Number, RankRun] = {}
     launches: list[Launch] = []
     failures: dict[tuple[_Number, Annotated[str, msgspec.Meta(max_length=8)]], SavedCount] = {}
-    exits: dict[_Number, Annotated[int, msgspec.Meta(ge=-99_999, le=99_999)]] = {}
 
     def take(self, record: Record, seconds: float, plan: Plan | None) -> None:
         """Take in a record that was seen at this time (epoch seconds)."""
@@ -82,26 +63,17 @@ class NodeRun(msgspec.Struct):
             self._identify(record, seconds)
         elif isinstance(record, PeersFailed):
             self._miss(record, plan)
-        elif isinstance(record, WorkersFailed):
-            self._end(record)
-        elif isinstance(record, PhaseEdge | Left | Bandwidth | SendReceive):
-            rank = self._rank(record.rank)
-            if rank is not None:
-                _update(rank, record, seconds)
+        elif record.rank in self.ranks or len(self.ranks) < MAX_RANKS:
+            _update(self.ranks.setdefault(record.rank, RankRun()), record, seconds)
 
     def entries(self) -> int:
         """How much is kept, as a number of ranks."""
         launched = sum(len(launch.ranks) for launch in self.launches)
-        return len(self.ranks) + len(self.failures) + len(self.exits) + launched
+        return len(self.ranks) + len(self.failures) + launched
 
     def phase(self) -> int | None:
         """The phase that a rank of this log began last."""
         return max((rank.phase for rank in self.ranks.values() if rank.phase is not None), default=None)
-
-    def _rank(self, number: int) -> RankRun | None:
-        if number not in self.ranks and len(self.ranks) >= MAX_RANKS:
-            return None
-        return self.ranks.setdefault(number, RankRun())
 
     def _identify(self, record: Identity, seconds: float) -> None:
         """A number that is there already begins another launch; a rank that is given anew is another process."""
@@ -111,23 +83,13 @@ class NodeRun(msgspec.Struct):
             self.launches[-1].ranks[record.process] = record.rank
         if record.rank in self.ranks or len(self.ranks) < MAX_RANKS:
             self.ranks[record.rank] = RankRun()
-        self.exits.pop(record.rank, None)
-
-    def _end(self, record: WorkersFailed) -> None:
-        """Numbers are of a launch: of the newest that has such a one."""
-        for process, code in record.workers:
-            rank = next((each.ranks[process] for each in reversed(self.launches) if process in each.ranks), None)
-            if rank is not None:
-                self.exits[rank] = code
 
     def _miss(self, record: PeersFailed, plan: Plan | None) -> None:
         reporter = self.ranks.get(record.rank)
-        phase = record.phase if reporter is None or record.phase is not None else reporter.phase
-        if record.why == "missing":
-            return  # those that should have gone and did not
+        phase = None if reporter is None else reporter.phase
         for rank in record.ranks:
             planned = "unknown"
-            if record.why == "unexpected":
+            if record.unplanned:
                 planned = "no"
             elif plan is not None and phase is not None:
                 planned = "yes" if plan.is_planned_failure(rank, phase) else "no"
@@ -146,27 +108,15 @@ def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
     return plan.is_killed(number, rank.phase) or (has_ended and plan.is_removed_after(number, rank.phase))
 
 
-def _update(rank: RankRun, record: PhaseEdge | Left | Bandwidth | SendReceive, seconds: float) -> None:
-    if isinstance(record, PhaseEdge | Left):
-        rank.said_seconds = seconds
+def _update(rank: RankRun, record: PhaseEdge | Left | Bandwidth, seconds: float) -> None:
+    if isinstance(record, Bandwidth):
+        rank.stages[record.stage] = StageTimes(record.bytes_per_second)
+        return
+    rank.said_seconds = seconds
     if isinstance(record, PhaseEdge):
         _enter(rank, record, seconds)
-    elif isinstance(record, Left):
-        rank.left = record.why
-    elif isinstance(record, Bandwidth):
-        known = rank.stages.get(record.stage, StageTimes())
-        rank.stages[record.stage] = msgspec.structs.replace(
-            known,
-            bytes_per_second=record.bytes_per_second,
-            mean_seconds=record.mean_seconds,
-            min_seconds=record.min_seconds,
-            max_seconds=record.max_seconds,
-        )
     else:
-        known = rank.stages.get(record.stage, StageTimes())
-        rank.stages[record.stage] = msgspec.structs.replace(
-            known, send_seconds=record.send_seconds, receive_seconds=record.receive_seconds
-        )
+        rank.left = record.why
 
 
 def _enter(rank: RankRun, record: PhaseEdge, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What the lines of one job's launchers and monitors add up to: counts, phases, and how long a recovery took. Pure."""
+"""Counts of one job's launchers and monitors, its scores, and the time of its last recovery. Pure."""
 
 from __future__ import annotations
 
@@ -7,45 +7,22 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
-from exporters.nvrx.lines import (
-    HeartbeatTimeout,
-    Interruptions,
-    LauncherEvent,
-    NvrxLine,
-    Score,
-    ScoreHeading,
-    Stragglers,
-)
+from agent.sdk.files import SavedTexts
+from exporters.nvrx.lines import HeartbeatTimeout, LauncherEvent, NvrxLine, Score, ScoreHeading, read_line, read_notice
 
-MAX_RANKS = 1024
-"""With timeouts, warnings or scores, of one job; those beyond are left out."""
-MAX_LAUNCHERS = 2048
-"""Whose last event is remembered, for the phases."""
-MAX_PHASE_SECONDS = 86_400.0
+MAX_TIMEOUTS = 1024
+"""Pairs of rank and kind of one job."""
 MAX_RECOVERY_SECONDS = 86_400.0
 SCORED_AT_A_TIME = 6
 """A report has the three best and the three worst."""
-NOT_KNOWN = "unknown"
-"""The rank of a monitor whose rank never told its own."""
-
-_PHASES = {
-    ("failure_detected", "worker_terminated"): "stop",
-    ("worker_terminated", "rendezvous_started"): "open",
-    ("rendezvous_started", "health_check_completed"): "health_check",
-    ("rendezvous_started", "rendezvous_completed"): "rendezvous",
-    ("health_check_completed", "rendezvous_completed"): "rendezvous",
-    ("worker_start_started", "worker_start_completed"): "start",
-}
-PHASES = tuple(dict.fromkeys(_PHASES.values()))
 
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
-_ByRank = dict[tuple[_Text, _Text], SavedCount]
 
 
 class Recovery(msgspec.Struct):
-    """The last restart of a job. Times since the epoch; ``started``: when the last workers were up, None before that.
+    """The last restart of a job. Times since the epoch; ``started``: when the last workers were up.
 
-    ``progressed``: the first operation that a rank completed after that, as far as it is known.
+    ``progressed``: the first known operation that a rank completed after that.
     """
 
     cycle: int
@@ -59,77 +36,60 @@ class JobEvents(msgspec.Struct):
 
     events: dict[_Text, SavedCount] = {}
     notices: dict[_Text, SavedCount] = {}
-    timeouts: _ByRank = {}
-    stragglers: _ByRank = {}
-    interruptions: _ByRank = {}
+    timeouts: dict[tuple[_Text, _Text], SavedCount] = {}
     scores: dict[tuple[_Text, _Text], SavedSeconds] = {}
-    phase_seconds: dict[_Text, SavedSeconds] = {}
     recovery: Recovery | None = None
-    last: dict[_Text, tuple[_Text, SavedSeconds]] = {}
     heading: _Text = ""
     scored: int = 0
 
-    def note(self, notice: str) -> None:
-        """Count one of the notices."""
-        self.notices[notice] = saved_sum(self.notices.get(notice, 0))
+    def take(self, text: str) -> None:
+        """Count a line; lines come in the order of their file."""
+        line = read_line(text)
+        if line is not None:
+            self._take(line)
+        if notice := read_notice(text):
+            self.notices[notice] = saved_sum(self.notices.get(notice, 0))
 
-    def take(self, line: NvrxLine) -> None:
-        """Take in what a line tells; lines come in the order of their file."""
+    def progress(self, at: float) -> None:
+        """Note that a rank completed an operation at this time (epoch seconds)."""
+        last = self.recovery
+        if last is None or last.started is None or last.progressed is not None:
+            return
+        if last.started < at <= last.failed + MAX_RECOVERY_SECONDS:
+            last.progressed = at
+
+    def recovery_seconds(self) -> dict[str, float]:
+        """Return the time of the last recovery until its workers were started, and until there was progress."""
+        last = self.recovery
+        if last is None:
+            return {}
+        ends = {"workers_started": last.started, "progress": last.progressed}
+        return {until: end - last.failed for until, end in ends.items() if end is not None and end >= last.failed}
+
+    def _take(self, line: NvrxLine) -> None:
         if isinstance(line, LauncherEvent):
-            self._take_event(line)
+            self.events[line.event] = saved_sum(self.events.get(line.event, 0))
+            self._recover(line)
         elif isinstance(line, HeartbeatTimeout):
-            _count(self.timeouts, NOT_KNOWN if line.rank is None else str(line.rank), line.kind)
-        elif isinstance(line, Stragglers):
-            for rank in line.ranks:
-                _count(self.stragglers, str(rank), line.kind)
-        elif isinstance(line, Interruptions):
-            for rank, kind in line.found:
-                _count(self.interruptions, str(rank), kind)
+            if line in self.timeouts or len(self.timeouts) < MAX_TIMEOUTS:
+                self.timeouts[line] = saved_sum(self.timeouts.get(line, 0))
         elif isinstance(line, ScoreHeading):
             self.heading, self.scored = line.kind, 0
             self.scores = {key: score for key, score in self.scores.items() if key[1] != line.kind}
         else:
-            self._take_score(line)
+            self._score(line)
 
-    def progress(self, at: float) -> None:
-        """Note that a rank completed an operation at this time (epoch seconds)."""
-        found = self.recovery
-        if found is None or found.started is None or found.progressed is not None:
-            return
-        if found.started < at <= found.failed + MAX_RECOVERY_SECONDS:
-            found.progressed = at
-
-    def recovery_seconds(self) -> dict[str, float]:
-        """How long the last recovery took until its workers were started, and until there was progress."""
-        found = self.recovery
-        if found is None:
-            return {}
-        ends = {"workers_started": found.started, "progress": found.progressed}
-        return {until: end - found.failed for until, end in ends.items() if end is not None and end >= found.failed}
-
-    def _take_event(self, line: LauncherEvent) -> None:
-        self.events[line.event] = saved_sum(self.events.get(line.event, 0))
-        self._take_phase(line)
-        found = self.recovery
+    def _recover(self, line: LauncherEvent) -> None:
+        last = self.recovery
         if line.event == "failure_detected":
-            if found is None or line.cycle > found.cycle:
+            if last is None or line.cycle > last.cycle:
                 self.recovery = Recovery(line.cycle, line.at)
-            elif line.cycle == found.cycle:
-                found.failed = min(found.failed, line.at)
-        elif line.event == "worker_start_completed" and found is not None and line.cycle == found.cycle:
-            found.started = max(found.started or line.at, line.at)
+            elif line.cycle == last.cycle:
+                last.failed = min(last.failed, line.at)
+        elif line.event == "worker_start_completed" and last is not None and line.cycle == last.cycle:
+            last.started = max(last.started or line.at, line.at)
 
-    def _take_phase(self, line: LauncherEvent) -> None:
-        launcher = f"{line.host}_{line.launcher_pid}"
-        before = self.last.get(launcher)
-        if before is None and len(self.last) >= MAX_LAUNCHERS:
-            return
-        self.last[launcher] = (line.event, line.at)
-        phase = None if before is None else _PHASES.get((before[0], line.event))
-        if before is not None and phase is not None and 0 <= line.at - before[1] <= MAX_PHASE_SECONDS:
-            self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + line.at - before[1]
-
-    def _take_score(self, line: Score) -> None:
+    def _score(self, line: Score) -> None:
         if not self.heading:
             return
         self.scores[str(line.rank), self.heading] = line.score
@@ -138,7 +98,7 @@ class JobEvents(msgspec.Struct):
             self.heading = ""
 
 
-def _count(counts: _ByRank, rank: str, kind: str) -> None:
-    key = (rank, kind)
-    if key in counts or len(counts) < MAX_RANKS:
-        counts[key] = saved_sum(counts.get(key, 0))
+class SavedLines(SavedTexts):
+    """The checkpoint: what the lines so far add up to, by job."""
+
+    jobs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobEvents] = msgspec.field(default_factory=dict)

@@ -1,25 +1,19 @@
-"""Lines of NVRx's launcher and rank monitors. Pure; the text is the job's, so bounded.
+"""Lines of NVRx's launchers and rank monitors. Pure; a job writes the text, so each part is bounded.
 
-Times of events are UTC; the time at which a line was written is local and not read.
+Event times are UTC. The time at which a line was written is local and is not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
-
-import msgspec
+from typing import NamedTuple
 
 MAX_LINE_CHARACTERS = 4096
-"""What lies beyond is not looked at."""
+"""The rest of a line is not read."""
 MAX_RANK = 1 << 20
-MAX_RANK_DIGITS = 7
 MAX_CYCLE = 1 << 31
-MAX_SECONDS = 1e9
-MAX_STRAGGLERS = 64
-"""Of one warning."""
+MAX_SCORE = 1e9
 
 EVENTS = (
     "failure_detected",
@@ -34,173 +28,130 @@ EVENTS = (
 )
 OTHER = "other"
 """An event of a later version."""
-INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
-TimeoutKind = Literal["initial", "subsequent", "section", "out_of_section"]
-ScoreKind = Literal["relative", "individual"]
+NOT_KNOWN = "unknown"
+"""The rank of a monitor whose rank never reported its number."""
 
 _EVENT = re.compile(
-    r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: ([\w.:-]{1,255})_([0-9]{1,10})_([0-9]{1,10}) "
-    r"Rank: ([0-9]{1,7}|None) Time: ([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}) UTC",
+    r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: [\w.:-]{1,255}_[0-9]{1,10}_[0-9]{1,10} "
+    r"Rank: (?:[0-9]{1,7}|None) Time: ([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}) UTC",
     re.ASCII,
 )
 _MONITOR = re.compile(
-    r"\[[A-Za-z_]{1,64}[0-9]{1,10}@([\w.-]{1,255}):([0-9]{1,7}|<none>)\] \[Cycle ([0-9]{1,10})\] (.*)", re.ASCII
+    r"\[[A-Za-z_]{1,64}[0-9]{1,10}@[\w.-]{1,255}:([0-9]{1,7}|<none>)\] \[Cycle [0-9]{1,10}\] "
+    r"(?:Did not get (?P<heartbeat>initial|subsequent) heartbeat\. Waited [0-9.]{1,16} seconds"
+    r"|(?P<section>Section) '[^']{0,256}' has been open for [0-9.]{1,16} seconds"
+    r"|(?P<out>Was) out of section for [0-9.]{1,16} seconds)",
+    re.ASCII,
 )
-_HEARTBEAT = re.compile(r"Did not get (initial|subsequent) heartbeat\. Waited ([0-9.]{1,16}) seconds")
-_SECTION = re.compile(r"Section '[^']{0,256}' has been open for ([0-9.]{1,16}) seconds")
-_OUT_OF_SECTION = re.compile(r"Was out of section for ([0-9.]{1,16}) seconds")
-_STRAGGLERS = re.compile(r"STRAGGLER DETECTION WARNING: Some GPUs (have worse|performance dropped)")
-_STRAGGLER = re.compile(r"StragglerId\(rank=([0-9]{1,7})[,)]")
 _SCORES = re.compile(r"GPU (relative|individual) performance:\s*$")
 _SCORE = re.compile(r"\bRank=([0-9]{1,7}) Node=[\w.-]{1,255} Score=([0-9.]{1,16})", re.ASCII)
-_INTERRUPTION = re.compile(r"Interruption\.([A-Z_]{1,64}) on ranks=[\[{]([0-9, ]{1,4096})[\]}]", re.ASCII)
+
+_LINES: tuple[tuple[str, str, str], ...] = (
+    ("no_progress", "made NO progress", r"Training cycle #[0-9]{1,10} made NO progress"),
+    ("progress", "made progress", r"Training cycle #[0-9]{1,10} made progress"),
+    ("stopped_without_progress", "EARLY TERMINATION", r"EARLY TERMINATION: [0-9]{1,10} consecutive training cycles"),
+    ("restart_of_own_failure", "Worker group FAILED", r"Worker group FAILED\. [0-9]{1,6}/[0-9]{1,6} attempts left"),
+    ("restart_of_others_failure", "Joining cluster restart", r"Joining cluster restart \(group_rank="),
+    ("processes_left", "remaining processes in worker PGIDs", r"Found [1-9][0-9]{0,9} remaining processes"),
+    ("gpu_memory_held", "GPU memory to be reclaimed", r"Timeout waiting for GPU memory to be reclaimed"),
+    ("gpu_needs_reset", "Requires a reset to recover", r"GPU [0-9]{1,3}: Requires a reset to recover"),
+    ("gpu_needs_reboot", "node reboot", r"GPU [0-9]{1,3}: .{0,128}node reboot"),
+    ("gpu_needs_drain", "peer-to-peer traffic to be drained", r"GPU [0-9]{1,3}: .{0,128}peer-to-peer traffic"),
+    ("gpu_degraded", "Operating at reduced capacity", r"GPU [0-9]{1,3}: .{0,128}Operating at reduced capacity"),
+    ("nic_failed", "Health check FAILED", r"NIC device [\w.-]{1,64}: .{0,256}Health check FAILED"),
+    ("nic_link_down", "link down counter has been incremented", r"GPU [0-9]{1,3} (?:NIC/IB|NIC|IB) .{0,64}link down"),
+    ("nvlink_failed", "NVLinkWindowHealthCheck", r"NVLinkWindowHealthCheck: GPU [0-9]{1,3} unhealthy"),
+    ("stop_recommended", "recommends stopping the job", r"Attribution recommends stopping the job"),
+    ("restart_refused", "must not be restarted", r"NVRx decided the job must not be restarted"),
+    ("ranks_failed", "exited with non-zero exit code", r"Some rank\(s\) exited with non-zero exit code"),
+    ("ended_well", "Agent exits with exit code", r"Agent exits with exit code = 0\."),
+    (
+        "restart_in_process",
+        "_ex: ",
+        r"rank=[0-9]{1,7} (?:init|health|fn|other|term|finalize|restart|exit|terminate|completion|abort)_ex: ",
+    ),
+    ("nested_restart", "[NestedRestarter]", r"\[NestedRestarter\] name=\[In(?:Process|Job)\] state=handling"),
+)
+_NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pattern in _LINES)
 
 
-class LauncherEvent(msgspec.Struct, frozen=True):
-    """A step of a cycle. ``event``: one of EVENTS or OTHER; ``group_rank``: a node's number; ``at``: epoch seconds."""
+class LauncherEvent(NamedTuple):
+    """A step of a cycle. ``event``: one of EVENTS or OTHER; ``at``: epoch seconds."""
 
     cycle: int
     event: str
-    host: str
-    launcher_pid: int
-    group_rank: int | None
     at: float
 
 
-class HeartbeatTimeout(msgspec.Struct, frozen=True):
-    """A rank's monitor gave it up, and kills it. ``seconds``: what was waited; ``rank`` None: it never told its own."""
+class HeartbeatTimeout(NamedTuple):
+    """A monitor kills its rank. ``kind``: initial, subsequent, section or out_of_section."""
 
-    rank: int | None
-    host: str
-    cycle: int
-    kind: TimeoutKind
-    seconds: float
+    rank: str
+    kind: str
 
 
-class Stragglers(msgspec.Struct, frozen=True):
-    """Ranks that NVRx found slow: slower than others (``relative``), or than they were (``individual``)."""
+class ScoreHeading(NamedTuple):
+    """The scores that follow are of this kind: relative or individual."""
 
-    kind: ScoreKind
-    ranks: tuple[int, ...]
-
-
-class Interruptions(msgspec.Struct, frozen=True):
-    """A rank restarts within its process: ranks with what stopped each, one of INTERRUPTIONS or OTHER."""
-
-    found: tuple[tuple[int, str], ...]
+    kind: str
 
 
-class ScoreHeading(msgspec.Struct, frozen=True):
-    """The scores that follow are of this kind."""
-
-    kind: ScoreKind
-
-
-class Score(msgspec.Struct, frozen=True):
-    """How fast a rank's GPU is: 1 is as fast as the best."""
+class Score(NamedTuple):
+    """The speed of a rank's GPU; the best has 1."""
 
     rank: int
     score: float
 
 
-NvrxLine = LauncherEvent | HeartbeatTimeout | Stragglers | Interruptions | ScoreHeading | Score
+NvrxLine = LauncherEvent | HeartbeatTimeout | ScoreHeading | Score
 
 
 def read_line(line: str) -> NvrxLine | None:
-    """What a line tells; None for nearly all."""
+    """Return what a line says; None for nearly all lines."""
     text = line[:MAX_LINE_CHARACTERS]
-    for word, reader in _READERS:
+    for word, pattern, reader in _READERS:
         if word in text:
-            return reader(text)
+            match = pattern.search(text)
+            return None if match is None else reader(match)
     return None
 
 
-def _event(text: str) -> LauncherEvent | None:
-    found = _EVENT.search(text)
-    if found is None:
-        return None
-    cycle, event, host, pid, _, group_rank, at = found.groups()
+def read_notice(line: str) -> str:
+    """Return the name of the decision or defect that a line reports; empty for nearly all lines."""
+    text = line[:MAX_LINE_CHARACTERS]
+    return next((name for name, word, pattern in _NOTICES if word in text and pattern.search(text)), "")
+
+
+def _event(match: re.Match[str]) -> LauncherEvent | None:
+    cycle, event, at = match.groups()
     try:
         moment = datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return None
-    if int(cycle) > MAX_CYCLE:
-        return None
-    number = None if group_rank == "None" else int(group_rank)
-    return LauncherEvent(int(cycle), event if event in EVENTS else OTHER, host, int(pid), number, moment)
+    return LauncherEvent(int(cycle), event if event in EVENTS else OTHER, moment) if int(cycle) <= MAX_CYCLE else None
 
 
-def _timeout(text: str) -> HeartbeatTimeout | None:
-    found = _MONITOR.search(text)
-    told = None if found is None else _timed_out(found[4])
-    if found is None or told is None or int(found[3]) > MAX_CYCLE:
-        return None
-    kind, seconds = told
-    rank = None if found[2] == "<none>" else int(found[2])
-    return HeartbeatTimeout(rank if rank is None or rank < MAX_RANK else None, found[1], int(found[3]), kind, seconds)
+def _timeout(match: re.Match[str]) -> HeartbeatTimeout:
+    rank = match[1] if match[1].isdigit() and int(match[1]) < MAX_RANK else NOT_KNOWN
+    kind = match["heartbeat"] or ("section" if match["section"] else "out_of_section")
+    return HeartbeatTimeout(rank if rank == NOT_KNOWN else str(int(rank)), kind)
 
 
-def _timed_out(text: str) -> tuple[TimeoutKind, float] | None:
-    """What was waited for, and how long."""
-    if found := _HEARTBEAT.match(text):
-        return _told("initial" if found[1] == "initial" else "subsequent", found[2])
-    if found := _SECTION.match(text):
-        return _told("section", found[1])
-    if found := _OUT_OF_SECTION.match(text):
-        return _told("out_of_section", found[1])
-    return None
+def _heading(match: re.Match[str]) -> ScoreHeading:
+    return ScoreHeading(match[1])
 
 
-def _told(kind: TimeoutKind, text: str) -> tuple[TimeoutKind, float] | None:
-    seconds = _decimal(text)
-    return None if seconds is None else (kind, seconds)
-
-
-def _stragglers(text: str) -> Stragglers | None:
-    found = _STRAGGLERS.search(text)
-    if found is None:
-        return None
-    ranks = {int(each) for each in _STRAGGLER.findall(text)}
-    known = sorted(rank for rank in ranks if rank < MAX_RANK)[:MAX_STRAGGLERS]
-    return Stragglers("relative" if found[1] == "have worse" else "individual", tuple(known))
-
-
-def _interruptions(text: str) -> Interruptions | None:
-    found = []
-    for name, ranks in _INTERRUPTION.findall(text):
-        kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
-        numbers = {int(each) for each in ranks.replace(",", " ").split() if len(each) <= MAX_RANK_DIGITS}
-        found += [(rank, kind) for rank in sorted(numbers) if rank < MAX_RANK]
-    return Interruptions(tuple(found[:MAX_STRAGGLERS])) if found else None
-
-
-def _heading(text: str) -> ScoreHeading | None:
-    found = _SCORES.search(text)
-    return None if found is None else ScoreHeading("relative" if found[1] == "relative" else "individual")
-
-
-def _score(text: str) -> Score | None:
-    found = _SCORE.search(text)
-    score = None if found is None else _decimal(found[2])
-    if found is None or score is None or int(found[1]) >= MAX_RANK:
-        return None
-    return Score(int(found[1]), score)
-
-
-def _decimal(text: str) -> float | None:
-    """A number that is not negative and not absurd; None else."""
+def _score(match: re.Match[str]) -> Score | None:
     try:
-        number = float(text)
+        score = float(match[2])
     except ValueError:
         return None
-    return number if 0 <= number <= MAX_SECONDS else None
+    return Score(int(match[1]), score) if 0 <= score <= MAX_SCORE and int(match[1]) < MAX_RANK else None
 
 
-_READERS: tuple[tuple[str, Callable[[str], NvrxLine | None]], ...] = (
-    (" Event: ", _event),
-    ("] [Cycle ", _timeout),
-    ("STRAGGLER DETECTION WARNING: ", _stragglers),
-    ("Interruption.", _interruptions),
-    (" performance:", _heading),
-    (" Score=", _score),
+_READERS = (
+    (" Event: ", _EVENT, _event),
+    ("] [Cycle ", _MONITOR, _timeout),
+    (" performance:", _SCORES, _heading),
+    (" Score=", _SCORE, _score),
 )

@@ -47,7 +47,7 @@ def make_task(node_rank: int, fate: Fate, seed: int = 1) -> MadeTask:
         err += [f"[DEBUG] {AT.format(9)} {host}: madengine exited with code 0"]
     elif fate == "fails":
         out += ["Traceback (most recent call last):", "RuntimeError: HIP out of memory. Tried to allocate 2.00 GiB"]
-        failures = {"traceback": 1, "hip_out_of_memory": 1}
+        failures = {"Traceback (most recent call last)": 1, "HIP out of memory": 1}
         code = 3
     elif fate == "silent":
         code = 137

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-MEAN_US, GBS = 123.4, 45.67
-
 
 class MadeRank(msgspec.Struct):
     """What is true of a rank at the end of the made-up run."""
@@ -19,7 +17,6 @@ class MadeRank(msgspec.Struct):
     combined_gbs: float = 0.0
     dispatch_gbs: float = 0.0
     combine_gbs: float = 0.0
-    mean_us: float = 0.0
 
 
 class MadeRun(NamedTuple):
@@ -55,11 +52,7 @@ def make_run(
             truth[rank] = MadeRank(number)
             alive.add(rank)
         write(logs, begin, ranks_per_node)
-        write(
-            logs,
-            [(rank, f"{me(rank, ranks_per_node)} -> start phase {number}") for rank in sorted(alive)],
-            ranks_per_node,
-        )
+        say(logs, alive, f"start phase {number}", ranks_per_node)
         for rank in alive:
             truth[rank].phase = number
         gone = {crash[0]} & alive if crash is not None and crash[1] == number else set()
@@ -68,27 +61,16 @@ def make_run(
         lost = (killed & alive) | gone
         if lost:
             names = ", ".join(map(str, sorted(lost)))
-            write(
-                logs,
-                [
-                    (rank, f"{me(rank, ranks_per_node)} -> detected rank failures: {{{names}}}, cleaning up...")
-                    for rank in sorted(survivors)
-                ],
-                ranks_per_node,
-            )
+            say(logs, survivors, f"detected rank failures: {{{names}}}, cleaning up...", ranks_per_node)
             for rank in lost:
                 missed[rank, number] = len(survivors)
-        write(
-            logs,
-            [(rank, f"{me(rank, ranks_per_node)} -> end phase {number}") for rank in sorted(survivors)],
-            ranks_per_node,
-        )
+        say(logs, survivors, f"end phase {number}", ranks_per_node)
         for rank in survivors:
             truth[rank].ended = number
         for rank in killed & alive:
             truth[rank].left = "killed"
         alive = survivors
-    write(logs, [(rank, f"{me(rank, ranks_per_node)} -> done") for rank in sorted(alive)], ranks_per_node)
+    say(logs, alive, "done", ranks_per_node)
     for rank in alive:
         truth[rank].left = "done"
     joined = {node: joined_lines(lines, chance) for node, lines in logs.items()}
@@ -98,6 +80,11 @@ def make_run(
 def me(rank: int, ranks_per_node: int) -> str:
     """How a rank names itself."""
     return f"global_rank={rank}, local_rank={rank % ranks_per_node}"
+
+
+def say(logs: dict[int, list[str]], ranks: set[int], text: str, ranks_per_node: int) -> None:
+    """Have each of these ranks print a text."""
+    write(logs, [(rank, f"{me(rank, ranks_per_node)} -> {text}") for rank in sorted(ranks)], ranks_per_node)
 
 
 def play(ranks: set[int], killed: set[int], truth: dict[int, MadeRank], chance: random.Random) -> list[tuple[int, str]]:
@@ -110,7 +97,7 @@ def play(ranks: set[int], killed: set[int], truth: dict[int, MadeRank], chance: 
         combined, dispatch, combine = (round(chance.uniform(10, 90), 2) for _ in range(3))
         mean = round(chance.uniform(20, 400), 1)
         found = truth[rank]
-        found.combined_gbs, found.dispatch_gbs, found.combine_gbs, found.mean_us = combined, dispatch, combine, mean
+        found.combined_gbs, found.dispatch_gbs, found.combine_gbs = combined, dispatch, combine
         lines.append(
             (
                 rank,

@@ -37,14 +37,10 @@ def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
     assert len(asker.due([view(3)], "/proc", 1901.0, AGAIN_SECONDS + 1.0)) == 1
 
 
-@pytest.mark.parametrize(
-    "silent",
-    [view(progress=None), view(exited_at=5.0), view(prefix=""), view(prefix="relative"), view(facts=None)],
-    ids=["never began", "left", "no pipe", "no path", "no process"],
-)
-def test_who_is_not_asked(silent: RankView) -> None:
+def test_who_is_not_asked() -> None:
     """A rank that never completed anything, has left or named no absolute path is not asked."""
-    assert DumpAsker(SILENCE).due([silent], "/proc", 5000.0, 1.0) == []
+    for odd in ({"progress": None}, {"exited_at": 5.0}, {"prefix": ""}, {"prefix": "relative"}, {"facts": None}):
+        assert DumpAsker(SILENCE).due([view(**odd)], "/proc", 5000.0, 1.0) == []
 
 
 def test_so_many_in_one_look() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -10,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_clock import FakeClock
+from exporter_node import ExporterNode
 from flight_dumps import dump, entry, pickled
 from hypothesis import given, strategies as st
-from lent import lent, stop_all
-from proc_tree import ProcTree
-from rank_table import environment, owned
+from rank_table import owned
 
 from agent.helper.by_user import ByUser
-from agent.helper.client import HelperFailed, Helpers
+from agent.helper.client import HelperFailed
 from agent.ranks.rank.owner import Owner
-from agent.sdk.exporter import Context, NoData
+from agent.sdk.exporter import NoData
 from agent.sdk.metrics import Admission
-from agent.sdk.ranks import ExitStatus, RankTable
+from agent.sdk.ranks import ExitStatus
 from exporters.flight_recorder import exporter, reading
 from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
-from exporters.flight_recorder.places import paths_of
+from exporters.flight_recorder.places import is_number, paths_of
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest, read_dumps
 
 ME = os.getuid()
@@ -40,42 +37,22 @@ STARTED = 1.7e9
 MakeNode = Callable[..., "Node"]
 
 
-class Node:
-    """A node with ranks of job 4711, whose processes see ``inside`` as their root, and the exporter."""
+class Node(ExporterNode):
+    """A node with ranks of job 4711, whose processes see ``inside`` as their root."""
 
-    def __init__(self, folder: Path, **changed: Any) -> None:
-        self.runner = asyncio.Runner()
-        self.proc = ProcTree(folder / "proc")
+    def __init__(self, folder: Path, **lends: Any) -> None:
+        super().__init__("flight_recorder", folder, lambda: FlightRecorderExporter(FlightRecorderConfig()), **lends)
         self.inside = folder / "inside"
         (self.inside / "dumps").mkdir(parents=True)
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.helpers = Helpers(self.clock)
-        tables = {"ranks": self.ranks, "helper": self.helpers.lend} | changed
-        self.ctx: Context = lent("flight_recorder", self.clock, folder, **tables)
-        self.exporter = FlightRecorderExporter(FlightRecorderConfig())
-        self.runner.run(self.exporter.start(self.ctx))
+        self.start()
 
-    def add_rank(
-        self,
-        rank: int = 0,
-        *,
-        pid: int = 0,
-        job: str = "4711",
-        uid: int = ME,
-        world: int = 4,
-        started: float = STARTED,
-        parent: int = 5,
-    ) -> Any:
+    def add_rank(self, rank: int = 0, *, pid: int = 0, uid: int = ME, parent: int = 5, **more: Any) -> Any:
         """A rank whose environment names its dump."""
         pid = pid or 10 + rank
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
-        given = environment(rank, world=world, job=job, port="1") | {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}
-        facts = owned(pid, given, Owner("user", str(uid)), uid=uid, parent=parent, start_seconds=started)
-        self.ranks.observe_process(facts)
-        self.ranks.tick()
-        return facts.key
+        more = {"world": 4, "start_seconds": STARTED} | more
+        return self.observe(pid, rank, uid, {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}, parent=parent, **more)
 
     def write(self, rank: int = 0, value: dict[str, Any] | None = None, seconds: float = STARTED + 1.0) -> Path:
         """A dump that was written at this time."""
@@ -84,29 +61,13 @@ class Node:
         os.utime(path, (seconds, seconds))
         return path
 
-    def look(self, seconds: float = 5.0) -> dict[str, float]:
-        """Let time pass, look until nothing is pending, and return what is shown, by name and label values."""
-        self.clock.advance(seconds)
-        self.runner.run(self.exporter.update())
-        return self.shown()
-
     def shown(self) -> dict[str, float]:
         """What is shown, without the common beginning of the names."""
-        found = {}
-        for metric in self.exporter.families(self.exporter.snapshot()):
-            for labels, value in zip(metric.labels, metric.values, strict=True):
-                found["/".join((metric.family.name.removeprefix("rankwatch_flight_recorder_"), *labels))] = value
-        return found
+        return {name.removeprefix("flight_recorder_"): value for name, value in super().shown().items()}
 
     def results(self) -> dict[str, float]:
         """What became of files, by result."""
         return {name.partition("/")[2]: value for name, value in self.shown().items() if name.startswith("dumps_total")}
-
-    def end(self) -> None:
-        """Stop all."""
-        self.runner.run(self.exporter.drain())
-        self.runner.run(stop_all(self.helpers))
-        self.runner.close()
 
 
 @pytest.fixture
@@ -257,15 +218,11 @@ def test_how_long_a_dump_is_shown(node: Node) -> None:
     assert not node.ranks.snapshot().ranks
     assert "enqueued_sequence/4711/0/0" in node.look(0.0)
     assert node.look(6.0) == {"dumps_total/read": 1.0}
-
-
-def test_an_old_dump_of_a_rank_that_runs(node: Node) -> None:
-    """A rank that still runs after an hour has its dump shown no more, and the file is not read again."""
-    node.add_rank()
-    node.write()
+    node.add_rank(1)  # which still runs after an hour
+    node.write(1)
     node.look()
-    assert node.look(3601.0) == {"dumps_total/read": 1.0}
-    assert node.look() == {"dumps_total/read": 1.0}
+    for seconds in (3601.0, 5.0):
+        assert node.look(seconds) == {"dumps_total/read": 2.0}
 
 
 def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
@@ -287,21 +244,12 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
     node.look()
     node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
     node.clock.advance(20.0)
-    node.add_rank(pid=88, started=STARTED + 20.0)
+    node.add_rank(1, pid=87, start_seconds=STARTED + 20.0)
+    assert node.look() == {"dumps_total/read": 1.0}  # with other ranks here, too
+    node.add_rank(pid=88, start_seconds=STARTED + 20.0)
     assert node.look() == {"dumps_total/read": 1.0, "dumps_total/earlier_process": 1.0}
     node.write(seconds=STARTED + 30.0)
     assert "enqueued_sequence/4711/0/0" in node.look()
-
-
-def test_a_job_that_was_started_anew_with_other_ranks(node: Node) -> None:
-    """Dumps of ranks that went elsewhere are not shown with those of the job's next processes."""
-    key = node.add_rank()
-    node.write()
-    node.look()
-    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
-    node.clock.advance(20.0)
-    node.add_rank(1, pid=88, started=STARTED + 20.0)
-    assert node.look() == {"dumps_total/read": 1.0}
 
 
 def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> None:
@@ -320,42 +268,34 @@ def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> N
 
 def test_what_a_file_makes_of_the_helper(node: Node) -> None:
     """Files that are made to take memory are refused by a helper that has little of it, and it goes on."""
-    (node.inside / "dumps").mkdir(exist_ok=True)
-    for rank, raw in enumerate(
-        (
-            b"](" + b"]" * 2_000_000,
-            b"](" + b"}" * 240_000 + b"e",
-            b"](" + b"M\xff\xff" * 2_000_000,
-            b"{" + b"[" * 1_000_000,
-        )
-    ):
+    ones = b"](" + b"K\x01" * 3000 + b"eq\x00" + b"h\x00" * 3000
+    shared = pickled(dump([entry(input_sizes=["X"])])).replace(b"X\x01\x00\x00\x00X", ones)
+    bombs = [
+        b"](" + b"]" * 2_000_000,
+        b"](" + b"}" * 240_000 + b"e",
+        b"](" + b"M\xff\xff" * 2_000_000,
+        b"{" + b"[" * 1_000_000,
+        shared.replace(b"ueu.", b"uq\x01" + b"h\x01" * 3000 + b"eu."),
+    ]
+    for rank, raw in enumerate(bombs):
         (node.inside / f"dumps/trace_{rank}").write_bytes(raw)
-        node.add_rank(rank)
-    for _ in range(4):
+        node.add_rank(rank, world=len(bombs))
+    for _ in bombs:
         node.look()
-    assert sum(node.results().values()) == 4
+    assert sum(node.results().values()) == len(bombs)
     assert set(node.results()) <= {"too_large", "incomplete", "malformed"}
     assert {(helper.calls["failed"], helper.restarts) for helper in node.helpers.all()} == {(0, 0)}
 
 
 def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump of so many bytes is read, and not one of one more, of which no more is read than that."""
+    """A dump of MAX_DUMP_BYTES is read, and not one of one more; after DECODING_SECONDS none is begun."""
     path = node.write()
-    request = DumpRequest("1", 0, ME, [str(path)])
-    for bound, result in ((path.stat().st_size, "read"), (path.stat().st_size - 1, "too_large")):
-        monkeypatch.setattr(reading, "MAX_DUMP_BYTES", bound)
-        [answer] = read_dumps([request], b"")
+    size, pending = path.stat().st_size, ("DECODING_SECONDS", -1.0, "pending")
+    for bound, value, result in (("MAX_DUMP_BYTES", size, "read"), ("MAX_DUMP_BYTES", size - 1, "too_large"), pending):
+        monkeypatch.setattr(reading, bound, value)
+        [answer] = read_dumps([DumpRequest("1", 0, ME, [str(path)])], b"")
         assert answer is not None
         assert answer.result == result
-
-
-def test_decoding_is_bounded_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so long no further file is begun: it is read in the next look, before those that were read."""
-    monkeypatch.setattr(reading, "DECODING_SECONDS", -1.0)
-    request = DumpRequest("1", 0, ME, [str(node.write())])
-    [answer] = read_dumps([request], b"")
-    assert answer is not None
-    assert answer.result == "pending"
 
 
 class Helper:
@@ -476,9 +416,9 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
     hangs.set()
 
 
-@pytest.mark.parametrize(
-    ("environment", "paths"),
-    [
+def test_where_dumps_are() -> None:
+    """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
+    for given_, paths in (
         ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "b/r_"}, ["/job/b/r_3"]),
@@ -486,27 +426,17 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
         ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, [f"/c/{name}" for name in OWN] + [SYSTEMS]),
         ({"HOME": "h"}, [SYSTEMS]),
         (None, [SYSTEMS]),
-    ],
-)  # fmt: skip
-def test_where_dumps_are(environment: dict[str, str] | None, paths: list[str]) -> None:
-    """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
-    facts = owned(10, environment, Owner("user", "1"), directory="/job")
-    assert paths_of(facts, "3", "4711", ()) == paths
+    ):
+        assert paths_of(owned(10, given_, Owner("user", "1"), directory="/job"), "3", "4711", ()) == paths
 
 
-@pytest.mark.parametrize(
-    ("job_id", "paths"), [("4711", ["/r/4711/t_3", "/s_3"]), ("..", ["/s_3"]), ("a/b", ["/s_3"]), ("", ["/s_3"])]
-)
-def test_a_sites_own_paths(job_id: str, paths: list[str]) -> None:
+def test_a_sites_own_paths() -> None:
     """A site's prefixes are looked at, too; a job id that is no name of a directory leads nowhere."""
     facts = owned(10, {}, Owner("user", "1"))
-    assert paths_of(facts, "3", job_id, ["/r/%j/t_", "/s_"])[1:] == paths
-
-
-@pytest.mark.parametrize("rank", ["pid-17", "unknown", "12345678"])
-def test_ranks_without_a_number_have_no_dump(node: Node, rank: str) -> None:
-    """A process whose rank nobody knows is not looked at."""
-    assert not exporter.is_number(rank)
+    for job_id in ("4711", "..", "a/b", ""):
+        paths = ["/r/4711/t_3", "/s_3"] if job_id == "4711" else ["/s_3"]
+        assert paths_of(facts, "3", job_id, ["/r/%j/t_", "/s_"])[1:] == paths
+    assert [rank for rank in ("3", "pid-17", "unknown", "1234567", "12345678") if is_number(rank)] == ["3", "1234567"]
 
 
 @given(st.binary(max_size=300))

@@ -18,8 +18,7 @@ from exporters.job_log.catalogue import (
     entries,
     progress_patterns,
 )
-from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, classify, events
-from exporters.job_log.speaker import MAX_RANK, Speaker, speaker_of
+from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, classify, events, speaker_of
 
 LINES = Path(__file__).parents[1] / "data/job_log/lines.tsv"
 NOT_OURS = ("nvrx.line", "nvrx.event", "nvrx.cyclefile", "nvrx.straggler", "nixl.", "mad.marker", "mad.perf")

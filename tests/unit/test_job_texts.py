@@ -64,25 +64,22 @@ def test_who_writes_a_file(tmp_path: Path) -> None:
     assert found == {(file.stat().st_dev, file.stat().st_ino): "" for file in (files[0], files[3])}
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "job_id"),
-    [
+def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
+    """The job of a file is that whose control group its writer is in; none that a user can make counts."""
+    proc = ProcTree(tmp_path / "proc")
+    log = tmp_path / "out"
+    log.touch()
+    hold(proc, 1, log, 7, "0100001")
+    for cgroup, job_id in (
         ("0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n", "4711"),
         ("0::/system.slice/n1_slurmstepd.scope/job_4711\n", "4711"),
         ("4:memory:/slurm/uid_1000/job_4711/step_batch\n0::/\n", "4711"),
         ("0::/user.slice/user-7.slice/user@7.service/system.slice/slurmstepd.scope/job_4711\n", ""),
         ("0::/system.slice/slurmstepd.scope/job_4711x\n", ""),
         ("0::/../slurm/uid_7/job_4711\n", ""),
-    ],
-)
-def test_for_which_job_a_file_is_written(tmp_path: Path, cgroup: str, job_id: str) -> None:
-    """The job of a file is that whose control group its writer is in; none that a user can make counts."""
-    proc = ProcTree(tmp_path / "proc")
-    log = tmp_path / "out"
-    log.touch()
-    hold(proc, 1, log, 7, "0100001")
-    (proc.root / "1/cgroup").write_text(cgroup)
-    assert list(writers_of(ProcFS(proc.root), {str(log): 7}).values()) == [job_id]
+    ):
+        (proc.root / "1/cgroup").write_text(cgroup)
+        assert list(writers_of(ProcFS(proc.root), {str(log): 7}).values()) == [job_id]
 
 
 def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
@@ -142,31 +139,19 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many files are remembered as ours, and not one more."""
-    monkeypatch.setattr(job_texts, "MAX_OURS", 2)
-    proc = ProcTree(tmp_path / "proc")
-    for number in range(3):
-        log = tmp_path / f"{number + 1}_4711.log"
-        log.write_text("line\n")
-        hold(proc, 10 + number, log, ME, "0100001")
-    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
-    assert len(texts.turn(users_of((10, "4711", ME)))) == 2
-    texts.close()
-
-
-def test_saved_positions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of files that are ours so many positions are saved, and not one more; of others none."""
-    monkeypatch.setattr(job_texts, "MAX_POSITIONS", 2)
+    """Of files that are ours MAX_OURS are remembered and MAX_POSITIONS saved, and not one more; of others none."""
     proc = ProcTree(tmp_path / "proc")
     for number in range(3):
         log = tmp_path / f"{number + 1}_4711.log"
         log.write_text("line\n")
         hold(proc, 10 + number, log, ME, "0100001")
     (tmp_path / "9_4711.log").write_text("line\n")
-    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
-    assert len(texts.turn(users_of((10, "4711", ME)))) == 3
-    assert len(texts.positions()) == 2
-    texts.close()
+    for bound, read in (("MAX_POSITIONS", 3), ("MAX_OURS", 2)):
+        monkeypatch.setattr(job_texts, bound, 2)
+        texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
+        assert len(texts.turn(users_of((10, "4711", ME)))) == read
+        assert len(texts.positions()) == 2
+        texts.close()
 
 
 def test_a_look_reads_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

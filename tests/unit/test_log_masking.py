@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporters.job_log.masking import MASKED, masked
+from exporters.job_log.masking import MASKED, MAX_GROWTH, masked, readings
 from exporters.job_log.matcher import MAX_LINE_BYTES
-from exporters.job_log.unsteered import MAX_GROWTH, readings
 
 DATA = Path(__file__).parents[1] / "data"
 KNOWN_LEAKS = 5
@@ -25,61 +24,13 @@ PLAIN_FILES = [
 ]
 """Recorded lines of jobs and of the kernel; no secret is in them."""
 PIECES = [
-    "SG.",
-    "eyJaaaaaaaaa.",
-    " -u " + "a" * 64,
-    'key=\\"',
-    "%3d",
-    "A1a/",
-    "12345678:",
-    "key",
-    "a.",
-    "://",
-    "token ",
-    "Bearer ",
-    "eyJ",
-    '"',
-    "auth=",
-    "-",
-    'key="\\\\',
-    "/",
-    'key="',
-    "  ",
-    "password ",
-    "password(",
-    "password=(",
-    "password='\\''",
-    "key=('\\\\",
-    "<password ",
-    "</a><b>",
-    'secret"value',
-    'password " a="b"',
-    'value="a" name="',
-    "secret for ",
-    "secret is ",
-    "echo ",
-    "snmpget ",
-    "snmpget -A ",
-    "ssh-keygen ",
-    "kinit ",
-    "expect ",
-    "net use ",
-    "wandb ",
-    " /p:",
-    "password, ",
-    "mysql ",
-    "zip -p ",
-    "\x1b]",
-    "\x1b[",
-    "p\b",
-    "\0",
-    "aB1",
-    "aB1-",
-    "\ufdfa",
-    "ann:",
-    "authorization,",
-    "-----BEGIN KEY-----",
-]
+    "SG.", "eyJaaaaaaaaa.", " -u " + "a" * 64, 'key=\\"', "%3d", "A1a/", "12345678:", "key", "a.", "://",
+    "token ", "Bearer ", "eyJ", '"', "auth=", "-", 'key="\\\\', "/", 'key="', "  ", "password ", "password(",
+    "password=(", "password='\\''", "key=('\\\\", "<password ", "</a><b>", 'secret"value', 'password " a="b"',
+    'value="a" name="', "secret for ", "secret is ", "echo ", "snmpget ", "snmpget -A ", "ssh-keygen ",
+    "kinit ", "expect ", "net use ", "wandb ", " /p:", "password, ", "mysql ", "zip -p ", "\x1b]", "\x1b[",
+    "p\b", "\0", "aB1", "aB1-", "\ufdfa", "ann:", "authorization,", "-----BEGIN KEY-----",
+]  # fmt: skip
 """What a hostile line is made of."""
 
 
@@ -93,33 +44,22 @@ SECRETS = [(shape, secret, json.loads(line)) for shape, secret, line in rows("se
 
 
 def test_every_shape_of_a_secret() -> None:
-    """A secret is not shown in any of the shapes of the table but those that say that they leak."""
-    for shape, secret, line in SECRETS:
-        assert (secret in masked(line)) == shape.startswith("leaks: ")
+    """A secret is shown in none of more than 100 shapes but those that the documentation names."""
+    leaks = [shape for shape, secret, line in SECRETS if secret in masked(line)]
+    assert leaks == [shape for shape, *_ in SECRETS if shape.startswith("leaks: ")]
+    assert (len(SECRETS) > 100, len(leaks)) == (True, KNOWN_LEAKS)
 
 
-def test_few_shapes_leak() -> None:
-    """The table has more than 100 shapes, of which no more leak than the documentation names."""
-    assert len(SECRETS) > 100
-    assert sum(shape.startswith("leaks: ") for shape, *_ in SECRETS) == KNOWN_LEAKS
-
-
-@pytest.mark.parametrize("path", PLAIN_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_recorded_lines_stay(path: Path) -> None:
-    """Lines that real launchers, libraries and drivers wrote are kept as they are."""
-    lines = path.read_text().splitlines()
+def test_recorded_lines_stay() -> None:
+    """Lines that real launchers, libraries and drivers wrote, and those of known events, are kept as they are."""
+    lines = [line for path in PLAIN_FILES for line in path.read_text().splitlines()]
+    lines += [json.loads(line) for _, _, line in rows("lines.tsv")]
     assert [masked(line) for line in lines] == lines
 
 
-def test_known_lines_stay() -> None:
-    """Every line by which the exporter knows an event is kept as it is."""
-    lines = [json.loads(line) for _, _, line in rows("lines.tsv")]
-    assert [masked(line) for line in lines] == lines
-
-
-@pytest.mark.parametrize(
-    ("before", "line", "expected"),
-    [
+def test_a_value_on_the_next_line() -> None:
+    """The line after a secret's name, and a key's last line, are masked; others are not."""
+    for before, line, expected in (
         ("password:", "  hunter2", f"  {MASKED}"),
         ("db_password: |", "    two hunter2", f"    {MASKED}"),
         ('"api_key":', '  "hunter2",', f"  {MASKED}"),
@@ -127,25 +67,19 @@ def test_known_lines_stay() -> None:
         ("password:", "", ""),
         ("loss: 3", "hunter2", "hunter2"),
         (MASKED, "step 3 of 5", "step 3 of 5"),
-    ],
-)
-def test_a_value_on_the_next_line(before: str, line: str, expected: str) -> None:
-    """The line after a secret's name, and a key's last line, are masked; others are not."""
-    assert masked(line, before) == expected
+    ):
+        assert masked(line, before) == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
+def test_what_steers_a_terminal_is_gone() -> None:
+    """Escape sequences, control characters and what is not seen are removed; a carriage return is a space."""
+    for line, shown in (
         ("\x1b[31mred\x1b[0m and \x1b]0;title\x07plain", "red and plain"),
         ("a\u200bb\u202ec\x07d", "abcd"),
         ("step 1\rstep 2", "step 1 step 2"),
         ("tab\tstays", "tab\tstays"),
-    ],
-)
-def test_what_steers_a_terminal_is_gone(line: str, shown: str) -> None:
-    """Escape sequences, control characters and what is not seen are removed; a carriage return is a space."""
-    assert masked(line) == shown
+    ):
+        assert masked(line) == shown
 
 
 def test_wide_letters_do_not_blow_a_line_up() -> None:
@@ -227,19 +161,16 @@ def test_a_secret_is_masked_wherever_it_stands(line: str) -> None:
     assert MASKED in masked(line)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_plain_lines_stay() -> None:
+    """What has no secret in it is not masked."""
+    for line in (
         "python -u train.py --lr 3",
         "forward pass: 3 ms, backward pass took 5 ms",
         "TypeError: f() missing 1 required argument: 'auth'",
         "in torch/distributed/fsdp/fully/sharded/data/parallel of 2 nodes",
         "connect to tcp://10.0.0.1:29500 failed",
-    ],
-)
-def test_plain_lines_stay(line: str) -> None:
-    """What has no secret in it is not masked."""
-    assert masked(line) == line
+    ):
+        assert masked(line) == line
 
 
 @pytest.mark.parametrize("piece", PIECES)

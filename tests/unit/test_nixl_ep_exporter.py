@@ -9,23 +9,22 @@ import threading
 from pathlib import Path
 
 import pytest
+from exporter_node import ExporterNode
 from fake_clock import FakeClock
 from lent import lent
 from nixl_ep_runs import make_run
-from proc_tree import ProcTree
-from rank_table import environment, owned
 
-from agent.ranks.rank.owner import Owner
-from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.exporter import NoData
 from agent.sdk.files import JobLines
-from agent.sdk.ranks import RankTable
+from agent.system import whole_file
 from exporters.nixl_ep import exporter, job_run
-from exporters.nixl_ep.binding import StartedGroup, bind
 from exporters.nixl_ep.exporter import (
     FILE_CLOCK_SECONDS,
+    SLACK_SECONDS,
     LocalRank,
     NixlEpConfig,
     NixlEpExporter,
+    numbers_of,
     place_in,
     planned_names,
 )
@@ -54,55 +53,31 @@ def edge(rank: int, what: str, phase: int) -> str:
     return f"global_rank={rank}, local_rank={rank} -> {what} phase {phase}"
 
 
-class EpNode:
-    """A node with ranks 0 to 3 of job 4711, which write one log, and the exporter."""
+class EpNode(ExporterNode):
+    """A node with ranks 0 to 3 of job 4711, which write one log."""
 
     def __init__(self, folder: Path, names: str = "out/nixl-ep-node-*.log") -> None:
-        self.runner = asyncio.Runner()
-        self.folder = folder / (os.path.dirname(names).replace("%j", "4711"))
-        self.folder.mkdir()
-        self.log = self.folder / "nixl-ep-node-0.log"
+        config = NixlEpConfig(paths=[f"{folder}/{names}"])
+        super().__init__("nixl_ep", folder, lambda: NixlEpExporter(config))
+        self.run_folder = folder / (os.path.dirname(names).replace("%j", "4711"))
+        self.run_folder.mkdir()
+        self.log = self.run_folder / "nixl-ep-node-0.log"
         self.log.touch()
-        self.proc = ProcTree(folder / "proc")
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.ctx = lent("nixl_ep", self.clock, folder, ranks=self.ranks)
-        self.config = NixlEpConfig(paths=[f"{folder}/{names}"])
-        self.exporter = NixlEpExporter(self.config)
         for rank in range(4):
-            given = owned(10 + rank, environment(rank, port="1"), Owner("user", str(ME)), uid=ME)
-            self.ranks.observe_process(given)
-            self.proc.add(10 + rank, uid=ME, files={1: self.log})
-            (self.proc.root / str(10 + rank) / "fdinfo").mkdir()
-            (self.proc.root / str(10 + rank) / "fdinfo/1").write_text("flags:\t0100001\n")
-        self.ranks.tick()
+            self.observe(10 + rank, rank, ME)
+            self.proc.add(10 + rank, uid=ME)
+            self.hold(10 + rank, self.log)
 
     def say(self, *texts: str) -> None:
         """Add lines to the node's log."""
         with self.log.open("a") as file:
             file.writelines(f"{text}\n" for text in texts)
 
-    def start(self) -> None:
-        self.runner.run(self.exporter.start(self.ctx))
-
-    def look(self, seconds: float = 5.0) -> dict[str, float]:
-        """Let time pass, look, and return what is shown, by name and label values."""
-        self.clock.advance(seconds)
-        self.runner.run(self.exporter.update())
-        return {
-            "/".join((metric.family.name.removeprefix("rankwatch_"), *labels)): value
-            for metric in self.exporter.families(self.exporter.snapshot())
-            for labels, value in zip(metric.labels, metric.values, strict=True)
-        }
-
-    def end(self) -> None:
-        self.runner.run(self.exporter.drain())
-
 
 def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
     """A rank that the plan kills is marked from the start of that phase on, and no other one is."""
     node = EpNode(tmp_path)
-    (node.folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
+    (node.run_folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
     node.start()
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     assert [name for name in node.look() if "planned" in name] == []
@@ -118,7 +93,7 @@ def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
 def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
     """A plan that is being written anew leaves the one before it."""
     node = EpNode(tmp_path)
-    plan = node.folder / "nixl-ep-plan.json"
+    plan = node.run_folder / "nixl-ep-plan.json"
     plan.write_text(json.dumps([[0, 1, 2, -3]]))
     node.start()
     node.say(edge(3, "start", 0))
@@ -133,7 +108,7 @@ def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
 def test_plan_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is asked for as a file of the log's own user."""
     asked: list[object] = []
-    monkeypatch.setattr(exporter, "read_changed", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(whole_file, "read_changed", lambda *given: asked.append(given[-1]))
     node = EpNode(tmp_path)
     node.start()
     node.look()
@@ -145,7 +120,7 @@ def test_plan_that_is_a_link_is_none(tmp_path: Path) -> None:
     """No link is followed to a plan, and nothing but a file is read."""
     node = EpNode(tmp_path)
     (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
-    (node.folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
+    (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
     node.start()
     node.say(edge(3, "start", 0))
     assert [name for name in node.look() if "planned" in name] == []
@@ -170,12 +145,7 @@ def test_runs_go_on_after_a_restart(tmp_path: Path) -> None:
     node.say(edge(0, "start", 2), "global_rank=0, local_rank=0 -> detected rank failures: {3}, cleaning up...")
     before = node.look()
     assert before["nixl_ep_missed_total/4711/3/unknown"] == 1.0
-    node.end()
-    node.ctx = lent(
-        "nixl_ep", node.clock, tmp_path, ranks=node.ranks, state=StateSection("nixl_ep", node.ctx.state.published)
-    )
-    node.exporter = NixlEpExporter(node.config)
-    node.start()
+    node.restart()
     assert node.look() == before
     node.end()
 
@@ -240,50 +210,35 @@ def test_log_that_is_begun_anew() -> None:
     assert set(run.ranks()) == {1}
 
 
-@pytest.mark.parametrize(
-    ("texts", "kills", "seconds", "category"),
-    [
-        (("Traceback (most recent call last):", "Timed out waiting for phase 2 to complete"), False, 0.0, "traceback"),
-        (("Timed out waiting for phase 2 to complete", "Traceback (most recent call last):"), False, 0.0, "traceback"),
-        (("srun: error: n2: tasks 0: Terminated",), False, 0.0, "srun_error"),
-        (("srun: error: n2: tasks 0: Terminated",), True, 0.0, ""),
-        (("srun: error: n2: tasks 0: Terminated",), True, SETTLE_SECONDS, "srun_error"),
-        (
-            (
-                "srun: error: n2: tasks 0: Terminated",
-                "srun: Terminating StepId=1.3",
-                "srun: Force Terminated StepId=1.3",
-            ),
-            True,
-            SETTLE_SECONDS,
-            "",
-        ),
-        (("srun: error: n2: task 0: Exited with exit code 1",), True, 0.0, "srun_error"),
-        (
-            ("srun: error: n2: task 0: Terminated", "Ignoring provisional NIXL EP planned-rank-removal exit 143"),
-            False,
-            SETTLE_SECONDS,
-            "",
-        ),
-        (("All NIXL EP launches completed successfully",), False, 0.0, ""),
-    ],
-)
-def test_failure_of_a_run(texts: tuple[str, ...], kills: bool, seconds: float, category: str) -> None:
+def test_failure_of_a_run() -> None:
     """A run failed by the first category of the list that any line is of; an srun that the plan ends is no failure."""
-    run = JobRun()
-    run.take(lines(*texts, path="/o/stdout.txt"), None)
-    assert run.failure(plan_of([[0, 1], [0, -1]] if kills else [[0, 1]]), 100.0 + seconds) == category
+    done = "All NIXL EP launches completed successfully"
+    traceback, timed_out = "Traceback (most recent call last):", "Timed out waiting for phase 2 to complete"
+    terminated, failed = "srun: error: n2: tasks 0: Terminated", "srun: error: n2: task 0: Exited with exit code 1"
+    ending = (terminated, "srun: Terminating StepId=1.3", "srun: Force Terminated StepId=1.3")
+    excused = (terminated, "Ignoring provisional NIXL EP planned-rank-removal exit 143")
+    for texts, kills, seconds, category in (
+        ((traceback, timed_out), False, 0.0, "traceback"),
+        ((timed_out, traceback), False, 0.0, "traceback"),
+        ((terminated,), False, 0.0, "srun_error"),
+        ((terminated,), True, 0.0, ""),
+        ((terminated,), True, SETTLE_SECONDS, "srun_error"),
+        (ending, True, SETTLE_SECONDS, ""),
+        ((failed,), True, 0.0, "srun_error"),
+        (excused, False, SETTLE_SECONDS, ""),
+        ((done,), False, 0.0, ""),
+    ):
+        run = JobRun()
+        run.take(lines(*texts, path="/o/stdout.txt"), None)
+        assert run.failure(plan_of([[0, 1], [0, -1]] if kills else [[0, 1]]), 100.0 + seconds) == category
 
 
 def test_launcher_of_a_run() -> None:
-    """The phase that the launcher saw completed last is known, and what workers' parents say of them."""
+    """The phase that the launcher saw completed last is known."""
     run = JobRun()
     texts = [f"Detected completion of phase {phase} in /o/nixl-ep-node-0.log" for phase in (9, 10)]
     run.take(lines(*texts, path="/o/stdout.txt"), None)
     assert run.completed == 10
-    identity = "Process 1 -> global_rank=5, local_rank=1"
-    run.take(lines(identity, "RuntimeError: Worker processes failed: worker 1 (exit code -11)"), None)
-    assert run.exits() == {5: -11}
     assert run.failure(None, 100.0) == ""
 
 
@@ -320,24 +275,19 @@ def test_ranks_of_a_later_step() -> None:
     assert list(planned_names("4711", run, None, [*later, *before])) == [("4711", "1")]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "place"),
-    [("n[1-3]", 1), ("n2.cluster,n1", 0), ("m[1-3]", None), ("n2,n2", None), ("n[1", None), ("", None)],
-)
-def test_place_of_a_node(nodes: str, place: int | None) -> None:
-    """A node's number is its place in Slurm's list, by its short name, where that is there once."""
-    assert place_in(nodes, "n2.site") == place
+def test_place_of_a_node() -> None:
+    """A node's number is its place in Slurm's list, by its short name, if that is there once."""
+    places = {"n[1-3]": 1, "n2.cluster,n1": 0, "m[1-3]": None, "n2,n2": None, "n[1": None, "": None}
+    assert {nodes: place_in(nodes, "n2.site") for nodes in places} == places
 
 
 def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     """Where ranks know their job's nodes, a node reads its own log, whoever writes it, and no other's."""
     node = EpNode(tmp_path, "%j/nixl-ep-node-*.log")
     node.start()
-    given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "there,here"}
-    node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
-    node.ranks.tick()
+    node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "there,here"})
     node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
-    (node.folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
+    (node.run_folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
     assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4"]
     node.end()
 
@@ -350,9 +300,9 @@ def test_lists_of_nodes_are_read_in_the_thread(tmp_path: Path, monkeypatch: pyte
     node = EpNode(tmp_path)
     node.start()
     for number in range(3):
-        given = environment(0, job=str(number), port=str(number)) | {"SLURM_JOB_NODELIST": "n[0-65535]"}
-        node.ranks.observe_process(owned(20 + number, given, Owner("user", str(ME)), uid=ME))
-    node.ranks.tick()
+        node.observe(
+            20 + number, 0, ME, {"SLURM_JOB_NODELIST": "n[0-65535]"} | {"MASTER_PORT": str(number)}, job=str(number)
+        )
     node.look()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
@@ -365,9 +315,7 @@ def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
     node.start()
     for rank in range(4):
         node.proc.remove(10 + rank)  # they write elsewhere
-    given = environment(4, port="1") | {"SLURM_JOB_NODELIST": "here,there"}
-    node.ranks.observe_process(owned(14, given, Owner("user", str(ME)), uid=ME))
-    node.ranks.tick()
+    node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "here,there"})
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     node.say(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(4)))
     assert [name for name in node.look() if "4711" in name] == []
@@ -377,9 +325,15 @@ def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
 def test_launches_and_groups() -> None:
     """Each group is of the last launch of its size that was seen after it was started; later groups come first."""
     first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})
-    both = [StartedGroup(99.0, ("a", "b")), StartedGroup(199.0, ("c", "d"))]
-    assert bind([first, second], both) == {"a": 1, "b": 0, "c": 3, "d": 2}
-    assert bind([first], both) == {"a": 1, "b": 0}
-    assert bind([first, second], both[1:]) == {"c": 3, "d": 2}
-    assert bind([first, second], [StartedGroup(99.0, ("a",))]) == {}
-    assert bind([Launch(100.0, {1: 1, 2: 0})], both) == {}
+    early = [local("0", pid, parent=7, started=99.0) for pid in (1, 2)]
+    late = [local("0", pid, parent=8, started=199.0) for pid in (3, 4)]
+    for launches, ranks, numbers in (
+        ([first, second], early + late, {1: 1, 2: 0, 3: 3, 4: 2}),
+        ([first], early + late, {1: 1, 2: 0}),
+        ([first, second], late, {3: 3, 4: 2}),
+        ([first, second], early[:1], {}),
+        ([Launch(100.0, {1: 1, 2: 0})], early + late, {}),
+        ([first], [one._replace(started=100.0 + SLACK_SECONDS) for one in early], {1: 1, 2: 0}),
+        ([first], [one._replace(started=100.1 + SLACK_SECONDS) for one in early], {}),
+    ):
+        assert numbers_of(launches, ranks) == {(pid, pid): number for pid, number in numbers.items()}

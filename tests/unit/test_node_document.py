@@ -86,7 +86,10 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
         ),
         (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
         (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 exited with status 7, 10 s ago"),
-        (ranks("dead", 4, ended=RankEnd(990.0, "unknown")), "ranks 0, 1, 2 and 1 more exited, status unknown, 10 s ago"),
+        (
+            ranks("dead", 4, ended=RankEnd(990.0, "unknown")),
+            "ranks 0, 1, 2 and 1 more exited, status unknown, 10 s ago",
+        ),
         (ranks("unresponsive", 1, "stopped"), "rank 0 stopped by a signal"),
         (ranks("unresponsive", 2, "blocked"), "ranks 0, 1 blocked in the kernel"),
         (ranks("unresponsive", 1, "unanswered"), "rank 0 not answering NCCL's RAS"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -10,18 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_clock import FakeClock
-from lent import lent, stop_all
-from proc_tree import ProcTree
-from rank_table import environment, owned
+from exporter_node import ExporterNode
 
 from agent.helper.by_user import ByUser
-from agent.helper.client import Helpers
-from agent.ranks.rank.owner import Owner
-from agent.sdk.exporter import Context, NoData, StateSection
-from agent.sdk.ranks import ExitStatus, RankTable
+from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
-from exporters.nvrx.exporter import LINK, LOCAL_SIZE, NvrxConfig, NvrxExporter
+from exporters.nvrx.events import JobEvents
+from exporters.nvrx.exporter import LINK, NvrxConfig, NvrxExporter
 from exporters.nvrx.reading import CycleRequest, read_cycles, read_one
 
 ME = os.getuid()
@@ -36,31 +30,20 @@ RUNNING = {
 EVENT = "x - Cycle: 1 Event: {} Node: n01_7_0 Rank: 1 Time: 2023-11-14 22:13:{:06.3f} UTC"  # 1.7e9 is 22:13:20
 
 
-class Node:
-    """A node with one rank of job 4711, whose process sees ``inside`` as its root, and the exporter."""
+class Node(ExporterNode):
+    """A node with ranks of job 4711, whose processes see ``inside`` as their root."""
 
     def __init__(self, folder: Path, paths: list[str] | None = None) -> None:
-        self.runner = asyncio.Runner()
-        self.proc = ProcTree(folder / "proc")
+        config = NvrxConfig(paths=paths or [])
+        super().__init__("nvrx", folder, lambda: NvrxExporter(config))
         self.inside = folder / "inside"
         (self.inside / "nvrx").mkdir(parents=True)
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.helpers = Helpers(self.clock)
-        self.ctx: Context = lent("nvrx", self.clock, folder, ranks=self.ranks, helper=self.helpers.lend)
-        self.config = NvrxConfig(paths=paths or [])
-        self.exporter = NvrxExporter(self.config)
 
-    def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME, **more: str) -> Any:
+    def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME) -> Any:
         """A rank whose environment names a cycle file."""
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
-        (self.proc.root / str(pid) / "fdinfo").mkdir()
-        given = {LINK: "/nvrx/cycle_info.4700.current", LOCAL_SIZE: "8"} | more
-        facts = owned(pid, environment(rank, job=job, port="1") | given, Owner("user", str(uid)), uid=uid)
-        self.ranks.observe_process(facts)
-        self.ranks.tick()
-        return facts.key
+        return self.observe(pid, rank, uid, {LINK: "/nvrx/cycle_info.4700.current"}, job=job)
 
     def write(self, number: int = 2, **changed: object) -> Path:
         """A cycle file, with the link to it."""
@@ -71,51 +54,14 @@ class Node:
         link.symlink_to(path.name)
         return path
 
-    def hold(self, path: Path, flags: str = "0100001", pid: int = 10) -> None:
-        """Have a process hold a file open."""
-        (self.proc.root / str(pid) / "fd/1").symlink_to(path)
-        (self.proc.root / str(pid) / "fdinfo/1").write_text(f"pos:\t0\nflags:\t{flags}\n")
-
-    def look(self, seconds: float = 5.0) -> dict[str, float]:
-        """Let time pass, look, and return what is shown, by name and label values."""
-        self.clock.advance(seconds)
-        self.runner.run(self.exporter.update())
-        found = {}
-        for metric in self.exporter.families(self.exporter.snapshot()):
-            for labels, value in zip(metric.labels, metric.values, strict=True):
-                found["/".join((metric.family.name.removeprefix("rankwatch_"), *labels))] = value
-        return found
-
-    def start(self) -> None:
-        """Have the ranks' variables kept, as before any rank is found."""
-        self.runner.run(self.exporter.start(self.ctx))
-
-    def drain(self) -> None:
-        """Stop the exporter and its helpers."""
-        self.runner.run(self.exporter.drain())
-        self.runner.run(stop_all(self.helpers))
-
-    def end(self) -> None:
-        """Stop all."""
-        self.drain()
-        self.runner.close()
-
 
 def test_cycle_that_a_rank_names(tmp_path: Path) -> None:
-    """A rank's environment leads to the cycle of its job, whatever id the file has; standby nodes are not expected."""
+    """A rank's environment leads to the cycle of its job, whatever id the file has."""
     node = Node(tmp_path)
     node.start()
     node.add_rank()
     node.write()
-    shown = node.look()
-    assert shown == {
-        "nvrx_cycle/4711": 2.0,
-        "nvrx_cycle_start_timestamp_seconds/4711": 1795307660.0,
-        "nvrx_cycle_running/4711": 1.0,
-        "nvrx_nodes/4711/active": 3.0,
-        "nvrx_nodes/4711/standby": 2.0,
-        "nvrx_expected_ranks/4711": 24.0,
-    }
+    assert node.look() == {"nvrx_cycle/4711": 2.0, "nvrx_nodes/4711/active": 3.0, "nvrx_nodes/4711/standby": 2.0}
     node.end()
 
 
@@ -147,18 +93,6 @@ def test_half_written_cycle_leaves_the_last(tmp_path: Path) -> None:
     node.end()
 
 
-def test_cycle_without_live_ranks_does_not_run(tmp_path: Path) -> None:
-    """A cycle whose end nobody wrote runs no longer when no rank of its job does."""
-    node = Node(tmp_path)
-    node.start()
-    key = node.add_rank()
-    node.write()
-    assert (node.look())["nvrx_cycle_running/4711"] == 1.0
-    node.ranks.observe_exit(key, ExitStatus(known=True, signal=9))
-    assert (node.look())["nvrx_cycle_running/4711"] == 0.0
-    node.end()
-
-
 def test_lines_of_the_job(tmp_path: Path) -> None:
     """Lines of a file that a process of the job writes count for the job; progress of its ranks ends its recovery."""
     log = tmp_path / "logs/4711.log"
@@ -169,7 +103,7 @@ def test_lines_of_the_job(tmp_path: Path) -> None:
     key = node.add_rank()
     with pytest.raises(KeyError):
         (node.look())["nvrx_events_total/4711/failure_detected"]
-    node.hold(log)
+    node.hold(10, log)
     shown = node.look(20.0)
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["recovery_seconds/4711/workers_started"] == pytest.approx(9.5)
@@ -182,6 +116,25 @@ def test_lines_of_the_job(tmp_path: Path) -> None:
     node.end()
 
 
+def test_an_error_costs_the_lines_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that raise an error cost those of their file in this look; other files and later lines count."""
+    (tmp_path / "logs").mkdir()
+    node = Node(tmp_path, [f"{tmp_path}/logs/*_%j.log"])
+    node.start()
+    node.add_rank()
+    logs = [tmp_path / f"logs/{name}_4711.log" for name in ("a", "b")]
+    for number, (log, text) in enumerate(zip(logs, ("poison", EVENT.format("failure_detected", 21)), strict=True)):
+        log.write_text(f"{text}\n")
+        node.hold(10, log, number + 1)
+    real = JobEvents.take
+    monkeypatch.setattr(JobEvents, "take", lambda job, text: real(job, {"poison": None}.get(text, text)))
+    assert node.look(20.0)["nvrx_events_total/4711/failure_detected"] == 1.0
+    with logs[0].open("a") as file:
+        file.write(f"{EVENT.format('failure_detected', 22)}\n")
+    assert node.look()["nvrx_events_total/4711/failure_detected"] == 2.0
+    node.end()
+
+
 def test_files_that_are_not_the_jobs(tmp_path: Path) -> None:
     """A file that is only read here, that nobody holds, or of a job that its user has not, says nothing."""
     (tmp_path / "logs").mkdir()
@@ -190,9 +143,9 @@ def test_files_that_are_not_the_jobs(tmp_path: Path) -> None:
     node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
     node.start()
     node.add_rank()
-    node.hold(tmp_path / "logs/4711.log", "0100000")
+    node.hold(10, tmp_path / "logs/4711.log", flags="0100000")
     node.add_rank(11, job="4712", uid=ME + 1)
-    node.hold(tmp_path / "logs/4712.log", pid=11)
+    node.hold(11, tmp_path / "logs/4712.log")
     assert [name for name in node.look(20.0) if "total" in name] == []
     node.end()
 
@@ -205,27 +158,20 @@ def test_counts_go_on_after_a_restart(tmp_path: Path) -> None:
     node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
     node.start()
     node.add_rank()
-    node.hold(log)
+    node.hold(10, log)
     node.look()
-    node.drain()
     with log.open("a") as file:
         file.write(f"{EVENT.format('worker_terminated', 22)}\n")
-    node.ctx = lent(
-        "nvrx", node.clock, tmp_path, ranks=node.ranks, helper=node.helpers.lend,
-        state=StateSection("nvrx", node.ctx.state.published),
-    )  # fmt: skip
-    node.exporter = NvrxExporter(node.config)
     (node.proc.root / "10/fd/1").unlink()  # its writer has closed it
-    node.start()
+    node.restart()
     shown = node.look()
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["nvrx_events_total/4711/worker_terminated"] == 1.0
-    assert shown["nvrx_phase_seconds_total/4711/stop"] == pytest.approx(1.0)
     node.end()
 
 
-def test_a_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
-    """A cycle file counts for a rank only where its owner is the rank's user."""
+def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    """Another user's file, a path out of the job's root, to no regular file, or with a NUL in it is no cycle."""
     node = Node(tmp_path)
     node.proc.add(10)
     (node.proc.root / "10/root").symlink_to(node.inside)
@@ -233,13 +179,6 @@ def test_a_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
     request = CycleRequest("/nvrx/cycle_info.4700.current", str(node.proc.root), 10, ME)
     assert [found.cycle.cycle for found in read_one(request)] == [2]
     assert read_one(CycleRequest(request.path, request.proc_root, 10, ME + 1)) == []
-
-
-def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
-    """A path out of the job's root, to no regular file, or with a NUL in it is no cycle."""
-    node = Node(tmp_path)
-    node.proc.add(10)
-    (node.proc.root / "10/root").symlink_to(node.inside)
     (tmp_path / "secret").write_text(json.dumps(RUNNING))
     (node.inside / "out").symlink_to(tmp_path / "secret")
     os.mkfifo(node.inside / "fifo")
@@ -269,26 +208,11 @@ def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         node.add_rank(pid, job=job)
         log = tmp_path / f"logs/{job}.log"
         log.write_text(f"{EVENT.format('failure_detected', 21)}\n")
-        node.hold(log, pid=pid)
+        node.hold(pid, log)
     shown = node.look(20.0)
     assert len([name for name in shown if name.startswith("nvrx_cycle/")]) == 1
     assert len([name for name in shown if name.startswith("nvrx_events_total/")]) == 1
     node.end()
-
-
-@pytest.mark.parametrize(("text", "size"), [("1024", 1024), ("1025", 0), ("-1", 0), ("x", 0), ("00008", 0), ("", 0)])
-def test_local_sizes_are_bounded(text: str, size: int) -> None:
-    """How many ranks a node has is a number in bounds, or not known."""
-    assert exporter.local_size({LOCAL_SIZE: text}) == size
-    assert exporter.local_size(None) == 0
-
-
-def test_entries_of_a_directory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many entries of a directory are looked at, and not one more."""
-    monkeypatch.setattr(reading, "MAX_ENTRIES", 2)
-    for number in range(3):
-        (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING))
-    assert len(read_one(CycleRequest(str(tmp_path)))) == 2
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,10 +234,10 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
     hangs.set()
 
 
-def test_jobs_of_a_directory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many jobs of a directory are looked at, and not one more."""
-    monkeypatch.setattr(reading, "MAX_FOUND", 3)
+def test_a_directory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a directory MAX_ENTRIES entries and MAX_FOUND jobs are read, and not one more."""
     for number in range(4):
         (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING))
-    [found] = read_cycles([CycleRequest(str(tmp_path))], b"")
-    assert len(found or ()) == 3
+    for bound, value in (("MAX_FOUND", 3), ("MAX_ENTRIES", 2)):
+        monkeypatch.setattr(reading, bound, value)
+        assert len(read_one(CycleRequest(str(tmp_path)))) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,25 +58,12 @@ def test_patterns_with_directories_between(tmp_path: Path) -> None:
     assert sorted(Path(file.path).parent.parent.name for file in files.discover()) == ["ns_p_1", "ns_q_2"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "relative/*.log",
-        "/",
-        "/a/",
-        "/a//b",
-        "/a/../b",
-        "/a/**/b",
-        "/%j/%j",
-        "/a\0b",
-        "/a" * (MAX_PATTERN_PARTS + 1),
-    ],
-)
-def test_what_is_no_pattern(text: str) -> None:
+def test_what_is_no_pattern() -> None:
     """A pattern is absolute, of names, without a way up, and has at most one job id."""
-    with pytest.raises(ValueError, match=r"not an absolute path|more than"):
-        compiled_path_pattern(text)
+    long = "/a" * (MAX_PATTERN_PARTS + 1)
+    for text in ("", "relative/*.log", "/", "/a/", "/a//b", "/a/../b", "/a/**/b", "/%j/%j", "/a\0b", long):
+        with pytest.raises(ValueError, match=r"not an absolute path|more than"):
+            compiled_path_pattern(text)
 
 
 def test_carriage_returns_end_lines(tmp_path: Path) -> None:
@@ -88,29 +76,28 @@ def test_carriage_returns_end_lines(tmp_path: Path) -> None:
     files.discover()
     found = lines(files)
     assert (found[0], found[-1], len(found)) == (b"rest", b"299999%", 300_001)
-    assert files.overlong == 0
 
 
 def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
-    """A long line is cut, one beyond the tailer's bound is left out and counted, and bytes stay bytes."""
+    """A long line is cut, one beyond the tailer's bound is left out, and bytes stay bytes."""
     exact = b"x" * MAX_TEXT_BYTES
     write(tmp_path / "a.log", exact + b"\n" + exact + b"y\n" + b"z" * (MAX_LINE_BYTES + 1) + b"\n\xff\x80\n")
     files = files_of(tmp_path, "*.log")
     files.discover()
     assert lines(files) == [exact, exact, b"\xff\x80"]
-    assert files.overlong == 1
 
 
 def test_old_content_is_passed_over(tmp_path: Path) -> None:
-    """Of a large file the last 16 MiB are read, from a line's start on; what was left out is counted."""
+    """Of a large file the last 16 MiB are read, from a line's start on."""
     line = b"0123456789abcde\n"
     write(tmp_path / "exact.log", line * (BACKLOG_BYTES // len(line)))
     write(tmp_path / "more.log", line * (BACKLOG_BYTES // len(line) + 1))
     files = files_of(tmp_path, "*.log")
     files.discover()
-    sizes = {Path(found.file.path).name: 0 for found in read(files) if found}
-    assert set(sizes) == {"exact.log", "more.log"}
-    assert files.passed_bytes == len(line)
+    sizes: Counter[str] = Counter()
+    for found in read(files):
+        sizes[Path(found.file.path).name] += len(found.data)
+    assert sizes == {"exact.log": BACKLOG_BYTES, "more.log": BACKLOG_BYTES}
 
 
 def test_resuming_reads_on(tmp_path: Path) -> None:
@@ -128,7 +115,6 @@ def test_resuming_reads_on(tmp_path: Path) -> None:
     third = TextFiles([f"{tmp_path}/*.log"], lambda: 0.0, resume=positions)
     third.discover()
     assert b"old line" not in lines(third)
-    assert third.passed_bytes == len(b"old line\n")
 
 
 def test_rotation_and_truncation(tmp_path: Path) -> None:
@@ -159,7 +145,6 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     files = files_of(tmp_path, "base/*/*.log")
     files.discover()
     assert lines(files) == [b"line"]
-    assert files.skipped["not_a_regular_file"] == 1
 
 
 def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +161,6 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
     monkeypatch.setattr(patterns, "fairly_chosen", replaced)
     files = files_of(tmp_path, "base/*/*.log")
     assert files.discover() == []
-    assert files.skipped["ENOTDIR"] + files.skipped["ELOOP"] == 1
 
 
 def test_named_files_are_followed_too(tmp_path: Path) -> None:
@@ -188,7 +172,7 @@ def test_named_files_are_followed_too(tmp_path: Path) -> None:
     ]
     assert lines(files) == [b"line"]
     files.discover([f"{tmp_path}/gone"] * MAX_NAMED + [f"{tmp_path}/x/second"])
-    assert not +files.skipped
+    assert [file.path for file in files.discover([f"{tmp_path}/x/stdout"])] == [f"{tmp_path}/x/stdout"]
 
 
 def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,29 +191,26 @@ def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ten_thousand_files_and_directories(tmp_path: Path) -> None:
-    """More files or directories than the bounds are counted as refused, and none is read twice."""
+    """Files beyond the bounds are refused, and none is read twice."""
     limits = FollowLimits(files=20, directories=3, entries=1000, open_files=2)
     for number in range(21):
         write(tmp_path / "d0" / f"{number}.log", b"line\n")
     files = files_of(tmp_path, "*/*.log", limits=limits)
     assert len(files.discover()) == 20
     assert len(lines(files)) == 20
-    assert files.skipped["file_limit"] == 1
     for number in range(1, 4):
         (tmp_path / f"d{number}").mkdir()
     files.discover()
-    assert files.skipped["directory_limit"] == 1
     assert lines(files) == []
 
 
 def test_entries_are_bounded(tmp_path: Path) -> None:
-    """Of a directory with more entries than the bound the rest is counted as refused."""
+    """Of a directory MAX entries are looked at, and not one more."""
     for number in range(11):
         write(tmp_path / f"{number}.log", b"line\n")
     assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=11)).discover()) == 11
     bounded = files_of(tmp_path, "*.log", limits=FollowLimits(entries=10))
     assert len(bounded.discover()) == 10
-    assert bounded.skipped["entry_limit"] == 1
 
 
 def test_only_ours_are_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.sdk.files import read_changed
+from agent.system.whole_file import read_changed
 
 ME = os.getuid()
 

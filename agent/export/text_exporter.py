@@ -1,0 +1,97 @@
+"""Base of an exporter that follows text files of jobs. A subclass says only what their lines mean."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+import msgspec
+
+from agent.core.metrics import Metric
+from agent.export.exporter import Context
+from agent.export.job_texts import JobLines, JobTexts, SavedPositions
+from agent.ranks.job_users import JobUsers
+from agent.ranks.snapshot import RankSnapshot
+
+
+class SavedTexts(msgspec.Struct):
+    """Its part of the checkpoint: where reading stands. A subclass adds what the lines so far mean, by job."""
+
+    positions: SavedPositions = []
+
+
+S = TypeVar("S", bound=SavedTexts)
+T = TypeVar("T")
+
+
+class TextExporter(Generic[S, T]):
+    """Follows the files of ``paths`` in a thread, where ``turn``, ``take`` and ``forget`` run; ``shown``: a snapshot.
+
+    ``saved``: what the lines mean; ``section``: the same, encoded after each turn.
+    """
+
+    def __init__(
+        self, name: str, paths: Sequence[str], saved: type[S], shown: T, render: Callable[[T], Iterable[Metric]]
+    ) -> None:
+        self._name = name
+        self._paths = paths
+        self.saved = saved()
+        self.section = msgspec.msgpack.encode(self.saved)
+        self.shown = shown
+        self._render = render
+        self.texts: JobTexts | None = None
+
+    async def start(self, ctx: Context) -> None:
+        """Take back what the lines meant before; no file is opened yet."""
+        self.ctx = ctx
+        self.thread = ctx.thread(self._name)
+        if self._paths:
+            self.saved = ctx.state.restore(type(self.saved), ctx.log) or self.saved
+            self.texts = await self.thread.call(partial(JobTexts, ctx, self._paths, self.saved.positions))
+
+    async def follow(self, views: RankSnapshot, users: JobUsers) -> bool:
+        """Read on; return whether there is a file, or a directory in which one may appear."""
+        if self.texts is None:
+            return False
+        await self.thread.call(partial(self._turn, self.texts, views, users))
+        self.ctx.state.publish(self.section)
+        return self.texts.available
+
+    def snapshot(self) -> T:
+        """Return what the last look gave."""
+        return self.shown
+
+    def families(self, snapshot: T) -> Iterable[Metric]:
+        """Render; pure."""
+        return self._render(snapshot)
+
+    async def drain(self) -> None:
+        """Close the files."""
+        if self.texts is not None:
+            await self.thread.call(self.texts.close)
+
+    def turn(self, texts: JobTexts, _views: RankSnapshot, users: JobUsers) -> None:
+        """Take in the next lines."""
+        self.keep(texts.turn(users), users)
+
+    def keep(self, found: Iterable[JobLines], users: JobUsers) -> None:
+        """Take in lines, and forget jobs without ranks here. An error costs the lines of one file."""
+        for lines in found:
+            self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
+        if not self.ctx.once:
+            self.forget(users.jobs())
+
+    @abstractmethod
+    def take(self, lines: JobLines) -> None:
+        """Take in lines of one file."""
+
+    @abstractmethod
+    def forget(self, here: frozenset[str]) -> None:
+        """Forget all jobs but those ``here``."""
+
+    def _turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
+        self.turn(texts, views, users)
+        self.saved.positions = texts.positions()
+        self.section = msgspec.msgpack.encode(self.saved)

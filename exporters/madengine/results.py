@@ -1,0 +1,111 @@
+"""Results in CSV files: perf.csv, to which madengine adds a row for each result, and tables of nodes. Pure."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from exporters.madengine.lines import MAX_NUMBER, as_label
+
+MAX_CSV_BYTES = 8 * 1024 * 1024
+"""A longer file is not read: it would have more than 10,000 results."""
+MAX_ROWS = 65_536
+MAX_RESULTS = 256
+"""Pairs of model and metric in perf.csv: the newest."""
+MAX_TABLE_RESULTS = 64
+"""Pairs of model and metric in one table."""
+MAX_CELL_CHARACTERS = 65_536
+_NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
+
+Results = dict[tuple[str, str], float | None]
+"""Values by model and metric; None: the run measured nothing."""
+
+
+class ResultTable(msgspec.Struct, frozen=True):
+    """A node's table of several results. ``filled``: rows with a result."""
+
+    results: Mapping[tuple[str, str], float]
+    filled: int = 0
+
+
+class PlacedTable(NamedTuple):
+    """A table with its job and node."""
+
+    job_id: str
+    node_rank: int
+    table: ResultTable
+
+
+def read_perf_csv(raw: bytes) -> Results | None:
+    """Return the newest row of each model and metric, the newest last; None if it is no such file."""
+    newest: Results = {}
+    try:
+        for cells in _records(raw, {"model", "performance", "metric", "status"}):
+            name, value = _result(cells)
+            if name[0]:
+                newest.pop(name, None)
+                newest[name] = value
+    except csv.Error:
+        return None
+    return dict(list(newest.items())[-MAX_RESULTS:])
+
+
+def read_table(raw: bytes) -> ResultTable | None:
+    """Return the last result of each model and metric in a table; None if it is no such file."""
+    results: dict[tuple[str, str], float] = {}
+    filled = 0
+    try:
+        for cells in _records(raw, {"model", "performance", "metric"}):
+            name, value = _result(cells)
+            if value is None:
+                continue
+            filled += 1
+            if name in results or len(results) < MAX_TABLE_RESULTS:
+                results[name] = value
+    except csv.Error:
+        return None
+    return ResultTable(results, filled)
+
+
+def node_of(path: str) -> int | None:
+    """Return the number in the directory (``node_N``) of a table; None if it lies in no such directory."""
+    match = _NODE.search(path)
+    return None if match is None else int(match[1])
+
+
+def most_complete(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
+    """Return each job's table with the most results; the first node's if several have the same number."""
+    best: dict[str, PlacedTable] = {}
+    for placed in sorted(tables, key=lambda one: (one.job_id, one.node_rank)):
+        known = best.get(placed.job_id)
+        if known is None or placed.table.filled > known.table.filled:
+            best[placed.job_id] = placed
+    return list(best.values())
+
+
+def _records(raw: bytes, columns: set[str]) -> Iterator[dict[str, str]]:
+    """Yield MAX_ROWS rows at most, stripped, by column; csv.Error if the file is too long or lacks a column."""
+    if len(raw) > MAX_CSV_BYTES:
+        raise csv.Error("too long")
+    csv.field_size_limit(MAX_CELL_CHARACTERS)
+    rows = csv.reader(raw.decode("utf-8", "replace").splitlines()[: MAX_ROWS + 1])
+    header = [cell.strip() for cell in next(rows, [])]
+    if not columns <= set(header):
+        raise csv.Error("other columns")
+    for cells in rows:
+        yield dict(zip(header, (cell.strip() for cell in cells), strict=False))
+
+
+def _result(cells: Mapping[str, str]) -> tuple[tuple[str, str], float | None]:
+    """Return model and metric, and the value: None unless it is a finite number of at most MAX_NUMBER."""
+    name = as_label(cells.get("model", "")), as_label(cells.get("metric", ""))
+    try:
+        value = float(cells.get("performance", ""))
+    except ValueError:
+        return name, None
+    return name, value if math.isfinite(value) and abs(value) <= MAX_NUMBER else None
