@@ -11,16 +11,14 @@ import msgspec
 
 from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import Context, ExporterConfig, NoData, SavedCount, SavedSeconds, Spec, saved_sum
-from agent.sdk.hardware import NODE, CheckState, Subject, gpu_faults
+from agent.sdk.hardware import NODE, CheckState, Subject, SubjectKind, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankLabel
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged
-from exporters.kernel_log.follower import KernelLogFollower
+from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
 from exporters.kernel_log.mounts import still_told
-from exporters.kernel_log.names import Names
 from exporters.kernel_log.reader import EventGroup, LogReader
-from exporters.kernel_log.records import MAX_SEQUENCE
 from exporters.kernel_log.repeated import RepeatedEvents
 
 INTERVAL_SECONDS = 1.0
@@ -110,7 +108,7 @@ class KernelLogExporter:
         self._ctx = ctx
         self._thread = ctx.thread("kernel_log")
         self._past = ctx.state.restore(Past, ctx.log) or Past()
-        self._names = Names()
+        self._names: dict[SubjectKind, dict[str, str]] = {}
         self._is_backlog = True
         await self._thread.call(categories)
         await self._thread.call(gpu_faults.read_table)
@@ -125,7 +123,7 @@ class KernelLogExporter:
 
     async def update(self) -> None:
         """Count what is new; NoData where there is no log, or none that may be read unless it was asked for."""
-        self._names.learn(self._ctx.hardware, self._ctx.checks)
+        self._learn_names()
         try:
             read_only = tuple(self._past.parts.get(READ_ONLY, ()))
             look = await self._thread.call(partial(self._reader.look, read_only, is_backlog=self._is_backlog))
@@ -186,7 +184,7 @@ class KernelLogExporter:
         if again is not None:
             error = gpu_faults.judge("nvidia", again)
             errors.see(event.pci, error.fault, seconds)
-            self._ctx.checks.latch(self._names.subject("gpu", event.pci), error.check)
+            self._ctx.checks.latch(self._named("gpu", event.pci), error.check)
 
     def _tell(self, event: KernelEvent, check: str) -> None:
         category = categories()[event.category]
@@ -204,10 +202,23 @@ class KernelLogExporter:
             self._ctx.checks.clear_everywhere(category.heals)
 
     def _subject(self, category: Category, event: KernelEvent) -> Subject:
-        """The piece of hardware at the address; by its address where nobody has named it yet."""
-        if category.subject == "node" or not event.pci:
-            return NODE
-        return self._names.subject(category.subject, event.pci)
+        return self._named(category.subject, event.pci) if category.subject != "node" and event.pci else NODE
+
+    def _named(self, kind: SubjectKind, pci: str) -> Subject:
+        """The device at the address; by its address while no exporter has named it."""
+        return Subject(kind, self._names.get(kind, {}).get(pci, pci))
+
+    def _learn_names(self) -> None:
+        """Take the devices' names by address, and rename the findings that are under an address."""
+        hardware = self._ctx.hardware
+        # a mere number is a driver's index, which another GPU may have tomorrow
+        gpus = {gpu.pci: gpu.uuid for gpu in hardware.gpus() if gpu.uuid and not gpu.uuid.isdigit()}
+        nics = {nic.pci: nic.device for nic in hardware.nics() if nic.device}
+        names: dict[SubjectKind, dict[str, str]] = {"gpu": gpus, "nic": nics}
+        for kind, known in names.items():
+            if known != self._names.get(kind, {}):
+                self._ctx.checks.rename(kind, known)
+        self._names = names
 
     def _count_rank(self, event: KernelEvent, count: int) -> dict[str, str]:
         """Count events that name a rank's process, tell the rank table of an OOM kill, and say whose it is."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 from agent.sdk.exporter import Guard, Roots
+from agent.sdk.system import sysfs
 from exporters.kernel_log.classify import KernelEvent, categories, classify
-from exporters.kernel_log.follower import KernelLogFollower
+from exporters.kernel_log.follower import KernelLogFollower, KernelRecord
 from exporters.kernel_log.mounts import read_mounted
-from exporters.kernel_log.records import KernelRecord
-from exporters.kernel_log.threads import Process, process_of
 
 MAX_AGE_SECONDS = 600.0
 """Lines that a first start finds and that are older than the newest by more are counted, and no more: what they tell of
@@ -29,6 +29,24 @@ AUDIT = "audit: "
 
 remembered = lru_cache(MAX_ALIKE)(classify)
 """What a line tells, by its text."""
+
+
+_THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
+_USER = re.compile(r"^Uid:\s*(\d{1,10})\s", re.MULTILINE)
+
+
+class Process(NamedTuple):
+    """A process, and its real user id; -1 where it is not known."""
+
+    pid: int
+    user: int
+
+
+def process_of(roots: Roots, number: int) -> Process:
+    """The process of a thread while it is there, else what was given."""
+    status = sysfs.read_text(roots.proc / str(number) / "status") if number else None
+    group, user = _THREAD_GROUP.search(status or ""), _USER.search(status or "")
+    return Process(int(group[1]) if group else number, int(user[1]) if user else -1)
 
 
 class EventGroup(NamedTuple):

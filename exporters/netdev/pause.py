@@ -25,13 +25,6 @@ CACHING_DRIVERS = frozenset({"mlx5_core"})
 MAX_COUNT = 2**63
 PRIORITIES = 8
 
-UNREAD = Family(
-    "rankwatch_netdev_pause_frames_unread",
-    "gauge",
-    "1 while the kernel cannot be asked for pause frames, as the agent may open no netlink socket; absent otherwise.",
-    (),
-    "1 per node where it may not",
-)
 NOTE = "pause frames are not known: that takes netlink, see 55-hardware.conf"
 FRAMES = Family(
     "rankwatch_netdev_pause_frames_total",

@@ -17,10 +17,6 @@ METRICS: Mapping[str, int] = {
     "sm_active_percent": pynvml.NVML_GPM_METRIC_SM_UTIL,
     "tensor_active_percent": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "dram_active_percent": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-    "pcie_transmitted_mebibytes_per_second": pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
-    "pcie_received_mebibytes_per_second": pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
-    "nvlink_received_mebibytes_per_second": pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
-    "nvlink_transmitted_mebibytes_per_second": pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
 }
 """By our names for them (exporters/nvml/fields.py), in the driver's units."""
 

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import SavedCount, saved_sum
 from exporters.rdma.tree import RdmaDevice
 
 ACTIVE = 4
@@ -42,10 +41,9 @@ class Expected(msgspec.Struct):
 
 
 class Baseline(msgspec.Struct):
-    """``functions`` by PCI address; ``vanished`` counts devices that were there and are missing."""
+    """``functions`` by PCI address."""
 
     functions: dict[str, Expected] = {}
-    vanished: SavedCount = 0
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -63,18 +61,19 @@ def ignore(baseline: Baseline, names: Collection[str]) -> None:
     baseline.functions = kept
 
 
-def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> None:
-    """Raise what is expected to what is there, and count devices that are missing since the last look.
+def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> bool:
+    """Raise the expectations to what is there; return whether a device is missing that was there at the last look.
 
     ``hidden``: the functions, of those without a device, whose device may be in another network namespace.
     """
     found = _by_function(baseline, devices)
     taken = {device.name for device in devices}
+    vanished = False
     for pci, expected in baseline.functions.items():
         gone = pci not in found
         expected.hidden = gone and pci in hidden
         missing = gone and not expected.hidden
-        baseline.vanished = saved_sum(baseline.vanished, missing and not expected.missing)
+        vanished = vanished or (missing and not expected.missing)
         expected.missing = missing
         if gone and expected.device in taken:  # the driver has given its name to another
             expected.device = pci
@@ -86,6 +85,18 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
             if port.state == ACTIVE:
                 best.active = True
                 best.rate = max(best.rate, port.rate or 0.0)
+    return vanished
+
+
+def best_rates(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[tuple[str, str], float]:
+    """The best rate of each port that has another rate now, or none, by device and port."""
+    rates = {(device.name, port.number): port.rate for device in devices for port in device.ports}
+    return {
+        (expected.device, str(number)): best.rate
+        for expected in baseline.functions.values()
+        for number, best in expected.ports.items()
+        if best.rate and best.rate != rates.get((expected.device, number))
+    }
 
 
 def judge(baseline: Baseline, devices: Iterable[RdmaDevice]) -> list[Judgement]:

@@ -7,13 +7,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
-from exporters.rdma.baseline import Baseline
-from exporters.rdma.resources import RESOURCES, Counts
 from exporters.rdma.switches import Place
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
-LINK_UP = 5
-"""A port's physical state while its link is up (ib_verbs.h)."""
 _PORT = ("device", "port")
 _EACH = "1 per port"
 
@@ -24,19 +20,6 @@ DEVICE_INFO = Family(
     "OFED).",
     ("device", "driver", "driver_version", "firmware", "board", "pci"),
     "1 per device",
-)
-DEVICE_UP = Family(
-    "rankwatch_rdma_device_present",
-    "gauge",
-    "0 while a device of a physical PCI function that was there since the boot is missing; those that are there have "
-    "rankwatch_rdma_device_info.",
-    ("device",),
-    "1 per missing device",
-)
-VANISHED = Family(
-    "rankwatch_rdma_devices_vanished_total",
-    "counter",
-    "Devices of physical PCI functions that were there at one look and missing at the next.",
 )
 PORT_INFO = Family(
     "rankwatch_rdma_port_info",
@@ -51,14 +34,6 @@ PORT_STATE = Family(
     "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.",
     _PORT,
     _EACH,
-)
-PORT_PHYSICAL_STATE = Family(
-    "rankwatch_rdma_port_physical_state_id",
-    "gauge",
-    "The port's physical state: 1 Sleep, 2 Polling, 3 Disabled, 4 training, 6 error recovery, 7 Phy Test; absent while "
-    "it is 5, LinkUp.",
-    _PORT,
-    "1 per port without a link",
 )
 PORT_RATE = Family(
     "rankwatch_rdma_port_rate_bytes_per_second", "gauge", "The rate that the port has negotiated.", _PORT, _EACH
@@ -104,14 +79,6 @@ HARDWARE_COUNTER = Family(
     (*_PORT, "counter"),
     "3 to 5 per port, or about 20 to 60",
 )
-HARDWARE_VALUE = Family(
-    "rankwatch_rdma_hardware_value",
-    "gauge",
-    "What among the driver's counters goes up and down: objects in use and watermarks; only where the configuration "
-    "asks for all_counters.",
-    (*_PORT, "counter"),
-    "0 to 20 per port, if asked for",
-)
 SWITCH_INFO = Family(
     "rankwatch_rdma_switch_info",
     "gauge",
@@ -120,20 +87,10 @@ SWITCH_INFO = Family(
     (*_PORT, "switch", "switch_port"),
     "1 per port in the file, if there is one",
 )
-UNREADABLE = Family(
-    "rankwatch_rdma_counters_unreadable",
-    "gauge",
-    "Counters that the driver has and could not give at the last look; absent where it gave all.",
-    _PORT,
-    "1 per port with such counters",
-)
 FAMILIES = (
     DEVICE_INFO,
-    DEVICE_UP,
-    VANISHED,
     PORT_INFO,
     PORT_STATE,
-    PORT_PHYSICAL_STATE,
     PORT_RATE,
     PORT_BEST_RATE,
     RECEIVED,
@@ -141,10 +98,7 @@ FAMILIES = (
     LINK_DOWNED,
     COUNTER,
     HARDWARE_COUNTER,
-    HARDWARE_VALUE,
-    RESOURCES,
     SWITCH_INFO,
-    UNREADABLE,
 )
 TELLING = frozenset(
     {
@@ -180,73 +134,54 @@ _NAMED_OF_DRIVER = {
 }
 """Drivers that answer no MADs have no folder counters: their bytes are among the hardware counters."""
 _VALUES = ("active_", "watermark_")
-"""How names begin that tell what is in use, and the most that was (bnxt_re: active_qps, watermark_qps)."""
+"""Prefixes of names that are no counters: objects in use, and the most that were (bnxt_re: active_qps)."""
 
 
 class RdmaSnapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs. ``all_counters``: every one that there is, not only those that tell of faults.
+    """``all_counters``: every counter, not only those of faults and congestion.
 
-    ``switches``: a switch and its port by device and port; ``neighbours``: the same by network device, for ports that
-    the first does not name. ``resources``: empty unless they are asked for.
+    ``best_rates``: by device and port, of ports that are slower than they were. ``switches``: a switch and its port by
+    device and port; ``neighbours``: the same by network device, for ports that ``switches`` does not have.
     """
 
     devices: tuple[RdmaDevice, ...]
-    baseline: Baseline
+    best_rates: Mapping[Place, float] = {}
     all_counters: bool = False
     switches: Mapping[Place, Place] = {}
     neighbours: Mapping[str, Place] = {}
-    resources: Counts = {}
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
-    rows = {family.name: family.rows() for family in FAMILIES}
-    for expected in snapshot.baseline.functions.values():
-        if expected.missing:
-            rows[DEVICE_UP.name].add((expected.device,), 0)
-    rows[VANISHED.name].add((), snapshot.baseline.vanished)
+    rows = {family: family.rows() for family in FAMILIES}
     for device in snapshot.devices:
-        for kind, count in snapshot.resources.get(device.name, {}).items():
-            rows[RESOURCES.name].add((device.name, kind), count)
         facts = (device.driver, device.driver_version, device.firmware, device.board, device.pci)
-        rows[DEVICE_INFO.name].add((device.name, *facts), 1)
+        rows[DEVICE_INFO].add((device.name, *facts), 1)
         for port in device.ports:
-            place = (device.name, str(port.number))
-            _port(rows, place, port)
-            if connected := snapshot.switches.get(place) or snapshot.neighbours.get(port.netdev):
-                rows[SWITCH_INFO.name].add((*place, *connected), 1)
-            _counters(rows, place, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
-    rates = {(device.name, port.number): port.rate for device in snapshot.devices for port in device.ports}
-    for expected in snapshot.baseline.functions.values():
-        for number, best in expected.ports.items():
-            if best.rate and best.rate != rates.get((expected.device, number)):
-                rows[PORT_BEST_RATE.name].add((expected.device, str(number)), best.rate)
-    return [found.metric for found in rows.values()]
-
-
-def _port(rows: Mapping[str, Rows], place: tuple[str, str], port: Port) -> None:
-    rows[PORT_INFO.name].add((*place, port.link_layer, port.netdev), 1)
-    if port.state is not None:
-        rows[PORT_STATE.name].add(place, port.state)
-    if port.physical_state not in (None, LINK_UP):
-        rows[PORT_PHYSICAL_STATE.name].add(place, port.physical_state)
-    if port.rate is not None:
-        rows[PORT_RATE.name].add(place, port.rate)
-    if port.unreadable:
-        rows[UNREADABLE.name].add(place, port.unreadable)
+            labels = (device.name, str(port.number))
+            rows[PORT_INFO].add((*labels, port.link_layer, port.netdev), 1)
+            if port.state is not None:
+                rows[PORT_STATE].add(labels, port.state)
+            if port.rate is not None:
+                rows[PORT_RATE].add(labels, port.rate)
+            if connected := snapshot.switches.get(labels) or snapshot.neighbours.get(port.netdev):
+                rows[SWITCH_INFO].add((*labels, *connected), 1)
+            _counters(rows, labels, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
+    for labels, rate in snapshot.best_rates.items():
+        rows[PORT_BEST_RATE].add(labels, rate)
+    return [row.metric for row in rows.values()]
 
 
 def _counters(
-    rows: Mapping[str, Rows], place: tuple[str, str], port: Port, is_every: bool, of_driver: Mapping[str, Family]
+    rows: Mapping[Family, Rows], labels: Place, port: Port, is_every: bool, of_driver: Mapping[str, Family]
 ) -> None:
     for counter, value in port.counters.items():
         if named := _NAMED.get(counter):
-            rows[named[0].name].add(place, value * named[1])
+            rows[named[0]].add(labels, value * named[1])
         elif is_every or counter in TELLING:
-            rows[COUNTER.name].add((*place, counter), value)
+            rows[COUNTER].add((*labels, counter), value)
     for counter, value in port.hardware_counters.items():
         if counter in of_driver:
-            rows[of_driver[counter].name].add(place, value)
-        elif is_every or counter in TELLING_OF_DRIVER:
-            family = HARDWARE_VALUE if counter.startswith(_VALUES) else HARDWARE_COUNTER
-            rows[family.name].add((*place, counter), value)
+            rows[of_driver[counter]].add(labels, value)
+        elif counter in TELLING_OF_DRIVER or (is_every and not counter.startswith(_VALUES)):
+            rows[HARDWARE_COUNTER].add((*labels, counter), value)

@@ -54,8 +54,8 @@ class Node:
 
     def name_hardware(self) -> None:
         """Let the exporters of GPUs and NICs find what there is."""
-        self.hardware.observe_gpus("nvml", GPUS)
-        self.hardware.observe_nics("rdma", [Nic("mlx5_0", "0000:19:00.0")])
+        self.hardware.of("nvml").observe_gpus(GPUS)
+        self.hardware.of("rdma").observe_nics([Nic("mlx5_0", "0000:19:00.0")])
 
     def add_rank(self, pid: int, rank: int) -> None:
         """Let a rank run."""

@@ -204,7 +204,7 @@ def test_what_two_sources_tell_alike_is_one() -> None:
 def test_errors_get_the_names_of_their_gpus() -> None:
     """By address: of a GPU that nobody names the address is all there is; what was withdrawn is gone."""
     hardware = Hardware()
-    hardware.observe_gpus("nvml", [Gpu(3, "GPU-a", PCI)])
+    hardware.of("nvml").observe_gpus([Gpu(3, "GPU-a", PCI)])
     hardware.of("kernel_log").observe_faults(
         {PCI: [FaultSeen(xid("79"), 3.0)], "0000:99:00.0": [FaultSeen(xid("94"), 4.0)]}
     )

@@ -11,8 +11,7 @@ import pytest
 from agent.ranks.health import CHECKS
 from exporters.kernel_log import follower as follower_module
 from exporters.kernel_log.classify import categories, classify, fails, patterns
-from exporters.kernel_log.follower import KernelLogFollower
-from exporters.kernel_log.records import MAX_TEXT, KernelRecord, parse_records
+from exporters.kernel_log.follower import MAX_TEXT, KernelLogFollower, KernelRecord, parse_records
 
 NVSWITCH = "nvswitch_fatal"
 FORGED = [(name, text) for name, each in categories().items() for text in each.forged]

@@ -26,7 +26,7 @@ async def test_faults_of_hardware_without_a_name_yet(log: Path) -> None:
     await node.exporter.start(node.context)
     await node.look_again()
     assert node.failed() == {("0000:3b:00.0", "gpu_xid"), ("0000:19:00.0", "nic_fatal")}
-    node.hardware.observe_gpus("nvml", [Gpu(0, "0", "0000:3b:00.0")])
+    node.hardware.of("nvml").observe_gpus([Gpu(0, "0", "0000:3b:00.0")])
     await node.look_again()
     assert ("0000:3b:00.0", "gpu_xid") in node.failed()
     node.name_hardware()

@@ -22,7 +22,6 @@ from agent.helper.client import Helpers
 from agent.sdk.exporter import NoData
 from exporters.storage import StorageConfig, StorageExporter, probe as module
 from exporters.storage.exporter import ABSENT_SECONDS, DUMP_SECONDS, MAX_PATHS, levels
-from exporters.storage.families import StorageSnapshot, render
 from exporters.storage.probe import FreeSpace, Probe, ProbeRequest, probe
 
 ROOM = FreeSpace(1000, 500, 100, 50)
@@ -112,34 +111,23 @@ def test_a_path_named_twice_is_probed_once_and_wanted(tmp_path: Path) -> None:
         assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
-def series(
-    *probes: Probe, hung: frozenset[str] = frozenset(), lustre: bool | None = None
-) -> dict[tuple[str, ...], float]:
-    """The series of these, by family (without its prefix) and labels."""
-    return {
-        (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-        for sample in samples(render(StorageSnapshot(probes, hung, lustre)))
-    }
-
-
 def test_series_of_paths() -> None:
-    """One that answers, one that never did, one that hangs after it had answered."""
-    found = series(
+    """One path answers, one never did, one hangs after it had answered."""
+    probes = (
         Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=ROOM),
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),
         Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, room=ROOM),
-        hung=frozenset({"/c"}),
-        lustre=False,
     )
-    assert {key[1]: value for key, value in found.items() if key[0] == "storage_probe_success"} == {"/a": 1, "/c": 0}
-    assert {key[1]: value for key, value in found.items() if key[0] == "storage_probe_hung"} == {
-        "/a": 0,
-        "/b": 0,
-        "/c": 1,
+    found: dict[str, dict[str, float]] = {}
+    for sample in samples(StorageExporter(StorageConfig()).families(probes)):
+        found.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
+    assert found == {
+        "probe_success": {"/a": 1, "/c": 0},
+        "probe_hung": {"/a": 0, "/b": 0, "/c": 1},
+        "probe_duration_seconds": {"/a": 0.1, "/c": 30.0},
+        "size_bytes": {"/a": 1000, "/c": 1000},
+        "available_bytes": {"/a": 500, "/c": 500},
     }
-    assert found["storage_probe_duration_seconds", "/c"] == 30.0
-    assert found["storage_available_bytes", "/a"] == 500
-    assert found["lustre_healthy",] == 0
 
 
 class Node:
@@ -163,7 +151,7 @@ class Node:
             await self.exporter.drain()
             await stop_all(self.helpers)
 
-    async def look(self) -> StorageSnapshot:
+    async def look(self) -> tuple[Probe, ...]:
         """Start, look once and end."""
         async with self.under_way() as exporter:
             await exporter.update()
@@ -186,7 +174,7 @@ async def test_a_real_helper_probes(lustre: Path) -> None:
     """Paths that answer are well, one that is missing fails; a dump directory nobody made is no fault."""
     node = Node(lustre, paths=[str(lustre)], dump_paths=[str(lustre), str(lustre / "none")])
     found = await node.look()
-    assert [(each.path, each.ok) for each in found.probes] == [(str(lustre), True)]
+    assert [(each.path, each.ok) for each in found] == [(str(lustre), True)]
     assert node.checks() == {"storage_failed": True, "dump_disk_full": True, "lustre_unhealthy": False}
     missing = Node(lustre, paths=[str(lustre / "none")], full_ratio=1.0, dump_paths=[str(lustre)])
     await missing.look()
@@ -244,7 +232,7 @@ async def test_room_alone_is_looked_at_once_a_minute(tmp_path: Path) -> None:
     async with node.under_way() as exporter:
         for _ in range(3):
             await exporter.update()
-            assert [each.path for each in exporter.snapshot().probes] == [str(tmp_path)]
+            assert [each.path for each in exporter.snapshot()] == [str(tmp_path)]
             assert node.checks() == {"dump_disk_full": True}
         (helper,) = node.helpers.all()
         assert helper.calls["ok"] == 1
@@ -272,7 +260,7 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
     for name in ("stat", "lstat", "open", "scandir", "listdir", "statvfs", "access"):
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
     found = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
-    assert [(each.path, each.ok) for each in found.probes] == [(path + "/none", False), (path, True)]
+    assert [(each.path, each.ok) for each in found] == [(path + "/none", False), (path, True)]
     assert touched == []
 
 
