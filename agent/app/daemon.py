@@ -259,7 +259,7 @@ class Daemon:
             },
             refused=self._supervisor.admission.refused,
             helpers=tuple(
-                HelperStatus(helper.spec.name, helper.ok, helper.restarts, dict(helper.calls), helper.pid)
+                HelperStatus(helper.spec.name, helper.ok, dict(helper.calls), helper.pid)
                 for helper in self._supervisor.helpers.all()
             ),
             loop_lag_seconds=self._lag.seconds(),
@@ -267,12 +267,9 @@ class Daemon:
             reload_seconds=self._reload_seconds,
             saved_seconds=self._state.last_saved_seconds,
             save_errors=self._state.save_errors,
-            connections=self._web.stats.connections,
             responses=dict(self._web.stats.responses),
             closed={str(reason): count for reason, count in self._web.stats.closed.items()},
-            shared=self._pages.shared,
             web_failures=self._web.stats.failures,
-            notify_failures=self._notifier.failures,
         )
 
     def _document(self) -> NodeDocument:

@@ -10,7 +10,7 @@ import msgspec
 
 from agent.app.boot_file import BootFile
 from agent.app.config import Loaded
-from agent.app.discovery import exporter_names, load_spec
+from agent.app.discovery import exporter_names, load_spec, names_in_packages
 from agent.app.health_part import causes, health_part, struck_ranks
 from agent.app.lease import Lender
 from agent.app.mistakes import nearest
@@ -56,14 +56,16 @@ class ExporterPlan(msgspec.Struct, frozen=True):
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
     """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
 
-    An exporter that cannot be imported is logged and shown as down: it must not cost the others their start.
+    Other packages' exporters load only if the configuration names them. What cannot be imported is logged, and down.
     """
     names = exporter_names()
-    for name in loaded.config.exporters:
-        if name not in names:
-            raise loaded.error(f"$.exporters.{name}", f"no such exporter{nearest(name, names)}")
+    others = [name for name in loaded.config.exporters if name not in names]
+    in_packages = names_in_packages() if others else ()
+    for name in others:
+        if name not in in_packages:
+            raise loaded.error(f"$.exporters.{name}", f"no such exporter{nearest(name, (*names, *in_packages))}")
     enabled, broken = {}, []
-    for name in names:
+    for name in (*names, *others):
         if loaded.config.exporters.get(name) == {"enabled": False}:
             continue  # not even imported
         try:

@@ -14,15 +14,14 @@ FEEDS_PER_TIMEOUT = 3
 class Notifier:
     """Tells systemd where the service stands (sd_notify(3)); does nothing when ``address`` is None.
 
-    ``address`` is $NOTIFY_SOCKET: a path, or ``@`` and an abstract name. Never blocks and never raises: what could
-    not be sent is logged, and counted in ``failures``.
+    ``address`` is $NOTIFY_SOCKET: a path, or ``@`` and an abstract name. Never blocks and never raises: it logs what
+    it could not send.
     """
 
     def __init__(self, address: str | None, log: Logger) -> None:
         self._log = log
         self._address = f"\0{address[1:]}" if address and address.startswith("@") else address
         self._socket: socket.socket | None = None
-        self.failures = 0
         if address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)  # noqa: FBT003  # its only parameter
@@ -55,7 +54,6 @@ class Notifier:
         try:
             self._socket.sendto(message.encode("utf-8", "replace"), self._address or "")
         except OSError as error:
-            self.failures += 1
             self._log.warning("systemd was not notified", error=error)
 
 

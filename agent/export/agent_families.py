@@ -52,7 +52,6 @@ CHECKPOINT_ERRORS = Family(
     "counter",
     "Times the checkpoint could not be written.",
 )
-WEB_CONNECTIONS = Family("rankwatch_web_connections_total", "counter", "Connections accepted.")
 WEB_RESPONSES = Family(
     "rankwatch_web_responses_total", "counter", "HTTP responses by status.", ("code",), "1 per status given"
 )
@@ -63,20 +62,10 @@ WEB_CLOSED = Family(
     ("reason",),
     "1 per reason seen, at most 10",
 )
-WEB_SHARED = Family(
-    "rankwatch_web_renders_shared_total",
-    "counter",
-    "Scrapes answered with the rendering that another, concurrent one had begun.",
-)
 WEB_FAILURES = Family(
     "rankwatch_web_failures_total",
     "counter",
     "Answers and connections that ended in an error of the agent's own, or too late.",
-)
-NOTIFY_FAILURES = Family(
-    "rankwatch_notify_failures_total",
-    "counter",
-    "Messages to systemd that could not be sent.",
 )
 
 FAMILIES: tuple[Family, ...] = (
@@ -91,12 +80,9 @@ FAMILIES: tuple[Family, ...] = (
     RELOAD_TIME,
     CHECKPOINT_TIME,
     CHECKPOINT_ERRORS,
-    WEB_CONNECTIONS,
     WEB_RESPONSES,
     WEB_CLOSED,
-    WEB_SHARED,
     WEB_FAILURES,
-    NOTIFY_FAILURES,
 )
 
 
@@ -113,12 +99,9 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     reload_seconds: float
     saved_seconds: float | None
     save_errors: int
-    connections: int
     responses: Mapping[int, int]
     closed: Mapping[str, int]
-    shared: int
     web_failures: int
-    notify_failures: int
 
 
 class SelfSource:
@@ -161,7 +144,6 @@ def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
     if snapshot.saved_seconds is not None:
         yield CHECKPOINT_TIME.single(snapshot.saved_seconds)
     yield CHECKPOINT_ERRORS.single(snapshot.save_errors)
-    yield WEB_CONNECTIONS.single(snapshot.connections)
     responses, closed = WEB_RESPONSES.rows(), WEB_CLOSED.rows()
     for code, count in sorted(snapshot.responses.items()):
         responses.add((str(code),), count)
@@ -169,6 +151,4 @@ def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
         if count:
             closed.add((reason,), count)
     yield from (responses.metric, closed.metric)
-    yield WEB_SHARED.single(snapshot.shared)
     yield WEB_FAILURES.single(snapshot.web_failures)
-    yield NOTIFY_FAILURES.single(snapshot.notify_failures)

@@ -17,13 +17,6 @@ HELPER_UP = Family(
     ("helper",),
     "1 per helper",
 )
-HELPER_RESTARTS = Family(
-    "rankwatch_helper_restarts_total",
-    "counter",
-    "Helper processes started in the place of one that failed or hung; absent before the first call.",
-    ("helper",),
-    "1 per helper",
-)
 HELPER_CALLS = Family(
     "rankwatch_helper_calls_total",
     "counter",
@@ -32,13 +25,6 @@ HELPER_CALLS = Family(
     ("helper", "result"),
     "1 per helper and result seen, at most 3",
 )
-HELPER_CPU = Family(
-    "rankwatch_helper_cpu_seconds_total",
-    "counter",
-    "CPU time of the helper's process, user and system; 0 again with each new one, absent while there is none.",
-    ("helper",),
-    "1 per helper with a process",
-)
 HELPER_MEMORY = Family(
     "rankwatch_helper_resident_memory_bytes",
     "gauge",
@@ -46,7 +32,7 @@ HELPER_MEMORY = Family(
     ("helper",),
     "1 per helper with a process",
 )
-FAMILIES: tuple[Family, ...] = (HELPER_UP, HELPER_RESTARTS, HELPER_CALLS, HELPER_CPU, HELPER_MEMORY)
+FAMILIES: tuple[Family, ...] = (HELPER_UP, HELPER_CALLS, HELPER_MEMORY)
 
 
 class HelperStatus(msgspec.Struct, frozen=True):
@@ -54,24 +40,20 @@ class HelperStatus(msgspec.Struct, frozen=True):
 
     name: str
     ok: bool | None
-    restarts: int
     calls: Mapping[CallResult, int]
     pid: int | None = None
 
 
 def render(helpers: Sequence[HelperStatus], usage: Mapping[int, ProcessUsage]) -> Iterable[Metric]:
     """Render how the helpers fare; ``usage`` by process id."""
-    up, restarts, calls = HELPER_UP.rows(), HELPER_RESTARTS.rows(), HELPER_CALLS.rows()
-    cpu, memory = HELPER_CPU.rows(), HELPER_MEMORY.rows()
+    up, calls, memory = HELPER_UP.rows(), HELPER_CALLS.rows(), HELPER_MEMORY.rows()
     for helper in helpers:
         if helper.ok is None:
             continue
         up.add((helper.name,), float(helper.ok))
-        restarts.add((helper.name,), helper.restarts)
         for result in filter(helper.calls.get, CALL_RESULTS):
             calls.add((helper.name, result), helper.calls[result])
         used = usage.get(helper.pid) if helper.pid is not None else None
         if used is not None:
-            cpu.add((helper.name,), used.cpu_seconds)
             memory.add((helper.name,), used.resident_bytes)
-    return [rows.metric for rows in (up, restarts, calls, cpu, memory)]
+    return [rows.metric for rows in (up, calls, memory)]

@@ -73,7 +73,6 @@ class HealthSource:
         return HealthSnapshot(
             ranks=self._table.snapshot(),
             entries=self._ledger.entries(),
-            affinities=self._hardware.affinities(),
             counted=self._counted(),
             refused=self._ledger.refused,
             faults=self._hardware.faults(),

@@ -13,7 +13,6 @@ import msgspec
 from agent.core.metrics import Family, Metric
 from agent.hardware import fault_table
 from agent.hardware.fault_table import GpuFault
-from agent.hardware.inventory import Affinity
 from agent.hardware.ledger import NODE, CheckState, Entry, Subject
 from agent.ranks.snapshot import RankSnapshot, RankView
 
@@ -92,14 +91,6 @@ REFUSED = Family(
     "counter",
     "Findings about hardware that were left out because the health ledger was full.",
 )
-AFFINITY = Family(
-    "rankwatch_gpu_nic_affinity_info",
-    "gauge",
-    "The RDMA device nearest to the GPU; always 1. path: what lies between them, one PCIe switch (PIX), several (PXB), "
-    "the host bridge (PHB) or two host bridges of one NUMA node (NODE).",
-    ("gpu", "gpu_uuid", "nic", "path"),
-    "1 per GPU with a NIC",
-)
 FAMILIES = (
     RANK_HEALTHY,
     RANK_UNHEALTHY,
@@ -107,7 +98,6 @@ FAMILIES = (
     NODE_CHECK,
     CHECK_FAILED,
     REFUSED,
-    AFFINITY,
     fault_table.GPU_FAULT,
 )
 
@@ -117,7 +107,6 @@ class HealthSnapshot(msgspec.Struct, frozen=True):
 
     ranks: RankSnapshot
     entries: tuple[Entry, ...]
-    affinities: tuple[Affinity, ...]
     counted: frozenset[str]
     refused: int
     faults: tuple[GpuFault, ...] = ()
@@ -149,10 +138,6 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     yield checks.metric
     yield since.metric
     yield REFUSED.single(snapshot.refused)
-    affinity = AFFINITY.rows()
-    for near in snapshot.affinities:
-        affinity.add((str(near.gpu.index), near.gpu.uuid, near.nic, near.path), 1.0)
-    yield affinity.metric
     yield fault_table.rows(snapshot.faults)
 
 

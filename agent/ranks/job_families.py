@@ -18,14 +18,6 @@ JOB_RANKS = Family(
     "1 to 6 per job",
     "sum",
 )
-JOB_TASKS = Family(
-    "rankwatch_job_expected_tasks",
-    "gauge",
-    "Tasks of the scheduler's job step (SLURM_STEP_NUM_TASKS); with torchrun one per node, not one per rank.",
-    ("job_id",),
-    "1 per job under Slurm",
-    "max",
-)
 JOB_INFO = Family(
     "rankwatch_job_info",
     "gauge",
@@ -35,20 +27,9 @@ JOB_INFO = Family(
     "1 per job",
     "max",
 )
-JOB_RESTARTS = Family(
-    "rankwatch_job_restarts",
-    "gauge",
-    "Restarts of the job's ranks so far, by torchrun or NVRx (TORCHELASTIC_RESTART_COUNT). Kept after the "
-    "ranks left, until their records expire; absent under other launchers.",
-    ("job_id",),
-    "1 per job under torchrun",
-    "max",
-)
 FAMILIES: tuple[Family, ...] = (
     JOB_RANKS,
-    JOB_TASKS,
     JOB_INFO,
-    JOB_RESTARTS,
 )
 
 
@@ -61,19 +42,15 @@ def state_of(process: RankProcess) -> str:
 
 def render(ranks: Sequence[RankView]) -> Iterable[Metric]:
     """Render the jobs of these ranks."""
-    by_state, tasks, info, restarts = JOB_RANKS.rows(), JOB_TASKS.rows(), JOB_INFO.rows(), JOB_RESTARTS.rows()
+    by_state, info = JOB_RANKS.rows(), JOB_INFO.rows()
     for job_id, members in by_job(ranks).items():
         for name, count in sorted(Counter(map(state_of, members)).items()):
             by_state.add((job_id, name), count)
-        if counts := [(p.found_at, p.claim.restarted) for p in members if p.claim.restarted is not None]:
-            restarts.add((job_id,), max(counts)[1])  # what the newest says
         live = [p for p in members if p.exited_at is None]
         if not live:
             continue
-        if step_tasks := max((p.claim.tasks or 0 for p in live), default=0):
-            tasks.add((job_id,), step_tasks)
         info.add((job_id, *_facts(live), *_scheduled(live)), 1.0)
-    return [by_state.metric, tasks.metric, info.metric, restarts.metric]
+    return [by_state.metric, info.metric]
 
 
 def _facts(live: Sequence[RankProcess]) -> tuple[str, str, str]:

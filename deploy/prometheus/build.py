@@ -27,9 +27,8 @@ TEXTS = "texts.yml"
 """The source with texts and parts of expressions that all sources may use by name, as they use thresholds."""
 MACROS = "macros"
 """The key in a source for parts of expressions that only this source uses."""
-INTERVAL, TWO_SCRAPES, THREE_SCRAPES, LAST_ANSWER = "interval", "two_scrapes", "three_scrapes", "last_answer"
-"""How often nodes are scraped and judged. From it: an offset of two scrapes, a range that holds three of them, and one
-that holds the last answer of a node that has missed three: a minute, or five scrapes."""
+INTERVAL, TWO_SCRAPES, THREE_SCRAPES = "interval", "two_scrapes", "three_scrapes"
+"""How often nodes are scraped and judged. From it: an offset of two scrapes, and a range that holds three of them."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}
 """Which dashboard an alert links to: the job's if its text names a job, else the node's if it names one, else Fleet."""
 
@@ -79,7 +78,6 @@ def build(sources: Mapping[str, str], thresholds: Mapping[str, Any]) -> dict[str
     values = {**thresholds, **texts}
     seconds = int(thresholds[INTERVAL].removesuffix("s"))
     values |= {TWO_SCRAPES: f"{2 * seconds}s", THREE_SCRAPES: f"{3 * seconds - 1}s"}
-    values[LAST_ANSWER] = f"{max(60, 5 * seconds)}s"
 
     def fill(text: str, own: Mapping[str, Any] = values) -> str:
         names = PLACEHOLDER.findall(text)

@@ -84,14 +84,10 @@ def write(
     return name
 
 
-def on_disk(folder: Path) -> list[tuple[str, int, told.Summary]]:
-    """Return the bundles there are: the file, its size in bytes and the summary, the oldest first."""
-    found = []
-    for name, summary in place.summaries(folder):
-        with contextlib.suppress(OSError):
-            path = folder / f"{name}{place.SUFFIX}"
-            found.append((path.name, path.stat().st_size, summary))
-    return found
+def on_disk(folder: Path) -> list[tuple[str, told.Summary]]:
+    """Return the bundles there are: the file and its summary, the oldest first."""
+    names = ((f"{name}{place.SUFFIX}", summary) for name, summary in place.summaries(folder))
+    return [(name, summary) for name, summary in names if (folder / name).exists()]
 
 
 def _held(folder: Path, name: str, open_jobs: Container[str]) -> Held:

@@ -17,7 +17,7 @@ from exporters.evidence import bundle, story
 from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.facts import because, live_pids, ranks_file, user_of
-from exporters.evidence.families import BUNDLES, FAILURES, SIZE, TAKEN, EvidenceSnapshot, Taken, render
+from exporters.evidence.families import BUNDLES, FAILURES, TAKEN, EvidenceSnapshot, Taken, render
 from exporters.evidence.looks import ProcessLooks
 from exporters.evidence.shares import gives_way
 from exporters.evidence.variables import NAMES
@@ -258,8 +258,8 @@ class EvidenceExporter:
         clock = self._ctx.clock
         self._bundles = len(found)
         self._taken = {}
-        for file, size, summary in found:
-            self._taken[summary.job_id] = Taken(summary.taken_at, file, size)
+        for file, summary in found:
+            self._taken[summary.job_id] = Taken(summary.taken_at, file)
             if summary.trigger != "asked":
                 age = max(0.0, clock.time() - summary.taken_at)
                 self._begun.setdefault(summary.job_id, clock.monotonic() - age)
@@ -294,7 +294,7 @@ SPEC = Spec(
     build=EvidenceExporter,
     interval_seconds=LOOK_SECONDS,
     deadline_seconds=5.0,
-    families=(BUNDLES, TAKEN, SIZE, FAILURES),
+    families=(BUNDLES, TAKEN, FAILURES),
     series_cap=3000,
     checkpoint_bytes=0,
 )

@@ -15,14 +15,6 @@ TAKEN = Family(
     "1 per job with a bundle here",
     "max",
 )
-SIZE = Family(
-    "rankwatch_evidence_bundle_bytes",
-    "gauge",
-    "Size of that bundle on disk.",
-    ("job_id",),
-    "1 per job with a bundle here",
-    "max",
-)
 BUNDLES = Family(
     "rankwatch_evidence_bundles",
     "gauge",
@@ -41,11 +33,10 @@ FAILURES = Family(
 
 
 class Taken(NamedTuple):
-    """The newest bundle of a job: when (s since the epoch), under which name, how large."""
+    """The newest bundle of a job: when (s since the epoch), under which name."""
 
     at: float
     file: str
-    size_bytes: int
 
 
 class EvidenceSnapshot(NamedTuple):
@@ -58,11 +49,10 @@ class EvidenceSnapshot(NamedTuple):
 
 def render(found: EvidenceSnapshot) -> Iterable[Metric]:
     """Return the series."""
-    taken, size, failures = TAKEN.rows(), SIZE.rows(), FAILURES.rows()
+    taken, failures = TAKEN.rows(), FAILURES.rows()
     for job_id, each in found.taken.items():
         taken.add((job_id, each.file), each.at)
-        size.add((job_id,), each.size_bytes)
     for part, count in found.failures.items():
         failures.add((part,), count)
     yield BUNDLES.single(found.bundles)
-    yield from (taken.metric, size.metric, failures.metric)
+    yield from (taken.metric, failures.metric)

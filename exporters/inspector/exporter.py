@@ -142,7 +142,6 @@ class InspectorExporter:
             readers,
             dict(self._labels),
             self._inherited.copy(),
-            sum(slot.is_busy(WAIT_SECONDS) for slot in self._slots),
             unpublished=len(readers) < len(self._slots),
             silent=Counter(self._silent),
             reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),

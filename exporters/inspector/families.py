@@ -197,11 +197,6 @@ LAG = Family(
     "gauge",
     "Bytes in this node's Inspector files that are not read yet.",
 )
-LAG_SECONDS = Family(
-    "rankwatch_inspector_lag_seconds",
-    "gauge",
-    "How old the newest record read is, in the file that is furthest behind; 0 when all there is has been read.",
-)
 FILES = Family(
     "rankwatch_inspector_files",
     "gauge",
@@ -248,11 +243,6 @@ RECLAIM_ERRORS = Family(
     ("reason",),
     "1 per reason seen",
 )
-BUSY_READERS = Family(
-    "rankwatch_inspector_busy_readers",
-    "gauge",
-    "Configured directories whose reader has not come back from the file system.",
-)
 SILENT_RANKS = Family(
     "rankwatch_inspector_silent_ranks",
     "gauge",
@@ -286,13 +276,11 @@ FAMILIES = (
     SEEN_RECORDS,
     UNTIMED_OPERATIONS,
     LAG,
-    LAG_SECONDS,
     FILES,
     SKIPPED,
     HOLE_BYTES,
     IMPLAUSIBLE_RECORDS,
     RECLAIMED_BYTES,
     RECLAIM_ERRORS,
-    BUSY_READERS,
     SILENT_RANKS,
 )

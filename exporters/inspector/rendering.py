@@ -14,7 +14,6 @@ from exporters.inspector.distributions import durations, slow_pairs
 from exporters.inspector.families import (
     BUS_BANDWIDTH,
     BUS_BYTES,
-    BUSY_READERS,
     BYTES,
     CAUSES,
     DIRECTIONS,
@@ -23,7 +22,6 @@ from exporters.inspector.families import (
     HOLE_BYTES,
     IMPLAUSIBLE_RECORDS,
     LAG,
-    LAG_SECONDS,
     LAST_ARRIVALS,
     LATENESS,
     LOST,
@@ -74,7 +72,6 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     readers: tuple[Published, ...]
     labels: dict[Place, RankLabel]
     inherited: Inheritance
-    busy_readers: int
     unpublished: bool = False
     silent: Mapping[SilenceCause, int] = {}
     reclaimed: tuple[Reclaimed, ...] = ()
@@ -273,8 +270,6 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
             rows.add((reason,), count)
     yield rows.metric
     yield LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
-    yield LAG_SECONDS.single(max((reader.lag_seconds for reader in snapshot.readers), default=0.0))
-    yield BUSY_READERS.single(snapshot.busy_readers)
     rows = SILENT_RANKS.rows()
     for reason, ranks in snapshot.silent.items():
         if ranks:

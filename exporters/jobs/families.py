@@ -29,14 +29,6 @@ GPU = Family(
     ("job_id", "gpu"),
     "1 per GPU given to a job",
 )
-START = Family(
-    "rankwatch_job_start_timestamp_seconds",
-    "gauge",
-    "When the scheduler began the job on this node, by the node's clock.",
-    ("job_id",),
-    _RUNNING,
-    "max",
-)
 REQUEUES = Family(
     "rankwatch_job_requeues",
     "gauge",
@@ -81,7 +73,7 @@ REFUSED = Family(
     "6 per node",
     "sum",
 )
-FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, START, REQUEUES, DIRECTORY_TROUBLE, END, END_TIME, REFUSED)
+FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, REQUEUES, DIRECTORY_TROUBLE, END, END_TIME, REFUSED)
 
 
 class JobsSnapshot(msgspec.Struct, frozen=True):
@@ -104,7 +96,7 @@ def render(snapshot: JobsSnapshot) -> Iterable[Metric]:
 
 
 def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
-    allocation, gpus, start, requeues = ALLOCATION.rows(), GPU.rows(), START.rows(), REQUEUES.rows()
+    allocation, gpus, requeues = ALLOCATION.rows(), GPU.rows(), REQUEUES.rows()
     trouble = DIRECTORY_TROUBLE.rows()
     for job in jobs:
         file = job.file
@@ -116,9 +108,8 @@ def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
         if file.records in DIRECTORY_TROUBLES:
             trouble.add((file.job_id, file.records), 1.0)
         if file.started:
-            start.add((file.job_id,), file.started)
             requeues.add((file.job_id,), file.restarts)
-    return [rows.metric for rows in (allocation, gpus, start, requeues, trouble)]
+    return [rows.metric for rows in (allocation, gpus, requeues, trouble)]
 
 
 def _ended(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:

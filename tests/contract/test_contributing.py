@@ -46,6 +46,6 @@ def test_the_example_works(example: Bench, tmp_path: Path) -> None:
     (tmp_path / "proc" / "loadavg").write_text("3.25 2.00 1.00 2/300 4711\n")
     assert asyncio.run(page()).splitlines()[-1] == "rankwatch_load_processes 3.25"
     for family in example.spec.families:
-        names.test_name(family)
-        names.test_help_and_cost(family)
-        names.test_labels(family)
+        names.check_name(family)
+        names.check_help_and_cost(family)
+        names.check_labels(family)

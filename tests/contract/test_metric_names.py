@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
-import pytest
+import yaml
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.core.metrics import Family
@@ -20,7 +21,13 @@ OWNED = [
     *(("health", family) for family in health.FAMILIES),
     *((name, family) for name in exporter_names() for family in load_spec(name).families),
 ]
-FAMILIES = [pytest.param(family, id=family.name) for family in {family.name: family for _, family in OWNED}.values()]
+FAMILIES = {family.name: family for _, family in OWNED}
+MAX_FAMILIES = 200
+ROOT = Path(__file__).parents[2]
+USERS = ("deploy/prometheus/sources/*.yml", "deploy/prometheus/optional/*.yml", "grafana/*.py", "agent/cli/**/*.py")
+"""What asks for metrics: rules, boards and commands."""
+ASKED = yaml.safe_load((ROOT / "docs/asked.yml").read_text())
+"""Incidents in which a person asks for other metrics, by name."""
 NOT_BASE_UNITS = re.compile(
     r"_(ns|us|ms|nanoseconds|microseconds|milliseconds|minutes|hours|days|kb|mb|gb|kib|mib|gib|kilobytes|megabytes"
     r"|gigabytes|bits|gbps|percent|celsius_f|fahrenheit|milliwatts|mhz)(_|$)"
@@ -48,32 +55,56 @@ def test_every_family_has_one_owner() -> None:
     assert {owner for owner, family in OWNED if id(family) in shared} <= {"amdgpu", "nvml"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_name(family: Family) -> None:
+def test_names() -> None:
     """A name has our prefix and base units; only counters end in _total, and no name looks like another type's.
 
-    Some few names are those that every process has which Prometheus scrapes.
+    Standard names are those that prometheus-client gives every process.
     """
+    for family in FAMILIES.values():
+        check_name(family)
+
+
+def check_name(family: Family) -> None:
+    """Check one family's name."""
     assert family.name in STANDARD_NAMES or re.fullmatch(r"rankwatch_[a-z0-9]+(_[a-z0-9]+)*", family.name)
     assert not NOT_BASE_UNITS.search(family.name)
-    assert family.name.endswith("_total") == (family.kind == "counter")
+    assert family.name.endswith("_total") == (family.kind == "counter"), family.name
     assert not family.name.endswith(("_count", "_sum", "_bucket", "_created"))
-    assert not family.name.endswith("_info") or family.kind == "gauge"
+    assert not family.name.endswith("_info") or family.kind == "gauge", family.name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_help_and_cost(family: Family) -> None:
+def test_help_and_cost() -> None:
     """Help is one line of sentences, and a family with labels says what it costs."""
-    assert re.fullmatch(r"\S[^\n]+\.", family.help)
-    assert family.cost
-    assert not family.labels or family.name.endswith("_info") or family.cost != "1 per node"
+    for family in FAMILIES.values():
+        check_help_and_cost(family)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_labels(family: Family) -> None:
+def check_help_and_cost(family: Family) -> None:
+    """Check one family's help and cost."""
+    assert re.fullmatch(r"\S[^\n]+\.", family.help), family.name
+    assert family.cost, family.name
+    assert not family.labels or family.name.endswith("_info") or family.cost != "1 per node", family.name
+
+
+def test_labels() -> None:
     """Label names are plain, different and not Prometheus' own; a rank label never stands without its job."""
+    for family in FAMILIES.values():
+        check_labels(family)
+
+
+def check_labels(family: Family) -> None:
+    """Check one family's label names."""
     assert all(LABEL_NAME.fullmatch(label) for label in family.labels)
     assert len(set(family.labels)) == len(family.labels)
-    assert TAKEN_LABELS & set(family.labels) == ({"le"} if family.kind == "histogram" else set())
+    assert TAKEN_LABELS & set(family.labels) == ({"le"} if family.kind == "histogram" else set()), family.name
     assert "le" not in family.labels[:-1]
     assert "rank" not in family.labels or "job_id" in family.labels
+
+
+def test_every_metric_answers_a_question() -> None:
+    """A rule, a board or a command reads each family, or docs/asked.yml names the incident in which a person does."""
+    texts = (path.read_text() for pattern in USERS for path in ROOT.glob(pattern))
+    words = {re.sub("_(bucket|sum|count)$", "", word) for text in texts for word in re.findall(r"rankwatch_\w+", text)}
+    unused = FAMILIES.keys() - words - STANDARD_NAMES
+    assert unused == ASKED.keys()
+    assert len(FAMILIES) <= MAX_FAMILIES

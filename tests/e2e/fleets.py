@@ -191,7 +191,7 @@ class Node:
 
     def _health(self) -> health.HealthSnapshot:
         counted = health.counted_checks((), ())
-        return health.HealthSnapshot(self.table.snapshot(), self.ledger.entries(), (), counted, self.ledger.refused)
+        return health.HealthSnapshot(self.table.snapshot(), self.ledger.entries(), counted, self.ledger.refused)
 
     def _page(self, families: Iterable[Metric], job: str) -> dict[str, float]:
         own = self._target(job)

@@ -51,7 +51,7 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     nobody = RankSnapshot((), 0, 0, 0, 0, 0, 0, time.time())
     seen = FaultSeen(gpu_faults.judge("nvidia", Told(XID)).fault, since)
     faults = (GpuFault("0", "GPU-0", "0000:3b:00.0", seen),)
-    for family in health.families(HealthSnapshot(nobody, (*failed, well), (), counted_checks((), ()), 0, faults)):
+    for family in health.families(HealthSnapshot(nobody, (*failed, well), counted_checks((), ()), 0, faults)):
         if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):
             yield family
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))

@@ -199,11 +199,11 @@ def test_nobody_is_dead_after_a_cancel(tmp_path: Path, slow_seconds: str) -> Non
 
 def test_a_rank_that_leaves_with_status_1_is_dead_at_once(machine: Machine) -> None:
     """An uncaught exception ends the interpreter with status 1: dead, with the status, and its peers alive."""
-    with machine.job(*FOUR, "--exit", "1", "--exit-at", "4") as job, machine.agent() as agent:
+    with machine.job(*FOUR, "--exit", "1", "--exit-at", "9") as job, machine.agent() as agent:
         job.wait_for("ready")
-        agent.wait_for_states(ALIVE, 3.0)
+        agent.wait_for_states(ALIVE, 8.0)
         with machine.late_reaping(job):
-            agent.wait_for_states(ALIVE | {"1": "dead"})
+            agent.wait_for_states(ALIVE | {"1": "dead"}, 12.0)
             assert agent.ending("1") == ("exited", "", "1")
         assert agent.value("rankwatch_rank_up", rank="1") == 0
 

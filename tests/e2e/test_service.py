@@ -94,13 +94,13 @@ def test_an_exporter_that_is_switched_off_may_be_asked_for(tmp_path: Path) -> No
 
 
 def test_the_listen_address_moves(tmp_path: Path) -> None:
-    """After a reload the new address answers, the old one refuses, and the counters of connections go on."""
+    """After a reload the new address answers, the old one refuses, and the counters of responses go on."""
     with Machine(tmp_path).agent() as agent:
-        before = agent.value("rankwatch_web_connections_total")
+        before = agent.value("rankwatch_web_responses_total", code="200")
         old, agent.port = agent.port, free_port()
         agent.configure({})
         agent.reload()
-        assert (agent.value("rankwatch_web_connections_total") or 0) > (before or 0)
+        assert (agent.value("rankwatch_web_responses_total", code="200") or 0) > (before or 0)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", old), 1.0)
 

@@ -85,7 +85,6 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
         "nodes": "1",
         "restarts": "",
     }
-    assert agent.value("rankwatch_job_expected_tasks") == 2
     assert agent.value("rankwatch_job_expected_ranks", source="environment") == 2
     assert agent.value("rankwatch_job_expected_ranks", source="tasks") == 2
     slurm.node.kill(pids(agent)["1"], signal.SIGSEGV)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM, SIGTRAP
 
 from play import Due, Play, Situation
 from site_of_agents import Job
@@ -284,6 +284,39 @@ def abort_and_teardown_elsewhere(play: Play) -> None:
     play.job.tear_down()
 
 
+def trap_and_late_raise(play: Play) -> None:
+    """A rank is ended by SIGTRAP and its launcher ends those of its node; the others raise eight seconds later."""
+    play.ranks[1].exit(SIGTRAP)
+    play.hang()
+    play.run(8.0)
+    for rank in play.ranks[8:]:
+        rank.exit(code=1)
+    play.job.tear_down()
+
+
+def unknown_end_and_aborts(play: Play) -> None:
+    """A rank is gone, how is not known; those of the other node abort two seconds later."""
+    play.ranks[1].exit(known=False)
+    play.hang()
+    play.run(2.0)
+    for rank in play.ranks[8:]:
+        rank.exit(SIGABRT)
+
+
+def two_trainings_in_one_job(play: Play) -> None:
+    """A job runs two torchruns of four ranks each, one per node; a rank of one is killed."""
+    play.job.world = 4
+    for rank in play.ranks:
+        rank.exit()
+    play.run(1000.0)
+    for number, rank in enumerate(play.ranks):
+        rank.number = number % 4
+        rank.start()
+    play.run(700.0)
+    play.ranks[5].exit(SIGKILL)
+    play.run(120.0)
+
+
 DEAD = "RankDead 5 n1"
 SITUATIONS = (
     Situation(crash_and_teardown, {"RankDead 1 n0 crash": Due(0, 22)}),
@@ -331,6 +364,9 @@ SITUATIONS = (
         {f"RankDead 0 n{n % 2} fail info 9_{n}": Due(12 + 15 * n, 34 + 15 * n) for n in range(20)},
     ),
     Situation(killed_at_the_sigterm_of_a_peer),
+    Situation(two_trainings_in_one_job, {"RankDead 1 n1 killed": Due(1715, 1735)}),
     Situation(crash_of_one_of_many, {"RankDead 200 n6 crash": Due(0, 22)}, nodes=8, per_node=32),
+    Situation(trap_and_late_raise, {"RankDead 1 n0 crash": Due(0, 22)}, per_node=8),
+    Situation(unknown_end_and_aborts, {"RankDead 8 n1 fail": Due(0, 22)}, per_node=8),
     Situation(abort_and_teardown_elsewhere, {"RankDead 1 n0 fail info": Due(0, 22)}),
 )

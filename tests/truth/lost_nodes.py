@@ -262,6 +262,30 @@ def three_hours(play: Play) -> None:
     play.run(3 * 3600.0)
 
 
+def ended_by_its_launcher_after(seconds: float) -> Callable[[Play], None]:
+    """A node loses power; the launcher notices that later and ends the other ranks by SIGTERM."""
+
+    def happens(play: Play) -> None:
+        play.nodes[1].lose_power()
+        play.hang()
+        play.run(seconds)
+        for rank in play.ranks[:4]:
+            rank.exit(SIGTERM)
+        play.run(300.0)
+
+    happens.__name__ = f"ended_by_its_launcher_after_{seconds:.0f}_seconds"
+    return happens
+
+
+def killed_long_after_an_agent_went(play: Play) -> None:
+    """An agent is away for good and its job goes on; an hour later a rank of another node is killed."""
+    play.nodes[1].refuses = True
+    play.nodes[1].answers = False
+    play.run(4000.0)
+    play.ranks[1].exit(SIGKILL)
+    play.hang()
+
+
 DEAD = "RankDead 5 n1"
 LOST = "NodeLost n1"
 SITUATIONS = (
@@ -306,5 +330,8 @@ SITUATIONS = (
     Situation(power_while_the_job_goes_on, {LOST: Due(190, 230)}),
     Situation(power_in_an_end),
     Situation(death_in_an_outage, {LOST: Due(20, 80, 150, 240), "RankDead 5 n1 crash": Due(150, 190)}),
+    Situation(ended_by_its_launcher_after(15.0), {LOST: Due(190, 230)}),
+    Situation(ended_by_its_launcher_after(60.0), {LOST: Due(20, 195)}),
+    Situation(killed_long_after_an_agent_went, {LOST: Due(190, 230), "RankDead 1 n0 killed": Due(4015, 4035)}),
     Situation(three_hours, {LOST: Due(20, 60)}),
 )

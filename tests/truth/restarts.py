@@ -106,6 +106,58 @@ def restarts_without_its_last_node(play: Play) -> None:
     play.run(300.0)
 
 
+def preempted_twice(play: Play) -> None:
+    """Preempted with a status and requeued on its nodes, twice, 20 minutes apart; one node alone has the word."""
+    for _ in range(2):
+        for rank in play.ranks:
+            rank.exit(code=1)
+        play.run(2.0)
+        play.job.ended("PREEMPTED", [play.nodes[1]])
+        play.run(18.0)
+        for rank in play.ranks:
+            rank.start()
+        play.run(1300.0)
+
+
+def requeued(play: Play) -> None:
+    """The job is preempted and starts anew on its nodes after 18 s."""
+    for rank in play.ranks:
+        rank.exit(SIGTERM)
+    play.job.ended("PREEMPTED")
+    play.run(18.0)
+    for rank in play.ranks:
+        rank.start()
+
+
+def dead_for_long_after_a_requeue(play: Play) -> None:
+    """The job is requeued on its nodes; 20 minutes later a rank crashes and the others wait for half an hour."""
+    requeued(play)
+    play.run(1300.0)
+    play.ranks[5].exit(SIGSEGV)
+    play.hang()
+    play.run(2000.0)
+
+
+def power_after_a_requeue(play: Play) -> None:
+    """The job is requeued on its nodes; four minutes later one of them loses power."""
+    requeued(play)
+    play.run(240.0)
+    play.nodes[1].lose_power()
+    play.hang()
+    play.run(300.0)
+
+
+def killed_with_restarts_left(play: Play) -> None:
+    """The only rank of a node is killed and its peers fail; torchrun, which has restarts left, starts all anew."""
+    play.begin_anew((0, 2))
+    play.ranks[1].exit(SIGKILL)
+    play.run(5.0)
+    for rank in play.job.running():
+        rank.exit(code=1)
+    play.run(20.0)
+    play.begin_anew((1, 2))
+
+
 SITUATIONS = (
     Situation(restart_in_place),
     Situation(requeued_elsewhere, nodes=3, per_node=4),
@@ -117,5 +169,9 @@ SITUATIONS = (
     Situation(requeued_after_a_crash, {"RankDead 1 n0 crash": Due(0, 22, 60)}),
     Situation(death_after_a_restart, {"RankDead 5 n1 killed": Due(680, 710)}),
     Situation(one_rank_begins_anew),
+    Situation(preempted_twice, nodes=3),
+    Situation(dead_for_long_after_a_requeue, {"RankDead 5 n1 crash": Due(1318, 1340)}),
+    Situation(power_after_a_requeue, {"NodeLost n1": Due(278, 318)}),
+    Situation(killed_with_restarts_left, nodes=3, per_node=1),
     Situation(restarts_without_its_last_node, {"RankDead 9 n2 crash": Due(0, 22, 20)}, nodes=3),
 )

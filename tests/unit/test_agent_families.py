@@ -29,18 +29,15 @@ SNAPSHOT = SelfSnapshot(
     exporters=(ExporterStatus("process", up=True, present=True, last_success_seconds=5.0),),
     counts={"process": SourceCounts(3, 2, 1, 0)},
     refused=0,
-    helpers=(HelperStatus("nvml", ok=True, restarts=1, calls={"ok": 7}, pid=11), HelperStatus("ras", None, 0, {})),
+    helpers=(HelperStatus("nvml", ok=True, calls={"ok": 7}, pid=11), HelperStatus("ras", None, {})),
     loop_lag_seconds=0.0,
     reload_ok=True,
     reload_seconds=1.0,
     saved_seconds=2.0,
     save_errors=0,
-    connections=1,
     responses={200: 1},
     closed={"malformed": 0},
-    shared=0,
     web_failures=0,
-    notify_failures=0,
 )
 OWN = OwnUsage(ProcessUsage(1.5, 30_000_000), 17, 1000.25)
 
@@ -98,7 +95,7 @@ def test_what_cannot_be_read_is_absent() -> None:
     """A figure that cannot be had has no series; the others have theirs."""
     found = shown(SNAPSHOT, Usage(OwnUsage(None, None, None)))
     assert [name for name, *_ in found if name.startswith("process_")] == []
-    assert ("rankwatch_helper_cpu_seconds_total", "nvml") not in found
+    assert ("rankwatch_helper_resident_memory_bytes", "nvml") not in found
     found = shown(SNAPSHOT, Usage(OwnUsage(OWN.process, None, OWN.start_seconds)))
     assert [name for name, *_ in found if name.startswith("process_")] == [
         "process_cpu_seconds_total",
@@ -140,7 +137,7 @@ def test_connections_closed_show_by_the_reasons_seen() -> None:
 
 
 def test_a_helper_that_was_never_called_has_no_series() -> None:
-    """Of two helpers the one that was called is told of, with its calls by result."""
+    """Of two helpers only the one that was called has series, with its calls by result."""
     found = shown(SNAPSHOT, Usage(OWN))
     assert {labels[0] for name, *labels in found if name.startswith("rankwatch_helper_")} == {"nvml"}
     calls = {key[1:]: value for key, value in found.items() if key[0] == "rankwatch_helper_calls_total"}
@@ -148,10 +145,9 @@ def test_a_helper_that_was_never_called_has_no_series() -> None:
 
 
 def test_helpers_with_a_process_have_its_figures() -> None:
-    """A helper's process is told by the helper's name; a helper without one has no such series."""
+    """The memory of a helper's process has the helper's name; a helper without a process has no such series."""
     found = shown(SNAPSHOT, Usage(OWN, {11: ProcessUsage(0.5, 9_000_000), 12: ProcessUsage(1.0, 1)}))
-    assert {key: value for key, value in found.items() if "helper_cpu" in key[0] or "helper_resident" in key[0]} == {
-        ("rankwatch_helper_cpu_seconds_total", "nvml"): 0.5,
+    assert {key: value for key, value in found.items() if "helper_resident" in key[0]} == {
         ("rankwatch_helper_resident_memory_bytes", "nvml"): 9_000_000,
     }
 
@@ -207,7 +203,7 @@ def test_what_may_not_be_read_costs_nothing_else(monkeypatch: pytest.MonkeyPatch
 
 def test_the_source_reads_its_helpers(child: subprocess.Popen[bytes]) -> None:
     """The agent as a source of series tells of the processes that its snapshot names."""
-    status = HelperStatus("nvml", ok=True, restarts=0, calls={}, pid=child.pid)
+    status = HelperStatus("nvml", ok=True, calls={}, pid=child.pid)
     snapshot = msgspec.structs.replace(SNAPSHOT, helpers=(status,))
     source = SelfSource(lambda: snapshot)
     found = {(each.name, *each.labels.values()): each.value for each in samples(source.families(source.snapshot()))}

@@ -36,9 +36,7 @@ class Machine:
 
     def series(self, counted: frozenset[str] = DEFAULT) -> dict[tuple[str, ...], float]:
         """All series by family (without its prefix) and labels."""
-        snapshot = HealthSnapshot(
-            self.table.ranks.snapshot(), self.ledger.entries(), self.hardware.affinities(), counted, self.ledger.refused
-        )
+        snapshot = HealthSnapshot(self.table.ranks.snapshot(), self.ledger.entries(), counted, self.ledger.refused)
         return {
             (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
             for sample in samples(families(snapshot))
@@ -57,7 +55,7 @@ def machine() -> Machine:
 
 def test_where_nothing_is_checked_nothing_is_said(machine: Machine) -> None:
     """Neither a rank nor the node is healthy or not while there are no findings."""
-    assert {key[0] for key in machine.series()} == {"checks_refused_total", "gpu_nic_affinity_info"}
+    assert {key[0] for key in machine.series()} == {"checks_refused_total"}
 
 
 @pytest.mark.parametrize(
@@ -134,13 +132,6 @@ def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:
     unhealthy = [key[1:] for key in machine.series() if key[0] == "rank_unhealthy"]
     assert ("9", "1", "gpu_xid") in unhealthy
     assert ("9", "0", "gpu_xid") not in unhealthy
-
-
-def test_the_affinity_is_shown(machine: Machine) -> None:
-    """Each GPU with the NIC near it and the way there."""
-    found = machine.series()
-    assert found["gpu_nic_affinity_info", "0", "GPU-0", "mlx5_0", "PIX"] == 1
-    assert found["gpu_nic_affinity_info", "1", "GPU-1", "mlx5_1", "PIX"] == 1
 
 
 def test_a_check_that_there_is_not_is_refused_by_name() -> None:

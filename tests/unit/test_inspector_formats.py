@@ -525,21 +525,3 @@ def test_a_batch_cut_short_by_a_new_generation(tmp_path: Path) -> None:
     assert view is not None
     assert tallies_of(view) == {"seen": 101, "otherwise": 50}
     reader.close()
-
-
-# Lag.
-
-
-@pytest.mark.parametrize(("age_seconds", "lag_seconds"), [(5, 5), (86_400, 86_400), (86_401, 86_400), (-9, 0)])
-def test_lag_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_seconds: int, lag_seconds: int) -> None:
-    """While lines wait the lag is the age of the newest record read, within bounds; it is 0 when none waits."""
-    clock = FakeClock()
-    written_us = int((clock.time() - age_seconds) * 1_000_000)
-    (tmp_path / "here-pid7.log").write_bytes(b"".join(line(sn, dump_timestamp_us=written_us) for sn in range(800)))
-    reader = make(tmp_path, clock=clock)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "TURN_SECONDS", -1.0)
-        view = reader.turn(EVERYONE, last=True).published
-        assert view.lag_seconds == pytest.approx(lag_seconds, abs=1e-3)
-        assert view.lag_bytes > 0
-    assert read(reader).lag_seconds == 0

@@ -22,7 +22,7 @@ def document(table: Table, ledger: HealthLedger | None = None, counted: frozense
     """Make the document of a node with this rank table and ledger."""
     entries = () if ledger is None else ledger.entries()
     return node_document(
-        HealthSnapshot(table.ranks.snapshot(), entries, (), counted, 0),
+        HealthSnapshot(table.ranks.snapshot(), entries, counted, 0),
         table.ranks.speeds.view,
         (),
         "here",

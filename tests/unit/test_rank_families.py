@@ -145,17 +145,3 @@ def test_no_restarts_to_come_without_torchrun(table: Table) -> None:
     table.add(1, environment(1))
     table.tick(1.0)
     assert not [line for line in exposition(table) if "restarts_left" in line]
-
-
-def test_restarts_of_a_job(table: Table) -> None:
-    """How often a job was started anew is what its newest ranks say; a job that was requeued begins at 0 again."""
-    table.add(1, environment(0) | {"TORCHELASTIC_RESTART_COUNT": "2"})
-    table.tick(20.0)
-    assert "rankwatch_job_restarts{4711} 2" in exposition(table)
-    table.add(2, environment(1) | {"TORCHELASTIC_RESTART_COUNT": "0"})
-    table.tick(20.0)
-    assert "rankwatch_job_restarts{4711} 0" in exposition(table)
-    other = Table()
-    other.add(3, environment(0))
-    other.tick(20.0)
-    assert not [line for line in exposition(other) if "job_restarts{" in line]

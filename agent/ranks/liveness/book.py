@@ -98,7 +98,9 @@ class LivenessBook:
         """Note that the scheduler ended a job whose ranks have the label ``job_id``."""
         line = self.jobs.get(job_id)
         if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
-            line.end_state, line.end_at = end.state, min(now, now - (now_seconds - end.ended_seconds))
+            ended_at = min(now, now - (now_seconds - end.ended_seconds))
+            if ended_at >= line.started_at:  # that of an earlier run is said on for a while
+                line.end_state, line.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
         """Drop lines that are no longer exported, and a user's oldest ended jobs beyond MAX_ENDED_JOBS."""

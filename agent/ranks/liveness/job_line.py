@@ -78,7 +78,7 @@ class JobLine(msgspec.Struct):
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
         """Note which ranks run at ``now``, and when the oldest of them started (None if no rank runs).
 
-        A start to come, of damaged evidence, counts as now.
+        A start to come, of damaged evidence, counts as now. The scheduler's end of an earlier run is forgotten.
         """
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
@@ -88,6 +88,8 @@ class JobLine(msgspec.Struct):
         self.expected = max((p.world_size or 0 for p in live), default=self.expected)
         if live and started_at is not None:
             self.started_at, self.left_at = min(started_at, now), None
+            if self.started_at > self.end_at or now - self.end_at > ENDED_SECONDS:
+                self.end_state = ""
         elif self.left_at is None:
             self.left_at = max((p.exited_at for p in members if p.exited_at is not None), default=now)
 

@@ -13,9 +13,9 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
-"""oom: the OOM killer. crash: SEGV, BUS, ILL, FPE. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM for a peer
-here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows that the job
-finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when this machine went down."""
+"""oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM
+for a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows
+that the job finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when this machine went down."""
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:

@@ -67,7 +67,7 @@ class Claim(msgspec.Struct, frozen=True):
     ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``task``: the pid of the
     scheduler's task, which the processes that it starts inherit. ``tasks``: how many the job step has,
     ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text. ``restarts_left``: how often its
-    launcher will start it anew, ``restarted``: how often it did; None where that is not known.
+    launcher will start it again; None where that is not known.
     """
 
     rank: int | None = None
@@ -85,7 +85,6 @@ class Claim(msgspec.Struct, frozen=True):
     nodes: str = ""
     restarts: str = ""
     restarts_left: int | None = None
-    restarted: int | None = None
 
 
 def read_claim(
@@ -124,7 +123,6 @@ def read_claim(
         nodes=nodes,
         restarts=next((clean_label(environment[each]) for each in _RESTART_VARIABLES if environment.get(each)), ""),
         restarts_left=_restarts_left(environment),
-        restarted=_number(environment.get(_RESTART_COUNT)),
     )
 
 

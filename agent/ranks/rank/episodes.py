@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM, Signals
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, Signals
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.evidence import ProcessEvidence, VerdictReason
@@ -14,7 +14,7 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 SIMULTANEOUS_SECONDS = 0.1
 """Within this span the order of notifications says nothing: a fatal signal outranks an earlier exit."""
 
-_FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE})
+_FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
 _LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
 
 

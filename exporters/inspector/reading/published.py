@@ -18,7 +18,6 @@ class Published(msgspec.Struct, frozen=True):
     files: dict[FileState, int]
     skipped: dict[str, int]
     lag_bytes: int
-    lag_seconds: float
     hole_bytes: int
     implausible: int = 0
 

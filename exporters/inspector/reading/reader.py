@@ -45,8 +45,6 @@ SAVE_SECONDS = 2.5
 """Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
 BATCH_IDLE_SECONDS = 2.0
 """When nothing more came for so long the last pass is over; the writer may have stopped in the middle of it."""
-MAX_LAG_SECONDS = 86_400.0
-"""A job prints the times that the lag is told by: beyond this they are no more believed."""
 NOT_SAVED = "not_saved"
 """Counted among what is skipped: contexts, or all of a directory's state, that could not be put into the checkpoint."""
 
@@ -230,7 +228,6 @@ class DirectoryReader:
             results=dict(self._results),
             files=self._files.states(),
             skipped=dict(self._follower.skipped) | self._shared.refused(),
-            lag_seconds=max(map(self._lag_seconds, self._queue), default=0.0),
             lag_bytes=sum(self._follower.lag_bytes(record_file.file) for record_file in self._queue),
             hole_bytes=self._hole_bytes,
             implausible=self._shared.plausibility.implausible,
@@ -238,13 +235,6 @@ class DirectoryReader:
         self._published_at = now
         self._caught_up = caught_up
         return published
-
-    def _lag_seconds(self, record_file: RecordFile) -> float:
-        """How old the newest record read of a file is while whole lines wait in it."""
-        newest_us = max((aggregate.last_progress_us for aggregate in record_file.writers.values()), default=0)
-        if record_file.file.drained or not newest_us or not self._follower.lag_bytes(record_file.file):
-            return 0.0
-        return min(MAX_LAG_SECONDS, max(0.0, self._clock.time() - newest_us / 1_000_000))
 
     # The checkpoint.
 

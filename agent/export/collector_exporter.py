@@ -1,0 +1,153 @@
+"""A collector written for prometheus-client, run as an exporter: in a thread, at an interval, with the series limit.
+
+A collector is an object with ``collect()``, which yields metric families as prometheus_client.core has them: ``name``,
+``documentation``, ``type`` and ``samples`` (https://prometheus.github.io/client_python/collector/custom/).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from agent.core.config_base import ExporterConfig
+from agent.core.metrics import COUNT, SUM, Family, Metric, MetricKind
+from agent.export.exporter import Context, Spec
+
+COLLECT_SECONDS = 15.0
+DEADLINE_SECONDS = 10.0
+MAX_FAMILIES = 1_000
+MAX_SAMPLES = 20_000
+MAX_TEXT_CHARACTERS = 1_024
+"""Of a help text or a label's value; the rest is cut."""
+OWN_PREFIX = "rankwatch_"
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
+_WITHOUT = ("_created", "_gcount", "_gsum")
+"""Ends of names of samples that have no place in Prometheus' text format."""
+
+
+class Collector(Protocol):
+    """What prometheus-client's registry takes."""
+
+    def collect(self) -> Iterable[Any]:
+        """Yield metric families."""
+        ...
+
+
+class CollectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``arguments``: keyword arguments of the collector's class."""
+
+    arguments: dict[str, str | int | float | bool | list[str]] = msgspec.field(default_factory=dict)
+
+
+class CollectorError(ValueError):
+    """The collector gave what cannot be exported."""
+
+
+class CollectorExporter:
+    """Calls ``collect()`` at each update, never at a scrape. While a call has not returned, no other one begins."""
+
+    def __init__(self, name: str, make: Callable[..., Collector], config: CollectorConfig) -> None:
+        self._name, self._make, self._config = name, make, config
+        self._collector: Collector | None = None
+        self._metrics: tuple[Metric, ...] = ()
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare the thread."""
+        self._thread = ctx.thread(self._name)
+
+    async def update(self) -> None:
+        """Collect once; a collector that raises costs its own series."""
+        self._metrics = ()
+        self._metrics = await self._thread.call(self._collect)
+
+    def snapshot(self) -> tuple[Metric, ...]:
+        """The metrics of the last call; they are never changed."""
+        return self._metrics
+
+    def families(self, snapshot: tuple[Metric, ...]) -> Iterable[Metric]:
+        """Return them."""
+        return snapshot
+
+    async def drain(self) -> None:
+        """The thread ends with the lease."""
+
+    def _collect(self) -> tuple[Metric, ...]:
+        if self._collector is None:
+            self._collector = self._make(**self._config.arguments)
+        return converted(self._collector.collect())
+
+
+def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
+    """Describe a collector's class, or a function that returns a collector, as an exporter."""
+    return Spec(
+        name=name,
+        config=CollectorConfig,
+        build=lambda config: CollectorExporter(name, make, config),
+        interval_seconds=COLLECT_SECONDS,
+        deadline_seconds=DEADLINE_SECONDS,
+        families=(),
+        series_cap=MAX_SAMPLES,
+    )
+
+
+def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
+    """Convert metric families; pure. CollectorError: a name of ours, a bad name, a timestamp, a double, or too many."""
+    metrics: dict[str, Metric] = {}
+    samples = 0
+    for number, family in enumerate(collected):
+        if number >= MAX_FAMILIES:
+            raise CollectorError(f"more than {MAX_FAMILIES} metric families")
+        by_name: dict[str, list[Any]] = {}
+        for sample in family.samples:
+            samples += 1
+            if samples > MAX_SAMPLES:
+                raise CollectorError(f"more than {MAX_SAMPLES} samples")
+            if sample.timestamp is not None:
+                raise CollectorError(f"{sample.name} has a timestamp")
+            if not sample.name.endswith(_WITHOUT):
+                by_name.setdefault(_family_name(family, sample.name), []).append(sample)
+        for name, members in by_name.items():
+            if name in metrics:
+                raise CollectorError(f"{name} comes twice")
+            metrics[name] = _metric(family, name, members)
+    return tuple(metrics.values())
+
+
+def _family_name(family: Any, sample_name: str) -> str:
+    """The family in Prometheus' text format: of a histogram its own name, else the sample's."""
+    return str(family.name if family.type == "histogram" else sample_name)
+
+
+def _metric(family: Any, name: str, samples: list[Any]) -> Metric:
+    if name.startswith(OWN_PREFIX) or not _NAME.fullmatch(name):
+        raise CollectorError(f"{name[:200]!r} is no name for a metric of a collector")
+    labels = tuple(sorted({label for sample in samples for label in sample.labels} - {"le"}))
+    if bad := [label for label in labels if not _LABEL.fullmatch(label)]:
+        raise CollectorError(f"{name}: {bad[0][:200]!r} is no name for a label")
+    kind: MetricKind = family.type if family.type in ("counter", "histogram") else "gauge"
+    names = (*labels, "le") if kind == "histogram" else labels
+    rows = Family(name, kind, _text(family.documentation) or name, names, "its own").rows()
+    series: set[tuple[str, ...]] = set()
+    for sample in samples:
+        values = tuple(_text(sample.labels.get(label, "")) for label in labels)
+        if kind == "histogram":
+            values = (*values, _le(sample.name, sample.labels))
+        if values in series:
+            raise CollectorError(f"{name} has one series twice")
+        series.add(values)
+        rows.add(values, float(sample.value))
+    return rows.metric
+
+
+def _le(sample_name: str, labels: Mapping[str, str]) -> str:
+    if sample_name.endswith("_bucket"):
+        return _text(labels.get("le", ""))
+    return COUNT if sample_name.endswith("_count") else SUM
+
+
+def _text(text: object) -> str:
+    return str(text)[:MAX_TEXT_CHARACTERS]

@@ -1,0 +1,180 @@
+"""Collectors written for prometheus-client, and exporters of other packages."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_metrics import encode
+from fake_clock import FakeClock
+from lent import lent
+from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, Summary
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Sample
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.app.config import ConfigError, Loaded
+from agent.app.discovery import load_spec
+from agent.app.supervisor import prepare
+from agent.core.log import Logger
+from agent.export import collector_exporter as module
+from agent.export.collector_exporter import CollectorError, converted
+
+
+def samples(text: str) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
+    """Return a page's series, as prometheus-client reads them, without times of creation and empty labels."""
+    return {
+        (sample.name, frozenset((name, value) for name, value in sample.labels.items() if value), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def histogram() -> Histogram:
+    """Return a histogram with labels and two observations."""
+    made = Histogram("waits_seconds", "Waits.", ["queue"], registry=None)
+    made.labels("a").observe(0.2)
+    made.labels("b").observe(7.0)
+    return made
+
+
+def summary() -> Summary:
+    """Return a summary with one observation."""
+    made = Summary("sizes_bytes", "Sizes.", registry=None)
+    made.observe(3.0)
+    return made
+
+
+def unlike_labels() -> GaugeMetricFamily:
+    """Return a family whose samples have different label names."""
+    family = GaugeMetricFamily("disk_ratio", "Disk.")
+    family.samples += [Sample("disk_ratio", {"disk": "a"}, 0.5), Sample("disk_ratio", {"path": '/\n"x"'}, 1)]
+    return family
+
+
+class Fixed:
+    """A collector with these families."""
+
+    def __init__(self, *families: Any) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Any]:
+        """Yield them."""
+        return iter(self._families)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PlatformCollector(registry=None),
+        lambda: GCCollector(registry=CollectorRegistry()),
+        histogram,
+        summary,
+        lambda: Fixed(InfoMetricFamily("firmware", "Firmware.", {"version": "1.2"}), unlike_labels()),
+    ],
+)
+def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> None:
+    """The agent exports the same series, with the same names, labels and values, as prometheus-client."""
+    collector = make()
+    registry = CollectorRegistry()
+    registry.register(collector)
+    assert samples(encode(converted(collector.collect())).body.decode()) == samples(generate_latest(registry).decode())
+
+
+@pytest.mark.parametrize(
+    ("samples_", "why"),
+    [
+        ([Sample("rankwatch_up", {}, 1)], "no name for a metric"),
+        ([Sample("a-b", {}, 1)], "no name for a metric"),
+        ([Sample("x", {"__a": "1"}, 1)], "no name for a label"),
+        ([Sample("x", {}, 1, 17.0)], "timestamp"),
+        ([Sample("x", {"a": "1"}, 1), Sample("x", {"a": "1"}, 2)], "twice"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(samples_: list[Sample], why: str) -> None:
+    """Names of the agent, bad names, timestamps and doubles raise an error that says so."""
+    family = GaugeMetricFamily("x", "X.")
+    family.samples += samples_
+    with pytest.raises(CollectorError, match=why):
+        converted([family])
+    with pytest.raises(CollectorError, match="twice"):
+        converted([GaugeMetricFamily("y", "Y.", 1.0)] * 2)
+
+
+def test_families_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One family or one sample above the limit is refused; a text above it is cut."""
+    families = [GaugeMetricFamily(f"x{number}", "X.", number) for number in range(4)]
+    monkeypatch.setattr(module, "MAX_FAMILIES", 4)
+    monkeypatch.setattr(module, "MAX_SAMPLES", 4)
+    assert len(converted(families)) == 4
+    monkeypatch.setattr(module, "MAX_SAMPLES", 3)
+    with pytest.raises(CollectorError, match="3 samples"):
+        converted(families)
+    monkeypatch.setattr(module, "MAX_FAMILIES", 3)
+    monkeypatch.setattr(module, "MAX_SAMPLES", 4)
+    with pytest.raises(CollectorError, match="3 metric families"):
+        converted(families)
+    long = GaugeMetricFamily("x", "X" * 2_000)
+    long.add_sample("x", {"a": "y" * (module.MAX_TEXT_CHARACTERS + 1)}, 1.0)
+    (metric,) = converted([long])
+    assert (len(metric.family.help), len(metric.labels[0][0])) == (module.MAX_TEXT_CHARACTERS,) * 2
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a package with a collector `rack_made_up` and something else `no_exporter`; return its module's name."""
+    (tmp_path / "rack_made_up.py").write_text(
+        textwrap.dedent(
+            """
+            from prometheus_client.core import GaugeMetricFamily
+            NUMBER = 7
+            class RackCollector:
+                def __init__(self, path, depth=1):
+                    self.path, self.depth = path, depth
+                def collect(self):
+                    yield GaugeMetricFamily("rack_depth", f"Of {self.path}.", value=self.depth)
+            """
+        )
+    )
+    folder = tmp_path / "rack_made_up-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: rack-made-up\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(
+        "[rankwatch.exporters]\nrack_made_up = rack_made_up:RackCollector\nno_exporter = rack_made_up:NUMBER\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "rack_made_up"
+
+
+async def test_a_collector_of_a_package_is_an_exporter(package: str, tmp_path: Path) -> None:
+    """A collector that the configuration names runs with its arguments; one that fails costs its own series."""
+    loaded = Loaded(f"exporters: {{{package}: {{arguments: {{path: /x, depth: 3}}}}}}", "f.yml")
+    prepared = (await asyncio.to_thread(prepare, loaded, Logger("test"))).enabled[package]
+    exporter = prepared.spec.build(prepared.config)
+    context = lent(package, FakeClock(), tmp_path)
+    await exporter.start(context)
+    await exporter.update()
+    assert "rack_depth 3" in encode(exporter.families(exporter.snapshot())).body.decode()
+    await exporter.drain()
+    loaded = Loaded(f"exporters: {{{package}: {{}}}}", "f.yml")
+    without = (await asyncio.to_thread(prepare, loaded, Logger("test"))).enabled[package]
+    exporter = without.spec.build(without.config)
+    await exporter.start(context)
+    with pytest.raises(TypeError, match="path"):
+        await exporter.update()
+    assert list(exporter.families(exporter.snapshot())) == []
+
+
+def test_only_what_the_configuration_names_is_loaded(package: str) -> None:
+    """An installed package is not loaded by itself; a name that no package has is refused with its place."""
+    assert package not in prepare(Loaded("", "f.yml"), Logger("test")).enabled
+    with pytest.raises(ConfigError, match=r"f.yml:1: .*rack_made: no such exporter; did you mean rack_made_up"):
+        prepare(Loaded("exporters: {rack_made: {}}", "f.yml"), Logger("test"))
+    assert prepare(Loaded("exporters: {no_exporter: {}}", "f.yml"), Logger("test")).broken == ("no_exporter",)
+    with pytest.raises(TypeError, match="neither a Spec nor"):
+        load_spec("no_exporter")
