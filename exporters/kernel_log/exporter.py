@@ -14,12 +14,12 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, SavedCount, Save
 from agent.sdk.hardware import NODE, CheckState, Subject, SubjectKind, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankLabel
+from exporters.kernel_log import repeated
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged
 from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
 from exporters.kernel_log.mounts import still_told
 from exporters.kernel_log.reader import EventGroup, LogReader
-from exporters.kernel_log.repeated import RepeatedEvents
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
@@ -144,12 +144,12 @@ class KernelLogExporter:
         if look.mounted is not None:
             self._past.parts[READ_ONLY] = still_told(self._past.parts[READ_ONLY], look.mounted)
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
-        repeated = RepeatedEvents()
+        logged: list[tuple[KernelEvent, dict[str, str], int]] = []
         for told in look.told:
             seconds = now - monotonic + told.seconds if self._is_backlog else now
-            take = partial(self._take, told, seconds, repeated)
+            take = partial(self._take, told, seconds, logged)
             self._ctx.guard.attempt("a kernel event", take, category=told.event.category)
-        repeated.write(self._ctx.log)
+        repeated.write(self._ctx.log, logged)
         self._is_backlog = False
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))
@@ -158,7 +158,7 @@ class KernelLogExporter:
         self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
-    def _take(self, told: EventGroup, seconds: float, repeated: RepeatedEvents) -> None:
+    def _take(self, told: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
         """Count events of this time (epoch seconds), and tell the ledger and, unless they are old, the agent's log."""
         event = told.event
         codes = self._past.seen.setdefault(event.category, {})
@@ -171,7 +171,7 @@ class KernelLogExporter:
             return
         self._tell(event, fails(event, told.seconds))
         self._note_fault(event, seconds)
-        repeated.add(event, rank, told.times)
+        logged.append((event, rank, told.times))
 
     def _note_fault(self, event: KernelEvent, seconds: float) -> None:
         """Remember what a GPU's driver said of it, and whether programs of several users fail at one place of it."""

@@ -35,20 +35,6 @@ _THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
 _USER = re.compile(r"^Uid:\s*(\d{1,10})\s", re.MULTILINE)
 
 
-class Process(NamedTuple):
-    """A process, and its real user id; -1 where it is not known."""
-
-    pid: int
-    user: int
-
-
-def process_of(roots: Roots, number: int) -> Process:
-    """The process of a thread while it is there, else what was given."""
-    status = sysfs.read_text(roots.proc / str(number) / "status") if number else None
-    group, user = _THREAD_GROUP.search(status or ""), _USER.search(status or "")
-    return Process(int(group[1]) if group else number, int(user[1]) if user else -1)
-
-
 class EventGroup(NamedTuple):
     """An event of the log, the stamp of the last such line (seconds after the boot), and how often it came.
 
@@ -85,7 +71,7 @@ class LogReader:
         """
         is_first_start = is_backlog and self._follower.last < 0
         found: list[tuple[KernelEvent, float]] = []
-        processes: dict[int, Process] = {}
+        processes: dict[int, tuple[int, int]] = {}
         lost, newest = 0, 0.0
         for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
             batch = self._follower.read()
@@ -105,14 +91,15 @@ class LogReader:
         asked = tuple(read_only)
         return Look(grouped(told), lost, read_mounted(self._roots, asked) if asked else None)
 
-    def _event(self, record: KernelRecord, processes: dict[int, Process]) -> KernelEvent | None:
+    def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
         """What a record tells of; None for most, and for what users write."""
         event = remembered(record.text) if record.from_kernel else None
         if event is None:
             return None
         if event.pid not in processes:
-            processes[event.pid] = process_of(self._roots, event.pid)
-        return event._replace(**processes[event.pid]._asdict())
+            processes[event.pid] = _process_of(self._roots, event.pid)
+        pid, user = processes[event.pid]
+        return event._replace(pid=pid, user=user)
 
 
 def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
@@ -130,3 +117,10 @@ def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
         places[key] = len(found)
         found.append(each)
     return found
+
+
+def _process_of(roots: Roots, thread: int) -> tuple[int, int]:
+    """The process of a thread and its real user id (-1: unknown); the thread's own number when it is gone."""
+    status = (sysfs.read_text(roots.proc / str(thread) / "status") if thread else None) or ""
+    group, user = _THREAD_GROUP.search(status), _USER.search(status)
+    return int(group[1]) if group else thread, int(user[1]) if user else -1

@@ -89,7 +89,7 @@ class NvmlLibrary:
 
     def _close(self) -> None:
         for device in self._devices or ():
-            device.close()
+            device.activity.free()
         self._devices = None
         for function, arguments in ((pynvml.nvmlEventSetFree, (self._events,)), (pynvml.nvmlShutdown, ())):
             try:
@@ -131,7 +131,7 @@ class GpuDevice:
         self._index = index
         self._driver_major = driver_major
         self._links = Links(driver_major)
-        self._activity = ActivitySampler()
+        self.activity = ActivitySampler()
         self._handle: Any = None
         self._is_forbidden = False
         self.address = 0
@@ -169,12 +169,8 @@ class GpuDevice:
                 raise GpuGone
             return self._read(asker, self._handle)
         except GpuGone:
-            self._activity.free()
+            self.activity.free()
             return GpuReading(self._index, self.uuid, self._name, self._pci, lost=True)
-
-    def close(self) -> None:
-        """Give back what it holds of the driver."""
-        self._activity.free()
 
     def _read(self, asker: Asker, handle: Any) -> GpuReading:
         values = queries.values(asker, handle)
@@ -182,6 +178,8 @@ class GpuDevice:
         partitioned, mig_handles = queries.mig(asker, handle)
         if partitioned is not None:
             values["mig_enabled"] = int(partitioned)
+        if partitioned:  # each part would have to be asked by itself
+            self.activity.free()
         return GpuReading(
             index=self._index,
             uuid=self.uuid,
@@ -193,16 +191,9 @@ class GpuDevice:
             reason_nanoseconds=queries.reason_nanoseconds(asker, handle, self._driver_major),
             pids=queries.pids(asker, (handle, *mig_handles)),
             fabric=queries.fabric(asker, handle),
-            activity=self._activity_of(asker, handle, is_partitioned=bool(partitioned)),
+            activity={} if partitioned else self.activity.look(asker, handle),
             links=self._links.look(asker, handle, values.pop("nvlink_links", None)),
         )
-
-    def _activity_of(self, asker: Asker, handle: Any, *, is_partitioned: bool) -> dict[str, float]:
-        """What it was busy with; of a partitioned GPU nothing, as its parts would have to be asked one by one."""
-        if is_partitioned:
-            self._activity.free()
-            return {}
-        return self._activity.look(asker, handle)
 
 
 def _count() -> int:

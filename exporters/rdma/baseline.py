@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from agent.sdk.hardware import CheckState, Levels, Subject
 from exporters.rdma.tree import RdmaDevice
 
 ACTIVE = 4
@@ -44,15 +45,6 @@ class Baseline(msgspec.Struct):
     """``functions`` by PCI address."""
 
     functions: dict[str, Expected] = {}
-
-
-class Judgement(msgspec.Struct, frozen=True):
-    """A device against what it was: whether it is there, its ports up, and as fast."""
-
-    device: str
-    present: bool
-    up: bool
-    fast: bool
 
 
 def ignore(baseline: Baseline, names: Collection[str]) -> None:
@@ -99,12 +91,15 @@ def best_rates(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[tuple[
     }
 
 
-def judge(baseline: Baseline, devices: Iterable[RdmaDevice]) -> list[Judgement]:
-    """Compare what is there with what is expected. A port whose state or rate cannot be read is not judged by it."""
+def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
+    """Compare with the expectations. A port whose state or rate cannot be read fails nothing."""
     found = _by_function(baseline, devices)
-    return [
-        _judge(expected, found.get(pci)) for pci, expected in sorted(baseline.functions.items()) if not expected.hidden
-    ]
+    states: dict[tuple[Subject, str], CheckState] = {}
+    for pci, expected in sorted(baseline.functions.items()):
+        if not expected.hidden:
+            for check, healthy in _judge(expected, found.get(pci)).items():
+                states[Subject("nic", expected.device), check] = CheckState.of(healthy)
+    return states
 
 
 def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str, RdmaDevice]:
@@ -117,16 +112,13 @@ def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str,
     return found
 
 
-def _judge(expected: Expected, device: RdmaDevice | None) -> Judgement:
-    if device is None:
-        return Judgement(expected.device, present=False, up=True, fast=True)
-    ports = {port.number: port for port in device.ports}
+def _judge(expected: Expected, device: RdmaDevice | None) -> dict[str, bool]:
+    ports = {port.number: port for port in device.ports} if device is not None else {}
     up = fast = True
     for number, best in expected.ports.items():
         port = ports.get(number)
-        if not best.active:
-            continue
-        up = up and port is not None and port.state in (ACTIVE, None)
-        slow = port is not None and port.state == ACTIVE and port.rate is not None and port.rate < best.rate
-        fast = fast and not slow
-    return Judgement(expected.device, present=True, up=up, fast=fast)
+        if best.active and device is not None:
+            up = up and port is not None and port.state in (ACTIVE, None)
+            slow = port is not None and port.state == ACTIVE and port.rate is not None and port.rate < best.rate
+            fast = fast and not slow
+    return {"rdma_device_missing": device is not None, "rdma_port_down": up, "rdma_rate_degraded": fast}

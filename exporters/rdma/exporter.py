@@ -8,9 +8,9 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
-from agent.sdk.hardware import CheckState, Nic, Subject
+from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
-from exporters.rdma.baseline import Baseline, best_rates, ignore, judge, learn
+from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
 from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
 from exporters.rdma.lldp import MAX_LLDP_BYTES, read_neighbours
 from exporters.rdma.switches import MAX_BYTES, Place, SiteFile, read_wiring
@@ -74,7 +74,9 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
     async def update(self) -> None:
         """Look at every device; NoData when there never was one."""
         self._found = await self.look()
-        self._report(self._found)
+        self.ctx.checks.report_all(levels(self._baseline, self._found.devices))
+        expected = self._baseline.functions.items()  # those that are missing stay near their GPUs
+        self.ctx.hardware.observe_nics(Nic(nic.device, pci, nic.pci_path, nic.numa) for pci, nic in expected)
         self.ctx.state.publish(msgspec.msgpack.encode(self._baseline))
         if not self._baseline.functions and not self._found.devices:
             raise NoData
@@ -105,17 +107,6 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         except (OSError, ValueError) as error:
             self.ctx.log.warning("the file of {key} cannot be read", key=key, error=error)
             return None
-
-    def _report(self, found: RdmaSnapshot) -> None:
-        levels = {}
-        for judged in judge(self._baseline, found.devices):
-            nic = Subject("nic", judged.device)
-            levels[nic, "rdma_device_missing"] = CheckState.of(judged.present)
-            levels[nic, "rdma_port_down"] = CheckState.of(judged.up)
-            levels[nic, "rdma_rate_degraded"] = CheckState.of(judged.fast)
-        self.ctx.checks.report_all(levels)
-        expected = self._baseline.functions.items()  # those that are missing stay near their GPUs
-        self.ctx.hardware.observe_nics(Nic(nic.device, pci, nic.pci_path, nic.numa) for pci, nic in expected)
 
 
 SPEC = Spec(

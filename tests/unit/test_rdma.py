@@ -16,10 +16,10 @@ from fake_clock import FakeClock
 from lent import failed, lent
 
 from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
+from agent.hardware.ledger import CheckState, HealthLedger
 from agent.sdk.exporter import NoData, StateSection
 from exporters.rdma import RdmaConfig, RdmaExporter, tree as module
-from exporters.rdma.baseline import Baseline, judge, learn
+from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
 from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render
 from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
@@ -52,12 +52,8 @@ def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str]
     vanished = learn(baseline, devices, hidden)
     missing = {pci for pci, each in baseline.functions.items() if each.missing}
     assert vanished == (len(missing - before) > 0)
-    return {
-        (each.device, what)
-        for each in judge(baseline, devices)
-        for what in ("present", "up", "fast")
-        if not getattr(each, what)
-    }
+    states = levels(baseline, devices)
+    return {(subject.name, check) for (subject, check), state in states.items() if state is CheckState.FAILED}
 
 
 def test_a_port_that_was_never_up_is_no_fault() -> None:
@@ -65,8 +61,8 @@ def test_a_port_that_was_never_up_is_no_fault() -> None:
     baseline = Baseline()
     assert fall_short(baseline, device(state=1, rate=1.25e9)) == set()
     assert fall_short(baseline, device()) == set()
-    assert fall_short(baseline, device(state=1, rate=1.25e9)) == {("mlx5_0", "up")}
-    assert fall_short(baseline, device(state=2)) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device(state=1, rate=1.25e9)) == {("mlx5_0", "rdma_port_down")}
+    assert fall_short(baseline, device(state=2)) == {("mlx5_0", "rdma_port_down")}
     assert fall_short(baseline, device()) == set()
 
 
@@ -75,7 +71,7 @@ def test_a_port_slower_than_its_best_is_degraded() -> None:
     baseline = Baseline()
     assert fall_short(baseline, device(rate=2.5e10)) == set()
     assert fall_short(baseline, device(rate=5e10)) == set()
-    assert fall_short(baseline, device(rate=2.5e10)) == {("mlx5_0", "fast")}
+    assert fall_short(baseline, device(rate=2.5e10)) == {("mlx5_0", "rdma_rate_degraded")}
     assert fall_short(baseline, device(rate=None)) == set()
     assert fall_short(baseline, device(state=None)) == set()
 
@@ -85,18 +81,20 @@ def test_a_device_or_port_that_vanishes_is_missed() -> None:
     baseline = Baseline()
     assert fall_short(baseline, device(), device("mlx5_1")) == set()
     for _ in range(2):
-        assert fall_short(baseline, device()) == {("mlx5_1", "present")}
+        assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
     assert fall_short(baseline, device(), device("mlx5_1")) == set()
-    assert fall_short(baseline, device()) == {("mlx5_1", "present")}
-    assert fall_short(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
+    assert fall_short(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "rdma_port_down")}
 
 
 def test_a_renamed_device_is_the_same() -> None:
     """Names change with udev: nothing vanishes, and what the function's port was at its best is expected of it."""
     baseline = Baseline()
     assert fall_short(baseline, device("mlx5_0", pci="0000:18:00.0")) == set()
-    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci="0000:18:00.0")) == {("rocep24s0", "fast")}
-    assert fall_short(baseline) == {("rocep24s0", "present")}
+    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci="0000:18:00.0")) == {
+        ("rocep24s0", "rdma_rate_degraded")
+    }
+    assert fall_short(baseline) == {("rocep24s0", "rdma_device_missing")}
     assert list(baseline.functions) == ["0000:18:00.0"]
 
 
@@ -105,9 +103,9 @@ def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> Non
     baseline = Baseline()
     first, second = device("mlx5_0", pci="0000:18:00.0"), device("mlx5_1", pci="0000:27:00.0")
     assert fall_short(baseline, first, second) == set()
-    assert fall_short(baseline, second) == {("mlx5_0", "present")}
+    assert fall_short(baseline, second) == {("mlx5_0", "rdma_device_missing")}
     moved_up = device("mlx5_0", state=1, pci="0000:27:00.0")
-    assert fall_short(baseline, moved_up) == {("0000:18:00.0", "present"), ("mlx5_0", "up")}
+    assert fall_short(baseline, moved_up) == {("0000:18:00.0", "rdma_device_missing"), ("mlx5_0", "rdma_port_down")}
     assert fall_short(baseline, first, second) == set()
 
 
@@ -117,7 +115,7 @@ def test_what_software_made_it_may_take_away() -> None:
     made = [device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""))]
     subfunction = device("mlx5_3", pci="0000:18:00.0", physical=False)
     assert fall_short(baseline, device(pci="0000:18:00.0"), *made, subfunction) == set()
-    assert fall_short(baseline, device(pci="0000:18:00.0", state=1)) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device(pci="0000:18:00.0", state=1)) == {("mlx5_0", "rdma_port_down")}
     assert list(baseline.functions) == ["0000:18:00.0"]
 
 
@@ -127,7 +125,7 @@ def test_two_devices_of_one_function() -> None:
     known, other = device("mlx5_1", pci="0000:18:00.0"), device("mlx5_0", state=1, pci="0000:18:00.0")
     assert fall_short(baseline, known) == set()
     assert fall_short(baseline, other, known) == fall_short(baseline, known, other) == set()
-    assert fall_short(baseline, other) == {("mlx5_0", "up")}
+    assert fall_short(baseline, other) == {("mlx5_0", "rdma_port_down")}
 
 
 def test_a_device_in_another_network_namespace_is_not_missed() -> None:
@@ -137,9 +135,9 @@ def test_a_device_in_another_network_namespace_is_not_missed() -> None:
     assert fall_short(baseline, device()) == set()
     assert fall_short(baseline, hidden=[pci]) == set()
     assert [(each.missing, each.hidden) for each in baseline.functions.values()] == [(False, True)]
-    assert judge(baseline, []) == []
-    assert fall_short(baseline) == {("mlx5_0", "present")}
-    assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "fast")}
+    assert levels(baseline, []) == {}
+    assert fall_short(baseline) == {("mlx5_0", "rdma_device_missing")}
+    assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "rdma_rate_degraded")}
 
 
 @pytest.mark.parametrize(
