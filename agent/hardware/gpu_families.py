@@ -8,25 +8,27 @@ GPU_LABELS = ("gpu", "gpu_uuid")
 _PER_GPU = "1 per GPU"
 
 
-def gauge(name: str, text: str, cost: str = _PER_GPU) -> Family:
-    """A gauge of each GPU."""
-    return Family(name, "gauge", text, GPU_LABELS, cost)
+def gauge(name: str, text: str, cost: str = _PER_GPU, *labels: str) -> Family:
+    """A gauge of each GPU, with further labels."""
+    return Family(name, "gauge", text, (*GPU_LABELS, *labels), cost)
 
 
-PRESENT = Family(
+def counter(name: str, text: str, cost: str = _PER_GPU, *labels: str) -> Family:
+    """A counter of each GPU, with further labels."""
+    return Family(name, "counter", text, (*GPU_LABELS, *labels), cost)
+
+
+PRESENT = gauge(
     "rankwatch_gpu_present",
-    "gauge",
     "1 while the driver reaches the GPU, 0 when it was there since boot and is lost; without gpu_uuid, lost from the "
     "start.",
-    GPU_LABELS,
-    _PER_GPU,
 )
-INFO = Family(
+INFO = gauge(
     "rankwatch_gpu_info",
-    "gauge",
     "Always 1: the GPU's PCI address (as sysfs writes it) and product name, also of one that is lost.",
-    (*GPU_LABELS, "pci", "name"),
     _PER_GPU,
+    "pci",
+    "name",
 )
 PROCESSES = gauge("rankwatch_gpu_processes", "Processes that compute on the GPU, or on a part of it.")
 UTILIZATION = gauge(
@@ -56,14 +58,13 @@ MEMORY_USED = gauge(
     "rankwatch_gpu_memory_used_bytes",
     "Memory of the GPU that is allocated; before NVIDIA's driver 510 with what the driver reserves.",
 )
-CLOCKS_SECONDS = Family(
+CLOCKS_SECONDS = counter(
     "rankwatch_gpu_clocks_event_seconds_total",
-    "counter",
     "How long the reason lowered the GPU's clocks: the driver's count where it has one, else estimated from each look. "
     "AMD's also have hw_thermal_slowdown_vr and hw_thermal_slowdown_hbm (voltage regulators, memory). NVIDIA's have "
     "settings (applications_clocks_setting, sync_boost, display_clock_setting) once they held.",
-    (*GPU_LABELS, "reason"),
     "5 to 8 per GPU",
+    "reason",
 )
 POWER = gauge("rankwatch_gpu_power_watts", "Power that the GPU draws, with its memory.")
 POWER_LIMIT = gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
@@ -72,17 +73,13 @@ TEMPERATURE = gauge(
 )
 MEMORY_TEMPERATURE = gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
 SM_CLOCK = gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (streaming multiprocessors).")
-ECC_ERRORS = Family(
+ECC_ERRORS = counter(
     "rankwatch_gpu_ecc_errors_total",
-    "counter",
     "Memory errors since the driver was loaded (lifetime volatile), by type: corrected or uncorrected.",
-    (*GPU_LABELS, "type", "lifetime"),
     "2 per GPU",
+    "type",
+    "lifetime",
 )
-PCIE_REPLAYS = Family(
-    "rankwatch_gpu_pcie_replays_total",
-    "counter",
-    "PCIe packets that had to be sent again since the driver was loaded.",
-    GPU_LABELS,
-    _PER_GPU,
+PCIE_REPLAYS = counter(
+    "rankwatch_gpu_pcie_replays_total", "PCIe packets that had to be sent again since the driver was loaded."
 )

@@ -10,13 +10,13 @@ from agent.sdk.hardware import gpu_families
 from agent.sdk.metrics import Family, Metric, Rows
 from exporters.amdgpu.baseline import View
 
-RAS_ERRORS = Family(
+RAS_ERRORS = gpu_families.counter(
     "rankwatch_gpu_ras_errors_total",
-    "counter",
     "Hardware errors of AMD's GPUs since the driver was loaded, by block (umc is the memory, xgmi_wafl the links "
     "between GPUs) and type: uncorrected, corrected or deferred.",
-    (*gpu_families.GPU_LABELS, "block", "type"),
     "2 to 3 per GPU and block",
+    "block",
+    "type",
 )
 _NUMBERS = {
     "busy_percent": (gpu_families.UTILIZATION, 0.01),

@@ -13,21 +13,16 @@ from agent.sdk.system import sysfs
 MAX_DEVICES = 128
 
 _NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
-_DEVICE = ("device",)
-_EACH = "1 per device"
 
-CARRIER_CHANGES = Family(
-    "rankwatch_netdev_carrier_changes_total", "counter", "Times that the link came or went.", _DEVICE, _EACH
-)
-RECEIVE_ERRORS = Family(
-    "rankwatch_netdev_receive_errors_total", "counter", "Packets received with an error.", _DEVICE, _EACH
-)
-RECEIVE_DROPS = Family(
-    "rankwatch_netdev_receive_dropped_total",
-    "counter",
-    "Packets received and dropped because a buffer was full.",
-    _DEVICE,
-    _EACH,
+
+def _counter(name: str, text: str) -> Family:
+    return Family(name, "counter", text, ("device",), "1 per device")
+
+
+CARRIER_CHANGES = _counter("rankwatch_netdev_carrier_changes_total", "Times that the link came or went.")
+RECEIVE_ERRORS = _counter("rankwatch_netdev_receive_errors_total", "Packets received with an error.")
+RECEIVE_DROPS = _counter(
+    "rankwatch_netdev_receive_dropped_total", "Packets received and dropped because a buffer was full."
 )
 _FILES = {
     CARRIER_CHANGES: "carrier_changes",

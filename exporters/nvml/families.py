@@ -14,7 +14,7 @@ from exporters.nvml.gpus import GpuView
 from exporters.nvml.judge import RECOVERY_NONE
 from exporters.nvml.reading import GpuReading
 
-GPU_LABELS = gpu_families.GPU_LABELS
+gauge, counter = gpu_families.gauge, gpu_families.counter
 
 DRIVER_ERROR = Family(
     "rankwatch_gpu_driver_error",
@@ -34,45 +34,41 @@ READ_ERRORS = Family(
     "1 per error that happened",
     "sum",
 )
-XID_ERRORS = Family(
+XID_ERRORS = counter(
     "rankwatch_gpu_xid_errors_total",
-    "counter",
     "Xid errors that the driver reported of the GPU while the agent ran, by number; of more than 32 the rest is other.",
-    (*GPU_LABELS, "xid"),
     "1 per GPU and Xid that happened",
+    "xid",
 )
-RECOVERY_ACTION = Family(
+RECOVERY_ACTION = gauge(
     "rankwatch_gpu_recovery_action",
-    "gauge",
     "Always 1: the action that the driver says the GPU needs: gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
     "recover_imex_domain, bus_reset, system_reboot, or unknown_N for one without a name; absent while none.",
-    (*GPU_LABELS, "action"),
     "1 per GPU that needs an action",
+    "action",
 )
-FABRIC_INFO = Family(
+FABRIC_INFO = gauge(
     "rankwatch_gpu_fabric_info",
-    "gauge",
     "Always 1: the NVLink domain (cluster UUID) and clique that the GPU has joined; only within a domain.",
-    (*GPU_LABELS, "cluster_uuid", "clique"),
     "1 per GPU of a domain",
+    "cluster_uuid",
+    "clique",
 )
-LINKS_UP = gpu_families.gauge("rankwatch_nvlink_links_up", "NVLinks of the GPU that are up.", "1 per GPU with NVLinks")
-LINK_ERRORS = Family(
+LINKS_UP = gauge("rankwatch_nvlink_links_up", "NVLinks of the GPU that are up.", "1 per GPU with NVLinks")
+LINK_ERRORS = counter(
     "rankwatch_nvlink_errors_total",
-    "counter",
     "Errors of all NVLinks of the GPU together, of the kinds that its generation counts: replay (packets sent again), "
     "recovery (the link was trained again), crc (of a flow control unit), receive (by the receiver), phy_retry (blocks "
     "that the physical layer sent again).",
-    (*GPU_LABELS, "kind"),
     "1 to 5 per GPU",
+    "kind",
 )
-LINK_FLAGGED = Family(
+LINK_FLAGGED = gauge(
     "rankwatch_nvlink_flagged_ratio",
-    "gauge",
     "Share of the last 30 looks (5 minutes) in which the NVLink made errors of any kind; more than half is a bad link; "
     "absent while 0.",
-    (*GPU_LABELS, "link"),
     "1 per NVLink with errors",
+    "link",
 )
 FAMILIES = (
     DRIVER_ERROR,

@@ -13,12 +13,11 @@ from agent.sdk.metrics import Family
 
 Number = TypeVar("Number", int, float)
 
-NVLINK_BYTES = Family(
+NVLINK_BYTES = gpu_families.counter(
     "rankwatch_nvlink_data_bytes_total",
-    "counter",
     "Data over all NVLinks of the GPU, without the protocol's own, by direction (transmit or receive).",
-    (*gpu_families.GPU_LABELS, "direction"),
     "2 per GPU",
+    "direction",
 )
 
 

@@ -13,6 +13,15 @@ from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 _PORT = ("device", "port")
 _EACH = "1 per port"
 
+
+def _gauge(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
+    return Family(name, "gauge", text, (*_PORT, *labels), cost)
+
+
+def _counter(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
+    return Family(name, "counter", text, (*_PORT, *labels), cost)
+
+
 DEVICE_INFO = Family(
     "rankwatch_rdma_device_info",
     "gauge",
@@ -21,71 +30,53 @@ DEVICE_INFO = Family(
     ("device", "driver", "driver_version", "firmware", "board", "pci"),
     "1 per device",
 )
-PORT_INFO = Family(
+PORT_INFO = _gauge(
     "rankwatch_rdma_port_info",
-    "gauge",
     "Facts about a port; always 1. link_layer is InfiniBand, Ethernet or Unspecified (EFA); netdev that of Ethernet.",
-    (*_PORT, "link_layer", "netdev"),
     _EACH,
+    "link_layer",
+    "netdev",
 )
-PORT_STATE = Family(
-    "rankwatch_rdma_port_state_id",
-    "gauge",
-    "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.",
-    _PORT,
-    _EACH,
+PORT_STATE = _gauge(
+    "rankwatch_rdma_port_state_id", "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER."
 )
-PORT_RATE = Family(
-    "rankwatch_rdma_port_rate_bytes_per_second", "gauge", "The rate that the port has negotiated.", _PORT, _EACH
-)
-PORT_BEST_RATE = Family(
+PORT_RATE = _gauge("rankwatch_rdma_port_rate_bytes_per_second", "The rate that the port has negotiated.")
+PORT_BEST_RATE = _gauge(
     "rankwatch_rdma_port_rate_best_bytes_per_second",
-    "gauge",
     "The highest rate of the port since the boot, while it was active; absent while it has that rate, and of virtual "
     "devices.",
-    _PORT,
     "1 per port that is slower than it was, or down",
 )
-RECEIVED = Family(
+RECEIVED = _counter(
     "rankwatch_rdma_received_bytes_total",
-    "counter",
     "Data received by the port (port_rcv_data; of EFA rx_bytes, of ionic rx_rdma_ucast_bytes).",
-    _PORT,
-    _EACH,
 )
-SENT = Family(
+SENT = _counter(
     "rankwatch_rdma_transmitted_bytes_total",
-    "counter",
     "Data sent by the port (port_xmit_data; of EFA tx_bytes, of ionic tx_rdma_ucast_bytes).",
-    _PORT,
-    _EACH,
 )
-LINK_DOWNED = Family(
-    "rankwatch_rdma_link_downed_total", "counter", "Times that the link failed to recover and went down.", _PORT, _EACH
-)
-COUNTER = Family(
+LINK_DOWNED = _counter("rankwatch_rdma_link_downed_total", "Times that the link failed to recover and went down.")
+COUNTER = _counter(
     "rankwatch_rdma_port_counter_total",
-    "counter",
     "Other counters of the port, by their names in the folder counters of sysfs: those of faults and congestion, or "
     "every one where the configuration asks for all_counters.",
-    (*_PORT, "counter"),
     "6 per port, or about 20",
-)
-HARDWARE_COUNTER = Family(
-    "rankwatch_rdma_hardware_counter_total",
     "counter",
+)
+HARDWARE_COUNTER = _counter(
+    "rankwatch_rdma_hardware_counter_total",
     "Other counters of the device's driver for the port, by their names in the folder hw_counters of sysfs: those of "
     "what was sent again and of congestion, or every one where the configuration asks for all_counters.",
-    (*_PORT, "counter"),
     "3 to 5 per port, or about 20 to 60",
+    "counter",
 )
-SWITCH_INFO = Family(
+SWITCH_INFO = _gauge(
     "rankwatch_rdma_switch_info",
-    "gauge",
     "Always 1: the switch, and its port, that the port is connected to, by the files that the configuration names: the "
     "site's own, else what lldpd has heard.",
-    (*_PORT, "switch", "switch_port"),
     "1 per port in the file, if there is one",
+    "switch",
+    "switch_port",
 )
 FAMILIES = (
     DEVICE_INFO,

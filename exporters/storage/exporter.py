@@ -24,39 +24,25 @@ DUMP_SECONDS = 60.0
 """How often the room of dump paths is looked at where no other path is probed: in between the helper ends."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
 
-_PATH = ("path",)
-_EACH = "1 per path"
 
-SUCCESS = Family(
+def _gauge(name: str, text: str) -> Family:
+    return Family(name, "gauge", text, ("path",), "1 per path")
+
+
+SUCCESS = _gauge(
     "rankwatch_storage_probe_success",
-    "gauge",
     "1 when the last probe of the path (the first entry of a directory, the first bytes of a file) was answered, 0 "
     "when it failed or hangs; absent before the first has ended.",
-    _PATH,
-    _EACH,
 )
-DURATION = Family(
+DURATION = _gauge(
     "rankwatch_storage_probe_duration_seconds",
-    "gauge",
     "How long the last probe took, or how long the one under way has been, whichever is more.",
-    _PATH,
-    _EACH,
 )
-HUNG = Family(
-    "rankwatch_storage_probe_hung",
-    "gauge",
-    "1 while a probe has been under way for longer than its deadline, else 0.",
-    _PATH,
-    _EACH,
+HUNG = _gauge(
+    "rankwatch_storage_probe_hung", "1 while a probe has been under way for longer than its deadline, else 0."
 )
-SIZE = Family("rankwatch_storage_size_bytes", "gauge", "Size of the path's file system.", _PATH, _EACH)
-AVAILABLE = Family(
-    "rankwatch_storage_available_bytes",
-    "gauge",
-    "Bytes that users may still write to the path's file system.",
-    _PATH,
-    _EACH,
-)
+SIZE = _gauge("rankwatch_storage_size_bytes", "Size of the path's file system.")
+AVAILABLE = _gauge("rankwatch_storage_available_bytes", "Bytes that users may still write to the path's file system.")
 FAMILIES = (SUCCESS, DURATION, HUNG, SIZE, AVAILABLE)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
