@@ -27,7 +27,7 @@ from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 DATA = Path(__file__).parents[1] / "data" / "rdma"
 EMPTY = Port(1, None, None, "", "", {}, {})
 
-
+PCI = "0000:18:00.0"
 MLX5_0 = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:18:00.0"
 ALL = {"bnxt_re0", "mlx5_0", "mlx5_1", "rdmap160s27"}
 
@@ -90,18 +90,16 @@ def test_a_device_or_port_that_vanishes_is_missed() -> None:
 def test_a_renamed_device_is_the_same() -> None:
     """Names change with udev: nothing vanishes, and what the function's port was at its best is expected of it."""
     baseline = Baseline()
-    assert fall_short(baseline, device("mlx5_0", pci="0000:18:00.0")) == set()
-    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci="0000:18:00.0")) == {
-        ("rocep24s0", "rdma_rate_degraded")
-    }
+    assert fall_short(baseline, device("mlx5_0", pci=PCI)) == set()
+    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci=PCI)) == {("rocep24s0", "rdma_rate_degraded")}
     assert fall_short(baseline) == {("rocep24s0", "rdma_device_missing")}
-    assert list(baseline.functions) == ["0000:18:00.0"]
+    assert list(baseline.functions) == [PCI]
 
 
 def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> None:
     """A driver loaded anew counts from zero: the one that is lost is told of apart from the one with its name."""
     baseline = Baseline()
-    first, second = device("mlx5_0", pci="0000:18:00.0"), device("mlx5_1", pci="0000:27:00.0")
+    first, second = device("mlx5_0", pci=PCI), device("mlx5_1", pci="0000:27:00.0")
     assert fall_short(baseline, first, second) == set()
     assert fall_short(baseline, second) == {("mlx5_0", "rdma_device_missing")}
     moved_up = device("mlx5_0", state=1, pci="0000:27:00.0")
@@ -113,16 +111,16 @@ def test_what_software_made_it_may_take_away() -> None:
     """Virtual functions and software devices are not expected, whatever becomes of them; their function's device is."""
     baseline = Baseline()
     made = [device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""))]
-    subfunction = device("mlx5_3", pci="0000:18:00.0", physical=False)
-    assert fall_short(baseline, device(pci="0000:18:00.0"), *made, subfunction) == set()
-    assert fall_short(baseline, device(pci="0000:18:00.0", state=1)) == {("mlx5_0", "rdma_port_down")}
-    assert list(baseline.functions) == ["0000:18:00.0"]
+    subfunction = device("mlx5_3", pci=PCI, physical=False)
+    assert fall_short(baseline, device(pci=PCI), *made, subfunction) == set()
+    assert fall_short(baseline, device(pci=PCI, state=1)) == {("mlx5_0", "rdma_port_down")}
+    assert list(baseline.functions) == [PCI]
 
 
 def test_two_devices_of_one_function() -> None:
     """The one that was there first stands for the function, wherever the other's name comes."""
     baseline = Baseline()
-    known, other = device("mlx5_1", pci="0000:18:00.0"), device("mlx5_0", state=1, pci="0000:18:00.0")
+    known, other = device("mlx5_1", pci=PCI), device("mlx5_0", state=1, pci=PCI)
     assert fall_short(baseline, known) == set()
     assert fall_short(baseline, other, known) == fall_short(baseline, known, other) == set()
     assert fall_short(baseline, other) == {("mlx5_0", "rdma_port_down")}
@@ -140,22 +138,19 @@ def test_a_device_in_another_network_namespace_is_not_missed() -> None:
     assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "rdma_rate_degraded")}
 
 
-@pytest.mark.parametrize(
-    ("mode", "driver", "expected"),
-    [("N", True, True), ("Y", True, False), (None, True, False), ("N", False, False)],
-    ids=["exclusive", "shared", "an old kernel", "without its driver"],
-)
-def test_what_sysfs_may_hide(tmp_path: Path, mode: str | None, driver: bool, expected: bool) -> None:
+def test_what_sysfs_may_hide(tmp_path: Path) -> None:
     """Devices move between network namespaces in the exclusive mode alone, and keep their function's driver."""
-    function = tmp_path / "bus/pci/devices/0000:18:00.0"
-    function.mkdir(parents=True)
-    if driver:
-        (function / "driver").symlink_to("../../drivers/mlx5_core")
-    if mode:
-        (tmp_path / "module/ib_core/parameters").mkdir(parents=True)
-        (tmp_path / "module/ib_core/parameters/netns_mode").write_text(f"{mode}\n")
-    found = hidden_functions(tmp_path, ["0000:18:00.0", "0000:19:00.0"])
-    assert found == ({"0000:18:00.0"} if expected else set())
+    cases = (("exclusive", "N", True), ("shared", "Y", True), ("an old kernel", None, True), ("no driver", "N", False))
+    for name, mode, driver in cases:
+        function, parameters = tmp_path / name / f"bus/pci/devices/{PCI}", tmp_path / name / "module/ib_core/parameters"
+        function.mkdir(parents=True)
+        if driver:
+            (function / "driver").symlink_to("../../drivers/mlx5_core")
+        if mode:
+            parameters.mkdir(parents=True)
+            (parameters / "netns_mode").write_text(f"{mode}\n")
+        found = hidden_functions(tmp_path / name, [PCI, "0000:19:00.0"])
+        assert found == ({PCI} if name == "exclusive" else set()), name
 
 
 def test_which_devices_are_physical(tmp_path: Path) -> None:
@@ -218,24 +213,21 @@ def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: py
     assert [(port.number, port.counters) for port in only.ports] == [(1, {"one": 1})]
 
 
-@pytest.mark.parametrize(
-    ("state", "rate", "expected"),
-    [
+def test_states_and_rates(tmp_path: Path) -> None:
+    """Texts as the kernel writes them give the number and bytes per second; others give nothing."""
+    port = tmp_path / "class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    for state, rate, expected in (
         ("4: ACTIVE", "400 Gb/sec (4X NDR)", (4, 5e10)),
         ("1: DOWN", "2.5 Gb/sec (1X SDR)", (1, 3.125e8)),
         ("", "", (None, None)),
         ("ACTIVE", "fast", (None, None)),
         ("999: X", "99999999 Gb/sec", (None, None)),
-    ],
-)
-def test_states_and_rates(tmp_path: Path, state: str, rate: str, expected: tuple[object, ...]) -> None:
-    """Texts as the kernel writes them give the number and bytes per second; others give nothing."""
-    port = tmp_path / "class/infiniband/mlx5_0/ports/1"
-    port.mkdir(parents=True)
-    (port / "state").write_text(state)
-    (port / "rate").write_text(rate)
-    found = read_devices(tmp_path)[0].ports[0]
-    assert (found.state, found.rate) == expected
+    ):
+        (port / "state").write_text(state)
+        (port / "rate").write_text(rate)
+        found = read_devices(tmp_path)[0].ports[0]
+        assert (found.state, found.rate) == expected
 
 
 class Node:
@@ -428,13 +420,12 @@ def test_a_list_of_devices_that_is_none_is_refused(names: list[str]) -> None:
 
 
 async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
-    """What cannot be read of the checkpoint costs no device its series; a node without devices is no data."""
+    """An unreadable checkpoint costs no device its series; a node without devices is no data."""
     node = Node(root, b"\xc1")
     async with node.under_way():
         assert node.failed() == set()
-    bare = Node(root / "elsewhere")
     with pytest.raises(NoData):
-        async with bare.under_way():
+        async with Node(root / "elsewhere").under_way():
             pass
 
 
