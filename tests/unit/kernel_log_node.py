@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from client_metrics import samples
@@ -84,13 +86,19 @@ class Node:
                 file.write(text)
         self.changes = []
 
-    async def look(self) -> Series:
-        """Start, look once and end; return the series by family (without its prefix) and labels."""
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The exporter from its start to its end."""
         await self.exporter.start(self.context)
         try:
-            return await self.look_again()
+            yield
         finally:
             await self.exporter.drain()
+
+    async def look(self) -> Series:
+        """Start, look once and end; return the series by family (without its prefix) and labels."""
+        async with self.running():
+            return await self.look_again()
 
     async def look_again(self) -> Series:
         """Look while it runs."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -63,18 +64,17 @@ def test_the_made_up_node() -> None:
     assert read_users(DATA / "sys") == {4711: ["0000:c1:00.0"], 4712: ["0000:26:00.0"]}
 
 
-@pytest.mark.parametrize("file", ["gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"])
-def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path, file: str) -> None:
+def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
     """Without one attribute, or with nonsense in it, all others are as they were."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
-    before = read_gpus(tmp_path / "sys")[1]
-    place = tmp_path / "sys/class/drm/card1/device" / file
-    for change in (lambda: place.write_text("nonsense, -1\n"), place.unlink):
-        change()
-        after = read_gpus(tmp_path / "sys")[1]
-        assert after != before
-        lacks = [set(getattr(before, part)) - set(getattr(after, part)) for part in ("values", "sensors", "errors")]
-        assert sum(map(len, lacks)) == (0 if file == "unique_id" else 1)
+    for file in ("gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"):
+        before, attribute = read_gpus(tmp_path / "sys")[1], tmp_path / "sys/class/drm/card1/device" / file
+        for change in (partial(attribute.write_text, "nonsense, -1\n"), attribute.unlink):
+            change()
+            after = read_gpus(tmp_path / "sys")[1]
+            assert after != before
+            lacks = [set(getattr(before, part)) - set(getattr(after, part)) for part in ("values", "sensors", "errors")]
+            assert sum(map(len, lacks)) == (0 if file == "unique_id" else 1)
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +96,14 @@ class Node:
         self.exporter = AmdgpuExporter(AmdgpuConfig())
         self.context = lent("amdgpu", clock, root, state=state, checks=self.ledger.of("amdgpu"), hardware=self.hardware)
 
-    async def look(self) -> None:
-        """Start, look once and end."""
+    async def look(self, *changes: Callable[[], object]) -> None:
+        """Start, look, look again after each change, and end."""
         await self.exporter.start(self.context)
         try:
             await self.exporter.update()
+            for change in changes:
+                await asyncio.to_thread(change)
+                await self.exporter.update()
         finally:
             await self.exporter.drain()
 
@@ -119,21 +122,19 @@ class Node:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A copy of the made-up node, one of whose GPUs is gone."""
+    """A copy of the made-up node."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
-    shutil.rmtree(tmp_path / "sys/class/drm/card1")
     return tmp_path
 
 
 async def test_a_gpu_that_is_lost(root: Path) -> None:
     """It stays known over a restart of the agent, and its number with it; damaged, the past is learnt anew."""
-    first = Node(DATA, StateSection("amdgpu", None))
+    first = Node(root, StateSection("amdgpu", None))
     await first.look()
-    assert first.failed() == {
-        ("90a1b2c3d4e5f607", "gpu_ecc_uncorrectable"),
-        ("90a1b2c3d4e5f607", "pcie_degraded"),
-    }
+    assert first.failed() == {("90a1b2c3d4e5f607", check) for check in ("gpu_ecc_uncorrectable", "pcie_degraded")}
     assert [gpu.uuid for gpu in first.hardware.gpus_of(4711)] == ["1a2b3c4d5e6f7081"]
+    await first.look(partial(shutil.rmtree, root / "sys/class/drm/card1"))
+    assert len(first.hardware.gpus()) == 2
     again = Node(root, StateSection("amdgpu", first.context.state.published))
     await again.look()
     assert ("1a2b3c4d5e6f7081", "gpu_lost") in again.failed()
@@ -154,14 +155,8 @@ async def test_a_node_without_amd_is_no_data(tmp_path: Path) -> None:
         await Node(tmp_path, StateSection("amdgpu", None)).look()
 
 
+NO_LINKS = (0xFFFF,) * 5
 LINKS_DOWN = {("1a2b3c4d5e6f7081", "xgmi_down")}
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Path:
-    """A copy of the made-up node."""
-    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
-    return tmp_path
 
 
 def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int = 0) -> None:
@@ -174,30 +169,30 @@ def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int =
     (root / "sys/class/drm/card1/device/gpu_metrics").write_bytes(raw)
 
 
-async def test_xgmi_links(tables: Path) -> None:
+async def test_xgmi_links(root: Path) -> None:
     """A link is down that was up at some time, also before a restart; one that never was is not connected."""
-    await asyncio.to_thread(write_table, tables, (1, 1, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
-    first = Node(tables, StateSection("amdgpu", None))
+    await asyncio.to_thread(write_table, root, (1, 1, 0, *NO_LINKS))
+    first = Node(root, StateSection("amdgpu", None))
     await first.look()
     assert first.failed() & LINKS_DOWN == set()
-    await asyncio.to_thread(write_table, tables, (1, 0, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
-    again = Node(tables, StateSection("amdgpu", first.context.state.published))
+    await asyncio.to_thread(write_table, root, (1, 0, 0, *NO_LINKS))
+    again = Node(root, StateSection("amdgpu", first.context.state.published))
     await again.look()
     assert again.failed() & LINKS_DOWN == LINKS_DOWN
-    await asyncio.to_thread(write_table, tables, (1, 1, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
+    await asyncio.to_thread(write_table, root, (1, 1, 0, *NO_LINKS))
     await again.look()
     assert again.failed() & LINKS_DOWN == set()
 
 
-async def test_the_memorys_share_between_looks(tables: Path) -> None:
+async def test_the_memorys_share_between_looks(root: Path) -> None:
     """From the second look on the share of its bandwidth is shown, and not while the GPU's table cannot be read."""
-    node = Node(tables, StateSection("amdgpu", None))
+    node = Node(root, StateSection("amdgpu", None))
     shown = []
     for cycles, memory in ((1000, 0), (2000, 30_000), (3000, 90_000)):
-        await asyncio.to_thread(write_table, tables, (0xFFFF,) * 8, cycles, memory)
+        await asyncio.to_thread(write_table, root, (0xFFFF,) * 8, cycles, memory)
         await node.look()
         shown.append(node.series("dram_active"))
-    await asyncio.to_thread((tables / "sys/class/drm/card1/device/gpu_metrics").unlink)
+    await asyncio.to_thread((root / "sys/class/drm/card1/device/gpu_metrics").unlink)
     await node.look()
     family = "rankwatch_gpu_dram_active_ratio"
     assert [*shown, node.series("dram_active")] == [{}, {family: [0.3]}, {family: [0.6]}, {}]
@@ -207,7 +202,7 @@ def test_uncorrectable_errors_that_rise_are_told() -> None:
     """By block, when there are more than at the look before; what a first look finds is of any time."""
     seen = RasErrors()
     for seconds, umc, links in ((1.0, 5, 0), (2.0, 5, 0), (3.0, 6, 1), (4.0, 0, 1)):
-        errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}}
+        errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}, "gfx": {"ue": 9}}
         seen.look([msgspec.structs.replace(WELL, errors=errors)], seconds)
     told = [(each.fault.meaning, each.last_seconds) for each in seen.faults[WELL.pci]]
     assert sorted(told) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]

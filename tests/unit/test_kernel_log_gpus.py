@@ -89,16 +89,15 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
 async def test_one_place_that_fails_several_users_programs(log: Path) -> None:
     """A kernel's fault is its program's, also often; at one place under several users it is the GPU's: a warning."""
     node = Node(log)
-    await node.exporter.start(node.context)
-    for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
-        assert node.failed() == set()
-        pid = 4711 + number
-        node.put(node.root / f"proc/{pid}/status", f"Name:\ta\nTgid:\t{pid}\nUid:\t{user}\t0\t0\t0\n")
-        node.write(WARP.format(pid, "GPC 4, TPC 2"), WARP.format(pid, f"GPC {number}, TPC 0"))
-        await node.look_again()
-    assert node.failed() == {("GPU-a", "gpu_xid_warning")}
-    assert shown(node)["GPU-a", "13"] in {"kernels of several users fail at GPC 4, TPC 2"}
-    await node.exporter.drain()
+    async with node.running():
+        for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
+            assert node.failed() == set()
+            pid = 4711 + number
+            node.put(node.root / f"proc/{pid}/status", f"Name:\ta\nTgid:\t{pid}\nUid:\t{user}\t0\t0\t0\n")
+            node.write(WARP.format(pid, "GPC 4, TPC 2"), WARP.format(pid, f"GPC {number}, TPC 0"))
+            await node.look_again()
+        assert node.failed() == {("GPU-a", "gpu_xid_warning")}
+        assert shown(node)["GPU-a", "13"] in {"kernels of several users fail at GPC 4, TPC 2"}
 
 
 def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:

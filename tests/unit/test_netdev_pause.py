@@ -198,11 +198,14 @@ async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await shown(Roots()) == expected
     assert await shown(Roots(sys=DATA / "sys")) == {}
 
-    def forbidden(_: int) -> netlink.Netlink:
+    asked: list[int] = []
+
+    def forbidden(protocol: int) -> netlink.Netlink:
+        asked.append(protocol)
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 
     monkeypatch.setattr(exporter_module, "PauseReader", lambda: PauseReader(forbidden))
-    assert await shown(Roots()) == {}
+    assert (await shown(Roots()), len(asked)) == ({}, 1)
 
 
 async def shown(roots: Roots) -> dict[tuple[str, ...], float]:

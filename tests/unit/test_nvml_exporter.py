@@ -514,6 +514,9 @@ async def test_a_gpu_without_activity(start: Start) -> None:
         assert active(bench) == {"0", "5", "6", "7"}
         await bench.look()
         assert active(bench) == {"0", "3", "5", "6", "7"}
+        await bench.change({"gpu4.mig": 0})
+        await bench.look()  # no mean over the time for which it was partitioned
+        assert active(bench) == {"0", "3", "5", "6", "7"}
         assert bench.series("rankwatch_gpu_read_errors_total") == {}
 
 

@@ -33,7 +33,7 @@ def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
     for name, most in bounds.items():
         marks = [-1, 2**64 - 1, *([2**32 - 1] if most < 2**32 else [])]
         assert [value for value in (0, most, most + 1, *marks) if plausible({name: value})] == [0, most], name
-    assert plausible({"unheard_of": 0}) == {}
+    assert plausible({"unheard_of": 0, "recovery_action": 100}) == {}
 
 
 def test_numbers_are_shown_in_base_units() -> None:
@@ -53,7 +53,7 @@ def test_numbers_are_shown_in_base_units() -> None:
 def test_which_action_and_domain_are_shown() -> None:
     """An action has its name, or a number while it has none; a fabric shows within a domain alone."""
     shown = []
-    for action, cluster in ((0, ""), (2, DOMAIN), (42, "")):
+    for action, cluster in ((0, ""), (2, DOMAIN), (8, "")):
         view = GpuView(
             "GPU-a", 0, reading=GpuReading(0, values={"recovery_action": action}, fabric=Fabric(3, 0, 7, cluster))
         )
@@ -65,7 +65,7 @@ def test_which_action_and_domain_are_shown() -> None:
                 if len(each.labels) > 2 and "pci" not in each.labels
             ]
         )
-    assert shown == [[], [("node_reboot", None), (None, "7")], [("unknown_42", None)]]
+    assert shown == [[], [("node_reboot", None), (None, "7")], [("unknown_8", None)]]
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
