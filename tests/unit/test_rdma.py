@@ -360,39 +360,27 @@ async def test_the_best_rate_of_a_port(root: Path) -> None:
         assert node.series("port_rate_best_bytes_per_second") == {"bnxt_re0": best}
 
 
-async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:
-    """EFA's bytes are among its driver's counters: they are told as bytes, once; bnxt_re's, which has both, stay."""
-    node = Node(root, all_counters=True)
-    async with node.under_way():
-        for family, counter in (("received_bytes_total", "rx_bytes"), ("transmitted_bytes_total", "tx_bytes")):
-            path = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters" / counter
-            expected = float(await asyncio.to_thread(path.read_text))
-            assert node.series(family)["rdmap160s27"] == expected
-        counters = {
-            (sample.labels["device"], sample.labels["counter"])
-            for sample in samples(node.exporter.families(node.exporter.snapshot()))
-            if sample.name == "rankwatch_rdma_hardware_counter_total"
-        }
-        bytes_counters = {each for each in counters if each[1] in ("rx_bytes", "tx_bytes")}
-        assert bytes_counters == {("bnxt_re0", "rx_bytes"), ("bnxt_re0", "tx_bytes")}
-        assert ("rdmap160s27", "rx_pkts") in counters
-
-
-@pytest.mark.parametrize("all_counters", [False, True])
-async def test_which_counters_are_shown(root: Path, all_counters: bool) -> None:
-    """By default the counters that tell of faults have series, and every one where that is asked for."""
-    node = Node(root, all_counters=all_counters)
-    async with node.under_way():
-        shown = samples(node.exporter.families(node.exporter.snapshot()))
-    port, of_driver = (
-        {each.labels["counter"] for each in shown if each.name == f"rankwatch_rdma_{kind}"}
-        for kind in ("port_counter_total", "hardware_counter_total")
-    )
-    assert port >= TELLING
-    assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= of_driver
-    assert (port == TELLING, of_driver <= TELLING_OF_DRIVER) == (not all_counters,) * 2
-    assert ("unicast_rcv_packets" in port, "rx_read_requests" in of_driver) == (all_counters,) * 2
-    assert "active_qps" not in of_driver  # a gauge
+async def test_which_counters_are_shown(root: Path) -> None:
+    """By default those of faults have series, with all_counters every one; EFA's bytes are bytes, told once."""
+    for all_counters in (False, True):
+        node = Node(root, all_counters=all_counters)
+        async with node.under_way():
+            shown = samples(node.exporter.families(node.exporter.snapshot()))
+        port, of_driver = (
+            {(each.labels["device"], each.labels["counter"]) for each in shown if each.name == f"rankwatch_rdma_{kind}"}
+            for kind in ("port_counter_total", "hardware_counter_total")
+        )
+        ports, drivers = ({counter for _, counter in found} for found in (port, of_driver))
+        assert ports >= TELLING
+        assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= drivers
+        assert (ports == TELLING, drivers <= TELLING_OF_DRIVER) == (not all_counters,) * 2
+        assert ("unicast_rcv_packets" in ports, ("rdmap160s27", "rx_pkts") in of_driver) == (all_counters,) * 2
+        assert "active_qps" not in drivers  # a gauge
+        bytes_of = {device for device, counter in of_driver if counter in ("rx_bytes", "tx_bytes")}
+        assert bytes_of == ({"bnxt_re0"} if all_counters else set())
+    for family, counter in (("received_bytes_total", "rx_bytes"), ("transmitted_bytes_total", "tx_bytes")):
+        path = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters" / counter
+        assert node.series(family)["rdmap160s27"] == float(await asyncio.to_thread(path.read_text))
 
 
 def test_bytes_of_ionic() -> None:
@@ -412,11 +400,11 @@ def test_bytes_of_ionic() -> None:
     }
 
 
-@pytest.mark.parametrize("names", [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)])
-def test_a_list_of_devices_that_is_none_is_refused(names: list[str]) -> None:
+def test_a_list_of_devices_that_is_none_is_refused() -> None:
     """Names are neither empty nor longer than the kernel's, and not without number."""
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"ignore_devices": names}, RdmaConfig)
+    for names in [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)]:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"ignore_devices": names}, RdmaConfig)
 
 
 async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:

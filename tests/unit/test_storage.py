@@ -65,6 +65,8 @@ def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
     assert (room.size_bytes, room.inodes) == (expected.f_blocks * expected.f_frsize, expected.f_files)
     assert 0 < room.available_bytes <= room.size_bytes
     assert found[3].room is None
+    for path in (paths[0], paths[3]):  # named twice, a path is probed once, and wanted
+        assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
 def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event) -> None:
@@ -103,12 +105,6 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
     module._probers[str(path)].wait(time.monotonic() + 30.0)
     path.symlink_to(path)
     assert looked() == [(False, os.strerror(errno.ELOOP), False)]
-
-
-def test_a_path_named_twice_is_probed_once_and_wanted(tmp_path: Path) -> None:
-    """A dump path that jobs need as well has one answer, and one when it is missing too."""
-    for path in (str(tmp_path), str(tmp_path / "none")):
-        assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
 def test_series_of_paths() -> None:
@@ -181,13 +177,6 @@ async def test_a_real_helper_probes(lustre: Path) -> None:
     assert missing.checks() == {"storage_failed": False, "dump_disk_full": False, "lustre_unhealthy": False}
 
 
-async def test_nothing_to_look_at_is_no_data(tmp_path: Path) -> None:
-    """Without Lustre, and with no path or none that is there, there is no data."""
-    for section in ({}, {"dump_paths": [str(tmp_path / "none")]}):
-        with pytest.raises(NoData):
-            await Node(tmp_path, **section).look()
-
-
 async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
     """Lustre that was unloaded and a full directory that was deleted fail no longer; then there is no data."""
     dumps = lustre / "dumps"
@@ -211,7 +200,9 @@ async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
 
 
 async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> None:
-    """While nobody has made the directory the helper is asked once in a while, and each time once it is there."""
+    """Without any path there is no data; a dump directory that is missing is probed seldom, then once a minute."""
+    with pytest.raises(NoData):
+        await Node(tmp_path).look()
     node = Node(tmp_path, dump_paths=[str(tmp_path / "dumps")])
     async with node.under_way() as exporter:
         for _ in range(3):
@@ -222,26 +213,18 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
         with pytest.raises(NoData):
             await exporter.update()
         node.clock.advance(1.0)
-        await exporter.update()
-        assert [helper.calls["ok"] for helper in node.helpers.all()] == [2]
-
-
-async def test_room_alone_is_looked_at_once_a_minute(tmp_path: Path) -> None:
-    """Where only dump paths are asked about the helper ends in between; what it said stays for that minute."""
-    node = Node(tmp_path, dump_paths=[str(tmp_path)])
-    async with node.under_way() as exporter:
-        for _ in range(3):
-            await exporter.update()
-            assert [each.path for each in exporter.snapshot()] == [str(tmp_path)]
-            assert node.checks() == {"dump_disk_full": True}
         (helper,) = node.helpers.all()
-        assert helper.calls["ok"] == 1
+        for _ in range(2):  # in between the helper ends, and what it said stays
+            await exporter.update()
+            assert helper.calls["ok"] == 2
+            assert [each.path for each in exporter.snapshot()] == [str(tmp_path / "dumps")]
+            assert node.checks() == {"dump_disk_full": True}
         async with asyncio.timeout(10.0):
             while helper.pid is not None:
                 await asyncio.sleep(0.01)
         node.clock.advance(DUMP_SECONDS)
         await exporter.update()
-        assert (helper.calls["ok"], helper.restarts) == (2, 0)
+        assert (helper.calls["ok"], helper.restarts) == (3, 0)
 
 
 async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
