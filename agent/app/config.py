@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import aiofiles
 import msgspec
 
 from agent.app.yaml_document import ConfigError, Document
@@ -121,12 +125,30 @@ class Loaded:
 
 def read_config(path: Path) -> str:
     """Return the file's text (blocking); raises ConfigError when it cannot be read."""
+    with _as_config_errors(path), path.open("rb") as file:
+        return _decoded(path, file.read(MAX_BYTES + 1))
+
+
+async def read_config_in(executor: Executor, path: Path) -> str:
+    """Return the file's text, read by ``executor``; raises ConfigError when it cannot be read."""
+    with _as_config_errors(path):
+        file = await aiofiles.open(path, "rb", executor=executor)  # `async with` would close it in the shared pool
+        try:
+            return _decoded(path, await file.read(MAX_BYTES + 1))
+        finally:
+            await file.close()
+
+
+def _decoded(path: Path, raw: bytes) -> str:
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes")
+    return raw.decode()
+
+
+@contextmanager
+def _as_config_errors(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes")
-        return raw.decode()
+        yield
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:

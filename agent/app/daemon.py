@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from agent import __version__
-from agent.app.config import Loaded, read_config
+from agent.app.config import Loaded, read_config_in
 from agent.app.discovery import exporter_names
 from agent.app.first_look import LOOKER, FirstLook
 from agent.app.front import STATIC, Front
 from agent.app.node_view import exporter_views, node_document
-from agent.app.options import Options, load
+from agent.app.options import Options, parsed
 from agent.app.supervisor import ExporterPlan, Supervisor, prepare
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
@@ -179,7 +179,9 @@ class Daemon:
 
     async def _reload(self) -> None:
         """Take the file into use as a whole; raises what keeps it from that, and the old one stays."""
-        loaded = await self._config_thread.call(lambda: load(self._options))
+        path = self._options.config_path
+        text = "" if path is None else await read_config_in(self._config_thread, path)
+        loaded = await self._config_thread.call(lambda: parsed(self._options, text))
         plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it may import exporters
         if loaded.config.state != self._loaded.config.state:
             raise loaded.error("$.state", "cannot change while the agent runs: restart it")
@@ -205,7 +207,7 @@ class Daemon:
         while True:
             await asyncio.sleep(CONFIG_POLL_SECONDS)
             try:
-                text = await self._config_thread.call(lambda: read_config(path))
+                text = await read_config_in(self._config_thread, path)
             except ConfigError:
                 continue
             was_taken_back = text == self._loaded.text and bool(self._refused)

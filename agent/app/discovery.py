@@ -30,9 +30,13 @@ def load_spec(name: str) -> Spec:
 
     An entry point names a Spec, or a collector's class for prometheus-client. Our own exporters come first.
     """
-    if name not in exporter_names():
+    try:
+        module = importlib.import_module(f"exporters.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"exporters.{name}":
+            raise
         return _spec_in_package(name)
-    spec = getattr(importlib.import_module(f"exporters.{name}"), "SPEC", None)
+    spec = getattr(module, "SPEC", None)
     if not isinstance(spec, Spec) or spec.name != name:
         raise TypeError(f"exporters/{name} has no SPEC of that name")
     return spec

@@ -28,6 +28,9 @@ class Options:
 
 def load(options: Options) -> Loaded:
     """Read and parse the configuration (blocking); ConfigError says what is wrong and where."""
-    if options.config_path is None:
-        return Loaded("", "(defaults)")
-    return Loaded(read_config(options.config_path), str(options.config_path))
+    return parsed(options, "" if options.config_path is None else read_config(options.config_path))
+
+
+def parsed(options: Options, text: str) -> Loaded:
+    """Parse the configuration's text; ConfigError says what is wrong and where."""
+    return Loaded(text, str(options.config_path or "(defaults)"))

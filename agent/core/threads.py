@@ -6,18 +6,22 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-_Job = tuple[Callable[[], object], asyncio.AbstractEventLoop, "asyncio.Future[object]"]
+_Settle = Callable[[object, BaseException | None], object]
+_Job = tuple[Callable[[], object], _Settle]
 
 
-class OwnThread:
-    """One daemon thread that runs the blocking calls of one owner, in order.
+class OwnThread(Executor):
+    """One daemon thread that runs the blocking calls of one owner, in order; for aiofiles an executor.
 
     A call that hangs holds up its owner alone, and never the exit of the process (the thread is a daemon and is not
-    joined: a thread in uninterruptible sleep cannot be).
+    joined, as those of ThreadPoolExecutor are: a thread in uninterruptible sleep cannot be).
     """
 
     def __init__(self, name: str) -> None:
@@ -32,36 +36,45 @@ class OwnThread:
 
         Cancelling the caller does not stop ``function``: its result is then dropped. RuntimeError after ``stop``.
         """
-        if self._stopped:
-            raise RuntimeError(f"thread {self.name} was stopped")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
-        if not self._started:
-            self._started = True
-            self._thread.start()
-        self._jobs.put((function, loop, future))
+        self._put(function, lambda result, error: loop.call_soon_threadsafe(_settle, future, result, error))
         return await future  # type: ignore[return-value]  # the future carries what `function` returned
+
+    def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
+        """Run ``function`` on this thread, as Executor says. RuntimeError after ``stop``."""
+        future: Future[T] = Future()
+        self._put(partial(function, *arguments, **options), partial(_settle, future))
+        return future
 
     def stop(self) -> None:
         """Let the thread end after the calls already queued; returns at once."""
         self._stopped = True
         self._jobs.put(None)
 
+    def _put(self, function: Callable[[], object], settle: _Settle) -> None:
+        if self._stopped:
+            raise RuntimeError(f"thread {self.name} was stopped")
+        if not self._started:
+            self._started = True
+            self._thread.start()
+        self._jobs.put((function, settle))
+
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            function, loop, future = job
+            function, settle = job
             try:
                 result: object = function()
                 error: BaseException | None = None
             except BaseException as caught:  # noqa: BLE001  # handed to the caller, whatever it is
                 result, error = None, caught
             try:
-                loop.call_soon_threadsafe(_settle, future, result, error)
+                settle(result, error)
             except RuntimeError:  # the loop closed while the call was under way: nobody waits for the result
                 return
 
 
-def _settle(future: asyncio.Future[object], result: object, error: BaseException | None) -> None:
+def _settle(future: asyncio.Future[Any] | Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():  # the caller was cancelled
         return
     if error is None:

@@ -34,7 +34,7 @@ def all_panels(name: str) -> list[dict[str, Any]]:
     return [panel for each in listed for panel in (each, *each.get("panels", ())) if panel["type"] != "row"]
 
 
-PANELS = [pytest.param(panel, id=f"{name}: {panel['title']}") for name in DASHBOARDS for panel in all_panels(name)]
+PANELS = [panel for name in DASHBOARDS for panel in all_panels(name)]
 TYPES = {"stat", "state-timeline", "status-history", "table", "timeseries"}
 UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "cps", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
 SUBJECTS = dict.fromkeys(("agent", "fabric", "fleet"), "cluster=~") | {
@@ -166,15 +166,15 @@ def test_layout(name: str) -> None:
     assert set(cells) == set(itertools.product(range(24), range(bottom)))
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_panel(panel: dict[str, Any]) -> None:
+def test_panel() -> None:
     """A panel is of a type that every Grafana has, says in a sentence what it shows, and has a unit."""
-    assert panel["type"] in TYPES
-    assert re.fullmatch(r"[A-Z][^\n]+\.|\w+: [^\n]+\.", panel["description"])
-    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
-    if panel["type"] == "timeseries":
-        assert panel["options"]["legend"]["showLegend"] is True
-        assert panel["fieldConfig"]["defaults"]["unit"] != "none"
+    for panel in PANELS:
+        assert panel["type"] in TYPES
+        assert re.fullmatch(r"[A-Z][^\n]+\.|\w+: [^\n]+\.", panel["description"])
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["showLegend"] is True
+            assert panel["fieldConfig"]["defaults"]["unit"] != "none"
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -226,7 +226,7 @@ def test_kinds_of_events(name: str) -> None:
 
 def test_states_colour_no_rank_numbers() -> None:
     """Where ranks and states stand side by side, names of states are given to values alone: rank 1 is not `alive`."""
-    tables = [panel for [panel] in (each.values for each in PANELS) if panel["targets"][0]["format"] == "table"]
+    tables = [panel for panel in PANELS if panel["targets"][0]["format"] == "table"]
     mapped = [panel for panel in tables if "mappings" in json.dumps(panel["fieldConfig"])]
     assert [panel["title"] for panel in mapped] == ["Nodes by health", "Ranks now"]
     for panel in mapped:
@@ -238,7 +238,7 @@ def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
     """Ranks are made numbers only where every row has one: alerts on a whole job have none."""
     converted = {
         panel["title"]: [each["options"]["conversions"][0]["targetField"] for each in panel["transformations"][:1]]
-        for [panel] in (each.values for each in PANELS)
+        for panel in PANELS
         if panel["type"] == "table" and panel["transformations"][0]["id"] == "convertFieldType"
     }
     assert "Alerts" not in converted
@@ -277,7 +277,7 @@ def test_time_that_is_lost_is_not_green() -> None:
 
 def test_nothing_has_a_reason() -> None:
     """A table or curve panel says something where it is empty, and cells without a value stay empty."""
-    for [panel] in (each.values for each in PANELS):
+    for panel in PANELS:
         config = panel["fieldConfig"]
         if panel["type"] in ("table", "timeseries"):
             assert config["defaults"]["noValue"]
@@ -291,7 +291,7 @@ def test_nothing_has_a_reason() -> None:
 def test_sizes_are_written_for_people() -> None:
     """Legends with a size class have 8 MiB for 8388608 B, for every bound that Inspector's operations have."""
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    sized = [panel for [panel] in (each.values for each in PANELS) if "{{size}} B" in json.dumps(panel["targets"])]
+    sized = [panel for panel in PANELS if "{{size}} B" in json.dumps(panel["targets"])]
     assert len(sized) == 3
     for panel in sized:
         renamed = [each["options"] for each in panel["transformations"]]
@@ -318,18 +318,18 @@ def test_links_lead_to_a_dashboard() -> None:
     assert sum(counts.values()) == len(urls)
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_names_are_links(panel: dict[str, Any]) -> None:
+def test_names_are_links() -> None:
     """A column of nodes, jobs or alerts in a table leads there."""
-    if panel["type"] != "table":
-        return
-    [shown] = [each["options"]["indexByName"] for each in panel["transformations"] if each["id"] == "organize"]
-    linked = {
-        each["matcher"]["options"]
-        for each in panel["fieldConfig"]["overrides"]
-        if any(one["id"] == "links" for one in each["properties"])
-    }
-    assert {"alertname", "job_id", "node"} & shown.keys() <= linked
+    for panel in PANELS:
+        if panel["type"] != "table":
+            continue
+        [shown] = [each["options"]["indexByName"] for each in panel["transformations"] if each["id"] == "organize"]
+        linked = {
+            each["matcher"]["options"]
+            for each in panel["fieldConfig"]["overrides"]
+            if any(one["id"] == "links" for one in each["properties"])
+        }
+        assert {"alertname", "job_id", "node"} & shown.keys() <= linked
 
 
 def test_a_sites_own(tmp_path: Path) -> None:

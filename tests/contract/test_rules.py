@@ -41,24 +41,24 @@ def test_rules_are_current() -> None:
     assert build.build(SOURCES, THRESHOLDS) == shipped
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
-def test_an_alert_explains_itself(rule: dict[str, Any]) -> None:
+def test_an_alert_explains_itself() -> None:
     """An alert has a severity of three, a summary, a description with a cause, a dashboard, and an absolute runbook."""
-    assert rule["labels"]["severity"] in SEVERITIES
-    notes = rule["annotations"]
-    assert set(notes) == {"summary", "description", "dashboard_url", "runbook_url"}
-    assert re.search(r"[Ll]ikely cause", notes["description"])
-    assert notes["dashboard_url"].startswith(f"{THRESHOLDS['dashboards']}/d/rankwatch-")
-    assert notes["runbook_url"] == f"{THRESHOLDS['runbooks']}#{rule['alert'].lower()}"
-    assert all(re.match("https?://", notes[each]) for each in ("dashboard_url", "runbook_url"))
+    for rule in ALERTS:
+        assert rule["labels"]["severity"] in SEVERITIES
+        notes = rule["annotations"]
+        assert set(notes) == {"summary", "description", "dashboard_url", "runbook_url"}
+        assert re.search(r"[Ll]ikely cause", notes["description"])
+        assert notes["dashboard_url"].startswith(f"{THRESHOLDS['dashboards']}/d/rankwatch-")
+        assert notes["runbook_url"] == f"{THRESHOLDS['runbooks']}#{rule['alert'].lower()}"
+        assert all(re.match("https?://", notes[each]) for each in ("dashboard_url", "runbook_url"))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_alert_has_a_runbook(name: str) -> None:
+def test_an_alert_has_a_runbook() -> None:
     """Its section says what to do first, what it means, how to confirm it, what to do, and when it is wrong."""
-    sections = (ROOT / "docs" / "runbooks.md").read_text().split("\n## ")[1:]
-    (section,) = [text for text in sections if text.partition("\n")[0] == name]
-    assert re.findall(r"^\*[A-Z][a-z ]+\*(?=\. )", section, re.MULTILINE) == list(PARTS)
+    for name in NAMES:
+        sections = (ROOT / "docs" / "runbooks.md").read_text().split("\n## ")[1:]
+        (section,) = [text for text in sections if text.partition("\n")[0] == name]
+        assert re.findall(r"^\*[A-Z][a-z ]+\*(?=\. )", section, re.MULTILINE) == list(PARTS)
 
 
 def test_no_runbook_is_left_of_an_alert() -> None:
@@ -66,35 +66,35 @@ def test_no_runbook_is_left_of_an_alert() -> None:
     assert set(re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbooks.md").read_text(), re.MULTILINE)) == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_alert_is_tested(name: str) -> None:
+def test_an_alert_is_tested() -> None:
     """A case or the table of truth expects it."""
-    cases = [path.read_text() for path in (DEPLOY / "tests").glob("*.yml")]
-    cases += [path.read_text() for path in (ROOT / "tests" / "truth").glob("*.py")]
-    assert any(re.search(rf"\b{name}\b", text) for text in cases)
+    for name in NAMES:
+        cases = [path.read_text() for path in (DEPLOY / "tests").glob("*.yml")]
+        cases += [path.read_text() for path in (ROOT / "tests" / "truth").glob("*.py")]
+        assert any(re.search(rf"\b{name}\b", text) for text in cases)
 
 
-@pytest.mark.parametrize("file", sorted((DEPLOY / "tests").glob("*.yml")), ids=lambda path: path.stem)
-def test_cases_are_readable(file: Path) -> None:
+def test_cases_are_readable() -> None:
     """No line is long, every case asks something, and no two have the same name."""
-    lines = file.read_text().splitlines()
-    tests = yaml.safe_load("\n".join(lines))["tests"]
-    names = [test["name"] for test in tests]
-    assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_CASE_LINE] == []
-    assert [each["name"] for each in tests if not {"alert_rule_test", "promql_expr_test"} & set(each)] == []
-    assert len(set(names)) == len(names)
+    for file in sorted((DEPLOY / "tests").glob("*.yml")):
+        lines = file.read_text().splitlines()
+        tests = yaml.safe_load("\n".join(lines))["tests"]
+        names = [test["name"] for test in tests]
+        assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_CASE_LINE] == []
+        assert [each["name"] for each in tests if not {"alert_rule_test", "promql_expr_test"} & set(each)] == []
+        assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("file", sorted((DEPLOY / "tests").glob("*.yml")), ids=lambda path: path.stem)
-def test_groups_are_evaluated_in_order(file: Path) -> None:
+def test_groups_are_evaluated_in_order() -> None:
     """Where a test needs several groups it says in which order: promtool's own is another each time."""
-    test = yaml.safe_load(file.read_text())
-    groups = [
-        group["name"]
-        for rules in test["rule_files"]
-        for group in yaml.safe_load((file.parent / rules).read_text())["groups"]
-    ]
-    assert len(groups) == 1 or sorted(test["group_eval_order"]) == sorted(groups)
+    for file in sorted((DEPLOY / "tests").glob("*.yml")):
+        test = yaml.safe_load(file.read_text())
+        groups = [
+            group["name"]
+            for rules in test["rule_files"]
+            for group in yaml.safe_load((file.parent / rules).read_text())["groups"]
+        ]
+        assert len(groups) == 1 or sorted(test["group_eval_order"]) == sorted(groups)
 
 
 def test_rules_use_metrics_that_exist() -> None:

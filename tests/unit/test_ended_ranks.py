@@ -149,6 +149,7 @@ def jobs_shown(table: Table) -> list[str]:
     return [view.label.job_id for view in table.ranks.snapshot().ranks]
 
 
+@pytest.mark.slow
 def test_a_user_who_churns_keeps_a_bounded_number_of_records(table: Table) -> None:
     """A neighbour's records stay whole while a user ends a job per second; the user's newest MAX_ENDED stay."""
     end_jobs(table, 1, 1, CRASH, uid=1, ranks=8)

@@ -92,10 +92,10 @@ def rows(name: str) -> list[list[str]]:
 SECRETS = [(shape, secret, json.loads(line)) for shape, secret, line in rows("secrets.tsv")]
 
 
-@pytest.mark.parametrize(("shape", "secret", "line"), SECRETS, ids=[shape for shape, *_ in SECRETS])
-def test_every_shape_of_a_secret(shape: str, secret: str, line: str) -> None:
+def test_every_shape_of_a_secret() -> None:
     """A secret is not shown in any of the shapes of the table but those that say that they leak."""
-    assert (secret in masked(line)) == shape.startswith("leaks: ")
+    for shape, secret, line in SECRETS:
+        assert (secret in masked(line)) == shape.startswith("leaks: ")
 
 
 def test_few_shapes_leak() -> None:
